@@ -1,0 +1,187 @@
+//! Where the ranks of a job live: the one place that knows rank placement.
+//!
+//! Kept as runs of consecutive ranks on one node, so a job of any size costs as many entries as
+//! its layout has irregularities.
+
+use std::fmt::Write as _;
+
+use super::ids::{LocalRank, NodeId, Rank};
+
+/// `count` ranks from `first` on live on `node`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    node: NodeId,
+    first: Rank,
+    count: u32,
+    /// Ranks of the job on `node` before this run.
+    local_first: u32,
+}
+
+/// Placement of all ranks of one job, immutable once built.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RankMap {
+    runs: Vec<Run>,
+    per_node: Vec<u32>,
+    size: u32,
+}
+
+impl RankMap {
+    /// Builds the map from (node, number of consecutive ranks) in rank order.
+    ///
+    /// Neighbouring entries of the same node are merged; entries of zero ranks only make the node
+    /// known. The number of nodes is the highest node mentioned plus one.
+    ///
+    /// # Panics
+    /// If the ranks exceed `u32`; the caller bounds the job's size long before.
+    pub fn from_runs(blocks: impl IntoIterator<Item = (NodeId, u32)>) -> Self {
+        let mut map = Self::default();
+        for (node, count) in blocks {
+            if map.per_node.len() <= node.index() {
+                map.per_node.resize(node.index() + 1, 0);
+            }
+            if count == 0 {
+                continue;
+            }
+            let first = Rank(map.size);
+            map.size = map
+                .size
+                .checked_add(count)
+                .expect("job size was bounded by the caller");
+            let local = &mut map.per_node[node.index()];
+            match map.runs.last_mut() {
+                Some(last) if last.node == node => last.count += count,
+                _ => map.runs.push(Run {
+                    node,
+                    first,
+                    count,
+                    local_first: *local,
+                }),
+            }
+            *local += count;
+        }
+        map
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Number of nodes, those without ranks included.
+    pub fn nodes(&self) -> u32 {
+        u32::try_from(self.per_node.len()).expect("built from u32 node ids")
+    }
+
+    /// All nodes, in order.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes()).map(NodeId)
+    }
+
+    /// Number of ranks on `node`; 0 for a node the job does not know.
+    pub fn local_size(&self, node: NodeId) -> u32 {
+        self.per_node.get(node.index()).copied().unwrap_or(0)
+    }
+
+    /// The node of a rank, or `None` beyond the job's size.
+    pub fn node_of(&self, rank: Rank) -> Option<NodeId> {
+        self.run_of(rank).map(|run| run.node)
+    }
+
+    /// The rank's position on its node, or `None` beyond the job's size.
+    pub fn local_rank(&self, rank: Rank) -> Option<LocalRank> {
+        self.run_of(rank)
+            .map(|run| LocalRank(run.local_first + (rank.0 - run.first.0)))
+    }
+
+    /// The rank at a position on a node.
+    pub fn rank_at(&self, node: NodeId, local: LocalRank) -> Option<Rank> {
+        self.runs
+            .iter()
+            .filter(|run| run.node == node)
+            .find(|run| local.0 >= run.local_first && local.0 - run.local_first < run.count)
+            .map(|run| Rank(run.first.0 + (local.0 - run.local_first)))
+    }
+
+    /// Ranks on a node, ascending.
+    pub fn ranks_on(&self, node: NodeId) -> impl Iterator<Item = Rank> + '_ {
+        self.runs
+            .iter()
+            .filter(move |run| run.node == node)
+            .flat_map(|run| (run.first.0..run.first.0 + run.count).map(Rank))
+    }
+
+    /// The layout in PMI's form, covering every rank exactly once:
+    /// `(vector,(first node, nodes, ranks per node),…)`.
+    ///
+    /// Rule: Intel MPI aborts on a map that is shorter than the job; older clients do not parse
+    /// repeats. Source: docs/pmi-wire.md#process-mapping.
+    pub fn process_mapping(&self) -> String {
+        let mut blocks: Vec<(u32, u32, u32)> = Vec::new();
+        for run in &self.runs {
+            match blocks.last_mut() {
+                Some((first, nodes, each))
+                    if *each == run.count && *first + *nodes == run.node.0 =>
+                {
+                    *nodes += 1;
+                }
+                _ => blocks.push((run.node.0, 1, run.count)),
+            }
+        }
+        let mut text = String::from("(vector");
+        for (first, nodes, each) in blocks {
+            // Writing to a String cannot fail.
+            let _ = write!(text, ",({first},{nodes},{each})");
+        }
+        text.push(')');
+        text
+    }
+
+    fn run_of(&self, rank: Rank) -> Option<&Run> {
+        let after = self.runs.partition_point(|run| run.first <= rank);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        (rank.0 - run.first.0 < run.count).then_some(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(blocks: &[(u32, u32)]) -> RankMap {
+        RankMap::from_runs(blocks.iter().map(|&(node, count)| (NodeId(node), count)))
+    }
+
+    #[test]
+    fn process_mapping_covers_block_cyclic_and_uneven_layouts() {
+        assert_eq!(map(&[(0, 4)]).process_mapping(), "(vector,(0,1,4))");
+        assert_eq!(map(&[(0, 2), (1, 2)]).process_mapping(), "(vector,(0,2,2))");
+        assert_eq!(
+            map(&[(0, 1), (1, 1), (0, 1), (1, 1)]).process_mapping(),
+            "(vector,(0,2,1),(0,2,1))"
+        );
+        assert_eq!(
+            map(&[(0, 3), (1, 2), (2, 2)]).process_mapping(),
+            "(vector,(0,1,3),(1,2,2))"
+        );
+        assert_eq!(map(&[(0, 2), (0, 1)]).process_mapping(), "(vector,(0,1,3))");
+    }
+
+    #[test]
+    fn every_rank_is_found_where_its_node_lists_it() {
+        let map = map(&[(0, 2), (1, 1), (0, 3), (2, 0), (1, 2)]);
+        assert_eq!((map.size(), map.nodes()), (8, 3));
+        let mut seen = 0;
+        for node in map.node_ids() {
+            for (position, rank) in map.ranks_on(node).enumerate() {
+                let local = LocalRank(position as u32);
+                assert_eq!(map.node_of(rank), Some(node));
+                assert_eq!(map.local_rank(rank), Some(local));
+                assert_eq!(map.rank_at(node, local), Some(rank));
+                seen += 1;
+            }
+            assert_eq!(map.rank_at(node, LocalRank(map.local_size(node))), None);
+        }
+        assert_eq!(seen, 8);
+        assert_eq!(map.node_of(Rank(8)), None);
+    }
+}

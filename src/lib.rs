@@ -1,0 +1,11 @@
+//! wireup: launches unmodified MPI programs and serves their ranks the process-management
+//! interface they speak.
+//!
+//! Map, from the vocabulary up; a module uses only those above it:
+//! - [`job`]: ids, the job's description, where ranks live, how a job ends (no I/O)
+//! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`pmix`]: the protocol cores (no I/O)
+//! - [`agent`]: the node's state machine (no I/O) and its drivers: ranks, PMI sockets, sidecar
+//! - [`launcher`]: placement, program inspection, standard I/O, signals, the run itself
+//! - [`cli`]: the command line and the exit-code table
+
+pub mod job;

@@ -1,0 +1,3 @@
+//! The `wireup` command.
+
+fn main() {}
