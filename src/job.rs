@@ -1,4 +1,8 @@
 //! Vocabulary of a job; no I/O.
 
+pub mod clock;
 pub mod ids;
+pub mod outcome;
+pub mod proc;
 pub mod rank_map;
+pub mod spec;

@@ -1,0 +1,253 @@
+//! How ranks and jobs end: what counts as a failure, and which exit code it gives.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::ids::{NodeId, Rank};
+
+/// `--timeout` expired; the code of timeout(1).
+pub const EXIT_TIMEOUT: u8 = 124;
+/// wireup itself failed, or was called wrongly; the code env(1) and timeout(1) use.
+pub const EXIT_WIREUP: u8 = 125;
+/// The program exists and cannot be executed.
+pub const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// The program was not found.
+pub const EXIT_NOT_FOUND: u8 = 127;
+/// Added to a signal's number.
+pub const EXIT_SIGNAL: u8 = 128;
+/// A failure that has no code of its own: a rank that left without finalizing, an abort with a
+/// code that is 0 modulo 256, a broken protocol.
+pub const EXIT_FAILURE: u8 = 1;
+
+/// How the process of a rank ended, as the system reported it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RankEnd {
+    /// Called exit with this code.
+    Code(u8),
+    /// Killed by this signal.
+    Signal(i32),
+}
+
+impl fmt::Display for RankEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => match signal_name(*signal) {
+                Some(name) => write!(f, "killed by signal {signal} ({name})"),
+                None => write!(f, "killed by signal {signal}"),
+            },
+        }
+    }
+}
+
+/// Names of the signals a program commonly dies of; Linux numbers common to x86-64 and aarch64.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return None,
+    })
+}
+
+/// What a rank had done with its process-management interface when it ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PmiState {
+    /// It made contact at least once.
+    pub contacted: bool,
+    /// It is between init and finalize.
+    pub active: bool,
+    /// The last thing it did, for people.
+    pub last: String,
+}
+
+/// Why a job failed: the first thing that went wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// A rank ended with a code other than 0, or by a signal.
+    RankFailed {
+        /// Which.
+        rank: Rank,
+        /// How.
+        end: RankEnd,
+    },
+    /// A rank exited with code 0 between init and finalize.
+    NotFinalized {
+        /// Which.
+        rank: Rank,
+    },
+    /// A rank exited without joining while others wait for all ranks.
+    NeverJoined {
+        /// Which.
+        rank: Rank,
+    },
+    /// A rank left in order while others are in a barrier, which needs every rank.
+    LeftOthers {
+        /// Which.
+        rank: Rank,
+    },
+    /// A rank called abort.
+    Aborted {
+        /// Which.
+        rank: Rank,
+        /// The code it gave.
+        code: i32,
+        /// The text it gave, possibly empty.
+        message: String,
+    },
+    /// A rank broke its protocol.
+    Misbehaved {
+        /// Which.
+        rank: Rank,
+        /// How.
+        error: String,
+    },
+    /// A rank's process could not be started.
+    NotStarted {
+        /// Which.
+        rank: Rank,
+        /// Why, with the remedy.
+        error: String,
+        /// 126, 127 or [`EXIT_WIREUP`].
+        code: u8,
+    },
+    /// The PMIx server of a node could not be started or was lost.
+    HostFailed {
+        /// Where.
+        node: NodeId,
+        /// Why, with the remedy.
+        error: String,
+    },
+    /// A fence did not complete.
+    FenceFailed {
+        /// Who is missing, for people.
+        error: String,
+    },
+    /// `--timeout` expired.
+    Timeout(Duration),
+    /// A signal ended the launcher's run.
+    Interrupted(i32),
+    /// The launcher's own output could not be written.
+    OutputLost {
+        /// The system's reason.
+        error: String,
+        /// Whether the reader went away, which is reported by the exit code alone.
+        pipe: bool,
+    },
+}
+
+impl Cause {
+    /// The exit code of the run.
+    pub fn exit_code(&self) -> u8 {
+        let signal = |signal: i32| EXIT_SIGNAL.wrapping_add((signal & 0x7f) as u8);
+        match self {
+            Self::RankFailed {
+                end: RankEnd::Code(code),
+                ..
+            } => *code,
+            Self::RankFailed {
+                end: RankEnd::Signal(number),
+                ..
+            } => signal(*number),
+            // Only the low byte of an exit code exists; an abort must not look like a success.
+            Self::Aborted { code, .. } => match (*code & 0xff) as u8 {
+                0 => EXIT_FAILURE,
+                code => code,
+            },
+            Self::NotFinalized { .. }
+            | Self::NeverJoined { .. }
+            | Self::LeftOthers { .. }
+            | Self::Misbehaved { .. }
+            | Self::FenceFailed { .. } => EXIT_FAILURE,
+            Self::NotStarted { code, .. } => *code,
+            Self::HostFailed { .. } => EXIT_WIREUP,
+            Self::Timeout(_) => EXIT_TIMEOUT,
+            Self::Interrupted(number) => signal(*number),
+            Self::OutputLost { pipe: true, .. } => signal(13),
+            Self::OutputLost { pipe: false, .. } => EXIT_WIREUP,
+        }
+    }
+
+    /// The rank that caused it, when one did.
+    pub fn rank(&self) -> Option<Rank> {
+        match self {
+            Self::RankFailed { rank, .. }
+            | Self::NotFinalized { rank }
+            | Self::NeverJoined { rank }
+            | Self::LeftOthers { rank }
+            | Self::Aborted { rank, .. }
+            | Self::Misbehaved { rank, .. }
+            | Self::NotStarted { rank, .. } => Some(*rank),
+            _ => None,
+        }
+    }
+}
+
+/// Judges how a rank ended by itself; `None` is a normal end.
+///
+/// Rule: an exit between init and finalize is a failure even with code 0, because the others wait
+/// for this rank for ever. Source: docs/pmi-wire.md#failures.
+pub fn judge(rank: Rank, end: RankEnd, pmi: &PmiState) -> Option<Cause> {
+    match end {
+        RankEnd::Code(0) if pmi.active => Some(Cause::NotFinalized { rank }),
+        RankEnd::Code(0) => None,
+        end => Some(Cause::RankFailed { rank, end }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_follow_the_first_cause() {
+        let rank = Rank(1);
+        let abort = |code| {
+            Cause::Aborted {
+                rank,
+                code,
+                message: String::new(),
+            }
+            .exit_code()
+        };
+        assert_eq!(abort(42), 42);
+        assert_eq!(abort(0), 1);
+        assert_eq!(abort(256), 1);
+        assert_eq!(abort(-1), 255);
+        let ended = |end| Cause::RankFailed { rank, end }.exit_code();
+        assert_eq!(ended(RankEnd::Code(3)), 3);
+        assert_eq!(ended(RankEnd::Signal(11)), 139);
+        assert_eq!(Cause::Timeout(Duration::from_secs(1)).exit_code(), 124);
+        assert_eq!(Cause::Interrupted(2).exit_code(), 130);
+    }
+
+    #[test]
+    fn leaving_between_init_and_finalize_is_a_failure_even_with_code_0() {
+        let active = PmiState {
+            contacted: true,
+            active: true,
+            last: String::new(),
+        };
+        let rank = Rank(0);
+        assert_eq!(
+            judge(rank, RankEnd::Code(0), &active),
+            Some(Cause::NotFinalized { rank })
+        );
+        assert_eq!(judge(rank, RankEnd::Code(0), &PmiState::default()), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! What the user asked for, as a plain value: flags end here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::ids::Rank;
+
+/// One application context: a program with its arguments and the ranks that run it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AppSpec {
+    /// Number of ranks; the launcher chooses when absent.
+    pub count: Option<u32>,
+    /// Variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
+    pub env: Vec<OsString>,
+    /// Working directory; the launcher's own when absent.
+    pub wdir: Option<PathBuf>,
+    /// Program and arguments; never empty.
+    pub argv: Vec<OsString>,
+}
+
+/// Who reads the launcher's standard input; everybody else reads an empty one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StdinTarget {
+    /// Nobody.
+    None,
+    /// One rank.
+    Rank(Rank),
+    /// Every rank gets a copy.
+    All,
+}
+
+/// The process-management interfaces a job is offered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PmiChoice {
+    /// What the programs need, found by inspecting them.
+    Auto,
+    /// PMI-1 on an inherited socket.
+    Pmi1,
+    /// PMIx through the sidecar.
+    Pmix,
+    /// Both.
+    All,
+    /// Nothing: the ranks are plain processes.
+    None,
+}
+
+/// One job on this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobSpec {
+    /// Application contexts in command-line order; never empty.
+    pub apps: Vec<AppSpec>,
+    /// Prefix every output line with its rank.
+    pub label: bool,
+    /// File name pattern for per-rank output.
+    pub output: Option<OsString>,
+    /// Who reads standard input.
+    pub stdin: StdinTarget,
+    /// The job is ended after this time.
+    pub timeout: Option<Duration>,
+    /// Allow more ranks than slots.
+    pub oversubscribe: bool,
+    /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
+    pub verbose: u8,
+    /// Number of nodes this machine acts as; at least 1.
+    pub virtual_nodes: u32,
+    /// Interfaces to offer.
+    pub pmi: PmiChoice,
+    /// libpmix for the sidecar, instead of the one found.
+    pub libpmix: Option<PathBuf>,
+    /// The sidecar's executable, instead of the one found.
+    pub pmix_host: Option<PathBuf>,
+    /// The shim library, instead of the one found.
+    pub shim: Option<PathBuf>,
+}
