@@ -9,3 +9,5 @@
 //! - [`cli`]: the command line and the exit-code table
 
 pub mod job;
+pub mod kvs;
+pub mod pmi;

@@ -1,0 +1,295 @@
+//! Key-value store of one job on one node; no I/O.
+//!
+//! What is visible when: a put is visible on its own node at once, and on other nodes after the
+//! next barrier. What was put since the last barrier is the node's *contribution*; the fence
+//! concatenates the contributions of all nodes, in one order for everybody, and each node merges
+//! the result. Limits of keys and values are the caller's; this module only enforces them.
+//!
+//! A contribution is a sequence of entries without header or count, so that concatenation needs
+//! no knowledge of it and no data is no bytes. One entry: length of the key (u32, little-endian),
+//! length of the value (same), key, value.
+
+use std::collections::BTreeMap;
+
+/// Bytes accounted for one entry besides its key and value: tree node, two vectors, the pending list.
+const ENTRY_COST: usize = 96;
+
+/// Bytes in front of the key and value of an encoded entry.
+const ENTRY_HEADER: usize = 8;
+
+/// Bounds of a [`Kvs`], all in bytes and inclusive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KvsLimits {
+    /// Longest key.
+    pub key: usize,
+    /// Longest value.
+    pub value: usize,
+    /// Most memory the store may take, overhead included.
+    pub total: usize,
+}
+
+/// What cannot be stored or merged. The store is unchanged then.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum KvsError {
+    /// A key must have at least one byte.
+    #[error("empty key")]
+    EmptyKey,
+    /// The key exceeds [`KvsLimits::key`].
+    #[error("key of {length} bytes, allowed are {limit}")]
+    KeyTooLong {
+        /// Length found.
+        length: usize,
+        /// Length allowed.
+        limit: usize,
+    },
+    /// The value exceeds [`KvsLimits::value`].
+    #[error("value of {length} bytes, allowed are {limit}")]
+    ValueTooLong {
+        /// Length found.
+        length: usize,
+        /// Length allowed.
+        limit: usize,
+    },
+    /// The store would exceed [`KvsLimits::total`].
+    #[error("key-value store full ({limit} bytes)")]
+    Full {
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// A contribution ends inside an entry.
+    #[error("contribution ends inside an entry, at byte {offset} of {length}")]
+    Truncated {
+        /// Where the unfinished entry starts.
+        offset: usize,
+        /// Length of the contribution.
+        length: usize,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    value: Box<[u8]>,
+    /// Put here since the last contribution was taken.
+    pending: bool,
+}
+
+/// The store. Ordered, so that what it produces does not depend on a hash seed.
+#[derive(Debug)]
+pub struct Kvs {
+    entries: BTreeMap<Box<[u8]>, Entry>,
+    /// Keys of the pending entries, each once, in the order of their first put.
+    pending: Vec<Box<[u8]>>,
+    cost: usize,
+    limits: KvsLimits,
+}
+
+impl Kvs {
+    /// An empty store.
+    pub fn new(limits: KvsLimits) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            pending: Vec::new(),
+            cost: 0,
+            limits,
+        }
+    }
+
+    /// The value of a key, local puts of the current epoch included.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.entries.get(key).map(|entry| &*entry.value)
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing was ever stored.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Stores a pair of this node; it becomes part of the next contribution. Replacing is allowed.
+    ///
+    /// # Errors
+    /// [`KvsError`] when a limit is exceeded.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), KvsError> {
+        self.limits.check(key, value)?;
+        let cost = self.cost_after(key, value);
+        if cost > self.limits.total {
+            return Err(self.limits.full());
+        }
+        self.cost = cost;
+        match self.entries.get_mut(key) {
+            Some(entry) => {
+                entry.value = value.into();
+                if !entry.pending {
+                    entry.pending = true;
+                    self.pending.push(key.into());
+                }
+            }
+            None => {
+                let entry = Entry {
+                    value: value.into(),
+                    pending: true,
+                };
+                self.entries.insert(key.into(), entry);
+                self.pending.push(key.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what was put here since the last call, encoded; empty when there was nothing.
+    pub fn take_contribution(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for key in self.pending.drain(..) {
+            let entry = self
+                .entries
+                .get_mut(&key)
+                .expect("entries are never removed");
+            entry.pending = false;
+            encode_entry(&key, &entry.value, &mut bytes);
+        }
+        bytes
+    }
+
+    /// Merges the concatenated contributions of nodes. The last entry of a key wins, but never
+    /// over a local put made after the own contribution was taken, which is newer.
+    ///
+    /// # Errors
+    /// [`KvsError`] when the bytes are no contribution or exceed a limit; nothing is merged then.
+    pub fn merge(&mut self, contributions: &[u8]) -> Result<(), KvsError> {
+        let mut added = 0_usize;
+        for entry in decode(contributions) {
+            let (key, value) = entry?;
+            self.limits.check(key, value)?;
+            // Counted as if every entry were new: an upper bound, and one that needs no copy.
+            added = added.saturating_add(entry_cost(key, value));
+        }
+        if self.cost.saturating_add(added) > self.limits.total {
+            return Err(self.limits.full());
+        }
+        for entry in decode(contributions) {
+            let (key, value) = entry?;
+            let cost = self.cost_after(key, value);
+            match self.entries.get_mut(key) {
+                Some(known) if known.pending || *known.value == *value => continue,
+                Some(known) => known.value = value.into(),
+                None => {
+                    let entry = Entry {
+                        value: value.into(),
+                        pending: false,
+                    };
+                    self.entries.insert(key.into(), entry);
+                }
+            }
+            self.cost = cost;
+        }
+        Ok(())
+    }
+
+    fn cost_after(&self, key: &[u8], value: &[u8]) -> usize {
+        let replaced = self.get(key).map_or(0, |old| entry_cost(key, old));
+        self.cost - replaced + entry_cost(key, value)
+    }
+}
+
+impl KvsLimits {
+    fn check(&self, key: &[u8], value: &[u8]) -> Result<(), KvsError> {
+        if key.is_empty() {
+            return Err(KvsError::EmptyKey);
+        }
+        if key.len() > self.key {
+            return Err(KvsError::KeyTooLong {
+                length: key.len(),
+                limit: self.key,
+            });
+        }
+        if value.len() > self.value {
+            return Err(KvsError::ValueTooLong {
+                length: value.len(),
+                limit: self.value,
+            });
+        }
+        Ok(())
+    }
+
+    fn full(&self) -> KvsError {
+        KvsError::Full { limit: self.total }
+    }
+}
+
+fn entry_cost(key: &[u8], value: &[u8]) -> usize {
+    // The key is stored twice while the entry is pending.
+    2 * key.len() + value.len() + ENTRY_COST
+}
+
+/// Appends one encoded entry.
+///
+/// # Panics
+/// If the key or value exceeds 4 GiB; limits are far below.
+pub fn encode_entry(key: &[u8], value: &[u8], bytes: &mut Vec<u8>) {
+    let length = |text: &[u8]| u32::try_from(text.len()).expect("bounded by KvsLimits");
+    bytes.reserve(ENTRY_HEADER + key.len() + value.len());
+    bytes.extend_from_slice(&length(key).to_le_bytes());
+    bytes.extend_from_slice(&length(value).to_le_bytes());
+    bytes.extend_from_slice(key);
+    bytes.extend_from_slice(value);
+}
+
+/// The entries of concatenated contributions, in order, borrowed. Ends after the first error.
+///
+/// Lengths are checked against the bytes present only: nothing is allocated on their word.
+pub fn decode(contributions: &[u8]) -> Decode<'_> {
+    Decode {
+        all: contributions,
+        offset: 0,
+    }
+}
+
+/// Iterator of [`decode`].
+#[derive(Clone, Debug)]
+pub struct Decode<'a> {
+    all: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Iterator for Decode<'a> {
+    /// Key and value.
+    type Item = Result<(&'a [u8], &'a [u8]), KvsError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = &self.all[self.offset..];
+        if rest.is_empty() {
+            return None;
+        }
+        match split_entry(rest) {
+            Some((key, value)) => {
+                self.offset += ENTRY_HEADER + key.len() + value.len();
+                Some(Ok((key, value)))
+            }
+            None => {
+                let error = KvsError::Truncated {
+                    offset: self.offset,
+                    length: self.all.len(),
+                };
+                self.offset = self.all.len();
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+fn split_entry(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (key_length, rest) = bytes.split_first_chunk::<4>()?;
+    let (value_length, rest) = rest.split_first_chunk::<4>()?;
+    let key_length = usize::try_from(u32::from_le_bytes(*key_length)).ok()?;
+    let value_length = usize::try_from(u32::from_le_bytes(*value_length)).ok()?;
+    let (key, rest) = rest.split_at_checked(key_length)?;
+    let (value, _) = rest.split_at_checked(value_length)?;
+    Some((key, value))
+}
+
+#[cfg(test)]
+mod tests;

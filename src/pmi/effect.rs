@@ -1,0 +1,84 @@
+//! What a [`Server`] asks of its caller, and the answers that come back.
+
+#[cfg(doc)]
+use super::server::Server;
+use crate::job::ids::LocalRank;
+
+/// What the caller has to do, in the order given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Write bytes to a rank's connection.
+    Send {
+        /// To whom.
+        rank: LocalRank,
+        /// One whole message.
+        bytes: Vec<u8>,
+    },
+    /// Every local rank waits in the barrier: exchange the contribution with the other nodes, then
+    /// call [`Server::barrier_released`] with all contributions, this one included.
+    BarrierComplete {
+        /// What was put here since the last barrier (see [`crate::kvs`]); empty for nothing.
+        contribution: Vec<u8>,
+    },
+    /// End the job with this code.
+    Abort {
+        /// Who asked.
+        rank: LocalRank,
+        /// Exit code for the job.
+        code: i32,
+        /// The client's words, perhaps empty; not cleaned for a terminal.
+        message: String,
+    },
+    /// A rank passed init: from now on its exit without finalize is a failure.
+    Initialized {
+        /// Who.
+        rank: LocalRank,
+    },
+    /// A rank finalized. Its connection stays open until the process exits.
+    Finalized {
+        /// Who.
+        rank: LocalRank,
+    },
+    /// Publish a name; then [`Server::name_answer`].
+    Publish {
+        /// Who asked.
+        rank: LocalRank,
+        /// Service name.
+        service: Vec<u8>,
+        /// Port name.
+        port: Vec<u8>,
+    },
+    /// Look a name up; then [`Server::name_answer`].
+    Lookup {
+        /// Who asked.
+        rank: LocalRank,
+        /// Service name.
+        service: Vec<u8>,
+    },
+    /// Withdraw a name; then [`Server::name_answer`].
+    Unpublish {
+        /// Who asked.
+        rank: LocalRank,
+        /// Service name.
+        service: Vec<u8>,
+    },
+    /// A rank broke the protocol: fail the job, and do not close the connection before the process
+    /// is gone (MPICH 5 crashes on it). Further input of this rank is ignored.
+    Misbehaved {
+        /// Who.
+        rank: LocalRank,
+        /// What was wrong.
+        error: String,
+    },
+}
+
+/// Answer of the name service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NameAnswer<'a> {
+    /// Published or withdrawn.
+    Done,
+    /// The port looked up.
+    Port(&'a [u8]),
+    /// Not done or not found, and why; blanks become `_`.
+    Refused(&'a str),
+}

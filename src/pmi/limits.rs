@@ -1,0 +1,49 @@
+//! Sizes the PMI protocols agree on, and the bounds that keep a misbehaving client harmless.
+//!
+//! The first group is announced to clients or forced by them; the second is ours.
+
+/// Longest kvsname in bytes, announced as `kvsname_max`.
+///
+/// Not a free choice: MPICH 4.0 fails an assertion when a server announces 1024.
+/// Source: docs/pmi-wire.md#limits.
+pub const KVSNAME_MAX: usize = 256;
+
+/// Longest key in bytes, announced as `keylen_max`. Every server measured says 64.
+pub const KEYLEN_MAX: usize = 64;
+
+/// Longest value in bytes, announced as `vallen_max`.
+///
+/// MPICH cuts larger values into pieces of this size itself, and the PMI-2 libraries reject longer
+/// replies. Source: docs/pmi-wire.md#limits.
+pub const VALLEN_MAX: usize = 1024;
+
+/// Longest `PMI_process_mapping` in bytes that is served; a longer one is answered as a miss.
+///
+/// MPICH 4.0 lowers the announced value length to what fits into its 1024 byte line beside a name
+/// and a key (1024 − 256 − 64 − 30 = 674 with a terminator) and would parse a cut map. A miss is
+/// safe: all clients then learn the nodes from host names. Source:
+/// docs/pmi-wire.md#process-mapping.
+pub const PROCESS_MAPPING_MAX: usize = 673;
+
+/// Longest service or port name in bytes. MPI bounds port names at 256; service names share it
+/// with room to spare.
+pub const NAME_MAX: usize = 1024;
+
+/// Longest request line in bytes, without its newline.
+///
+/// Real requests stay below 1.5 KiB; the bound only has to stop garbage that never ends a line.
+pub const REQUEST_LINE_MAX: usize = 64 * 1024;
+
+/// Largest multi-line spawn request in bytes, all its blocks and newlines included.
+///
+/// Room for a long argument vector per command (execve itself takes 128 KiB for one argument).
+pub const SPAWN_MAX: usize = 1024 * 1024;
+
+/// Longest command name in bytes; it is repeated in the answer to an unknown command.
+pub const COMMAND_MAX: usize = 64;
+
+/// Most memory in bytes the key-value store of one job may take on one node.
+///
+/// A hundred thousand ranks with the largest cards seen (9 KiB) fit; a rank that puts in an
+/// endless loop does not.
+pub const KVS_BYTES_MAX: usize = 1024 * 1024 * 1024;

@@ -1,0 +1,208 @@
+//! The multi-line spawn request of PMI-1: collects its lines, then parses it as a whole.
+//!
+//! Rule: one block per command, `mcmd=spawn` to `endcmd`; the request is complete at the `endcmd`
+//! of the block whose `spawnssofar` equals its `totspawns`. Source: docs/pmi-wire.md#spawn.
+//! Rule: a value runs to the newline, may hold blanks and `=`, and may be empty; the order inside
+//! a block differs between clients. Source: docs/pmi-wire.md#spawn.
+
+use std::collections::HashMap;
+
+use memchr::memchr;
+
+use super::limits::SPAWN_MAX;
+use super::message::number;
+use super::reply::Refusal;
+use super::wire_v1::{ProtocolError, excerpt};
+
+/// First line of every block.
+const START: &[u8] = b"mcmd=spawn";
+
+/// Last line of every block.
+const END: &[u8] = b"endcmd";
+
+/// A key and its value, as the client wrote them.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// A request to start a new job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spawn {
+    /// What to start, in appnum order; at least one.
+    pub commands: Vec<SpawnCommand>,
+    /// Pairs to put into the new job's key-value store before its ranks start.
+    pub preputs: Vec<Pair>,
+}
+
+/// One command of a [`Spawn`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpawnCommand {
+    /// Number of processes.
+    pub nprocs: u32,
+    /// The program, absolute or not.
+    pub program: Vec<u8>,
+    /// Arguments without the program itself; each may be empty.
+    pub args: Vec<Vec<u8>>,
+    /// Info keys and values given by the application (`wdir`, `path`, `host`, ...).
+    pub info: Vec<Pair>,
+}
+
+/// A spawn request that is still arriving; at most [`SPAWN_MAX`] bytes.
+#[derive(Debug, Default)]
+pub struct SpawnLines {
+    /// All lines but the block ends, each with its newline; a block starts with [`START`].
+    text: Vec<u8>,
+    in_block: bool,
+    total: Option<u32>,
+    so_far: Option<u32>,
+}
+
+impl SpawnLines {
+    /// Whether a line starts a multi-line request.
+    pub fn starts_with(line: &[u8]) -> bool {
+        line.starts_with(b"mcmd=")
+    }
+
+    /// Takes the next line, without newline; `true` once the request is complete.
+    ///
+    /// # Errors
+    /// A [`ProtocolError`] when the line cannot stand here or the request grows too large.
+    pub fn push(&mut self, line: &[u8]) -> Result<bool, ProtocolError> {
+        if self.text.len() + line.len() >= SPAWN_MAX {
+            return Err(ProtocolError::SpawnTooLong);
+        }
+        if !self.in_block {
+            return self.open(line).map(|()| false);
+        }
+        if line == END {
+            return self.close();
+        }
+        if Self::starts_with(line) {
+            return Err(ProtocolError::SpawnSequence("block without endcmd"));
+        }
+        let Some(at) = memchr(b'=', line) else {
+            return Err(ProtocolError::NoEquals(excerpt(line)));
+        };
+        let value = &line[at + 1..];
+        match &line[..at] {
+            b"totspawns" => self.total = number(value),
+            b"spawnssofar" => self.so_far = number(value),
+            _ => {}
+        }
+        self.append(line);
+        Ok(false)
+    }
+
+    /// Bytes collected so far.
+    pub fn unfinished(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Parses the complete request.
+    ///
+    /// # Errors
+    /// [`Refusal::MissingField`] or [`Refusal::BadField`], naming the first field that is missing
+    /// or malformed.
+    pub fn parse(&self) -> Result<Spawn, Refusal<'static>> {
+        let mut blocks: Vec<HashMap<&[u8], &[u8]>> = Vec::new();
+        for line in self.text.split(|&byte| byte == b'\n') {
+            if line == START {
+                blocks.push(HashMap::new());
+            } else if let (Some(block), Some(at)) = (blocks.last_mut(), memchr(b'=', line)) {
+                let (key, value) = (&line[..at], &line[at + 1..]);
+                block.entry(key).or_insert(value);
+            }
+        }
+        let preputs = match blocks.first() {
+            Some(first) => pairs(first, "preput_num", "preput_key_", "preput_val_")?,
+            None => Vec::new(),
+        };
+        let commands = blocks.iter().map(command).collect::<Result<_, _>>()?;
+        Ok(Spawn { commands, preputs })
+    }
+
+    fn open(&mut self, line: &[u8]) -> Result<(), ProtocolError> {
+        if line != START {
+            return Err(if Self::starts_with(line) {
+                ProtocolError::UnknownMultiLine(excerpt(line))
+            } else {
+                ProtocolError::SpawnSequence("another request between its blocks")
+            });
+        }
+        self.in_block = true;
+        (self.total, self.so_far) = (None, None);
+        self.append(line);
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<bool, ProtocolError> {
+        self.in_block = false;
+        match (self.total, self.so_far) {
+            (Some(total), Some(so_far)) if so_far <= total => Ok(so_far == total),
+            (Some(_), Some(_)) => Err(ProtocolError::SpawnSequence("spawnssofar beyond totspawns")),
+            _ => Err(ProtocolError::SpawnSequence(
+                "block without a valid totspawns and spawnssofar",
+            )),
+        }
+    }
+
+    fn append(&mut self, line: &[u8]) {
+        self.text.extend_from_slice(line);
+        self.text.push(b'\n');
+    }
+}
+
+type Block<'a> = HashMap<&'a [u8], &'a [u8]>;
+
+fn command(block: &Block<'_>) -> Result<SpawnCommand, Refusal<'static>> {
+    let program = *block
+        .get(&b"execname"[..])
+        .filter(|name| !name.is_empty())
+        .ok_or(Refusal::MissingField("execname"))?;
+    let count = count(block, "argcnt")?;
+    // The counts are a client's word: each step must find a field, so none outlasts the request.
+    let args = (1..=count)
+        .map(|index| indexed(block, "arg", index).ok_or(Refusal::MissingField("arg")))
+        .collect::<Result<_, _>>()?;
+    Ok(SpawnCommand {
+        nprocs: required(block, "nprocs")?,
+        program: program.to_vec(),
+        args,
+        info: pairs(block, "info_num", "info_key_", "info_val_")?,
+    })
+}
+
+fn pairs(
+    block: &Block<'_>,
+    count_key: &'static str,
+    key_prefix: &'static str,
+    value_prefix: &'static str,
+) -> Result<Vec<Pair>, Refusal<'static>> {
+    (0..count(block, count_key)?)
+        .map(|index| {
+            let key = indexed(block, key_prefix, index).ok_or(Refusal::MissingField(key_prefix))?;
+            let value =
+                indexed(block, value_prefix, index).ok_or(Refusal::MissingField(value_prefix))?;
+            Ok((key, value))
+        })
+        .collect()
+}
+
+fn indexed(block: &Block<'_>, prefix: &str, index: u32) -> Option<Vec<u8>> {
+    block
+        .get(format!("{prefix}{index}").as_bytes())
+        .map(|value| value.to_vec())
+}
+
+/// A count of fields that follow; a block without it has none.
+fn count(block: &Block<'_>, key: &'static str) -> Result<u32, Refusal<'static>> {
+    match block.get(key.as_bytes()) {
+        Some(text) => number(text).ok_or(Refusal::BadField(key)),
+        None => Ok(0),
+    }
+}
+
+fn required(block: &Block<'_>, key: &'static str) -> Result<u32, Refusal<'static>> {
+    let text = block
+        .get(key.as_bytes())
+        .ok_or(Refusal::MissingField(key))?;
+    number(text).ok_or(Refusal::BadField(key))
+}

@@ -1,0 +1,164 @@
+//! Tests of the server as a whole. The vocabulary: a [`Job`] of one node, fed by text, whose
+//! effects are read back as text.
+
+mod barrier;
+mod random;
+mod requests;
+mod transcripts;
+mod wire;
+
+use std::collections::VecDeque;
+
+use super::server::{Effect, JobInfo, NameAnswer, Server};
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace};
+use crate::job::rank_map::RankMap;
+use crate::kvs;
+
+/// The line every client starts with.
+const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
+
+/// Its answer.
+const INIT_REPLY: &str = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1";
+
+/// A server and the effects not yet looked at, one line of text each.
+struct Job {
+    server: Server,
+    seen: VecDeque<String>,
+}
+
+impl Job {
+    /// `ranks` ranks of `job.0` on one node.
+    fn new(ranks: u32) -> Self {
+        Self::with(
+            JobInfo {
+                kvsname: Nspace::new("job.0").unwrap(),
+                appnums: vec![AppNum(0); ranks as usize],
+                universe_size: None,
+                attributes: Vec::new(),
+            },
+            &RankMap::from_runs([(NodeId(0), ranks)]),
+            NodeId(0),
+        )
+    }
+
+    /// Like `new`, after every rank's init.
+    fn initialized(ranks: u32) -> Self {
+        let mut job = Self::new(ranks);
+        for rank in 0..ranks {
+            job.feed(rank, INIT.as_bytes());
+        }
+        job.seen.clear();
+        job
+    }
+
+    fn with(job: JobInfo, map: &RankMap, node: NodeId) -> Self {
+        Self {
+            server: Server::new(job, map, node).unwrap(),
+            seen: VecDeque::new(),
+        }
+    }
+
+    fn feed(&mut self, rank: u32, bytes: &[u8]) {
+        let mut effects = Vec::new();
+        self.server.receive(LocalRank(rank), bytes, &mut effects);
+        self.seen.extend(effects.iter().map(render));
+    }
+
+    /// Feeds one line and returns the effects of it.
+    fn ask(&mut self, rank: u32, line: &str) -> Vec<String> {
+        self.feed(rank, format!("{line}\n").as_bytes());
+        self.seen.drain(..).collect()
+    }
+
+    /// Feeds one line that has exactly one answer, and returns it without its newline.
+    fn reply(&mut self, rank: u32, line: &str) -> String {
+        let effects = self.ask(rank, line);
+        let [reply] = &effects[..] else {
+            panic!("{line}: {effects:?}");
+        };
+        let reply = reply.strip_prefix(&format!("{rank} S> ")).expect(reply);
+        reply.strip_suffix("\\n").expect(reply).to_owned()
+    }
+
+    fn release(&mut self, outcome: Result<&[u8], &str>) -> Vec<String> {
+        let mut effects = Vec::new();
+        let released = self.server.barrier_released(outcome, &mut effects);
+        assert_eq!(released, Ok(()));
+        effects.iter().map(render).collect()
+    }
+
+    fn answer(&mut self, rank: u32, answer: NameAnswer<'_>) -> Vec<String> {
+        let mut effects = Vec::new();
+        self.server
+            .name_answer(LocalRank(rank), answer, &mut effects);
+        effects.iter().map(render).collect()
+    }
+
+    fn state(&self, rank: u32) -> String {
+        self.server.state(LocalRank(rank)).to_string()
+    }
+}
+
+/// An effect in the notation of the transcripts.
+fn render(effect: &Effect) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match effect {
+        Effect::Send { rank, bytes } => format!("{rank} S> {}", escape(bytes)),
+        Effect::BarrierComplete { contribution } => {
+            let mut line = String::from("E> barrier");
+            for entry in kvs::decode(contribution) {
+                let (key, value) = entry.unwrap();
+                line = format!("{line} {}={}", text(key), text(value));
+            }
+            line
+        }
+        Effect::Abort {
+            rank,
+            code,
+            message,
+        } => format!("E> abort {rank} {code} {message}")
+            .trim_end()
+            .to_owned(),
+        Effect::Initialized { rank } => format!("E> initialized {rank}"),
+        Effect::Finalized { rank } => format!("E> finalized {rank}"),
+        Effect::Publish {
+            rank,
+            service,
+            port,
+        } => format!("E> publish {rank} <{}> <{}>", text(service), text(port)),
+        Effect::Lookup { rank, service } => format!("E> lookup {rank} <{}>", text(service)),
+        Effect::Unpublish { rank, service } => format!("E> unpublish {rank} <{}>", text(service)),
+        Effect::Misbehaved { rank, error } => format!("E> misbehaved {rank}: {error}"),
+    }
+}
+
+fn escape(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for &byte in bytes {
+        match byte {
+            b'\n' => text.push_str("\\n"),
+            b'\t' => text.push_str("\\t"),
+            b'\\' => text.push_str("\\\\"),
+            b' '..=b'~' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    text
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut chars = text.bytes();
+    while let Some(byte) = chars.next() {
+        bytes.push(match (byte, byte == b'\\') {
+            (_, true) => match chars.next() {
+                Some(b'n') => b'\n',
+                Some(b't') => b'\t',
+                Some(b'\\') => b'\\',
+                other => panic!("escape {other:?} in {text}"),
+            },
+            (byte, false) => byte,
+        });
+    }
+    bytes
+}

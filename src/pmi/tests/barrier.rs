@@ -1,0 +1,210 @@
+//! The barrier, and what a put becomes through it.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::kvs::KvsError;
+use crate::pmi::client::Phase;
+use crate::pmi::server::ReleaseError;
+
+const BARRIER: &str = "cmd=barrier_in";
+
+fn get(key: &str) -> String {
+    format!("cmd=get kvsname=job.0 key={key}")
+}
+
+fn put(key: &str, value: &str) -> String {
+    format!("cmd=put kvsname=job.0 key={key} value={value}")
+}
+
+fn released(ranks: impl IntoIterator<Item = u32>) -> Vec<String> {
+    ranks
+        .into_iter()
+        .map(|rank| format!("{rank} S> cmd=barrier_out rc=0\\n"))
+        .collect()
+}
+
+#[test]
+fn a_barrier_completes_with_the_last_local_rank_and_answers_nobody_before() {
+    let mut job = Job::initialized(3);
+    assert_eq!(job.ask(2, BARRIER), [""; 0]);
+    assert_eq!(job.ask(0, BARRIER), [""; 0]);
+    assert_eq!(job.state(2), "in barrier 1");
+    assert_eq!(job.ask(1, BARRIER), ["E> barrier"]);
+    assert_eq!(job.release(Ok(b"")), released(0..3));
+    assert_eq!(job.state(2), "initialized, last request barrier_in");
+}
+
+#[test]
+fn a_rank_may_enter_the_next_barrier_before_another_one_does_anything() {
+    let mut job = Job::initialized(2);
+    job.ask(0, BARRIER);
+    job.ask(1, BARRIER);
+    job.release(Ok(b""));
+    assert_eq!(job.ask(1, BARRIER), [""; 0]);
+    assert_eq!(job.state(1), "in barrier 2");
+    assert_eq!(job.ask(0, BARRIER), ["E> barrier"]);
+    assert_eq!(job.release(Ok(b"")), released(0..2));
+}
+
+#[test]
+fn a_put_is_visible_here_at_once_and_contributed_once() {
+    let mut job = Job::initialized(2);
+    job.ask(0, &put("card-0", "here"));
+    assert_eq!(
+        job.reply(1, &get("card-0")),
+        "cmd=get_result rc=0 msg=success value=here"
+    );
+    job.ask(0, BARRIER);
+    assert_eq!(job.ask(1, BARRIER), ["E> barrier card-0=here"]);
+    job.release(Ok(b""));
+    job.ask(0, BARRIER);
+    assert_eq!(job.ask(1, BARRIER), ["E> barrier"]);
+}
+
+#[test]
+fn values_of_other_nodes_appear_with_the_release() {
+    let mut job = Job::initialized(1);
+    let miss = "cmd=get_result rc=-1 msg=key_not_found";
+    job.ask(0, BARRIER);
+    let mut all = Vec::new();
+    kvs::encode_entry(b"card-7", b"far", &mut all);
+    kvs::encode_entry(b"empty", b"", &mut all);
+    kvs::encode_entry(b"lines", b"a\nb", &mut all);
+    job.release(Ok(&all));
+    assert_eq!(
+        job.reply(0, &get("card-7")),
+        "cmd=get_result rc=0 msg=success value=far"
+    );
+    // Stored, but no PMI-1 client could read them.
+    assert_eq!(job.reply(0, &get("empty")), miss);
+    assert_eq!(job.reply(0, &get("lines")), miss);
+}
+
+#[test]
+fn a_failed_barrier_answers_those_in_it_and_those_who_come_later() {
+    let mut job = Job::initialized(3);
+    job.ask(0, BARRIER);
+    job.ask(2, BARRIER);
+    let failed = "cmd=barrier_out rc=-1 msg=node_n7_is_gone";
+    assert_eq!(
+        job.release(Err("node n7 is gone")),
+        [0, 2].map(|rank| format!("{rank} S> {failed}\\n"))
+    );
+    assert_eq!(job.reply(1, BARRIER), failed);
+    assert_eq!(job.reply(0, BARRIER), failed);
+}
+
+#[test]
+fn a_release_without_all_local_ranks_is_refused_and_changes_nothing() {
+    let mut job = Job::initialized(2);
+    job.ask(0, BARRIER);
+    let mut effects = Vec::new();
+    assert_eq!(
+        job.server.barrier_released(Ok(b""), &mut effects),
+        Err(ReleaseError::NotComplete {
+            number: 1,
+            arrived: 1,
+            expected: 2
+        })
+    );
+    assert_eq!(effects, []);
+    assert_eq!(job.ask(1, BARRIER), ["E> barrier"]);
+}
+
+#[test]
+fn unusable_data_fail_the_barrier_for_every_rank() {
+    let mut job = Job::initialized(1);
+    job.ask(0, BARRIER);
+    let mut effects = Vec::new();
+    let error = job
+        .server
+        .barrier_released(Ok(b"garbage"), &mut effects)
+        .unwrap_err();
+    let source = KvsError::Truncated {
+        offset: 0,
+        length: 7,
+    };
+    assert_eq!(error, ReleaseError::Data { number: 1, source });
+    assert_eq!(
+        effects.iter().map(render).collect::<Vec<_>>(),
+        ["0 S> cmd=barrier_out rc=-1 \
+          msg=contribution_ends_inside_an_entry,_at_byte_0_of_7\\n"]
+    );
+}
+
+#[test]
+fn a_second_barrier_request_is_refused_and_not_counted() {
+    let mut job = Job::initialized(2);
+    job.ask(0, BARRIER);
+    assert_eq!(
+        job.reply(0, BARRIER),
+        "cmd=barrier_out rc=-1 msg=already_in_barrier"
+    );
+    assert_eq!(job.ask(1, BARRIER), ["E> barrier"]);
+}
+
+#[test]
+fn a_finalized_rank_cannot_enter_and_may_start_again() {
+    let mut job = Job::initialized(1);
+    job.ask(0, "cmd=finalize");
+    assert!(!job.server.state(LocalRank(0)).in_session());
+    assert_eq!(job.state(0), "finalized");
+    assert_eq!(
+        job.reply(0, BARRIER),
+        "cmd=barrier_out rc=-1 msg=not_initialized"
+    );
+    let again = job.ask(0, INIT.trim_end());
+    assert_eq!(
+        again,
+        [&format!("0 S> {INIT_REPLY}\\n"), "E> initialized 0"]
+    );
+    assert!(job.server.state(LocalRank(0)).in_session());
+    assert_eq!(job.ask(0, BARRIER), ["E> barrier"]);
+}
+
+#[test]
+fn an_abort_overtakes_an_open_barrier_and_anything_else_breaks_the_protocol() {
+    let mut job = Job::initialized(2);
+    job.ask(0, BARRIER);
+    assert_eq!(
+        job.ask(0, "cmd=abort exitcode=-7 message=out of  luck"),
+        ["E> abort 0 -7 out of  luck"]
+    );
+    assert_eq!(
+        job.ask(0, "cmd=get_maxes"),
+        ["E> misbehaved 0: request get_maxes while a barrier is not answered yet"]
+    );
+    // Its arrival still counts, but it gets no more answers.
+    assert_eq!(job.ask(1, BARRIER), ["E> barrier"]);
+    assert_eq!(job.release(Ok(b"")), released([1]));
+}
+
+#[test]
+fn a_node_with_one_rank_completes_at_once() {
+    let mut job = Job::initialized(1);
+    assert_eq!(job.ask(0, BARRIER), ["E> barrier"]);
+    assert_eq!(
+        job.server.state(LocalRank(0)).phase(),
+        Phase::InBarrier { number: 1 }
+    );
+    assert_eq!(job.release(Ok(b"")), released([0]));
+}
+
+proptest! {
+    #[test]
+    fn any_arrival_order_completes_exactly_once(
+        orders in prop::collection::vec(Just((0..6).collect::<Vec<u32>>()).prop_shuffle(), 1..4),
+    ) {
+        let mut job = Job::initialized(6);
+        for (epoch, order) in orders.iter().enumerate() {
+            for (position, &rank) in order.iter().enumerate() {
+                let key = format!("k-{epoch}-{rank}");
+                job.ask(rank, &put(&key, "v"));
+                let complete = job.ask(rank, BARRIER);
+                prop_assert_eq!(complete.len(), usize::from(position == 5));
+            }
+            prop_assert_eq!(job.release(Ok(b"")), released(0..6));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Captured client bytes against the exact answers of this server.
+
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// All transcripts of PMI-1 clients, as name and text.
+pub(super) fn all() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
+    let mut found: Vec<_> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), entry.path()))
+        .filter(|(name, _)| name.starts_with("pmi1-"))
+        .map(|(name, path)| (name, fs::read_to_string(path).unwrap()))
+        .collect();
+    found.sort();
+    assert!(found.len() >= 17, "transcripts are missing: {folder:?}");
+    found
+}
+
+/// Splits a line at its first word.
+fn word(line: &str) -> (&str, &str) {
+    line.split_once(' ').unwrap_or((line, ""))
+}
+
+/// The job a transcript's header describes.
+fn job(text: &str) -> Job {
+    let header = |wanted: &str| -> Vec<&str> {
+        text.lines()
+            .map(word)
+            .filter(|(name, _)| *name == wanted)
+            .map(|(_, rest)| rest)
+            .collect()
+    };
+    let blocks = header("map")[0].split(' ').map(|block| {
+        let (node, count) = block.split_once(':').unwrap();
+        (NodeId(node.parse().unwrap()), count.parse().unwrap())
+    });
+    let map = RankMap::from_runs(blocks);
+    let node = NodeId(header("node")[0].parse().unwrap());
+    let appnum = AppNum(header("appnum")[0].parse().unwrap());
+    let info = JobInfo {
+        kvsname: Nspace::new(header("kvsname")[0]).unwrap(),
+        appnums: vec![appnum; map.local_size(node) as usize],
+        universe_size: header("universe")[0].parse().ok(),
+        attributes: header("attribute")
+            .into_iter()
+            .map(|line| (word(line).0.to_owned(), word(line).1.into()))
+            .collect(),
+    };
+    Job::with(info, &map, node)
+}
+
+/// Plays a transcript; `pieces` says how many bytes of what is left to send go into one read.
+fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
+    let mut job = job(text);
+    for line in text.lines() {
+        let context = || format!("{name}: {line}");
+        let (first, rest) = word(line);
+        let mut effects = Vec::new();
+        match first {
+            "#" | "kvsname" | "map" | "node" | "universe" | "appnum" | "attribute" => {}
+            "release" => {
+                let mut all = Vec::new();
+                for pair in rest.split(' ').filter(|pair| !pair.is_empty()) {
+                    let (key, value) = pair.split_once('=').unwrap();
+                    kvs::encode_entry(key.as_bytes(), value.as_bytes(), &mut all);
+                }
+                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                effects.extend(job.release(Ok(&all)));
+            }
+            "answer" => {
+                let (rank, answer) = word(rest);
+                let answer = match word(answer) {
+                    ("done", _) => NameAnswer::Done,
+                    ("port", port) => NameAnswer::Port(port.as_bytes()),
+                    ("refused", why) => NameAnswer::Refused(why),
+                    other => panic!("{}: {other:?}", context()),
+                };
+                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                effects.extend(job.answer(rank.parse().unwrap(), answer));
+            }
+            _ if rest.starts_with("C> ") => {
+                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                let bytes = unescape(&rest[3..]);
+                let mut rest = &bytes[..];
+                while !rest.is_empty() {
+                    let (piece, after) = rest.split_at(pieces(rest.len()).clamp(1, rest.len()));
+                    job.feed(first.parse().unwrap(), piece);
+                    rest = after;
+                }
+            }
+            _ => assert_eq!(job.seen.pop_front().as_deref(), Some(line), "{name}"),
+        }
+        job.seen.extend(effects);
+    }
+    assert!(job.seen.is_empty(), "{name}: {:?}", job.seen);
+}
+
+#[test]
+fn every_captured_client_gets_exactly_the_expected_bytes() {
+    for (name, text) in all() {
+        play(&name, &text, |all| all);
+    }
+}
+
+#[test]
+fn every_captured_client_may_write_byte_by_byte() {
+    for (name, text) in all() {
+        play(&name, &text, |_| 1);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn any_chunking_gives_the_same_replies(sizes in prop::collection::vec(1_usize..96, 1..32)) {
+        for (name, text) in all() {
+            let mut next = sizes.iter().cycle();
+            play(&name, &text, |_| *next.next().unwrap());
+        }
+    }
+}
