@@ -8,6 +8,9 @@
 //! - [`launcher`]: placement, program inspection, standard I/O, signals, the run itself
 //! - [`cli`]: the command line and the exit-code table
 
+pub mod fence;
 pub mod job;
 pub mod kvs;
+pub mod modex;
+pub mod names;
 pub mod pmi;

@@ -1,0 +1,236 @@
+//! What names a fence: who takes part, and the how-manieth fence of exactly these participants.
+//!
+//! Rule: participants are compared by their full list, never by a hash, after sorting. Source: the
+//! PMIx server module's `fence_nb`, whose signature is its array of procs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::job::ids::{Nspace, Rank};
+use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
+
+/// Consecutive ranks, both ends included.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RankRun {
+    /// Lowest rank of the run.
+    pub first: Rank,
+    /// Highest rank of the run.
+    pub last: Rank,
+}
+
+/// Which ranks of one nspace take part.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Ranks {
+    /// All of them, however many the job has.
+    All,
+    /// The listed ones: ascending, disjoint, with a gap between neighbouring runs.
+    Runs(Vec<RankRun>),
+}
+
+/// The processes that fence together, in canonical form: nspaces ascending, each once, ranks
+/// merged into runs. Two lists of procs that mean the same give equal participants. Cloning is
+/// cheap.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Participants(Arc<[(Nspace, Ranks)]>);
+
+/// A list of procs nobody can fence over. The fault is the requester's.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ParticipantsError {
+    /// The list is empty.
+    #[error("a fence needs at least one participant")]
+    Empty,
+    /// A rank that PMIx reserves for a special meaning.
+    #[error("{0} cannot take part in a fence: the rank is reserved")]
+    Reserved(Proc),
+}
+
+impl Participants {
+    /// All ranks of one job: the participants of MPI's start-up fences and of a PMI-1 barrier.
+    pub fn whole_job(nspace: Nspace) -> Self {
+        Self(Arc::from([(nspace, Ranks::All)]))
+    }
+
+    /// Builds the canonical form of a PMIx signature. Order and repetition do not matter, and a
+    /// wildcard covers the explicit ranks of its nspace.
+    ///
+    /// # Errors
+    /// [`ParticipantsError`] for an empty list or a reserved rank.
+    pub fn from_procs(
+        procs: impl IntoIterator<Item = (Nspace, ProcRank)>,
+    ) -> Result<Self, ParticipantsError> {
+        // `None` is the wildcard, which swallows whatever else is listed.
+        let mut lists: BTreeMap<Nspace, Option<Vec<Rank>>> = BTreeMap::new();
+        for (nspace, rank) in procs {
+            match rank {
+                ProcRank::Wildcard => {
+                    lists.insert(nspace, None);
+                }
+                ProcRank::One(rank) if rank.0 >= PMIX_RANK_RESERVED => {
+                    return Err(ParticipantsError::Reserved(Proc::new(nspace, rank)));
+                }
+                ProcRank::One(rank) => {
+                    if let Some(list) = lists.entry(nspace).or_insert_with(|| Some(Vec::new())) {
+                        list.push(rank);
+                    }
+                }
+            }
+        }
+        if lists.is_empty() {
+            return Err(ParticipantsError::Empty);
+        }
+        let entries = lists.into_iter().map(|(nspace, list)| {
+            let ranks = list.map_or(Ranks::All, |ranks| Ranks::Runs(runs_of(ranks)));
+            (nspace, ranks)
+        });
+        Ok(Self(entries.collect()))
+    }
+
+    /// The nspaces with their ranks, nspaces ascending.
+    pub fn entries(&self) -> impl Iterator<Item = (&Nspace, &Ranks)> {
+        self.0.iter().map(|(nspace, ranks)| (nspace, ranks))
+    }
+
+    /// Whether the process takes part. A wildcard includes any rank, also one the job does not
+    /// have: the job's size is not known here.
+    pub fn contains(&self, proc: &Proc) -> bool {
+        self.entries()
+            .find(|(nspace, _)| **nspace == proc.nspace)
+            .is_some_and(|(_, ranks)| match ranks {
+                Ranks::All => true,
+                Ranks::Runs(runs) => {
+                    let after = runs.partition_point(|run| run.first <= proc.rank);
+                    after > 0 && proc.rank <= runs[after - 1].last
+                }
+            })
+    }
+}
+
+/// Sorts ranks and merges neighbours.
+fn runs_of(mut ranks: Vec<Rank>) -> Vec<RankRun> {
+    ranks.sort_unstable();
+    let mut runs: Vec<RankRun> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some(run) if rank.0 <= run.last.0 + 1 => run.last = rank,
+            _ => runs.push(RankRun {
+                first: rank,
+                last: rank,
+            }),
+        }
+    }
+    runs
+}
+
+impl fmt::Display for Participants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, (nspace, ranks)) in self.0.iter().enumerate() {
+            let comma = if position == 0 { "" } else { "," };
+            write!(f, "{comma}{nspace}[")?;
+            match ranks {
+                Ranks::All => f.write_str("*")?,
+                Ranks::Runs(runs) => {
+                    for (position, run) in runs.iter().enumerate() {
+                        let comma = if position == 0 { "" } else { "," };
+                        write!(f, "{comma}{}", run.first)?;
+                        if run.last != run.first {
+                            write!(f, "-{}", run.last)?;
+                        }
+                    }
+                }
+            }
+            f.write_str("]")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Participants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Participants({self})")
+    }
+}
+
+/// One fence.
+///
+/// The generation counts, per node, the fences this node entered with these participants, from 0.
+/// All nodes enter them in the same order, so the numbers agree although nobody hands them out,
+/// and a fast node may be in generation k + 1 while a slow one has not left k.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FenceId {
+    /// Who fences.
+    pub participants: Participants,
+    /// How many fences of these participants came before.
+    pub generation: u64,
+}
+
+impl fmt::Display for FenceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fence {} of {}", self.generation, self.participants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nspace(name: &str) -> Nspace {
+        Nspace::new(name).unwrap()
+    }
+
+    fn one(name: &str, rank: u32) -> (Nspace, ProcRank) {
+        (nspace(name), ProcRank::One(Rank(rank)))
+    }
+
+    fn built(procs: &[(Nspace, ProcRank)]) -> Participants {
+        Participants::from_procs(procs.iter().cloned()).unwrap()
+    }
+
+    #[test]
+    fn order_and_repetition_of_procs_do_not_matter() {
+        let tidy = built(&[one("a", 0), one("a", 1), one("a", 4), one("b", 2)]);
+        let messy = built(&[
+            one("b", 2),
+            one("a", 4),
+            one("a", 1),
+            one("a", 0),
+            one("a", 1),
+        ]);
+        assert_eq!(tidy, messy);
+        assert_eq!(tidy.to_string(), "a[0-1,4],b[2]");
+    }
+
+    #[test]
+    fn a_wildcard_covers_the_explicit_ranks_of_its_nspace_wherever_it_stands() {
+        let wildcard = (nspace("a"), ProcRank::Wildcard);
+        let whole = Participants::whole_job(nspace("a"));
+        assert_eq!(built(&[one("a", 3), wildcard.clone()]), whole);
+        assert_eq!(built(&[wildcard.clone(), one("a", 3)]), whole);
+        assert_ne!(built(&[wildcard, one("b", 3)]), whole);
+    }
+
+    #[test]
+    fn different_ranks_of_one_nspace_are_different_participants() {
+        assert_ne!(built(&[one("a", 0)]), built(&[one("a", 1)]));
+        assert_ne!(built(&[one("a", 0)]), Participants::whole_job(nspace("a")));
+    }
+
+    #[test]
+    fn membership_follows_the_runs() {
+        let set = built(&[one("a", 2), one("a", 3), one("a", 7)]);
+        let member = |rank| set.contains(&Proc::new(nspace("a"), Rank(rank)));
+        let members: Vec<u32> = (0..10).filter(|&rank| member(rank)).collect();
+        assert_eq!(members, [2, 3, 7]);
+        assert!(!set.contains(&Proc::new(nspace("b"), Rank(2))));
+    }
+
+    #[test]
+    fn nothing_and_reserved_ranks_cannot_fence() {
+        assert_eq!(Participants::from_procs([]), Err(ParticipantsError::Empty));
+        let special = one("a", u32::MAX - 4);
+        assert!(matches!(
+            Participants::from_procs([special]),
+            Err(ParticipantsError::Reserved(_))
+        ));
+    }
+}

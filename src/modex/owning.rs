@@ -1,0 +1,128 @@
+//! The owning side: which ranks live here, and who waits for the data of which.
+
+use std::collections::BTreeMap;
+
+use super::ModexFailure;
+use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::proc::Proc;
+
+/// Asking nodes with the serial of their newest request: one request per node and rank counts.
+pub(super) type Askers = BTreeMap<NodeId, u64>;
+
+enum State {
+    /// Lives, and nobody asks.
+    Quiet,
+    /// The host has been asked and has not answered. The askers may all have left meanwhile.
+    Asked(Askers),
+    Gone,
+}
+
+/// What became of a request.
+pub(super) enum Taken {
+    /// The host is to be asked.
+    First,
+    /// The host has been asked before.
+    Parked,
+    /// To be answered with this failure.
+    Refused(ModexFailure),
+}
+
+/// See the module. Only known ranks have an entry, so no request can make it grow, except by one
+/// asker per node.
+pub(super) struct Owning {
+    ranks: BTreeMap<Nspace, BTreeMap<Rank, State>>,
+}
+
+impl Owning {
+    pub(super) fn new() -> Self {
+        Self {
+            ranks: BTreeMap::new(),
+        }
+    }
+
+    /// Makes ranks known; those known already keep their state.
+    pub(super) fn add(&mut self, nspace: Nspace, local: Vec<Rank>) {
+        let ranks = self.ranks.entry(nspace).or_default();
+        for rank in local {
+            ranks.entry(rank).or_insert(State::Quiet);
+        }
+    }
+
+    /// Forgets a job; gives who waited for its ranks.
+    pub(super) fn remove(&mut self, nspace: &Nspace) -> Vec<(Proc, Askers)> {
+        let ranks = self.ranks.remove(nspace).unwrap_or_default();
+        askers_of(nspace, ranks)
+    }
+
+    /// Marks a rank as ended; gives who waited for it.
+    pub(super) fn rank_gone(&mut self, proc: &Proc) -> Askers {
+        self.replace(proc, State::Gone)
+    }
+
+    /// The host has answered; gives who waited for it.
+    pub(super) fn answered(&mut self, proc: &Proc) -> Askers {
+        match self.state(proc) {
+            // An answer that crossed the rank's end changes nothing.
+            Some(State::Asked(_)) => self.replace(proc, State::Quiet),
+            _ => Askers::new(),
+        }
+    }
+
+    pub(super) fn request(&mut self, proc: &Proc, from: NodeId, serial: u64) -> Taken {
+        match self.state(proc) {
+            None => Taken::Refused(ModexFailure::NotFound),
+            Some(State::Gone) => Taken::Refused(ModexFailure::RankGone),
+            Some(State::Asked(askers)) => {
+                let newest = askers.entry(from).or_insert(serial);
+                *newest = serial.max(*newest);
+                Taken::Parked
+            }
+            Some(state @ State::Quiet) => {
+                *state = State::Asked(Askers::from([(from, serial)]));
+                Taken::First
+            }
+        }
+    }
+
+    /// Forgets the requests of a node.
+    pub(super) fn peer_lost(&mut self, node: NodeId) {
+        for state in self.ranks.values_mut().flat_map(BTreeMap::values_mut) {
+            if let State::Asked(askers) = state {
+                askers.remove(&node);
+            }
+        }
+    }
+
+    /// Forgets everything; gives who waited.
+    pub(super) fn tear_down(&mut self) -> Vec<(Proc, Askers)> {
+        let all = std::mem::take(&mut self.ranks).into_iter();
+        all.flat_map(|(nspace, ranks)| askers_of(&nspace, ranks))
+            .collect()
+    }
+
+    pub(super) fn has_askers(&self) -> bool {
+        let mut states = self.ranks.values().flat_map(BTreeMap::values);
+        states.any(|state| matches!(state, State::Asked(askers) if !askers.is_empty()))
+    }
+
+    fn state(&mut self, proc: &Proc) -> Option<&mut State> {
+        self.ranks.get_mut(&proc.nspace)?.get_mut(&proc.rank)
+    }
+
+    fn replace(&mut self, proc: &Proc, new: State) -> Askers {
+        match self.state(proc).map(|state| std::mem::replace(state, new)) {
+            Some(State::Asked(askers)) => askers,
+            _ => Askers::new(),
+        }
+    }
+}
+
+fn askers_of(nspace: &Nspace, ranks: BTreeMap<Rank, State>) -> Vec<(Proc, Askers)> {
+    ranks
+        .into_iter()
+        .filter_map(|(rank, state)| match state {
+            State::Asked(askers) => Some((Proc::new(nspace.clone(), rank), askers)),
+            State::Quiet | State::Gone => None,
+        })
+        .collect()
+}
