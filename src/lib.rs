@@ -14,3 +14,4 @@ pub mod kvs;
 pub mod modex;
 pub mod names;
 pub mod pmi;
+pub mod pmix;

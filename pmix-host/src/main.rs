@@ -1,2 +1,234 @@
-//! The sidecar.
-fn main() {}
+//! The sidecar: hosts OpenPMIx's server for one node of one job and does what the agent says.
+//!
+//! Two threads of ours: this one reads the agent's requests (`control`), the shim's reader takes
+//! answers to upcalls. libpmix has its own. The process ends when the agent asks, or is gone.
+//!
+//! Every failure is told to the agent as one line on the control socket, since the user looks
+//! there; standard error is for failures that have no control socket yet.
+
+#[cfg(have_pmix)]
+#[allow(
+    unsafe_code,
+    reason = "the C boundary: calls into libpmix and the shim"
+)]
+mod control;
+#[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: memory shared with C")]
+mod foreign;
+#[allow(
+    unsafe_code,
+    reason = "the C boundary: descriptors and libraries from outside"
+)]
+mod libs;
+mod replies;
+#[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: the shim's link")]
+mod serve;
+mod version;
+#[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: libpmix calls back")]
+mod waiter;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use replies::Replies;
+use wireup::pmix::control::{Failed, HostNotice, Stage};
+
+const USAGE: &str =
+    "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N
+It is started by wireup, not by hand.";
+
+/// Why the host cannot go on, for the agent.
+#[derive(Debug, PartialEq, Eq)]
+struct Fatal {
+    stage: Stage,
+    text: String,
+}
+
+impl Fatal {
+    fn new(stage: Stage, text: impl Into<String>) -> Self {
+        // The agent prints it as one line.
+        let text = text.into().replace('\n', " ");
+        Self { stage, text }
+    }
+
+    /// The same with a remedy.
+    #[cfg(have_pmix)]
+    fn and(mut self, remedy: &str) -> Self {
+        self.text.push_str(remedy);
+        self
+    }
+}
+
+/// The command line.
+#[derive(Debug, PartialEq, Eq)]
+struct Args {
+    libpmix: PathBuf,
+    shim: PathBuf,
+    control_fd: i32,
+    upcall_fd: i32,
+}
+
+impl Args {
+    fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Self, String> {
+        let (mut libpmix, mut shim, mut control_fd, mut upcall_fd) = (None, None, None, None);
+        while let Some(word) = words.next() {
+            let slot = match word.to_str() {
+                Some("--libpmix") => &mut libpmix,
+                Some("--shim") => &mut shim,
+                Some("--control-fd") => &mut control_fd,
+                Some("--upcall-fd") => &mut upcall_fd,
+                _ => return Err(format!("unknown argument {word:?}")),
+            };
+            let value = words
+                .next()
+                .ok_or_else(|| format!("{word:?} needs a value"))?;
+            *slot = Some(value);
+        }
+        let path = |value: Option<OsString>, name| {
+            let path = PathBuf::from(value.ok_or_else(|| format!("{name} is missing"))?);
+            match path.is_absolute() {
+                true => Ok(path),
+                false => Err(format!("{name} {} is not absolute", path.display())),
+            }
+        };
+        let fd = |value: Option<OsString>, name| {
+            let value = value.ok_or_else(|| format!("{name} is missing"))?;
+            let number = value.to_str().and_then(|text| text.parse().ok());
+            number
+                .filter(|fd: &i32| *fd > 2)
+                .ok_or_else(|| format!("{name} {value:?} is not a descriptor above 2"))
+        };
+        Ok(Self {
+            libpmix: path(libpmix, "--libpmix")?,
+            shim: path(shim, "--shim")?,
+            control_fd: fd(control_fd, "--control-fd")?,
+            upcall_fd: fd(upcall_fd, "--upcall-fd")?,
+        })
+    }
+}
+
+fn main() -> ExitCode {
+    let args = match Args::parse(std::env::args_os().skip(1)) {
+        Ok(args) => args,
+        Err(error) => {
+            complain(&format!("{error}\n{USAGE}"));
+            return ExitCode::from(2);
+        }
+    };
+    let control = match libs::inherited_socket(args.control_fd) {
+        Ok(control) => control,
+        Err(error) => {
+            complain(&format!("control socket {}: {error}", args.control_fd));
+            return ExitCode::from(2);
+        }
+    };
+    let replies = match control.try_clone() {
+        Ok(writer) => Arc::new(Replies::new(writer)),
+        Err(error) => {
+            complain(&format!("control socket {}: {error}", args.control_fd));
+            return ExitCode::from(2);
+        }
+    };
+    match run(&args, control, &replies) {
+        Ok(code) => code,
+        Err(fatal) => {
+            tell(&fatal, &replies);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Tells the agent why this process ends; if it is gone, whoever reads standard error.
+fn tell(Fatal { stage, text }: &Fatal, replies: &Replies) {
+    let notice = HostNotice::Failed(Failed {
+        stage: *stage,
+        text: text.as_str().into(),
+    });
+    if !replies.notice(&notice) {
+        complain(text);
+    }
+}
+
+#[cfg(have_pmix)]
+fn run(
+    args: &Args,
+    control: std::os::unix::net::UnixStream,
+    replies: &Arc<Replies>,
+) -> Result<ExitCode, Fatal> {
+    let libraries = libs::Libraries::open(&args.libpmix, &args.shim)?;
+    let host = serve::Host::start(libraries, args.upcall_fd, Arc::clone(replies))?;
+    Ok(host.serve(control))
+}
+
+#[cfg(not(have_pmix))]
+fn run(
+    _args: &Args,
+    _control: std::os::unix::net::UnixStream,
+    _replies: &Arc<Replies>,
+) -> Result<ExitCode, Fatal> {
+    Err(Fatal::new(
+        Stage::Load,
+        "this build of wireup has no PMIx support: no PMIx headers were found when it was built",
+    ))
+}
+
+/// Says it on standard error, if anyone listens.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "wireup-pmix-host: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Args, String> {
+        Args::parse(words.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn arguments_are_complete_absolute_and_name_free_descriptors() {
+        let good = [
+            "--libpmix",
+            "/l/libpmix.so.2",
+            "--shim",
+            "/s.so",
+            "--control-fd",
+            "3",
+            "--upcall-fd",
+            "4",
+        ];
+        assert_eq!(
+            parse(&good),
+            Ok(Args {
+                libpmix: "/l/libpmix.so.2".into(),
+                shim: "/s.so".into(),
+                control_fd: 3,
+                upcall_fd: 4
+            })
+        );
+        let with = |position: usize, word| {
+            let mut words = good;
+            words[position] = word;
+            parse(&words).expect_err("refused")
+        };
+        assert_eq!(
+            with(1, "libpmix.so.2"),
+            "--libpmix libpmix.so.2 is not absolute"
+        );
+        assert_eq!(
+            with(5, "2"),
+            "--control-fd \"2\" is not a descriptor above 2"
+        );
+        assert_eq!(with(0, "--lib"), "unknown argument \"--lib\"");
+        assert_eq!(
+            parse(&good[..7]),
+            Err("\"--upcall-fd\" needs a value".into())
+        );
+        assert_eq!(parse(&good[..6]), Err("--upcall-fd is missing".into()));
+    }
+}

@@ -1,1 +1,43 @@
-//! Declarations only.
+//! Declarations of the OpenPMIx server functions and of the shim's functions that the sidecar
+//! calls, made by bindgen from an allow-list. Nothing is linked: both libraries are opened at run
+//! time, and each is a struct of function pointers here.
+//!
+//! PMIx structures are opaque: only the shim knows their layouts. Empty in a build without PMIx.
+
+/// Functions of libpmix.
+#[cfg(have_pmix)]
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    unreachable_pub,
+    unsafe_code,
+    clippy::all,
+    clippy::missing_errors_doc,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used,
+    unused_qualifications,
+    reason = "generated; documented in pmix_server.h"
+)]
+pub mod pmix {
+    include!(concat!(env!("OUT_DIR"), "/pmix.rs"));
+}
+
+/// Functions of the shim.
+#[cfg(have_pmix)]
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    unreachable_pub,
+    unsafe_code,
+    clippy::all,
+    clippy::missing_errors_doc,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used,
+    unused_qualifications,
+    reason = "generated; documented in host.h"
+)]
+pub mod shim {
+    use crate::pmix::*;
+    include!(concat!(env!("OUT_DIR"), "/shim.rs"));
+}

@@ -1,0 +1,301 @@
+//! The agent's requests as PMIx calls. Does not read or order them (see `serve`).
+
+use std::collections::BTreeSet;
+use std::ffi::c_char;
+use std::sync::Arc;
+
+use wireup::job::ids::Rank;
+use wireup::pmix::control::serve::Body;
+use wireup::pmix::control::{Client, ForkEnv, Refusal};
+use wireup::pmix::value::{DataRange, Proc, ProcRank, Status, Text};
+
+use crate::foreign::{self, CProc, Call, Infos, c_string, check};
+use crate::libs::Libraries;
+use crate::replies::Replies;
+use crate::waiter::{WaitError, Waiter};
+
+/// The PMIx server and its jobs.
+pub(crate) struct Server {
+    libraries: Libraries,
+    replies: Arc<Replies>,
+    running: bool,
+    jobs: BTreeSet<Text>,
+}
+
+impl Server {
+    pub(crate) fn new(libraries: Libraries, replies: Arc<Replies>) -> Self {
+        Self {
+            libraries,
+            replies,
+            running: false,
+            jobs: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn init(&mut self, infos: &[u8]) -> Result<(), Refusal> {
+        if self.running {
+            return Err(refusal(Status::ERR_INIT, "the PMIx server runs already"));
+        }
+        let infos = Infos::decode(self.libraries.shim, infos)?;
+        // SAFETY: the module is static and larger than any version's; the infos live until the
+        // call returned, and libpmix copies them.
+        let status = unsafe {
+            let module = self.libraries.shim.wireup_module();
+            self.libraries
+                .pmix
+                .PMIx_server_init(module, infos.items(), infos.count())
+        };
+        check(status, "PMIx_server_init failed")?;
+        self.running = true;
+        Ok(())
+    }
+
+    pub(crate) fn register_job(
+        &mut self,
+        nspace: &Text,
+        clients: &[Client],
+        infos: &[u8],
+    ) -> Result<ForkEnv, Refusal> {
+        self.check_running()?;
+        if !self.jobs.insert(nspace.clone()) {
+            let text = format!("job {nspace} is registered already");
+            return Err(refusal(Status::ERR_BAD_PARAM, text));
+        }
+        let infos = Infos::decode(self.libraries.shim, infos)?;
+        let name = c_string(nspace);
+        let local = i32::try_from(clients.len()).expect("bounded by the frame's size");
+        let waiter = Waiter::new();
+        // SAFETY: name and infos live until the callback came, or for ever.
+        waiter.start(|callback, data| unsafe {
+            let (items, count) = (infos.items(), infos.count());
+            self.libraries.pmix.PMIx_server_register_nspace(
+                name.as_ptr(),
+                local,
+                items,
+                count,
+                callback,
+                data,
+            )
+        });
+        finish(waiter.wait(), "PMIx_server_register_nspace", (infos, name))?;
+
+        let procs = clients
+            .iter()
+            .map(|client| CProc::new(self.libraries.shim, nspace, client.rank.into()));
+        let procs = procs.collect::<Result<Vec<_>, _>>()?;
+        let waiter = Waiter::new();
+        for (client, proc) in clients.iter().zip(&procs) {
+            // SAFETY: the proc lives until the callback came, or for ever; there is no server
+            // object.
+            waiter.start(|callback, data| unsafe {
+                self.libraries.pmix.PMIx_server_register_client(
+                    proc.0,
+                    client.uid,
+                    client.gid,
+                    std::ptr::null_mut(),
+                    callback,
+                    data,
+                )
+            });
+        }
+        let procs = finish(waiter.wait(), "PMIx_server_register_client", procs)?;
+        let environments = clients
+            .iter()
+            .zip(&procs)
+            .map(|(client, proc)| Ok((client.rank, self.setup_fork(proc)?)));
+        Ok(split_common(environments.collect::<Result<_, Refusal>>()?))
+    }
+
+    fn setup_fork(&self, proc: &CProc) -> Result<Vec<(Text, Text)>, Refusal> {
+        let mut environment: *mut *mut c_char = std::ptr::null_mut();
+        // SAFETY: the proc is valid; libpmix grows the array, which starts empty, with malloc.
+        let status = unsafe {
+            self.libraries
+                .pmix
+                .PMIx_server_setup_fork(proc.0, &raw mut environment)
+        };
+        // SAFETY: what libpmix made is ours now, also if it failed half way.
+        let variables = unsafe { foreign::take_environment(environment) };
+        check(status, "PMIx_server_setup_fork failed")?;
+        Ok(variables)
+    }
+
+    pub(crate) fn direct_modex(&self, id: u64, proc: &Proc) -> Result<(), Refusal> {
+        self.check_running()?;
+        if !self.jobs.contains(&proc.nspace) {
+            return Err(unknown_job(&proc.nspace));
+        }
+        let name = CProc::new(self.libraries.shim, &proc.nspace, proc.rank)?;
+        let call = Box::new(Call {
+            replies: Arc::clone(&self.replies),
+            id,
+            infos: None,
+        });
+        let data = Box::into_raw(call).cast();
+        // SAFETY: libpmix copies the proc; the callback takes the box, once.
+        let status = unsafe {
+            self.libraries
+                .pmix
+                .PMIx_server_dmodex_request(name.0, Some(foreign::on_modex), data)
+        };
+        if status != Status::SUCCESS.0 {
+            // SAFETY: there will be no callback, so the box is still ours.
+            drop(unsafe { Box::from_raw(data.cast::<Call>()) });
+        }
+        check(status, "PMIx_server_dmodex_request failed")
+    }
+
+    pub(crate) fn notify(
+        &self,
+        id: u64,
+        code: Status,
+        source: &Proc,
+        range: DataRange,
+        infos: &[u8],
+    ) -> Result<(), Refusal> {
+        self.check_running()?;
+        let infos = Infos::decode(self.libraries.shim, infos)?;
+        let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
+        let (items, count) = (infos.items(), infos.count());
+        let call = Box::new(Call {
+            replies: Arc::clone(&self.replies),
+            id,
+            infos: Some(infos),
+        });
+        let data = Box::into_raw(call).cast();
+        // SAFETY: libpmix copies the source; the infos live in the box until the callback, which
+        // takes it, once.
+        let status = unsafe {
+            self.libraries.pmix.PMIx_Notify_event(
+                code.0,
+                source.0,
+                range.0,
+                items,
+                count,
+                Some(foreign::on_done),
+                data,
+            )
+        };
+        if status != Status::SUCCESS.0 {
+            // SAFETY: there will be no callback, so the box is still ours.
+            drop(unsafe { Box::from_raw(data.cast::<Call>()) });
+        }
+        if status == Status::OPERATION_SUCCEEDED.0 {
+            self.replies.finish(id, Ok(Body::Done));
+            return Ok(());
+        }
+        check(status, "PMIx_Notify_event failed")
+    }
+
+    /// Has libpmix's thread do something without effect: forget a process it never knew.
+    pub(crate) fn probe(&self, id: u64) -> Result<(), Refusal> {
+        self.check_running()?;
+        let nobody = CProc::new(
+            self.libraries.shim,
+            &"wireup-probe".into(),
+            ProcRank::from(Rank(0)),
+        )?;
+        let call = Box::new(Call {
+            replies: Arc::clone(&self.replies),
+            id,
+            infos: None,
+        });
+        // SAFETY: libpmix copies the proc; the callback takes the box, once, also on errors.
+        unsafe {
+            self.libraries.pmix.PMIx_server_deregister_client(
+                nobody.0,
+                Some(foreign::on_done),
+                Box::into_raw(call).cast(),
+            );
+        }
+        Ok(())
+    }
+
+    pub(crate) fn deregister_job(&mut self, nspace: &Text) -> Result<(), Refusal> {
+        match self.jobs.remove(nspace) {
+            true => self.deregister(nspace),
+            false => Err(unknown_job(nspace)),
+        }
+    }
+
+    fn deregister(&self, nspace: &Text) -> Result<(), Refusal> {
+        let name = c_string(nspace);
+        let waiter = Waiter::new();
+        waiter.start(|callback, data| {
+            // SAFETY: the name lives until the callback came, or for ever.
+            unsafe {
+                self.libraries
+                    .pmix
+                    .PMIx_server_deregister_nspace(name.as_ptr(), callback, data);
+            }
+            Status::SUCCESS.0
+        });
+        finish(waiter.wait(), "PMIx_server_deregister_nspace", name).map(drop)
+    }
+
+    /// Completes what libpmix waits for, forgets all jobs and stops the server.
+    pub(crate) fn finalize(&mut self) -> Result<(), Refusal> {
+        // SAFETY: the link was started; this runs once, and not inside an upcall.
+        unsafe { self.libraries.shim.wireup_link_stop() };
+        if !self.running {
+            return Ok(());
+        }
+        self.running = false;
+        let jobs = std::mem::take(&mut self.jobs);
+        let deregistered = jobs.iter().try_for_each(|nspace| self.deregister(nspace));
+        // SAFETY: the server runs, and nothing else of ours calls libpmix any more.
+        let status = unsafe { self.libraries.pmix.PMIx_server_finalize() };
+        deregistered?;
+        check(status, "PMIx_server_finalize failed")
+    }
+
+    fn check_running(&self) -> Result<(), Refusal> {
+        match self.running {
+            true => Ok(()),
+            false => Err(refusal(Status::ERR_INIT, "the PMIx server does not run")),
+        }
+    }
+}
+
+pub(crate) fn refusal(status: Status, text: impl Into<String>) -> Refusal {
+    Refusal {
+        status,
+        text: text.into(),
+    }
+}
+
+fn unknown_job(nspace: &Text) -> Refusal {
+    refusal(
+        Status::ERR_NOT_FOUND,
+        format!("job {nspace} is not registered"),
+    )
+}
+
+/// Judges a wait, and hands back what the operations pointed to, unless they may still use it.
+fn finish<T>(waited: Result<(), WaitError>, what: &str, used: T) -> Result<T, Refusal> {
+    match waited {
+        Ok(()) => Ok(used),
+        Err(WaitError::Failed(status)) => Err(refusal(status, format!("{what} failed"))),
+        Err(WaitError::Timeout) => {
+            std::mem::forget(used);
+            Err(refusal(
+                Status::ERR_TIMEOUT,
+                format!("{what} did not finish"),
+            ))
+        }
+    }
+}
+
+/// Separates what all clients have in common from what differs.
+fn split_common(mut clients: Vec<(Rank, Vec<(Text, Text)>)>) -> ForkEnv {
+    let Some(((_, first), others)) = clients.split_first() else {
+        return ForkEnv::default();
+    };
+    let everywhere =
+        |variable: &&(Text, Text)| others.iter().all(|(_, own)| own.contains(variable));
+    let common: Vec<_> = first.iter().filter(everywhere).cloned().collect();
+    for (_, own) in &mut clients {
+        own.retain(|variable| !common.contains(variable));
+    }
+    ForkEnv { common, clients }
+}

@@ -1,0 +1,159 @@
+//! Memory shared with C: decoded arguments, environments, and the data of callbacks.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::Arc;
+
+use pmix_sys::pmix::{pmix_info_t, pmix_proc_t, pmix_status_t};
+use pmix_sys::shim::{Shim, wireup_infos_t};
+use wireup::pmix::control::Refusal;
+use wireup::pmix::control::serve::Body;
+use wireup::pmix::value::{ProcRank, Status, Text};
+
+use crate::replies::Replies;
+
+/// What a callback of libpmix needs.
+pub(crate) struct Call {
+    pub(crate) replies: Arc<Replies>,
+    pub(crate) id: u64,
+    /// Kept alive for libpmix.
+    pub(crate) infos: Option<Infos>,
+}
+
+/// # Safety
+/// `data` must be a `Call` from `Box::into_raw`, passed once; `blob` has `len` bytes or is null.
+pub(crate) unsafe extern "C" fn on_modex(
+    status: pmix_status_t,
+    blob: *mut c_char,
+    len: usize,
+    data: *mut c_void,
+) {
+    // SAFETY: the caller's promise.
+    let call = unsafe { Box::from_raw(data.cast::<Call>()) };
+    match check(status, "the process's data is not available") {
+        Err(refusal) => call.replies.finish(call.id, Err(&refusal)),
+        Ok(()) if blob.is_null() => call.replies.finish(call.id, Ok(Body::Data(&[]))),
+        Ok(()) => {
+            // SAFETY: the caller's promise; libpmix frees it only after we return.
+            let blob = unsafe { std::slice::from_raw_parts(blob.cast::<u8>(), len) };
+            call.replies.finish(call.id, Ok(Body::Data(blob)));
+        }
+    }
+}
+
+/// # Safety
+/// `data` must be a `Call` from `Box::into_raw`, passed once.
+pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let Call { replies, id, infos } = *unsafe { Box::from_raw(data.cast::<Call>()) };
+    drop(infos);
+    let outcome = check(status, "libpmix did not do it");
+    replies.finish(id, outcome.as_ref().map(|()| Body::Done));
+}
+
+/// A decoded info list in the shim's memory.
+pub(crate) struct Infos(&'static Shim, *mut wireup_infos_t);
+
+// SAFETY: the list belongs to whoever has it, and the shim's functions are thread-safe.
+unsafe impl Send for Infos {}
+
+impl Infos {
+    pub(crate) fn decode(shim: &'static Shim, bytes: &[u8]) -> Result<Self, Refusal> {
+        let mut list = std::ptr::null_mut();
+        // SAFETY: the bytes are valid for the call, and so is the place for the result.
+        let status =
+            unsafe { shim.wireup_infos_decode(bytes.as_ptr(), bytes.len(), &raw mut list) };
+        check(status, "the list of infos cannot be decoded")?;
+        Ok(Self(shim, list))
+    }
+
+    pub(crate) fn items(&self) -> *mut pmix_info_t {
+        // SAFETY: the list is valid until drop.
+        unsafe { self.0.wireup_infos_items(self.1) }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        // SAFETY: the list is valid until drop.
+        unsafe { self.0.wireup_infos_count(self.1) }
+    }
+}
+
+impl Drop for Infos {
+    fn drop(&mut self) {
+        // SAFETY: made by the shim, freed once.
+        unsafe { self.0.wireup_infos_free(self.1) }
+    }
+}
+
+/// A process name in PMIx's layout.
+pub(crate) struct CProc(pub(crate) *mut pmix_proc_t, &'static Shim);
+
+impl CProc {
+    pub(crate) fn new(shim: &'static Shim, nspace: &Text, rank: ProcRank) -> Result<Self, Refusal> {
+        let bytes = nspace.as_bytes();
+        // SAFETY: the bytes are valid for the call.
+        let proc = unsafe { shim.wireup_proc_new(bytes.as_ptr().cast(), bytes.len(), rank.0) };
+        match proc.is_null() {
+            true => Err(Refusal {
+                status: Status::ERR_NOMEM,
+                text: "no memory for a process name".to_owned(),
+            }),
+            false => Ok(Self(proc, shim)),
+        }
+    }
+}
+
+impl Drop for CProc {
+    fn drop(&mut self) {
+        // SAFETY: made by the shim, freed once.
+        unsafe { self.1.wireup_proc_free(self.0) }
+    }
+}
+
+/// A text for C, with a terminator.
+pub(crate) fn c_string(text: &Text) -> CString {
+    CString::new(text.as_bytes()).expect("a text holds no NUL")
+}
+
+/// Turns a status into an outcome.
+pub(crate) fn check(status: pmix_status_t, failure: &str) -> Result<(), Refusal> {
+    match Status(status) {
+        Status::SUCCESS => Ok(()),
+        status => Err(Refusal {
+            status,
+            text: failure.to_owned(),
+        }),
+    }
+}
+
+/// Copies and frees an environment.
+///
+/// # Safety
+/// `environment` is null, or an array of terminated strings that ends with null; array and strings
+/// come from malloc and have no other owner.
+pub(crate) unsafe fn take_environment(environment: *mut *mut c_char) -> Vec<(Text, Text)> {
+    let mut variables = Vec::new();
+    if environment.is_null() {
+        return variables;
+    }
+    let mut at = environment;
+    loop {
+        // SAFETY: not past the null that ends the array.
+        let entry = unsafe { *at };
+        if entry.is_null() {
+            break;
+        }
+        // SAFETY: a terminated string.
+        let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        let equals = bytes.iter().position(|b| *b == b'=').unwrap_or(bytes.len());
+        let value = bytes.get(equals + 1..).unwrap_or_default();
+        variables.push((Text::new(&bytes[..equals]), Text::new(value)));
+        // SAFETY: from malloc, freed once; the next entry is within the array.
+        unsafe {
+            libc::free(entry.cast());
+            at = at.add(1);
+        }
+    }
+    // SAFETY: from malloc, freed once.
+    unsafe { libc::free(environment.cast()) };
+    variables
+}

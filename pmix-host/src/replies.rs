@@ -1,0 +1,80 @@
+//! The control socket's way back to the agent: one reply per request, from any thread.
+#![cfg_attr(not(have_pmix), allow(dead_code, reason = "nothing is requested"))]
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use wireup::pmix::control::serve::{self, Body};
+use wireup::pmix::control::{ControlKind, HostNotice, Refusal};
+use wireup::pmix::value::Status;
+
+/// Writer and the requests that wait for their reply.
+#[derive(Debug)]
+pub(crate) struct Replies {
+    socket: Mutex<UnixStream>,
+    outstanding: Mutex<BTreeMap<u64, ControlKind>>,
+}
+
+impl Replies {
+    pub(crate) fn new(socket: UnixStream) -> Self {
+        Self {
+            socket: Mutex::new(socket),
+            outstanding: Mutex::default(),
+        }
+    }
+
+    /// Notes a request; false if one with this id is outstanding already.
+    pub(crate) fn begin(&self, id: u64, kind: ControlKind) -> bool {
+        lock(&self.outstanding).insert(id, kind).is_none()
+    }
+
+    /// Replies, unless that was done before. Callable from libpmix's callbacks: the agent always
+    /// reads, so the write does not block for long.
+    pub(crate) fn finish(&self, id: u64, outcome: Result<Body<'_>, &Refusal>) {
+        let Some(kind) = lock(&self.outstanding).remove(&id) else {
+            return;
+        };
+        let frame = serve::reply(kind, id, outcome).or_else(|error| {
+            let refusal = Refusal {
+                status: Status::ERR_OUT_OF_RESOURCE,
+                text: error.to_string(),
+            };
+            serve::reply(kind, id, Err(&refusal))
+        });
+        if let Ok(frame) = frame {
+            self.write(&frame);
+        }
+    }
+
+    /// Refuses everything outstanding except `last`.
+    pub(crate) fn refuse_all_but(&self, last: u64, refusal: &Refusal) {
+        let ids: Vec<u64> = lock(&self.outstanding).keys().copied().collect();
+        for id in ids.into_iter().filter(|id| *id != last) {
+            self.finish(id, Err(refusal));
+        }
+    }
+
+    /// Sends a notice; false if the agent is gone.
+    pub(crate) fn notice(&self, notice: &HostNotice) -> bool {
+        serve::notice(notice).is_ok_and(|frame| self.write(&frame))
+    }
+
+    /// Ends the reading side, which wakes the thread that reads requests.
+    pub(crate) fn stop_reading(&self) {
+        // Fails only if the agent closed its end, which wakes the reader as well.
+        let _ = lock(&self.socket).shutdown(Shutdown::Read);
+    }
+
+    fn write(&self, frame: &[u8]) -> bool {
+        // An agent that is gone is noticed by the reader.
+        lock(&self.socket).write_all(frame).is_ok()
+    }
+}
+
+/// The data behind our locks is valid after every statement, so a panic elsewhere spoils nothing.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

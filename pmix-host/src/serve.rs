@@ -1,0 +1,211 @@
+//! Reads the agent's requests and has them done.
+//!
+//! ```text
+//!   new ──Init──▶ running ──RegisterJob, DirectModex, Notify, DeregisterJob──▶ running
+//!    │               ├──Finalize──▶ everything deregistered, replied, exit 0
+//!    └──agent gone───┴──agent gone, or garbage──▶ upcalls completed, exit 1 within `GRACE`
+//! ```
+//! Requests are done one after the other, except that direct modex, notify and probe only start here
+//! and reply from libpmix's callback.
+
+use std::ffi::{CStr, c_char};
+use std::io::Read;
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
+
+use wireup::pmix::control::serve::{Body, Request};
+use wireup::pmix::control::{ControlKind, Hello, HostNotice, Refusal, Stage};
+use wireup::pmix::value::{Status, Text};
+use wireup::pmix::wire::{Frame, FrameDecoder};
+
+use crate::Fatal;
+use crate::control::{Server, refusal};
+use crate::libs::{self, Libraries};
+use crate::replies::{Replies, lock};
+
+/// How long libpmix may take to clean up after the agent is gone.
+const GRACE: Duration = Duration::from_secs(2);
+const READ_SIZE: usize = 64 * 1024;
+
+/// Whom to wake when the upcall socket ends; set once. The shim's callback carries no data.
+static LINK: OnceLock<(Arc<Replies>, Mutex<Option<&'static CStr>>)> = OnceLock::new();
+
+/// The sidecar's whole state.
+pub(crate) struct Host {
+    server: Server,
+    replies: Arc<Replies>,
+}
+
+/// Whether to read on.
+enum Flow {
+    Continue,
+    Finished,
+}
+
+impl Host {
+    /// Starts the upcall link and says hello; the PMIx server itself starts on request.
+    pub(crate) fn start(
+        libraries: Libraries,
+        upcall_fd: i32,
+        replies: Arc<Replies>,
+    ) -> Result<Self, Fatal> {
+        let fatal = |error| Fatal::new(Stage::Link, format!("upcall socket {upcall_fd}: {error}"));
+        let upcall = libs::inherited_socket(upcall_fd).map_err(fatal)?;
+        LINK.get_or_init(|| (Arc::clone(&replies), Mutex::new(None)));
+        // SAFETY: first and only call; the shim owns the descriptor from here on.
+        let error = unsafe {
+            libraries
+                .shim
+                .wireup_link_start(upcall.into_raw_fd(), Some(on_link_lost))
+        };
+        if error != 0 {
+            return Err(fatal(std::io::Error::from_raw_os_error(error)));
+        }
+        let version = libraries.version.to_string_lossy();
+        let warnings = libraries
+            .warning
+            .map(|warning| format!("{version} {warning}").into());
+        replies.notice(&HostNotice::Hello(Hello {
+            libpmix: Text::new(libraries.version.to_bytes()),
+            warnings: warnings.into_iter().collect(),
+        }));
+        Ok(Self {
+            server: Server::new(libraries, Arc::clone(&replies)),
+            replies,
+        })
+    }
+
+    /// Does what the agent asks until it wants us to end, or is gone.
+    /// Every failure is told before the cleaning up, which libpmix may not survive.
+    pub(crate) fn serve(mut self, mut control: UnixStream) -> ExitCode {
+        match self.read_requests(&mut control) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(fatal) => {
+                crate::tell(&fatal, &self.replies);
+                self.abandon();
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn read_requests(&mut self, control: &mut UnixStream) -> Result<(), Fatal> {
+        let garbage = |error: &dyn std::fmt::Display| {
+            Fatal::new(
+                Stage::Link,
+                format!("the agent's request is malformed: {error}"),
+            )
+        };
+        let mut decoder = FrameDecoder::default();
+        let mut buffer = vec![0; READ_SIZE];
+        loop {
+            let len = match control.read(&mut buffer) {
+                Ok(len) => len,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    return Err(Fatal::new(Stage::Link, format!("control socket: {error}")));
+                }
+            };
+            if len == 0 {
+                let lost = LINK.get().and_then(|(_, reason)| *lock(reason));
+                let reason = lost.unwrap_or(c"the agent closed the control socket");
+                return Err(Fatal::new(Stage::Link, reason.to_string_lossy()));
+            }
+            let mut frames = Vec::new();
+            let pushed = decoder.push(&buffer[..len], &mut frames);
+            for frame in &frames {
+                let request = Request::decode(frame).map_err(|error| garbage(&error))?;
+                if let Flow::Finished = self.handle(frame, request)? {
+                    return Ok(());
+                }
+            }
+            pushed.map_err(|error| garbage(&error))?;
+        }
+    }
+
+    fn handle(&mut self, frame: &Frame, request: Request<'_>) -> Result<Flow, Fatal> {
+        let id = frame.id;
+        let kind = ControlKind::of_op(frame.op).expect("decoded as a request");
+        if !self.replies.begin(id, kind) {
+            return Err(Fatal::new(
+                Stage::Link,
+                format!("request id {id} is used twice"),
+            ));
+        }
+        let done = |outcome: Result<(), Refusal>| {
+            let outcome = outcome.as_ref().map(|()| Body::Done);
+            self.replies.finish(id, outcome);
+        };
+        match request {
+            Request::Init { infos } => done(self.server.init(infos)),
+            Request::RegisterJob {
+                nspace,
+                clients,
+                infos,
+            } => {
+                let outcome = self.server.register_job(&nspace, &clients, infos);
+                let outcome = outcome.as_ref().map(Body::ForkEnv);
+                self.replies.finish(id, outcome);
+            }
+            Request::DirectModex(proc) => {
+                if let Err(refusal) = self.server.direct_modex(id, &proc) {
+                    done(Err(refusal));
+                }
+            }
+            Request::Notify {
+                code,
+                source,
+                range,
+                infos,
+            } => {
+                if let Err(refusal) = self.server.notify(id, code, &source, range, infos) {
+                    done(Err(refusal));
+                }
+            }
+            Request::Probe => {
+                if let Err(refusal) = self.server.probe(id) {
+                    done(Err(refusal));
+                }
+            }
+            Request::DeregisterJob { nspace } => done(self.server.deregister_job(&nspace)),
+            Request::Finalize => {
+                self.replies.refuse_all_but(
+                    id,
+                    &refusal(Status::ERR_LOST_CONNECTION, "the PMIx server stops"),
+                );
+                let outcome = self.server.finalize();
+                self.replies
+                    .finish(id, outcome.as_ref().map(|()| Body::Done));
+                return Ok(Flow::Finished);
+            }
+        }
+        Ok(Flow::Continue)
+    }
+
+    /// Cleans up without the agent, and in any case ends the process.
+    fn abandon(&mut self) {
+        let (done, waiting) = mpsc::channel::<()>();
+        let watchdog = std::thread::spawn(move || {
+            if waiting.recv_timeout(GRACE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // SAFETY: ends the process without running anything of libpmix, which hangs.
+                unsafe { libc::_exit(1) };
+            }
+        });
+        // The agent is not there to be told.
+        let _ = self.server.finalize();
+        drop(done);
+        let _ = watchdog.join();
+    }
+}
+
+/// # Safety
+/// `reason` must be a static string.
+unsafe extern "C" fn on_link_lost(reason: *const c_char) {
+    if let Some((replies, lost)) = LINK.get() {
+        // SAFETY: the caller's promise.
+        *lock(lost) = Some(unsafe { CStr::from_ptr(reason) });
+        replies.stop_reading();
+    }
+}

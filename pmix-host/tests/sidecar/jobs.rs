@@ -1,0 +1,221 @@
+//! Jobs over one and two nodes.
+
+use wireup::job::ids::Rank;
+use wireup::pmix::control::{Control, ControlReply};
+use wireup::pmix::upcall::{Upcall, UpcallKind};
+use wireup::pmix::value::{DataRange, Status};
+use wireup::pmix::{keys, value};
+
+use crate::agent::libpmix_libraries;
+use crate::cluster::Cluster;
+
+const TWO: [&str; 2] = ["alpha", "beta"];
+
+fn count_of(cluster: &Cluster, kind: UpcallKind) -> Vec<u64> {
+    let counts = cluster.nodes.iter().map(|node| node.link.count(kind));
+    counts.map(|count| count.received).collect()
+}
+
+#[test]
+fn fence_over_two_nodes_carries_every_ranks_data_through_the_upcall() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&TWO, 2, &libpmix);
+        cluster.launch(&["exchange", "1000"]);
+        cluster.run();
+        for node in &cluster.nodes {
+            let fence = node.link.count(UpcallKind::Fence);
+            assert_eq!((fence.received, fence.answered), (1, 1));
+            assert!(fence.bytes_in > 2000, "two local blobs: {fence:?}");
+            assert!(fence.bytes_out > 4000, "all four blobs: {fence:?}");
+            assert_eq!(node.link.outstanding_upcalls().count(), 0);
+        }
+        assert_eq!(count_of(&cluster, UpcallKind::DirectModex), [0, 0]);
+        assert_eq!(count_of(&cluster, UpcallKind::ClientConnected), [2, 2]);
+        assert_eq!(count_of(&cluster, UpcallKind::ClientFinalized), [2, 2]);
+        cluster.finish();
+    }
+}
+
+#[test]
+fn blobs_beyond_any_socket_buffer_cross_the_upcall_socket() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&TWO, 2, &libpmix);
+        cluster.launch(&["exchange", "1500000"]);
+        cluster.run();
+        for node in &cluster.nodes {
+            assert!(node.link.count(UpcallKind::Fence).bytes_out > 6_000_000);
+        }
+        cluster.finish();
+    }
+}
+
+#[test]
+fn direct_modex_fetches_what_a_fence_without_data_left_behind() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&TWO, 2, &libpmix);
+        cluster.launch(&["direct", "1000"]);
+        cluster.run();
+        for node in &cluster.nodes {
+            let modex = node.link.count(UpcallKind::DirectModex);
+            assert!(modex.received >= 2, "both remote ranks: {modex:?}");
+            assert_eq!(modex.received, modex.answered);
+            assert!(modex.bytes_out > 2000, "{modex:?}");
+        }
+        cluster.finish();
+    }
+}
+
+#[test]
+fn direct_modex_waits_for_a_rank_that_has_not_published_yet() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&TWO, 1, &libpmix);
+        // Nobody runs yet, so the request is parked, and other requests are not held up.
+        let parked = cluster.nodes[0].send(&Control::DirectModex {
+            nspace: cluster.nspace.clone(),
+            rank: Rank(0),
+        });
+        let unknown = cluster.nodes[0].send(&Control::DirectModex {
+            nspace: wireup::job::ids::Nspace::new("unknown").unwrap(),
+            rank: Rank(0),
+        });
+        match cluster.nodes[0].reply(unknown) {
+            ControlReply::DirectModex(Err(refusal)) => {
+                assert_eq!(refusal.status, Status::ERR_NOT_FOUND);
+                assert_eq!(refusal.text, "job unknown is not registered");
+            }
+            other => panic!("{other:?}"),
+        }
+        let waiting: Vec<_> = cluster.nodes[0].link.outstanding_controls().collect();
+        assert_eq!(waiting.len(), 1, "{waiting:?}");
+        cluster.nodes[0].events.clear();
+        // Finalize answers it, as nothing will.
+        let end = cluster.nodes[0].send(&Control::Finalize);
+        match cluster.nodes[0].reply(parked) {
+            ControlReply::DirectModex(Err(refusal)) => {
+                assert_eq!(refusal.status, Status::ERR_LOST_CONNECTION);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(cluster.nodes[0].reply(end), ControlReply::Finalize(Ok(())));
+        assert_eq!(cluster.nodes[0].end().code(), Some(0));
+    }
+}
+
+#[test]
+fn direct_modex_finds_a_rank_that_starts_after_it_was_asked_for() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&TWO, 1, &libpmix);
+        cluster.launch_rank(Rank(0), &["late"]);
+        let asked = |upcall: &Upcall| matches!(upcall, Upcall::DirectModex { .. });
+        cluster.run_until(|cluster| cluster.notices.iter().any(asked));
+        cluster.launch_rank(Rank(1), &["late"]);
+        cluster.run();
+        assert_eq!(cluster.exits.len(), 2);
+        cluster.finish();
+    }
+}
+
+#[test]
+fn one_node_needs_no_fence_upcall() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&["solo"], 3, &libpmix);
+        cluster.launch(&["exchange"]);
+        cluster.run();
+        assert_eq!(count_of(&cluster, UpcallKind::Fence), [0]);
+        assert_eq!(count_of(&cluster, UpcallKind::ClientFinalized), [3]);
+        cluster.finish();
+    }
+}
+
+#[test]
+fn abort_names_the_rank_and_its_status() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&TWO, 1, &libpmix);
+        cluster.launch(&["abort"]);
+        let aborted = |upcall: &Upcall| matches!(upcall, Upcall::Abort { .. });
+        cluster.run_until(|cluster| cluster.notices.iter().any(aborted));
+        let abort = cluster
+            .notices
+            .iter()
+            .find(|upcall| aborted(upcall))
+            .unwrap();
+        let Upcall::Abort {
+            proc,
+            status,
+            message,
+            targets,
+        } = abort
+        else {
+            unreachable!()
+        };
+        assert_eq!((proc.rank.rank(), *status), (Some(Rank(1)), 7));
+        assert_eq!(*message, "told to");
+        assert!(targets.is_empty(), "{targets:?}");
+        // Rank 0 waits in a fence that will never be answered.
+        cluster.run_until(|cluster| cluster.exits.contains_key(&Rank(1)));
+        assert_eq!(cluster.exits[&Rank(1)].code(), Some(7));
+    }
+}
+
+#[test]
+fn log_text_reaches_the_agent_and_the_client_goes_on() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&["solo"], 2, &libpmix);
+        cluster.launch(&["log"]);
+        cluster.run();
+        let mut texts: Vec<String> = Vec::new();
+        for upcall in &cluster.notices {
+            if let Upcall::Log { data, .. } = upcall
+                && let Some(value::Value::String(text)) = value::find(data, keys::LOG_STDERR)
+            {
+                texts.push(text.to_string());
+            }
+        }
+        texts.sort();
+        assert_eq!(texts, ["hello from 0\n", "hello from 1\n"]);
+        cluster.finish();
+    }
+}
+
+#[test]
+fn query_results_are_rebuilt_for_libpmix() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&["solo"], 1, &libpmix);
+        cluster.launch(&["query"]);
+        cluster.run();
+        assert_eq!(count_of(&cluster, UpcallKind::Query), [1]);
+        cluster.finish();
+    }
+}
+
+#[test]
+fn events_cross_nodes_through_notify() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&TWO, 2, &libpmix);
+        cluster.launch(&["event"]);
+        cluster.run();
+        let raised = cluster.notices.iter().filter(|upcall| {
+            matches!(upcall, Upcall::NotifyEvent { code: Status(-3333), range, .. }
+                if *range == DataRange::SESSION)
+        });
+        assert_eq!(raised.count(), 1);
+        cluster.finish();
+    }
+}
+
+#[test]
+fn probes_are_answered_before_during_and_after_a_job() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&["alone"], 2, &libpmix);
+        let probe = |cluster: &mut Cluster| {
+            let id = cluster.nodes[0].send(&Control::Probe);
+            assert_eq!(cluster.nodes[0].reply(id), ControlReply::Probe(Ok(())));
+        };
+        probe(&mut cluster);
+        cluster.launch(&["exchange", "100"]);
+        probe(&mut cluster);
+        cluster.run();
+        probe(&mut cluster);
+        cluster.finish();
+    }
+}

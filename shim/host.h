@@ -1,0 +1,61 @@
+/*
+ * What the host process may call in the shim. docs/shim.md has the rules: who allocates, who
+ * frees, which pointers may be null, which thread calls what.
+ */
+#ifndef WIREUP_HOST_H
+#define WIREUP_HOST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <pmix.h>
+#include <pmix_server.h>
+
+#include "wire.h"
+
+#if defined(WIREUP_BUILDING_SHIM)
+#define WIREUP_EXPORT __attribute__((visibility("default")))
+#else
+#define WIREUP_EXPORT
+#endif
+
+/* WIREUP_SHIM_ABI of the build; to be compared before anything else is called. */
+WIREUP_EXPORT uint32_t wireup_shim_abi(void);
+
+/* Called once, on the shim's reader thread, when the agent is gone or broke the protocol and all
+ * upcalls have been completed. reason is one static line. */
+typedef void (*wireup_lost_fn)(const char *reason);
+
+/* Takes over fd, the upcall socket, and starts the reader thread. Once per process, before
+ * PMIx_server_init. Returns 0 or an errno. */
+WIREUP_EXPORT int wireup_link_start(int fd, wireup_lost_fn lost);
+
+/* Ends the link: every upcall is completed with PMIX_ERR_LOST_CONNECTION and later ones are
+ * refused. The lost function is not called. Not from an upcall. */
+WIREUP_EXPORT void wireup_link_stop(void);
+
+/* The module for PMIx_server_init, static. */
+WIREUP_EXPORT pmix_server_module_t *wireup_module(void);
+
+/* A list of infos, owned by the caller. */
+typedef struct wireup_infos wireup_infos_t;
+
+/* Decodes an info list. PMIX_SUCCESS and *list, to be given to wireup_infos_free; or an error,
+ * and *list is NULL. PMIx_server_init must have been called if the list has node or rank maps. */
+WIREUP_EXPORT pmix_status_t wireup_infos_decode(const uint8_t *bytes, size_t len,
+                                                wireup_infos_t **list);
+
+/* The array, NULL if empty; valid until the list is freed. */
+WIREUP_EXPORT pmix_info_t *wireup_infos_items(const wireup_infos_t *list);
+WIREUP_EXPORT size_t wireup_infos_count(const wireup_infos_t *list);
+
+/* NULL is allowed. */
+WIREUP_EXPORT void wireup_infos_free(wireup_infos_t *list);
+
+/* A process name with an nspace of len bytes, cut at PMIX_MAX_NSLEN; NULL without memory. */
+WIREUP_EXPORT pmix_proc_t *wireup_proc_new(const char *nspace, size_t len, uint32_t rank);
+
+/* NULL is allowed. */
+WIREUP_EXPORT void wireup_proc_free(pmix_proc_t *proc);
+
+#endif

@@ -1,0 +1,123 @@
+/* Inside of the shim: bytes, values, link. */
+#ifndef WIREUP_SHIM_H
+#define WIREUP_SHIM_H
+
+#include <stdbool.h>
+
+#include "host.h"
+
+/* ---- bytes.c: growing output, bounded input, arena ---- */
+
+/* A frame under construction: room for the header, then the payload. Errors stick: when failed is
+ * set, everything appended since is void. */
+struct out {
+    uint8_t *data;
+    size_t len;
+    size_t room;
+    uint32_t items; /* list elements so far */
+    bool failed;    /* no memory, or over a limit */
+};
+
+void out_init(struct out *o);
+void out_free(struct out *o);
+void put_u8(struct out *o, uint8_t v);
+void put_u16(struct out *o, uint16_t v);
+void put_u32(struct out *o, uint32_t v);
+void put_u64(struct out *o, uint64_t v);
+void put_bytes(struct out *o, const void *bytes, size_t len);
+void put_text(struct out *o, const char *text);                    /* NULL counts as "" */
+void put_text_upto(struct out *o, const char *text, size_t limit); /* limit: size of the array */
+void put_count(struct out *o, size_t count);
+/* Writes the header and hands out the frame, which the caller frees; NULL if failed. Either way
+ * o is empty afterwards. */
+uint8_t *out_finish(struct out *o, uint16_t op, uint64_t id, size_t *len);
+
+/* Memory that is freed all at once; zeroed. */
+struct arena {
+    struct block *blocks;
+    uint8_t *next;
+    size_t left;
+};
+
+void *arena_alloc(struct arena *a, size_t size); /* NULL without memory */
+bool arena_adopt(struct arena *a, void *memory); /* frees memory with the arena, or now if false */
+void arena_free(struct arena *a);
+
+/* A payload being read. The first error sticks in status; all reads then yield zero. */
+struct in {
+    const uint8_t *next;
+    const uint8_t *end;
+    struct arena *arena;
+    uint32_t items; /* list elements still allowed */
+    pmix_status_t status;
+};
+
+void in_init(struct in *in, const uint8_t *bytes, size_t len, struct arena *arena);
+bool in_fail(struct in *in, pmix_status_t status); /* returns false */
+bool in_ok(const struct in *in);
+uint8_t take_u8(struct in *in);
+uint16_t take_u16(struct in *in);
+uint32_t take_u32(struct in *in);
+uint64_t take_u64(struct in *in);
+const uint8_t *take_bytes(struct in *in, size_t *len); /* inside the payload */
+char *take_text(struct in *in, size_t *len);           /* terminated, in the arena; len may be NULL */
+size_t take_count(struct in *in);
+
+/* ---- encode.c, decode.c: PMIx structures ---- */
+
+void put_proc(struct out *o, const pmix_proc_t *proc); /* NULL counts as "", PMIX_RANK_UNDEF */
+void put_procs(struct out *o, const pmix_proc_t *procs, size_t count);
+void put_infos(struct out *o, const pmix_info_t *infos, size_t count);
+void put_codes(struct out *o, const pmix_status_t *codes, size_t count);
+void put_queries(struct out *o, const pmix_query_t *queries, size_t count);
+/* An info list whose memory is in the arena. Infos of types that cannot be rebuilt are left out,
+ * or make the list fail with PMIX_ERR_NOT_SUPPORTED if they are required. */
+pmix_info_t *take_infos(struct in *in, size_t *count);
+
+struct wireup_infos {
+    struct arena arena;
+    pmix_info_t *items;
+    size_t count;
+};
+
+/* ---- pending.c: upcalls that wait for their answer ---- */
+
+/* How libpmix wants to be called back. */
+struct completion {
+    enum { COMPLETE_OP, COMPLETE_MODEX, COMPLETE_INFO } kind;
+    union {
+        pmix_op_cbfunc_t op;
+        pmix_modex_cbfunc_t modex;
+        pmix_info_cbfunc_t info;
+    } call;
+    void *cbdata;
+};
+
+/* What the agent answered. */
+struct answer {
+    pmix_status_t status;
+    uint8_t *frame; /* payload that data points into; taken over by complete() */
+    const uint8_t *data;
+    size_t data_len;
+    wireup_infos_t *infos; /* taken over by complete(); may be NULL */
+};
+
+/* Adds an entry; its id, or 0 if the table is closed or out of memory. */
+uint64_t pending_add(uint16_t op, const struct completion *completion);
+/* Removes an entry: true exactly once per id, and only for the operation it was added with. */
+bool pending_take(uint64_t id, uint16_t op, struct completion *completion);
+/* Removes any entry, for teardown; the table takes no more from now on. */
+bool pending_drain(struct completion *completion);
+/* Calls back. Never on a thread that is inside an upcall. */
+void complete(const struct completion *completion, struct answer *answer);
+
+/* ---- link.c: the upcall socket ---- */
+
+/* Both send the frame and free o. PMIX_SUCCESS, or an error: nothing was sent. */
+pmix_status_t link_notice(struct out *o, uint16_t op);
+/* With PMIX_SUCCESS the completion is called exactly once, otherwise never. */
+pmix_status_t link_request(struct out *o, uint16_t op, const struct completion *completion);
+/* Has the reader thread call op back with status; for upcalls that cannot refuse. */
+void link_refuse_later(pmix_op_cbfunc_t op, void *cbdata, pmix_status_t status);
+
+#endif

@@ -1,0 +1,106 @@
+/* Prints the keys and numbers that the Rust side repeats, as the PMIx headers have them. */
+#include <stdio.h>
+
+#include <pmix_common.h>
+
+#ifndef PMIX_SERVER_ALLOW_FOREIGN_TOOLS /* since 5.0 */
+#define PMIX_SERVER_ALLOW_FOREIGN_TOOLS "pmix.srvr.ftools"
+#endif
+
+#define KEY(name) printf("key %s %s\n", #name, PMIX_##name)
+#define STATUS(name) printf("status %s %d\n", #name, PMIX_##name)
+#define RANGE(name) printf("range %s %d\n", #name, PMIX_RANGE_##name)
+#define RANK(name) printf("rank %s %u\n", #name, (unsigned)(PMIX_RANK_##name))
+
+int main(void)
+{
+    KEY(JOB_SIZE);
+    KEY(UNIV_SIZE);
+    KEY(MAX_PROCS);
+    KEY(JOBID);
+    KEY(JOB_NUM_APPS);
+    KEY(NUM_NODES);
+    KEY(NPROC_OFFSET);
+    KEY(NODE_MAP);
+    KEY(PROC_MAP);
+    KEY(LOCAL_PEERS);
+    KEY(LOCAL_SIZE);
+    KEY(NODE_SIZE);
+    KEY(LOCALLDR);
+    KEY(HOSTNAME);
+    KEY(NODEID);
+    KEY(RANK);
+    KEY(LOCAL_RANK);
+    KEY(NODE_RANK);
+    KEY(APPNUM);
+    KEY(APP_RANK);
+    KEY(GLOBAL_RANK);
+    KEY(REINCARNATION);
+    KEY(TMPDIR);
+    KEY(NSDIR);
+    KEY(PROCDIR);
+    KEY(TDIR_RMCLEAN);
+    KEY(USERID);
+    KEY(GRPID);
+    KEY(APP_ARGV);
+    KEY(WDIR);
+    KEY(APP_SIZE);
+    KEY(APPLDR);
+    KEY(NODE_INFO_ARRAY);
+    KEY(APP_INFO_ARRAY);
+    KEY(PROC_INFO_ARRAY);
+    KEY(SERVER_NSPACE);
+    KEY(SERVER_RANK);
+    KEY(SERVER_TMPDIR);
+    KEY(SYSTEM_TMPDIR);
+    KEY(SERVER_TOOL_SUPPORT);
+    KEY(SERVER_SYSTEM_SUPPORT);
+    KEY(SERVER_SESSION_SUPPORT);
+    KEY(IOF_LOCAL_OUTPUT);
+    KEY(SERVER_ALLOW_FOREIGN_TOOLS);
+    KEY(COLLECT_DATA);
+    KEY(LOCAL_COLLECTIVE_STATUS);
+    KEY(REQUIRED_KEY);
+    KEY(TIMEOUT);
+    KEY(LOG_STDERR);
+    KEY(LOG_STDOUT);
+    KEY(LOG_MSG);
+    KEY(LOG_ONCE);
+    KEY(QUERY_NAMESPACES);
+    KEY(QUERY_NUM_PSETS);
+    KEY(EVENT_AFFECTED_PROC);
+    KEY(EVENT_NON_DEFAULT);
+    KEY(EVENT_CUSTOM_RANGE);
+    KEY(JOB_TERM_STATUS);
+    KEY(EXIT_CODE);
+    STATUS(SUCCESS);
+    STATUS(ERROR);
+    STATUS(ERR_TIMEOUT);
+    STATUS(ERR_UNREACH);
+    STATUS(ERR_BAD_PARAM);
+    STATUS(ERR_OUT_OF_RESOURCE);
+    STATUS(ERR_INIT);
+    STATUS(ERR_NOMEM);
+    STATUS(ERR_NOT_FOUND);
+    STATUS(ERR_NOT_SUPPORTED);
+    STATUS(ERR_PARTIAL_SUCCESS);
+    STATUS(ERR_LOST_CONNECTION);
+    STATUS(QUERY_PARTIAL_SUCCESS);
+    STATUS(EVENT_JOB_END);
+    STATUS(OPERATION_SUCCEEDED);
+    STATUS(ERR_PROC_TERM_WO_SYNC);
+    STATUS(EVENT_NODE_DOWN);
+    STATUS(ERR_PROC_ABORTED_BY_SIG);
+    RANGE(RM);
+    RANGE(LOCAL);
+    RANGE(NAMESPACE);
+    RANGE(SESSION);
+    RANGE(GLOBAL);
+    RANGE(CUSTOM);
+    RANGE(PROC_LOCAL);
+    RANK(UNDEF);
+    RANK(WILDCARD);
+    RANK(LOCAL_NODE);
+    RANK(LOCAL_PEERS);
+    return 0;
+}

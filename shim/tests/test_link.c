@@ -1,0 +1,197 @@
+/* Upcalls as libpmix makes them, answers as the agent gives them, and what happens without it. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "driver.h"
+
+static pmix_server_module_t *m;
+static int lost_calls;
+static char lost_reason[128];
+
+static void on_lost(const char *reason)
+{
+    strncpy(lost_reason, reason, sizeof(lost_reason) - 1);
+    bump(&lost_calls);
+}
+
+/* What a callback got; one per upcall. */
+struct result {
+    int calls;
+    pmix_status_t status;
+    uint8_t data[64];
+    size_t data_len;
+    size_t infos;
+    char text[32];
+    pthread_t thread;
+};
+
+static void on_op(pmix_status_t status, void *data)
+{
+    struct result *result = data;
+    result->status = status;
+    result->thread = pthread_self();
+    bump(&result->calls);
+}
+
+static void on_modex(pmix_status_t status, const char *blob, size_t len, void *data,
+                     pmix_release_cbfunc_t release, void *release_data)
+{
+    struct result *result = data;
+    CHECK(len <= sizeof(result->data));
+    result->status = status;
+    result->data_len = len;
+    if (len > 0) {
+        memcpy(result->data, blob, len);
+    }
+    release(release_data);
+    bump(&result->calls);
+}
+
+static void on_infos(pmix_status_t status, pmix_info_t *infos, size_t count, void *data,
+                     pmix_release_cbfunc_t release, void *release_data)
+{
+    struct result *result = data;
+    result->status = status;
+    result->infos = count;
+    if (count > 0 && infos[0].value.type == PMIX_STRING) {
+        strncpy(result->text, infos[0].value.data.string, sizeof(result->text) - 1);
+    }
+    release(release_data);
+    bump(&result->calls);
+}
+
+static pmix_proc_t me;
+static struct result aborted, fenced, modexed, queried, logged;
+
+static void make_requests(void)
+{
+    pmix_proc_t procs[2] = {proc_of("job-1", 0), proc_of("job-2", PMIX_RANK_WILDCARD)};
+    pmix_info_t info;
+    memset(&info, 0, sizeof(info));
+    strcpy(info.key, PMIX_COLLECT_DATA);
+    info.value.type = PMIX_BOOL;
+    info.value.data.flag = true;
+    CHECK(m->abort(&me, NULL, 7, "told to", procs, 2, on_op, &aborted) == PMIX_SUCCESS);
+    char *blob = malloc(5);
+    memcpy(blob, "\1\0\2\0\3", 5);
+    CHECK(m->fence_nb(procs, 2, &info, 1, blob, 5, on_modex, &fenced) == PMIX_SUCCESS);
+    CHECK(m->direct_modex(&procs[0], &info, 1, on_modex, &modexed) == PMIX_SUCCESS);
+    char *keys[] = {"pmix.qry.psetnum", "other", NULL};
+    pmix_query_t queries[2] = {{keys, &info, 1}, {NULL, NULL, 0}};
+    CHECK(m->query(&me, queries, 2, on_infos, &queried) == PMIX_SUCCESS);
+    pmix_info_t text;
+    memset(&text, 0, sizeof(text));
+    strcpy(text.key, PMIX_LOG_STDERR);
+    text.value.type = PMIX_STRING;
+    text.value.data.string = "help\n";
+    m->log(&me, &text, 1, NULL, 0, on_op, &logged);
+}
+
+static void expect_frame(const char *name)
+{
+    size_t len;
+    uint8_t *frame = agent_read(&len);
+    match_golden(name, frame, len);
+    free(frame);
+}
+
+/* The first requests of the process, so their ids are 1 to 5. */
+void test_upcalls(void)
+{
+    int fds[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+    agent_fd = fds[0];
+    m = wireup_module();
+    CHECK(wireup_link_start(fds[1], on_lost) == 0);
+    me = proc_of("job-1", 1);
+    size_t count;
+    pmix_info_t *infos = all_kinds(&count);
+    pmix_status_t codes[2] = {PMIX_ERR_PROC_ABORTED, PMIX_EVENT_NODE_DOWN};
+
+    CHECK(m->client_connected == NULL);
+    CHECK(m->client_connected2(&me, NULL, infos, 1, NULL, NULL) == PMIX_OPERATION_SUCCEEDED);
+    expect_frame("c/client_connected.bin");
+    CHECK(m->client_finalized(&me, NULL, NULL, NULL) == PMIX_OPERATION_SUCCEEDED);
+    expect_frame("c/client_finalized.bin");
+    CHECK(m->register_events(codes, 2, infos, 2, NULL, NULL) == PMIX_OPERATION_SUCCEEDED);
+    expect_frame("c/register_events.bin");
+    CHECK(m->deregister_events(NULL, 2, NULL, NULL) == PMIX_OPERATION_SUCCEEDED);
+    expect_frame("c/deregister_events.bin");
+    CHECK(m->notify_event(-3333, &me, PMIX_RANGE_SESSION, infos, count, NULL, NULL)
+          == PMIX_OPERATION_SUCCEEDED);
+    expect_frame("c/notify_event.bin");
+    make_requests();
+    expect_frame("c/abort.bin");
+    expect_frame("c/fence.bin");
+    expect_frame("c/direct_modex.bin");
+    expect_frame("c/query.bin");
+    expect_frame("c/log.bin");
+    /* Everything else is left to libpmix. */
+    CHECK(m->publish == NULL && m->lookup == NULL && m->spawn == NULL && m->connect == NULL);
+    CHECK(m->tool_connected == NULL && m->group == NULL && m->iof_pull == NULL);
+}
+
+static void send_golden(const char *name)
+{
+    size_t len;
+    uint8_t *frame = read_golden(name, &len);
+    agent_write(frame, len);
+    free(frame);
+}
+
+/* Out of order, as the agent may. */
+void test_completions(void)
+{
+    send_golden("rust/answer_query.bin");
+    wait_until(&queried.calls, 1);
+    CHECK(queried.status == PMIX_SUCCESS && queried.infos == 2);
+    CHECK(strcmp(queried.text, "42") == 0);
+    send_golden("rust/answer_fence.bin");
+    wait_until(&fenced.calls, 1);
+    CHECK(fenced.status == PMIX_SUCCESS && fenced.data_len == 5);
+    CHECK(memcmp(fenced.data, "a\0b\0c", 5) == 0);
+    send_golden("rust/answer_direct_modex.bin");
+    wait_until(&modexed.calls, 1);
+    CHECK(modexed.status == PMIX_ERR_NOT_FOUND && modexed.data_len == 0);
+    send_golden("rust/answer_abort.bin");
+    wait_until(&aborted.calls, 1);
+    CHECK(aborted.status == PMIX_SUCCESS);
+    /* In pieces, and from another thread than the upcall's. */
+    size_t len;
+    uint8_t *frame = read_golden("rust/answer_log.bin", &len);
+    for (size_t i = 0; i < len; i++) {
+        agent_write(frame + i, 1);
+    }
+    free(frame);
+    wait_until(&logged.calls, 1);
+    CHECK(logged.status == PMIX_SUCCESS && !pthread_equal(logged.thread, pthread_self()));
+    CHECK(queried.calls + fenced.calls + modexed.calls + aborted.calls + logged.calls == 5);
+}
+
+/* A second answer to the same request is a broken protocol: everything is completed, once. */
+void test_loss(void)
+{
+    struct result *all[] = {&aborted, &fenced, &modexed, &queried, &logged};
+    for (size_t i = 0; i < 5; i++) {
+        memset(all[i], 0, sizeof(*all[i]));
+    }
+    make_requests();
+    send_golden("rust/answer_fence.bin");
+    wait_until(&lost_calls, 1);
+    CHECK(strstr(lost_reason, "malformed") != NULL);
+    for (size_t i = 0; i < 5; i++) {
+        CHECK(all[i]->calls == 1 && all[i]->status == PMIX_ERR_LOST_CONNECTION);
+    }
+    /* And refused from now on, with nothing called back. */
+    pmix_proc_t proc = proc_of("job-1", 0);
+    CHECK(m->client_finalized(&proc, NULL, NULL, NULL) == PMIX_ERR_LOST_CONNECTION);
+    CHECK(m->fence_nb(&proc, 1, NULL, 0, malloc(9), 9, on_modex, &fenced) == PMIX_ERR_LOST_CONNECTION);
+    CHECK(m->abort(&proc, NULL, 1, NULL, NULL, 0, on_op, &aborted) == PMIX_ERR_LOST_CONNECTION);
+    wireup_link_stop();
+    CHECK(fenced.calls == 1 && aborted.calls == 1 && lost_calls == 1);
+    close(agent_fd);
+}

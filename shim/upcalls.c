@@ -1,0 +1,201 @@
+/*
+ * The module that libpmix calls. Every function runs on libpmix's progress thread and does the
+ * same: copy the arguments into a frame, send it, return at once.
+ *
+ * PMIX_SUCCESS promises one callback; PMIX_OPERATION_SUCCEEDED and errors promise none.
+ */
+#include <stdlib.h>
+
+#include "shim.h"
+
+/* What a notice means to libpmix: done, unless the agent is gone. */
+static pmix_status_t notice(struct out *o, uint16_t op)
+{
+    const pmix_status_t rc = link_notice(o, op);
+    return rc == PMIX_SUCCESS ? PMIX_OPERATION_SUCCEEDED : rc;
+}
+
+static pmix_status_t client_connected2(const pmix_proc_t *proc, void *server_object,
+                                       pmix_info_t info[], size_t ninfo, pmix_op_cbfunc_t cbfunc,
+                                       void *cbdata)
+{
+    (void)server_object;
+    (void)cbfunc;
+    (void)cbdata;
+    struct out o;
+    out_init(&o);
+    put_proc(&o, proc);
+    put_infos(&o, info, ninfo);
+    return notice(&o, WIREUP_OP_CLIENT_CONNECTED);
+}
+
+/* Synchronous: the agent must find it in the socket when it sees the client's exit. */
+static pmix_status_t client_finalized(const pmix_proc_t *proc, void *server_object,
+                                      pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    (void)server_object;
+    (void)cbfunc;
+    (void)cbdata;
+    struct out o;
+    out_init(&o);
+    put_proc(&o, proc);
+    return notice(&o, WIREUP_OP_CLIENT_FINALIZED);
+}
+
+static pmix_status_t register_events(pmix_status_t *codes, size_t ncodes, const pmix_info_t info[],
+                                     size_t ninfo, pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    (void)cbfunc;
+    (void)cbdata;
+    struct out o;
+    out_init(&o);
+    put_codes(&o, codes, ncodes);
+    put_infos(&o, info, ninfo);
+    return notice(&o, WIREUP_OP_REGISTER_EVENTS);
+}
+
+static pmix_status_t deregister_events(pmix_status_t *codes, size_t ncodes, pmix_op_cbfunc_t cbfunc,
+                                       void *cbdata)
+{
+    (void)cbfunc;
+    (void)cbdata;
+    struct out o;
+    out_init(&o);
+    put_codes(&o, codes, ncodes);
+    return notice(&o, WIREUP_OP_DEREGISTER_EVENTS);
+}
+
+/* Never PMIX_SUCCESS with a later callback: libpmix 4.2.2 freezes on events of its own. */
+static pmix_status_t notify_event(pmix_status_t code, const pmix_proc_t *source,
+                                  pmix_data_range_t range, pmix_info_t info[], size_t ninfo,
+                                  pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    (void)cbfunc;
+    (void)cbdata;
+    struct out o;
+    out_init(&o);
+    put_u32(&o, (uint32_t)code);
+    put_proc(&o, source);
+    put_u8(&o, range);
+    put_infos(&o, info, ninfo);
+    return notice(&o, WIREUP_OP_NOTIFY_EVENT);
+}
+
+static pmix_status_t abort_(const pmix_proc_t *proc, void *server_object, int status,
+                            const char msg[], pmix_proc_t procs[], size_t nprocs,
+                            pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    (void)server_object;
+    struct completion completion = {COMPLETE_OP, {.op = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, proc);
+    put_u32(&o, (uint32_t)status);
+    put_text(&o, msg);
+    put_procs(&o, procs, nprocs);
+    return link_request(&o, WIREUP_OP_ABORT, &completion);
+}
+
+/* The blob is ours from here on, also when we refuse. */
+static pmix_status_t fence_nb(const pmix_proc_t procs[], size_t nprocs, const pmix_info_t info[],
+                              size_t ninfo, char *data, size_t ndata, pmix_modex_cbfunc_t cbfunc,
+                              void *cbdata)
+{
+    struct completion completion = {COMPLETE_MODEX, {.modex = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_procs(&o, procs, nprocs);
+    put_infos(&o, info, ninfo);
+    put_bytes(&o, data, data == NULL ? 0 : ndata);
+    free(data);
+    return link_request(&o, WIREUP_OP_FENCE, &completion);
+}
+
+static pmix_status_t direct_modex(const pmix_proc_t *proc, const pmix_info_t info[], size_t ninfo,
+                                  pmix_modex_cbfunc_t cbfunc, void *cbdata)
+{
+    struct completion completion = {COMPLETE_MODEX, {.modex = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, proc);
+    put_infos(&o, info, ninfo);
+    return link_request(&o, WIREUP_OP_DIRECT_MODEX, &completion);
+}
+
+static pmix_status_t query(pmix_proc_t *proct, pmix_query_t *queries, size_t nqueries,
+                           pmix_info_cbfunc_t cbfunc, void *cbdata)
+{
+    struct completion completion = {COMPLETE_INFO, {.info = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, proct);
+    put_queries(&o, queries, nqueries);
+    return link_request(&o, WIREUP_OP_QUERY, &completion);
+}
+
+/* Cannot refuse, and a callback from here deadlocks in libpmix. */
+static void log_(const pmix_proc_t *client, const pmix_info_t data[], size_t ndata,
+                 const pmix_info_t directives[], size_t ndirs, pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    struct completion completion = {COMPLETE_OP, {.op = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, client);
+    put_infos(&o, data, ndata);
+    put_infos(&o, directives, ndirs);
+    const pmix_status_t rc = link_request(&o, WIREUP_OP_LOG, &completion);
+    if (rc != PMIX_SUCCESS) {
+        link_refuse_later(cbfunc, cbdata, rc);
+    }
+}
+
+/*
+ * Never reached for what Open MPI wants of it: libpmix itself removes the files that a client
+ * registers for removal after its end (5.0's shared-memory segments), but only for a host that has
+ * this function. The rest, signals and the like, is not supported.
+ */
+static pmix_status_t job_control(const pmix_proc_t *requestor, const pmix_proc_t targets[],
+                                 size_t ntargets, const pmix_info_t directives[], size_t ndirs,
+                                 pmix_info_cbfunc_t cbfunc, void *cbdata)
+{
+    (void)requestor;
+    (void)targets;
+    (void)ntargets;
+    (void)directives;
+    (void)ndirs;
+    (void)cbfunc;
+    (void)cbdata;
+    return PMIX_ERR_NOT_SUPPORTED;
+}
+
+/*
+ * libpmix copies as many bytes as its own version of the struct has, which may be more than we
+ * were compiled with; and from 6.1 on slots after client_connected2 moved. So: zeroes behind, and
+ * nothing filled in after client_connected2.
+ */
+static union {
+    pmix_server_module_t module;
+    unsigned char room[2048];
+} module = {
+    .module =
+        {
+            .abort = abort_,
+            .fence_nb = fence_nb,
+            .direct_modex = direct_modex,
+            .register_events = register_events,
+            .deregister_events = deregister_events,
+            .notify_event = notify_event,
+            .query = query,
+            .log = log_,
+            .job_control = job_control,
+            .client_finalized = client_finalized,
+            .client_connected2 = client_connected2,
+        },
+};
+
+_Static_assert(sizeof(pmix_server_module_t) < sizeof(module.room), "room for later versions");
+
+pmix_server_module_t *wireup_module(void)
+{
+    return &module.module;
+}

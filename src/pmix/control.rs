@@ -1,0 +1,392 @@
+//! What the agent asks the PMIx host to do, and what the host says.
+//!
+//! Does not match replies with requests (see [`super::host`]). The host's own side of these
+//! messages is [`serve`]. Payload layouts: docs/shim.md.
+
+use wireup_shim::wire as c;
+
+use super::keys;
+use super::value::{DataRange, Info, Proc, Status, Text, Value};
+use super::wire::{Reader, WireError, Writer};
+use crate::job::ids::{Nspace, Rank};
+
+pub mod serve;
+
+/// Names the requests.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ControlKind {
+    /// See [`Control::Init`].
+    Init,
+    /// See [`Control::RegisterJob`].
+    RegisterJob,
+    /// See [`Control::DirectModex`].
+    DirectModex,
+    /// See [`Control::Notify`].
+    Notify,
+    /// See [`Control::DeregisterJob`].
+    DeregisterJob,
+    /// See [`Control::Finalize`].
+    Finalize,
+    /// See [`Control::Probe`].
+    Probe,
+}
+
+impl ControlKind {
+    const ALL: [Self; 7] = [
+        Self::Init,
+        Self::RegisterJob,
+        Self::DirectModex,
+        Self::Notify,
+        Self::DeregisterJob,
+        Self::Finalize,
+        Self::Probe,
+    ];
+
+    /// The operation code.
+    pub fn op(self) -> u16 {
+        let op = match self {
+            Self::Init => c::WIREUP_OP_INIT,
+            Self::RegisterJob => c::WIREUP_OP_REGISTER_JOB,
+            Self::DirectModex => c::WIREUP_OP_DMODEX_REQUEST,
+            Self::Notify => c::WIREUP_OP_NOTIFY,
+            Self::DeregisterJob => c::WIREUP_OP_DEREGISTER_JOB,
+            Self::Finalize => c::WIREUP_OP_FINALIZE,
+            Self::Probe => c::WIREUP_OP_PROBE,
+        };
+        op as u16
+    }
+
+    /// The kind of an operation code.
+    pub fn of_op(op: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.op() == op)
+    }
+
+    /// What the request does, for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Init => "start the PMIx server",
+            Self::RegisterJob => "register the job",
+            Self::DirectModex => "fetch a process's data",
+            Self::Notify => "raise an event",
+            Self::DeregisterJob => "deregister the job",
+            Self::Finalize => "stop the PMIx server",
+            Self::Probe => "answer",
+        }
+    }
+}
+
+/// Identity and directory of the PMIx server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Init {
+    /// Nspace of the server itself, not of a job.
+    pub nspace: Nspace,
+    /// Rank of the server: the node's number.
+    pub rank: Rank,
+    /// This node's name as the job's description has it.
+    pub hostname: Text,
+    /// Existing directory for the server's files, private to it, visible to the ranks.
+    pub tmpdir: Text,
+}
+
+impl Init {
+    /// The infos for `PMIx_server_init`.
+    ///
+    /// Rule: forwarded output off, or libpmix crashes when it gets some; tools and other users'
+    /// tools off, so that no rendezvous file is readable by anyone. Source: docs/shim.md#server.
+    pub fn infos(&self) -> Vec<Info> {
+        let text = |text: &Text| Value::String(text.clone());
+        vec![
+            Info::new(keys::SERVER_NSPACE, Value::String((&self.nspace).into())),
+            Info::new(keys::SERVER_RANK, Value::Rank(self.rank.into())),
+            Info::new(keys::HOSTNAME, text(&self.hostname)),
+            Info::new(keys::SERVER_TMPDIR, text(&self.tmpdir)),
+            Info::new(keys::SYSTEM_TMPDIR, text(&self.tmpdir)),
+            Info::new(keys::SERVER_TOOL_SUPPORT, Value::Bool(false)),
+            Info::new(keys::SERVER_SYSTEM_SUPPORT, Value::Bool(false)),
+            Info::new(keys::SERVER_SESSION_SUPPORT, Value::Bool(false)),
+            Info::new(keys::SERVER_ALLOW_FOREIGN_TOOLS, Value::Bool(false)),
+            Info::new(keys::IOF_LOCAL_OUTPUT, Value::Bool(false)),
+        ]
+    }
+}
+
+/// One process that this node will start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Client {
+    /// Its rank.
+    pub rank: Rank,
+    /// The user id it will run with.
+    pub uid: u32,
+    /// The group id it will run with.
+    pub gid: u32,
+}
+
+/// A request of the agent.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Control {
+    /// Start the PMIx server; the first request.
+    Init(Init),
+    /// Make a job and this node's clients of it known; replies with the clients' environments.
+    RegisterJob {
+        /// The job.
+        nspace: Nspace,
+        /// The job's description; see [`super::job_info`].
+        infos: Vec<Info>,
+        /// This node's ranks of the job; their number decides when a local collective is complete.
+        clients: Vec<Client>,
+    },
+    /// Fetch what a local process has published; replied to once it has.
+    DirectModex {
+        /// The job, registered before.
+        nspace: Nspace,
+        /// A process of this node.
+        rank: Rank,
+    },
+    /// Deliver an event to the local processes.
+    Notify {
+        /// The event.
+        code: Status,
+        /// Who raised it.
+        source: Proc,
+        /// Who shall hear of it.
+        range: DataRange,
+        /// Details.
+        infos: Vec<Info>,
+    },
+    /// Forget a job whose local processes are gone.
+    DeregisterJob {
+        /// The job.
+        nspace: Nspace,
+    },
+    /// Deregister everything, stop the server, reply, and exit with code 0.
+    Finalize,
+    /// Reply once libpmix's own thread has come round: a sign that all of the host lives.
+    Probe,
+}
+
+impl Control {
+    /// Which request it is.
+    pub fn kind(&self) -> ControlKind {
+        match self {
+            Self::Init(_) => ControlKind::Init,
+            Self::RegisterJob { .. } => ControlKind::RegisterJob,
+            Self::DirectModex { .. } => ControlKind::DirectModex,
+            Self::Notify { .. } => ControlKind::Notify,
+            Self::DeregisterJob { .. } => ControlKind::DeregisterJob,
+            Self::Finalize => ControlKind::Finalize,
+            Self::Probe => ControlKind::Probe,
+        }
+    }
+
+    /// The request frame's bytes.
+    ///
+    /// # Errors
+    /// [`WireError::TooLarge`].
+    pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
+        let mut out = Writer::frame();
+        match self {
+            Self::Init(init) => Info::encode_list(&init.infos(), &mut out),
+            Self::RegisterJob {
+                nspace,
+                infos,
+                clients,
+            } => {
+                Text::from(nspace).encode(&mut out);
+                out.count(clients.len());
+                for client in clients {
+                    out.u32(client.rank.0);
+                    out.u32(client.uid);
+                    out.u32(client.gid);
+                }
+                Info::encode_list(infos, &mut out);
+            }
+            Self::DirectModex { nspace, rank } => Proc::new(nspace, *rank).encode(&mut out),
+            Self::Notify {
+                code,
+                source,
+                range,
+                infos,
+            } => {
+                out.i32(code.0);
+                source.encode(&mut out);
+                out.u8(range.0);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::DeregisterJob { nspace } => Text::from(nspace).encode(&mut out),
+            Self::Finalize | Self::Probe => {}
+        }
+        out.finish(self.kind().op(), false, id)
+    }
+}
+
+/// Variables that PMIx wants in the ranks' environments, to be passed on unchanged.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ForkEnv {
+    /// The same for every client.
+    pub common: Vec<(Text, Text)>,
+    /// What differs, by client, in the order of the request.
+    pub clients: Vec<(Rank, Vec<(Text, Text)>)>,
+}
+
+impl ForkEnv {
+    /// The variables of one client; only the common ones if it is not known.
+    pub fn of(&self, rank: Rank) -> impl Iterator<Item = &(Text, Text)> {
+        let own = self.clients.iter().find(|(client, _)| *client == rank);
+        self.common
+            .iter()
+            .chain(own.into_iter().flat_map(|(_, vars)| vars))
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let variables = |from: &mut Reader<'_>| {
+            from.list(|from| Ok((Text::decode(from)?, Text::decode(from)?)))
+        };
+        Ok(Self {
+            common: variables(from)?,
+            clients: from.list(|from| Ok((Rank(from.u32()?), variables(from)?)))?,
+        })
+    }
+}
+
+/// Why the host did not do what was asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{text} ({status})")]
+pub struct Refusal {
+    /// libpmix's status.
+    pub status: Status,
+    /// Which step failed.
+    pub text: String,
+}
+
+/// The host's reply to a [`Control`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum ControlReply {
+    /// The server runs, or does not.
+    Init(Result<(), Refusal>),
+    /// The job is known; start the ranks with these variables.
+    RegisterJob(Result<ForkEnv, Refusal>),
+    /// What the process has published.
+    DirectModex(Result<Vec<u8>, Refusal>),
+    /// The event was handed to libpmix.
+    Notify(Result<(), Refusal>),
+    /// The job is forgotten.
+    DeregisterJob(Result<(), Refusal>),
+    /// The server has stopped; the host exits.
+    Finalize(Result<(), Refusal>),
+    /// libpmix works.
+    Probe(Result<(), Refusal>),
+}
+
+impl ControlReply {
+    /// Reads the payload of a reply of this kind.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn decode(kind: ControlKind, payload: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(payload);
+        let status = Status(from.i32()?);
+        let text = Text::decode(&mut from)?;
+        let failed = (status != Status::SUCCESS).then(|| Refusal {
+            status,
+            text: text.to_string(),
+        });
+        let done = failed.clone().map_or(Ok(()), Err);
+        let reply = match (kind, failed) {
+            (ControlKind::Init, _) => Self::Init(done),
+            (ControlKind::RegisterJob, Some(refusal)) => Self::RegisterJob(Err(refusal)),
+            (ControlKind::RegisterJob, None) => Self::RegisterJob(Ok(ForkEnv::decode(&mut from)?)),
+            (ControlKind::DirectModex, Some(refusal)) => Self::DirectModex(Err(refusal)),
+            (ControlKind::DirectModex, None) => Self::DirectModex(Ok(from.bytes()?.to_vec())),
+            (ControlKind::Notify, _) => Self::Notify(done),
+            (ControlKind::DeregisterJob, _) => Self::DeregisterJob(done),
+            (ControlKind::Finalize, _) => Self::Finalize(done),
+            (ControlKind::Probe, _) => Self::Probe(done),
+        };
+        from.end()?;
+        Ok(reply)
+    }
+}
+
+/// First word of a host that is ready for [`Control::Init`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// What the loaded libpmix calls itself.
+    pub libpmix: Text,
+    /// What the user should know, one line each; for example that libpmix is old.
+    pub warnings: Vec<Text>,
+}
+
+/// How far a failing host came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Finding and opening the two libraries.
+    Load,
+    /// The shim is of another version than the host.
+    Abi,
+    /// libpmix is too old, or failed.
+    Pmix,
+    /// The agent and the host do not understand each other.
+    Link,
+}
+
+impl Stage {
+    const ALL: [(Self, u32); 4] = [
+        (Self::Load, c::WIREUP_STAGE_LOAD),
+        (Self::Abi, c::WIREUP_STAGE_ABI),
+        (Self::Pmix, c::WIREUP_STAGE_PMIX),
+        (Self::Link, c::WIREUP_STAGE_LINK),
+    ];
+}
+
+/// Last word of a host that cannot go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failed {
+    /// How far it came.
+    pub stage: Stage,
+    /// The reason, one line.
+    pub text: Text,
+}
+
+/// What the host says unasked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HostNotice {
+    /// See [`Hello`].
+    Hello(Hello),
+    /// See [`Failed`].
+    Failed(Failed),
+}
+
+impl HostNotice {
+    /// Reads a notice.
+    ///
+    /// # Errors
+    /// [`WireError`], also when the host speaks another version of the protocol.
+    pub fn decode(op: u16, payload: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(payload);
+        let notice = match u32::from(op) {
+            c::WIREUP_OP_HELLO => {
+                if from.u32()? != c::WIREUP_SHIM_ABI {
+                    return Err(WireError::Bad("protocol version of the PMIx host"));
+                }
+                Self::Hello(Hello {
+                    libpmix: Text::decode(&mut from)?,
+                    warnings: from.list(Text::decode)?,
+                })
+            }
+            c::WIREUP_OP_FAILED => {
+                let stage = u32::from(from.u8()?);
+                let stage = Stage::ALL.into_iter().find(|(_, code)| *code == stage);
+                Self::Failed(Failed {
+                    stage: stage.ok_or(WireError::Bad("stage"))?.0,
+                    text: Text::decode(&mut from)?,
+                })
+            }
+            _ => return Err(WireError::Operation { op, reply: false }),
+        };
+        from.end()?;
+        Ok(notice)
+    }
+}
+
+#[cfg(test)]
+mod tests;

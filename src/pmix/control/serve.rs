@@ -1,0 +1,181 @@
+//! The host's side of the control socket: requests in, replies out.
+//!
+//! The infos of a request stay encoded: only the shim knows how libpmix wants them.
+
+use wireup_shim::wire as c;
+
+use super::{Client, ControlKind, Failed, ForkEnv, Hello, HostNotice, Refusal, Stage};
+use crate::job::ids::Rank;
+use crate::pmix::value::{DataRange, Proc, Status, Text};
+use crate::pmix::wire::{Frame, Reader, WireError, Writer};
+
+/// A request as the host reads it; `infos` is an encoded list, checked by the shim.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Request<'a> {
+    /// Start the PMIx server.
+    Init {
+        /// For `PMIx_server_init`.
+        infos: &'a [u8],
+    },
+    /// Make a job known.
+    RegisterJob {
+        /// The job.
+        nspace: Text,
+        /// This node's ranks of it.
+        clients: Vec<Client>,
+        /// For `PMIx_server_register_nspace`.
+        infos: &'a [u8],
+    },
+    /// Fetch what a local process has published.
+    DirectModex(Proc),
+    /// Deliver an event to local processes.
+    Notify {
+        /// The event.
+        code: Status,
+        /// Who raised it.
+        source: Proc,
+        /// Who shall hear of it.
+        range: DataRange,
+        /// For `PMIx_Notify_event`.
+        infos: &'a [u8],
+    },
+    /// Forget a job.
+    DeregisterJob {
+        /// The job.
+        nspace: Text,
+    },
+    /// Stop.
+    Finalize,
+    /// Show that libpmix works.
+    Probe,
+}
+
+impl<'a> Request<'a> {
+    /// Reads a request frame.
+    ///
+    /// # Errors
+    /// [`WireError`]; the stream is then lost.
+    pub fn decode(frame: &'a Frame) -> Result<Self, WireError> {
+        let kind = ControlKind::of_op(frame.op).filter(|_| !frame.reply);
+        let kind = kind.ok_or(WireError::Operation {
+            op: frame.op,
+            reply: frame.reply,
+        })?;
+        if frame.id == 0 {
+            return Err(WireError::Id {
+                op: frame.op,
+                id: 0,
+            });
+        }
+        let mut from = Reader::new(&frame.payload);
+        let request = match kind {
+            ControlKind::Init => Self::Init { infos: from.rest() },
+            ControlKind::RegisterJob => Self::RegisterJob {
+                nspace: nspace(&mut from)?,
+                clients: from.list(|from| {
+                    Ok(Client {
+                        rank: Rank(from.u32()?),
+                        uid: from.u32()?,
+                        gid: from.u32()?,
+                    })
+                })?,
+                infos: from.rest(),
+            },
+            ControlKind::DirectModex => Self::DirectModex(Proc::decode(&mut from)?),
+            ControlKind::Notify => Self::Notify {
+                code: Status(from.i32()?),
+                source: Proc::decode(&mut from)?,
+                range: DataRange(from.u8()?),
+                infos: from.rest(),
+            },
+            ControlKind::DeregisterJob => Self::DeregisterJob {
+                nspace: nspace(&mut from)?,
+            },
+            ControlKind::Finalize => Self::Finalize,
+            ControlKind::Probe => Self::Probe,
+        };
+        from.end()?;
+        Ok(request)
+    }
+}
+
+fn nspace(from: &mut Reader<'_>) -> Result<Text, WireError> {
+    let nspace = Text::decode(from)?;
+    match nspace.as_bytes().len() {
+        1..=255 => Ok(nspace),
+        _ => Err(WireError::Bad("nspace")),
+    }
+}
+
+/// What a successful reply carries.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<'a> {
+    /// Nothing.
+    Done,
+    /// The clients' environments.
+    ForkEnv(&'a ForkEnv),
+    /// A process's data.
+    Data(&'a [u8]),
+}
+
+/// The reply frame to the request `id` of this kind.
+///
+/// # Errors
+/// [`WireError::TooLarge`].
+pub fn reply(
+    kind: ControlKind,
+    id: u64,
+    outcome: Result<Body<'_>, &Refusal>,
+) -> Result<Vec<u8>, WireError> {
+    let mut out = Writer::frame();
+    let (status, text) = match outcome {
+        Ok(_) => (Status::SUCCESS, ""),
+        Err(refusal) => (refusal.status, refusal.text.as_str()),
+    };
+    out.i32(status.0);
+    Text::from(text).encode(&mut out);
+    match outcome {
+        Ok(Body::Done) | Err(_) => {}
+        Ok(Body::Data(data)) => out.bytes(data),
+        Ok(Body::ForkEnv(env)) => {
+            let variables = |list: &[(Text, Text)], out: &mut Writer| {
+                out.count(list.len());
+                for (name, value) in list {
+                    name.encode(out);
+                    value.encode(out);
+                }
+            };
+            variables(&env.common, &mut out);
+            out.count(env.clients.len());
+            for (rank, list) in &env.clients {
+                out.u32(rank.0);
+                variables(list, &mut out);
+            }
+        }
+    }
+    out.finish(kind.op(), true, id)
+}
+
+/// The frame of a notice.
+///
+/// # Errors
+/// [`WireError::TooLarge`].
+pub fn notice(notice: &HostNotice) -> Result<Vec<u8>, WireError> {
+    let mut out = Writer::frame();
+    let op = match notice {
+        HostNotice::Hello(Hello { libpmix, warnings }) => {
+            out.u32(c::WIREUP_SHIM_ABI);
+            libpmix.encode(&mut out);
+            out.count(warnings.len());
+            warnings.iter().for_each(|line| line.encode(&mut out));
+            c::WIREUP_OP_HELLO
+        }
+        HostNotice::Failed(Failed { stage, text }) => {
+            let code = Stage::ALL.into_iter().find(|(known, _)| known == stage);
+            out.u8(code.map_or(0, |(_, code)| code as u8));
+            text.encode(&mut out);
+            c::WIREUP_OP_FAILED
+        }
+    };
+    out.finish(op as u16, false, 0)
+}

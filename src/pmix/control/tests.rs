@@ -1,0 +1,263 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::super::arbitrary;
+use super::super::value::{ProcRank, find};
+use super::super::wire::{Frame, FrameDecoder};
+use super::serve::{self, Body, Request};
+use super::*;
+
+fn nspace(name: &str) -> Nspace {
+    Nspace::new(name).unwrap()
+}
+
+fn frame(bytes: &[u8]) -> Frame {
+    let mut frames = Vec::new();
+    FrameDecoder::default().push(bytes, &mut frames).unwrap();
+    frames.pop().unwrap()
+}
+
+fn decoded_infos(bytes: &[u8]) -> Vec<Info> {
+    let mut from = Reader::new(bytes);
+    let infos = Info::decode_list(&mut from).unwrap();
+    from.end().unwrap();
+    infos
+}
+
+#[test]
+fn init_keeps_tools_and_forwarded_output_away() {
+    let init = Init {
+        nspace: nspace("server"),
+        rank: Rank(1),
+        hostname: "alpha".into(),
+        tmpdir: "/run/x".into(),
+    };
+    let frame = frame(&Control::Init(init).encode(1).unwrap());
+    let Ok(Request::Init { infos }) = Request::decode(&frame) else {
+        panic!("{frame:?}")
+    };
+    let infos = decoded_infos(infos);
+    for off in [
+        keys::SERVER_TOOL_SUPPORT,
+        keys::SERVER_SYSTEM_SUPPORT,
+        keys::SERVER_SESSION_SUPPORT,
+        keys::SERVER_ALLOW_FOREIGN_TOOLS,
+        keys::IOF_LOCAL_OUTPUT,
+    ] {
+        assert_eq!(find(&infos, off), Some(&Value::Bool(false)), "{off}");
+    }
+    assert_eq!(
+        find(&infos, keys::HOSTNAME),
+        Some(&Value::String("alpha".into()))
+    );
+    assert_eq!(
+        find(&infos, keys::SERVER_TMPDIR),
+        Some(&Value::String("/run/x".into()))
+    );
+    assert_eq!(
+        find(&infos, keys::SERVER_RANK),
+        Some(&Value::Rank(ProcRank(1)))
+    );
+}
+
+#[test]
+fn requests_reach_the_host_as_they_were_made() {
+    let (alpha, source) = (nspace("alpha"), Proc::new(&nspace("beta"), Rank(3)));
+    let clients = vec![Client {
+        rank: Rank(4),
+        uid: 1000,
+        gid: 100,
+    }];
+    let infos = vec![Info::new("k", Value::Uint16(3))];
+    let register = Control::RegisterJob {
+        nspace: alpha.clone(),
+        infos: infos.clone(),
+        clients: clients.clone(),
+    };
+    let sent = frame(&register.encode(1).unwrap());
+    match Request::decode(&sent) {
+        Ok(Request::RegisterJob {
+            nspace,
+            clients: read,
+            infos: rest,
+        }) => {
+            assert_eq!((nspace, read), ("alpha".into(), clients));
+            assert_eq!(decoded_infos(rest), infos);
+        }
+        other => panic!("{other:?}"),
+    }
+    let notify = Control::Notify {
+        code: Status(-5),
+        source: source.clone(),
+        range: DataRange::CUSTOM,
+        infos: infos.clone(),
+    };
+    let sent = frame(&notify.encode(1).unwrap());
+    match Request::decode(&sent) {
+        Ok(Request::Notify {
+            code,
+            source: read,
+            range,
+            infos: rest,
+        }) => {
+            assert_eq!((code, read, range), (Status(-5), source, DataRange::CUSTOM));
+            assert_eq!(decoded_infos(rest), infos);
+        }
+        other => panic!("{other:?}"),
+    }
+    let modex = Control::DirectModex {
+        nspace: alpha.clone(),
+        rank: Rank(2),
+    };
+    let sent = frame(&modex.encode(1).unwrap());
+    assert_eq!(
+        Request::decode(&sent),
+        Ok(Request::DirectModex(Proc::new(&alpha, Rank(2))))
+    );
+    let sent = frame(&Control::DeregisterJob { nspace: alpha }.encode(1).unwrap());
+    assert_eq!(
+        Request::decode(&sent),
+        Ok(Request::DeregisterJob {
+            nspace: "alpha".into()
+        })
+    );
+    let sent = frame(&Control::Finalize.encode(1).unwrap());
+    assert_eq!(Request::decode(&sent), Ok(Request::Finalize));
+    let sent = frame(&Control::Probe.encode(1).unwrap());
+    assert_eq!(Request::decode(&sent), Ok(Request::Probe));
+}
+
+#[test]
+fn the_host_refuses_what_is_no_request() {
+    let good = Frame {
+        op: ControlKind::Finalize.op(),
+        reply: false,
+        id: 1,
+        payload: Vec::new(),
+    };
+    let op = good.op;
+    let reply = Frame {
+        reply: true,
+        ..good.clone()
+    };
+    assert_eq!(
+        Request::decode(&reply),
+        Err(WireError::Operation { op, reply: true })
+    );
+    let unknown = Frame {
+        op: 0x7777,
+        ..good.clone()
+    };
+    let error = WireError::Operation {
+        op: 0x7777,
+        reply: false,
+    };
+    assert_eq!(Request::decode(&unknown), Err(error));
+    let notice = Frame {
+        id: 0,
+        ..good.clone()
+    };
+    assert_eq!(Request::decode(&notice), Err(WireError::Id { op, id: 0 }));
+    let longer = Frame {
+        payload: vec![0],
+        ..good
+    };
+    assert_eq!(Request::decode(&longer), Err(WireError::Trailing(1)));
+}
+
+#[test]
+fn replies_come_back_as_given() {
+    let variable = |name: &str| (Text::from(name), Text::from("v"));
+    let env = ForkEnv {
+        common: vec![variable("A"), variable("B")],
+        clients: vec![(Rank(2), vec![variable("C")]), (Rank(5), Vec::new())],
+    };
+    let refusal = Refusal {
+        status: Status::ERR_NOMEM,
+        text: "no memory".into(),
+    };
+    let read = |kind, outcome: Result<Body<'_>, &Refusal>| {
+        let frame = frame(&serve::reply(kind, 7, outcome).unwrap());
+        assert_eq!((frame.op, frame.reply, frame.id), (kind.op(), true, 7));
+        ControlReply::decode(kind, &frame.payload).unwrap()
+    };
+    assert_eq!(
+        read(ControlKind::RegisterJob, Ok(Body::ForkEnv(&env))),
+        ControlReply::RegisterJob(Ok(env.clone()))
+    );
+    assert_eq!(
+        read(ControlKind::DirectModex, Ok(Body::Data(b"x\0y"))),
+        ControlReply::DirectModex(Ok(b"x\0y".to_vec()))
+    );
+    assert_eq!(
+        read(ControlKind::Init, Ok(Body::Done)),
+        ControlReply::Init(Ok(()))
+    );
+    for kind in ControlKind::ALL {
+        let reply = read(kind, Err(&refusal));
+        let text = format!("{reply:?}");
+        assert!(text.contains("Err") && text.contains("no memory"), "{text}");
+    }
+    let names = |rank| {
+        env.of(Rank(rank))
+            .map(|(name, _)| name.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(2), ["A", "B", "C"]);
+    assert_eq!(names(5), ["A", "B"]);
+}
+
+#[test]
+fn notices_come_back_as_given() {
+    let hello = HostNotice::Hello(Hello {
+        libpmix: "OpenPMIx 5".into(),
+        warnings: vec!["old".into()],
+    });
+    let failed = |(stage, _)| {
+        HostNotice::Failed(Failed {
+            stage,
+            text: "why".into(),
+        })
+    };
+    for notice in std::iter::once(hello.clone()).chain(Stage::ALL.map(failed)) {
+        let frame = frame(&serve::notice(&notice).unwrap());
+        assert_eq!((frame.reply, frame.id), (false, 0));
+        assert_eq!(HostNotice::decode(frame.op, &frame.payload), Ok(notice));
+    }
+    let mut frame = frame(&serve::notice(&hello).unwrap());
+    frame.payload[0] ^= 0x40;
+    let other = HostNotice::decode(frame.op, &frame.payload);
+    assert_eq!(
+        other,
+        Err(WireError::Bad("protocol version of the PMIx host"))
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_payload_is_decoded_without_panic(payload in vec(0..40_u8, 0..200)) {
+        for kind in ControlKind::ALL {
+            let _ = ControlReply::decode(kind, &payload);
+            let frame = Frame { op: kind.op(), reply: false, id: 1, payload: payload.clone() };
+            let _ = Request::decode(&frame);
+        }
+        for op in [1, 2] {
+            let _ = HostNotice::decode(op, &payload);
+        }
+    }
+
+    #[test]
+    fn infos_of_a_request_stay_as_they_are(infos in arbitrary::infos()) {
+        let control = Control::Notify {
+            code: Status(-1),
+            source: Proc::new(&nspace("n"), ProcRank::WILDCARD),
+            range: DataRange::GLOBAL,
+            infos: infos.clone(),
+        };
+        let sent = frame(&control.encode(1).unwrap());
+        let Ok(Request::Notify { infos: rest, .. }) = Request::decode(&sent) else {
+            panic!("{sent:?}")
+        };
+        prop_assert_eq!(decoded_infos(rest), infos);
+    }
+}

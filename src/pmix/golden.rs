@@ -1,0 +1,306 @@
+//! Vectors shared with the C tests: `golden/c` is made by the C driver and read here, `golden/rust`
+//! is made here and read by the driver. Both sides also compare what they would write.
+//!
+//! With `WIREUP_WRITE_GOLDEN` set, `golden/rust` is made anew; `shim/tests/run write` does it for C.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::host::{HostEvent, HostLink};
+use super::keys;
+use super::upcall::{Answer, Query, Upcall, UpcallKind};
+use super::value::{Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value};
+use super::wire::{HEADER_LEN, Reader, Writer};
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/shim/tests/golden")).join(name)
+}
+
+fn match_golden(name: &str, bytes: &[u8]) {
+    if std::env::var_os("WIREUP_WRITE_GOLDEN").is_some() {
+        std::fs::write(path(name), bytes).unwrap();
+    }
+    let expected = std::fs::read(path(name)).unwrap();
+    assert!(bytes == expected, "{name} differs from what we write");
+}
+
+fn proc(nspace: &str, rank: u32) -> Proc {
+    Proc {
+        nspace: nspace.into(),
+        rank: ProcRank(rank),
+    }
+}
+
+fn encoded(infos: &[Info]) -> Vec<u8> {
+    let mut out = Writer::frame();
+    Info::encode_list(infos, &mut out);
+    out.finish(1, false, 1).unwrap().split_off(HEADER_LEN)
+}
+
+/// The same list as `all_kinds` of the C tests.
+fn all_kinds() -> Vec<Info> {
+    let array = |items: Vec<Value>| Value::Array(Array::new(items).unwrap());
+    let member = proc("job-1", 3);
+    let mut infos: Vec<Info> = [
+        ("undef", Value::Undef),
+        ("bool", Value::Bool(true)),
+        ("byte", Value::Byte(0xfe)),
+        ("string", Value::String(Text::new(*b"caf\xc3\xa9 \xff"))),
+        ("size", Value::Size(0x1234_5678_9abc_def0)),
+        ("pid", Value::Pid(4711)),
+        ("int", Value::Int(-5)),
+        ("int8", Value::Int8(-8)),
+        ("int16", Value::Int16(-16_000)),
+        ("int32", Value::Int32(-32_000_000)),
+        ("int64", Value::Int64(i64::MIN)),
+        ("uint", Value::Uint(4_000_000_000)),
+        ("uint8", Value::Uint8(200)),
+        ("uint16", Value::Uint16(60_000)),
+        ("uint32", Value::Uint32(0xdead_beef)),
+        ("uint64", Value::Uint64(u64::MAX)),
+        ("float", Value::Float(1.5)),
+        ("double", Value::Double(-0.1)),
+        (
+            "timeval",
+            Value::Timeval {
+                seconds: -1,
+                microseconds: 999_999,
+            },
+        ),
+        ("time", Value::Time(1_700_000_000)),
+        ("status", Value::Status(Status::ERR_NOT_FOUND)),
+        ("proc", Value::Proc(member.clone())),
+        ("rank", Value::Rank(ProcRank::UNDEF)),
+        ("bytes", Value::Bytes(b"a\0b".to_vec())),
+        (
+            "envar",
+            Value::Envar {
+                name: "PATH".into(),
+                value: "/bin".into(),
+                separator: b':',
+            },
+        ),
+        ("range", Value::Range(DataRange::SESSION)),
+        ("persistence", Value::Persistence(3)),
+        ("scope", Value::Scope(3)),
+        ("state", Value::ProcState(5)),
+        (
+            "proc_info",
+            Value::ProcInfo(ProcInfo {
+                proc: member.clone(),
+                hostname: "alpha".into(),
+                executable: "".into(),
+                pid: 12,
+                exit_code: -1,
+                state: 50,
+            }),
+        ),
+        ("regex", Value::Regex(b"blob:\0x".to_vec())),
+        (
+            "infos",
+            Value::Infos(vec![
+                Info::new("inner", Value::Uint16(7)),
+                Info::new("flag", Value::Bool(false)),
+            ]),
+        ),
+        (
+            "numbers",
+            array([1, 2, 0xffff_fffe].map(Value::Uint32).to_vec()),
+        ),
+        (
+            "texts",
+            array(["one", ""].map(|text| Value::String(text.into())).to_vec()),
+        ),
+        (
+            "procs",
+            array(vec![
+                Value::Proc(member),
+                Value::Proc(proc("", ProcRank::WILDCARD.0)),
+            ]),
+        ),
+    ]
+    .into_iter()
+    .map(|(key, value)| Info::new(key, value))
+    .collect();
+    infos[1].required = true;
+    infos
+}
+
+#[test]
+fn upcalls_of_the_c_driver_are_read_and_written_alike() {
+    let me = || proc("job-1", 1);
+    let targets = || vec![proc("job-1", 0), proc("job-2", ProcRank::WILDCARD.0)];
+    let collect = || vec![Info::new(keys::COLLECT_DATA, Value::Bool(true))];
+    let upcalls = [
+        Upcall::ClientConnected {
+            proc: me(),
+            infos: all_kinds()[..1].to_vec(),
+        },
+        Upcall::ClientFinalized { proc: me() },
+        Upcall::RegisterEvents {
+            codes: vec![Status(-7), Status::EVENT_NODE_DOWN],
+            infos: all_kinds()[..2].to_vec(),
+        },
+        Upcall::DeregisterEvents { codes: Vec::new() },
+        Upcall::NotifyEvent {
+            code: Status(-3333),
+            source: me(),
+            range: DataRange::SESSION,
+            infos: all_kinds(),
+        },
+        Upcall::Abort {
+            proc: me(),
+            status: 7,
+            message: "told to".into(),
+            targets: targets(),
+        },
+        Upcall::Fence {
+            procs: targets(),
+            infos: collect(),
+            data: vec![1, 0, 2, 0, 3],
+        },
+        Upcall::DirectModex {
+            proc: proc("job-1", 0),
+            infos: collect(),
+        },
+        Upcall::Query {
+            proc: me(),
+            queries: vec![
+                Query {
+                    keys: vec![keys::QUERY_NUM_PSETS.into(), "other".into()],
+                    qualifiers: collect(),
+                },
+                Query {
+                    keys: Vec::new(),
+                    qualifiers: Vec::new(),
+                },
+            ],
+        },
+        Upcall::Log {
+            proc: me(),
+            data: vec![Info::new(keys::LOG_STDERR, Value::String("help\n".into()))],
+            directives: Vec::new(),
+        },
+    ];
+    let mut link = HostLink::new();
+    let mut last_id = 0;
+    for upcall in upcalls {
+        let kind = upcall.kind();
+        last_id += u64::from(kind.wants_answer());
+        let frame = std::fs::read(path(&format!("c/{}.bin", kind.name()))).unwrap();
+        let mut events = link.on_upcall_bytes(&frame).unwrap();
+        match events.pop() {
+            Some(HostEvent::Upcall { id, upcall: read }) => {
+                assert_eq!(id.is_some(), kind.wants_answer());
+                assert_eq!(read, upcall);
+            }
+            other => panic!("{other:?}"),
+        }
+        let id = if kind.wants_answer() { last_id } else { 0 };
+        assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
+    }
+    assert_eq!(link.outstanding_upcalls().count(), 5);
+}
+
+#[test]
+fn answers_and_infos_for_the_c_driver_are_as_stored() {
+    match_golden("rust/infos.bin", &encoded(&all_kinds()));
+    let special = [
+        Info::new("nodes", Value::NodeList("a,b".into())),
+        Info::new("ranks", Value::PpnList("0,1;2,3".into())),
+        Info::new("pointer", Value::Foreign(31)),
+        Info::new("last", Value::Bool(true)),
+    ];
+    match_golden("rust/special.bin", &encoded(&special));
+    let mut required = Info::new("pointer", Value::Foreign(31));
+    required.required = true;
+    match_golden("rust/foreign_required.bin", &encoded(&[required]));
+    let bad = Info::new("nodes", Value::NodeList("bad".into()));
+    match_golden("rust/bad_map.bin", &encoded(&[bad]));
+
+    let infos = vec![
+        Info::new("answer", Value::String("42".into())),
+        Info::new("more", Value::Infos(all_kinds())),
+    ];
+    for (kind, id, answer) in [
+        (UpcallKind::Abort, 1, Answer::Status(Status::SUCCESS)),
+        (UpcallKind::Fence, 2, Answer::Data(b"a\0b\0c".to_vec())),
+        (
+            UpcallKind::DirectModex,
+            3,
+            Answer::Status(Status::ERR_NOT_FOUND),
+        ),
+        (UpcallKind::Query, 4, Answer::Infos(Status::SUCCESS, infos)),
+        (UpcallKind::Log, 5, Answer::Status(Status::SUCCESS)),
+    ] {
+        let name = format!("rust/answer_{}.bin", kind.name());
+        match_golden(&name, &answer.encode(kind, id).unwrap());
+    }
+}
+
+#[test]
+fn infos_are_read_as_written() {
+    let bytes = std::fs::read(path("rust/infos.bin")).unwrap();
+    let mut from = Reader::new(&bytes);
+    assert_eq!(Info::decode_list(&mut from), Ok(all_kinds()));
+    assert_eq!(from.end(), Ok(()));
+}
+
+#[test]
+fn keys_and_numbers_are_those_of_the_pmix_headers() {
+    let listing = std::fs::read_to_string(path("c/keys.txt")).unwrap();
+    let mut headers = BTreeMap::new();
+    for line in listing.lines() {
+        let mut words = line.split(' ');
+        let mut word = || words.next().unwrap();
+        headers.insert((word(), word()), word());
+    }
+    for (name, key) in keys::ALL {
+        let listed = headers.get(&("key", *name));
+        assert_eq!(listed, Some(key), "{name}: is it in shim/tests/keys.c?");
+    }
+    let statuses = [
+        ("SUCCESS", Status::SUCCESS),
+        ("ERROR", Status::ERROR),
+        ("ERR_TIMEOUT", Status::ERR_TIMEOUT),
+        ("ERR_UNREACH", Status::ERR_UNREACH),
+        ("ERR_BAD_PARAM", Status::ERR_BAD_PARAM),
+        ("ERR_OUT_OF_RESOURCE", Status::ERR_OUT_OF_RESOURCE),
+        ("ERR_INIT", Status::ERR_INIT),
+        ("ERR_NOMEM", Status::ERR_NOMEM),
+        ("ERR_NOT_FOUND", Status::ERR_NOT_FOUND),
+        ("ERR_NOT_SUPPORTED", Status::ERR_NOT_SUPPORTED),
+        ("ERR_PARTIAL_SUCCESS", Status::ERR_PARTIAL_SUCCESS),
+        ("ERR_LOST_CONNECTION", Status::ERR_LOST_CONNECTION),
+        ("QUERY_PARTIAL_SUCCESS", Status::QUERY_PARTIAL_SUCCESS),
+        ("EVENT_JOB_END", Status::EVENT_JOB_END),
+        ("OPERATION_SUCCEEDED", Status::OPERATION_SUCCEEDED),
+        ("ERR_PROC_TERM_WO_SYNC", Status::ERR_PROC_TERM_WO_SYNC),
+        ("EVENT_NODE_DOWN", Status::EVENT_NODE_DOWN),
+        ("ERR_PROC_ABORTED_BY_SIG", Status::ERR_PROC_ABORTED_BY_SIG),
+    ];
+    for (name, status) in statuses {
+        assert_eq!(headers[&("status", name)], status.0.to_string(), "{name}");
+    }
+    let ranges = [
+        ("RM", DataRange::RM),
+        ("LOCAL", DataRange::LOCAL),
+        ("NAMESPACE", DataRange::NAMESPACE),
+        ("SESSION", DataRange::SESSION),
+        ("GLOBAL", DataRange::GLOBAL),
+        ("CUSTOM", DataRange::CUSTOM),
+        ("PROC_LOCAL", DataRange::PROC_LOCAL),
+    ];
+    for (name, range) in ranges {
+        assert_eq!(headers[&("range", name)], range.0.to_string(), "{name}");
+    }
+    let ranks = [
+        ("UNDEF", ProcRank::UNDEF),
+        ("WILDCARD", ProcRank::WILDCARD),
+        ("LOCAL_NODE", ProcRank::LOCAL_NODE),
+        ("LOCAL_PEERS", ProcRank::LOCAL_PEERS),
+    ];
+    for (name, rank) in ranks {
+        assert_eq!(headers[&("rank", name)], rank.0.to_string(), "{name}");
+    }
+}

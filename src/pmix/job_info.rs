@@ -1,0 +1,276 @@
+//! The description of a job in PMIx keys, as `PMIx_server_register_nspace` wants it.
+//!
+//! Rule: node, app and proc arrays are complete or absent; a partial array keeps libpmix from
+//! deriving the rest, and one without host name crashes it. We give complete arrays and both maps.
+//! Rule: every array starts with the key that identifies its node, app or proc.
+//! Rule: every node describes the whole job. Source: docs/shim.md#job-description.
+
+use std::fmt::Write as _;
+
+use super::keys;
+use super::value::{Info, ProcRank, Text, Value};
+use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
+use crate::job::rank_map::RankMap;
+
+/// One application context; its ranks follow those of the one before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct App {
+    /// Number of its ranks.
+    pub size: u32,
+    /// Program and arguments.
+    pub argv: Vec<Text>,
+    /// Working directory.
+    pub wdir: Text,
+}
+
+/// A job as one node's PMIx server shall know it.
+#[derive(Clone, Copy, Debug)]
+pub struct JobInfo<'a> {
+    /// The job.
+    pub nspace: &'a Nspace,
+    /// Where its ranks live.
+    pub ranks: &'a RankMap,
+    /// Name of every node of `ranks`, by number.
+    pub node_names: &'a [String],
+    /// The node that is told.
+    pub node: NodeId,
+    /// The application contexts; their sizes add up to the job's.
+    pub apps: &'a [App],
+    /// Slots of the allocation.
+    pub universe_size: u32,
+    /// Session directory, existing, owned by the job's user.
+    pub tmpdir: &'a Text,
+    /// The job's directory in it, existing, owned by the job's user; the agent removes both.
+    pub nsdir: &'a Text,
+    /// The user that the ranks run as.
+    pub uid: u32,
+    /// The group that the ranks run as.
+    pub gid: u32,
+}
+
+/// A job that must not be shown to libpmix.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum JobInfoError {
+    /// Not one name for every node.
+    #[error("{names} node names for {nodes} nodes")]
+    NodeNames {
+        /// Names given.
+        names: usize,
+        /// Nodes of the job.
+        nodes: u32,
+    },
+    /// libpmix would misread the list of nodes.
+    #[error(
+        "node name {0:?} is empty or has a character other than letters, digits, '-', '_' and '.'"
+    )]
+    NodeName(String),
+    /// Two nodes cannot be told apart.
+    #[error("node name {0:?} is given to two nodes")]
+    SameName(String),
+    /// The contexts do not add up to the job.
+    #[error("application contexts of {apps} ranks in a job of {size}")]
+    Apps {
+        /// Sum of the contexts' sizes.
+        apps: u64,
+        /// The job's size.
+        size: u32,
+    },
+    /// PMIx counts the ranks of a node in 16 bits.
+    #[error("{0} ranks on one node, PMIx allows 65535")]
+    LocalSize(u32),
+}
+
+impl JobInfo<'_> {
+    /// The infos for [`super::control::Control::RegisterJob`].
+    ///
+    /// # Errors
+    /// [`JobInfoError`] when the parts contradict each other or libpmix could not take them.
+    pub fn infos(&self) -> Result<Vec<Info>, JobInfoError> {
+        self.check()?;
+        let nodes: Vec<Node<'_>> = self.nodes();
+        let mut infos = self.job_level(&nodes);
+        infos.extend(
+            nodes
+                .iter()
+                .map(|node| Info::new(keys::NODE_INFO_ARRAY, Value::Infos(node.infos()))),
+        );
+        let mut first = 0;
+        for (appnum, app) in self.apps.iter().enumerate() {
+            infos.push(Info::new(
+                keys::APP_INFO_ARRAY,
+                Value::Infos(app_infos(appnum, app, Rank(first))),
+            ));
+            first += app.size;
+        }
+        infos.extend(self.procs(&nodes));
+        Ok(infos)
+    }
+
+    fn check(&self) -> Result<(), JobInfoError> {
+        if self.node_names.len() != self.ranks.nodes() as usize {
+            return Err(JobInfoError::NodeNames {
+                names: self.node_names.len(),
+                nodes: self.ranks.nodes(),
+            });
+        }
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        let bad = |name: &&String| name.is_empty() || !name.bytes().all(plain);
+        if let Some(name) = self.node_names.iter().find(bad) {
+            return Err(JobInfoError::NodeName(name.clone()));
+        }
+        let mut sorted: Vec<&String> = self.node_names.iter().collect();
+        sorted.sort();
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(JobInfoError::SameName(pair[0].clone()));
+        }
+        let apps = self.apps.iter().map(|app| u64::from(app.size)).sum();
+        if apps != u64::from(self.ranks.size()) {
+            return Err(JobInfoError::Apps {
+                apps,
+                size: self.ranks.size(),
+            });
+        }
+        let mut sizes = self
+            .ranks
+            .node_ids()
+            .map(|node| self.ranks.local_size(node));
+        match sizes.find(|size| *size > u32::from(u16::MAX)) {
+            Some(size) => Err(JobInfoError::LocalSize(size)),
+            None => Ok(()),
+        }
+    }
+
+    /// The nodes that host ranks; PMIx knows no others, and numbers these densely.
+    fn nodes(&self) -> Vec<Node<'_>> {
+        let hosting = |id: &NodeId| self.ranks.local_size(*id) > 0;
+        let ids = self.ranks.node_ids().filter(hosting);
+        ids.zip(0..)
+            .map(|(id, number)| Node {
+                id,
+                number,
+                name: self.node_names[id.index()].as_str(),
+                ranks: self.ranks.ranks_on(id).collect(),
+            })
+            .collect()
+    }
+
+    fn job_level(&self, nodes: &[Node<'_>]) -> Vec<Info> {
+        let size = self.ranks.size();
+        let names: Vec<&str> = nodes.iter().map(|node| node.name).collect();
+        let peers: Vec<String> = nodes.iter().map(Node::peers).collect();
+        let mut infos = vec![
+            Info::new(keys::JOB_SIZE, Value::Uint32(size)),
+            Info::new(keys::UNIV_SIZE, Value::Uint32(self.universe_size)),
+            Info::new(keys::MAX_PROCS, Value::Uint32(size)),
+            Info::new(keys::JOBID, Value::String(self.nspace.into())),
+            Info::new(keys::JOB_NUM_APPS, Value::Uint32(count(self.apps.len()))),
+            Info::new(keys::NUM_NODES, Value::Uint32(count(nodes.len()))),
+            Info::new(keys::NPROC_OFFSET, Value::Rank(ProcRank(0))),
+            Info::new(keys::NODE_MAP, Value::NodeList(names.join(",").into())),
+            Info::new(keys::PROC_MAP, Value::PpnList(peers.join(";").into())),
+            Info::new(keys::TMPDIR, Value::String(self.tmpdir.clone())),
+            Info::new(keys::NSDIR, Value::String(self.nsdir.clone())),
+            Info::new(keys::TDIR_RMCLEAN, Value::Bool(true)),
+            Info::new(keys::USERID, Value::Uint32(self.uid)),
+            Info::new(keys::GRPID, Value::Uint32(self.gid)),
+        ];
+        if let Some(own) = nodes.iter().find(|node| node.id == self.node) {
+            infos.extend(own.local_infos());
+        }
+        infos
+    }
+
+    fn procs<'a>(&'a self, nodes: &'a [Node<'a>]) -> impl Iterator<Item = Info> + 'a {
+        // By rank, to walk node lists in rank order: libpmix keeps the order it is given.
+        let mut places: Vec<(Rank, u16, &Node<'_>)> = nodes
+            .iter()
+            .flat_map(|node| {
+                (0..)
+                    .zip(&node.ranks)
+                    .map(move |(local, rank)| (*rank, local, node))
+            })
+            .collect();
+        places.sort_by_key(|(rank, ..)| *rank);
+        let sizes = self.apps.iter().map(|app| app.size);
+        let in_app = (0..)
+            .map(AppNum)
+            .zip(sizes)
+            .flat_map(|(app, size)| (0..size).map(move |app_rank| (app, app_rank)));
+        places
+            .into_iter()
+            .zip(in_app)
+            .map(|((rank, local, node), (app, app_rank))| {
+                let infos = vec![
+                    Info::new(keys::RANK, Value::Rank(rank.into())),
+                    Info::new(keys::HOSTNAME, Value::String(node.name.into())),
+                    Info::new(keys::NODEID, Value::Uint32(node.number)),
+                    Info::new(keys::LOCAL_RANK, Value::Uint16(local)),
+                    Info::new(keys::NODE_RANK, Value::Uint16(local)),
+                    Info::new(keys::APPNUM, Value::Uint32(app.0)),
+                    Info::new(keys::APP_RANK, Value::Rank(ProcRank(app_rank))),
+                    Info::new(keys::GLOBAL_RANK, Value::Rank(rank.into())),
+                    Info::new(keys::REINCARNATION, Value::Uint32(0)),
+                ];
+                Info::new(keys::PROC_INFO_ARRAY, Value::Infos(infos))
+            })
+    }
+}
+
+/// One node that hosts ranks.
+struct Node<'a> {
+    id: NodeId,
+    number: u32,
+    name: &'a str,
+    /// Ascending, at least one.
+    ranks: Vec<Rank>,
+}
+
+impl Node<'_> {
+    fn peers(&self) -> String {
+        let mut text = String::new();
+        for (position, rank) in self.ranks.iter().enumerate() {
+            let comma = if position > 0 { "," } else { "" };
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{comma}{rank}");
+        }
+        text
+    }
+
+    fn infos(&self) -> Vec<Info> {
+        let mut infos = vec![
+            Info::new(keys::HOSTNAME, Value::String(self.name.into())),
+            Info::new(keys::NODEID, Value::Uint32(self.number)),
+        ];
+        infos.extend(self.local_infos());
+        infos
+    }
+
+    fn local_infos(&self) -> [Info; 4] {
+        let leader = self.ranks.first().expect("a hosting node has a rank");
+        [
+            Info::new(keys::LOCAL_SIZE, Value::Uint32(count(self.ranks.len()))),
+            Info::new(keys::NODE_SIZE, Value::Uint32(count(self.ranks.len()))),
+            Info::new(keys::LOCALLDR, Value::Rank((*leader).into())),
+            Info::new(keys::LOCAL_PEERS, Value::String(self.peers().into())),
+        ]
+    }
+}
+
+fn app_infos(appnum: usize, app: &App, leader: Rank) -> Vec<Info> {
+    let argv: Vec<&[u8]> = app.argv.iter().map(Text::as_bytes).collect();
+    vec![
+        Info::new(keys::APPNUM, Value::Uint32(count(appnum))),
+        Info::new(keys::APP_SIZE, Value::Uint32(app.size)),
+        Info::new(keys::APPLDR, Value::Rank(leader.into())),
+        Info::new(keys::APP_ARGV, Value::String(Text::new(argv.join(&b' ')))),
+        Info::new(keys::WDIR, Value::String(app.wdir.clone())),
+    ]
+}
+
+/// Counts here are bounded by the job's size, a u32.
+fn count(len: usize) -> u32 {
+    u32::try_from(len).expect("bounded by the job's size")
+}
+
+#[cfg(test)]
+mod tests;

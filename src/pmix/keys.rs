@@ -1,0 +1,131 @@
+//! PMIx key strings. The C tests compare every one with the PMIx headers.
+
+macro_rules! keys {
+    ($($(#[$doc:meta])* $name:ident = $key:literal;)+) => {
+        $($(#[$doc])* pub const $name: &str = $key;)+
+
+        /// Every key of this module under its C name without `PMIX_`.
+        pub const ALL: &[(&str, &str)] = &[$((stringify!($name), $key)),+];
+    };
+}
+
+keys! {
+    /// u32: processes of the job.
+    JOB_SIZE = "pmix.job.size";
+    /// u32: slots of the allocation; MPI's universe size.
+    UNIV_SIZE = "pmix.univ.size";
+    /// u32: most processes the job may have.
+    MAX_PROCS = "pmix.max.size";
+    /// String: the job's name for tools.
+    JOBID = "pmix.jobid";
+    /// u32: application contexts.
+    JOB_NUM_APPS = "pmix.job.napps";
+    /// u32: nodes that host processes of the job.
+    NUM_NODES = "pmix.num.nodes";
+    /// Rank: first global rank of the job.
+    NPROC_OFFSET = "pmix.offset";
+    /// Regex: the nodes.
+    NODE_MAP = "pmix.nmap";
+    /// Regex: the ranks on each node.
+    PROC_MAP = "pmix.pmap";
+    /// String: ranks of the job on a node, comma separated.
+    LOCAL_PEERS = "pmix.lpeers";
+    /// u32: processes of the job on a node.
+    LOCAL_SIZE = "pmix.local.size";
+    /// u32: processes of all jobs on a node.
+    NODE_SIZE = "pmix.node.size";
+    /// Rank: lowest rank on a node.
+    LOCALLDR = "pmix.lldr";
+    /// String: a node's name.
+    HOSTNAME = "pmix.hname";
+    /// u32: a node's number.
+    NODEID = "pmix.nodeid";
+    /// Rank of a process.
+    RANK = "pmix.rank";
+    /// u16: position among the job's processes on the node.
+    LOCAL_RANK = "pmix.lrank";
+    /// u16: position among all jobs' processes on the node.
+    NODE_RANK = "pmix.nrank";
+    /// u32: application context of a process.
+    APPNUM = "pmix.appnum";
+    /// Rank: position within the application context.
+    APP_RANK = "pmix.apprank";
+    /// Rank: position over all jobs of the session.
+    GLOBAL_RANK = "pmix.grank";
+    /// u32: restarts of the process.
+    REINCARNATION = "pmix.reinc";
+    /// String: session directory on top.
+    TMPDIR = "pmix.tmpdir";
+    /// String: the job's directory below it.
+    NSDIR = "pmix.nsdir";
+    /// String: a process's directory below that.
+    PROCDIR = "pmix.pdir";
+    /// Bool: the host removes the directories.
+    TDIR_RMCLEAN = "pmix.tdir.rmclean";
+    /// u32: user id of the job.
+    USERID = "pmix.euid";
+    /// u32: group id of the job.
+    GRPID = "pmix.egid";
+    /// String: argument vector of an application context, blank separated.
+    APP_ARGV = "pmix.app.argv";
+    /// String: working directory.
+    WDIR = "pmix.wdir";
+    /// u32: processes of an application context.
+    APP_SIZE = "pmix.app.size";
+    /// Rank: lowest rank of an application context.
+    APPLDR = "pmix.aldr";
+    /// Infos: one node.
+    NODE_INFO_ARRAY = "pmix.node.arr";
+    /// Infos: one application context.
+    APP_INFO_ARRAY = "pmix.app.arr";
+    /// Infos: one process.
+    PROC_INFO_ARRAY = "pmix.pdata";
+    /// String: the server's own nspace.
+    SERVER_NSPACE = "pmix.srv.nspace";
+    /// Rank: the server's own rank.
+    SERVER_RANK = "pmix.srv.rank";
+    /// String: where the server puts its files.
+    SERVER_TMPDIR = "pmix.srvr.tmpdir";
+    /// String: where a system server puts its files.
+    SYSTEM_TMPDIR = "pmix.sys.tmpdir";
+    /// Bool: accept tools.
+    SERVER_TOOL_SUPPORT = "pmix.srvr.tool";
+    /// Bool: be the node's system server.
+    SERVER_SYSTEM_SUPPORT = "pmix.srvr.sys";
+    /// Bool: be the session's server.
+    SERVER_SESSION_SUPPORT = "pmix.srvr.sess";
+    /// Bool: let the library print forwarded output.
+    IOF_LOCAL_OUTPUT = "pmix.iof.local";
+    /// Bool: make rendezvous files readable for others; known since 5.0.
+    SERVER_ALLOW_FOREIGN_TOOLS = "pmix.srvr.ftools";
+    /// Bool: a fence exchanges data.
+    COLLECT_DATA = "pmix.collect";
+    /// Status of the local part of a collective.
+    LOCAL_COLLECTIVE_STATUS = "pmix.loc.col.st";
+    /// String: the key that a direct modex waits for.
+    REQUIRED_KEY = "pmix.req.key";
+    /// Int or u32: seconds, 0 for no limit.
+    TIMEOUT = "pmix.timeout";
+    /// String: text for stderr.
+    LOG_STDERR = "pmix.log.stderr";
+    /// String: text for stdout.
+    LOG_STDOUT = "pmix.log.stdout";
+    /// Bytes: text for the user.
+    LOG_MSG = "pmix.log.msg";
+    /// Bool: log with the first channel that works.
+    LOG_ONCE = "pmix.log.once";
+    /// Size: number of process sets.
+    QUERY_NUM_PSETS = "pmix.qry.psetnum";
+    /// String: the nspaces that run, comma separated.
+    QUERY_NAMESPACES = "pmix.qry.ns";
+    /// Proc that an event is about.
+    EVENT_AFFECTED_PROC = "pmix.evproc";
+    /// Bool: not for default handlers.
+    EVENT_NON_DEFAULT = "pmix.evnondef";
+    /// Procs that shall get an event.
+    EVENT_CUSTOM_RANGE = "pmix.evrange";
+    /// Status with which a job ended.
+    JOB_TERM_STATUS = "pmix.job.term.status";
+    /// Int: exit code of a process.
+    EXIT_CODE = "pmix.exit.code";
+}

@@ -1,0 +1,395 @@
+//! What libpmix asks of its host, typed, and the agent's answers.
+//!
+//! Does not match answers with upcalls (see [`super::host`]). Payload layouts: docs/shim.md.
+
+use wireup_shim::wire as c;
+
+use super::value::{DataRange, Info, Proc, Status, Text};
+use super::wire::{Frame, Reader, WireError, Writer};
+
+/// Names the upcalls; those for which [`wants_answer`](Self::wants_answer) holds are requests.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum UpcallKind {
+    /// See [`Upcall::ClientConnected`].
+    ClientConnected,
+    /// See [`Upcall::ClientFinalized`].
+    ClientFinalized,
+    /// See [`Upcall::RegisterEvents`].
+    RegisterEvents,
+    /// See [`Upcall::DeregisterEvents`].
+    DeregisterEvents,
+    /// See [`Upcall::NotifyEvent`].
+    NotifyEvent,
+    /// See [`Upcall::Abort`].
+    Abort,
+    /// See [`Upcall::Fence`].
+    Fence,
+    /// See [`Upcall::DirectModex`].
+    DirectModex,
+    /// See [`Upcall::Query`].
+    Query,
+    /// See [`Upcall::Log`].
+    Log,
+}
+
+impl UpcallKind {
+    /// Every kind.
+    pub const ALL: [Self; 10] = [
+        Self::ClientConnected,
+        Self::ClientFinalized,
+        Self::RegisterEvents,
+        Self::DeregisterEvents,
+        Self::NotifyEvent,
+        Self::Abort,
+        Self::Fence,
+        Self::DirectModex,
+        Self::Query,
+        Self::Log,
+    ];
+
+    /// The operation's name as PMIx has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ClientConnected => "client_connected",
+            Self::ClientFinalized => "client_finalized",
+            Self::RegisterEvents => "register_events",
+            Self::DeregisterEvents => "deregister_events",
+            Self::NotifyEvent => "notify_event",
+            Self::Abort => "abort",
+            Self::Fence => "fence",
+            Self::DirectModex => "direct_modex",
+            Self::Query => "query",
+            Self::Log => "log",
+        }
+    }
+
+    /// Whether the host waits for an answer.
+    pub fn wants_answer(self) -> bool {
+        matches!(
+            self,
+            Self::Abort | Self::Fence | Self::DirectModex | Self::Query | Self::Log
+        )
+    }
+
+    /// The operation code.
+    pub fn op(self) -> u16 {
+        let op = match self {
+            Self::ClientConnected => c::WIREUP_OP_CLIENT_CONNECTED,
+            Self::ClientFinalized => c::WIREUP_OP_CLIENT_FINALIZED,
+            Self::RegisterEvents => c::WIREUP_OP_REGISTER_EVENTS,
+            Self::DeregisterEvents => c::WIREUP_OP_DEREGISTER_EVENTS,
+            Self::NotifyEvent => c::WIREUP_OP_NOTIFY_EVENT,
+            Self::Abort => c::WIREUP_OP_ABORT,
+            Self::Fence => c::WIREUP_OP_FENCE,
+            Self::DirectModex => c::WIREUP_OP_DIRECT_MODEX,
+            Self::Query => c::WIREUP_OP_QUERY,
+            Self::Log => c::WIREUP_OP_LOG,
+        };
+        op as u16
+    }
+
+    /// The kind of an operation code.
+    pub fn of_op(op: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.op() == op)
+    }
+}
+
+/// One query of a client: keys, and what narrows them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Query {
+    /// What is asked.
+    pub keys: Vec<Text>,
+    /// Restrictions.
+    pub qualifiers: Vec<Info>,
+}
+
+/// One upcall.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Upcall {
+    /// A process completed `PMIx_Init`. Notice: libpmix was already told that it may go on.
+    ClientConnected {
+        /// Who.
+        proc: Proc,
+        /// User and group id, from libpmix 5 on.
+        infos: Vec<Info>,
+    },
+    /// A process called `PMIx_Finalize`; a later exit is no abort. Notice.
+    ClientFinalized {
+        /// Who.
+        proc: Proc,
+    },
+    /// Local processes want to hear of these events. Notice.
+    RegisterEvents {
+        /// Empty for all events.
+        codes: Vec<Status>,
+        /// Directives.
+        infos: Vec<Info>,
+    },
+    /// The last interest in these events ended. Notice.
+    DeregisterEvents {
+        /// Empty for all events.
+        codes: Vec<Status>,
+    },
+    /// A local process, or libpmix itself, raised an event. Notice.
+    NotifyEvent {
+        /// The event.
+        code: Status,
+        /// Who raised it; the nspace may be empty.
+        source: Proc,
+        /// Who shall hear of it.
+        range: DataRange,
+        /// Details.
+        infos: Vec<Info>,
+    },
+    /// A process called `PMIx_Abort`.
+    Abort {
+        /// Who.
+        proc: Proc,
+        /// Status given by the program; MPI's abort code.
+        status: i32,
+        /// Text given by the program.
+        message: Text,
+        /// Whom to end; empty for the whole nspace of `proc`.
+        targets: Vec<Proc>,
+    },
+    /// All local participants of a collective that spans nodes have arrived.
+    Fence {
+        /// The participants: this list is the collective's name.
+        procs: Vec<Proc>,
+        /// `COLLECT_DATA`, `LOCAL_COLLECTIVE_STATUS`, `TIMEOUT`.
+        infos: Vec<Info>,
+        /// This node's contribution.
+        data: Vec<u8>,
+    },
+    /// The data of a process on another node is wanted.
+    DirectModex {
+        /// Whose.
+        proc: Proc,
+        /// `REQUIRED_KEY`, `TIMEOUT`.
+        infos: Vec<Info>,
+    },
+    /// A question that libpmix cannot answer itself.
+    Query {
+        /// The server's own name, not the client's: PMIx does not tell.
+        proc: Proc,
+        /// The questions.
+        queries: Vec<Query>,
+    },
+    /// Text for the user.
+    Log {
+        /// Who.
+        proc: Proc,
+        /// What goes where: `LOG_STDERR`, `LOG_STDOUT`, `LOG_MSG`.
+        data: Vec<Info>,
+        /// How.
+        directives: Vec<Info>,
+    },
+}
+
+impl Upcall {
+    /// Which upcall it is.
+    pub fn kind(&self) -> UpcallKind {
+        match self {
+            Self::ClientConnected { .. } => UpcallKind::ClientConnected,
+            Self::ClientFinalized { .. } => UpcallKind::ClientFinalized,
+            Self::RegisterEvents { .. } => UpcallKind::RegisterEvents,
+            Self::DeregisterEvents { .. } => UpcallKind::DeregisterEvents,
+            Self::NotifyEvent { .. } => UpcallKind::NotifyEvent,
+            Self::Abort { .. } => UpcallKind::Abort,
+            Self::Fence { .. } => UpcallKind::Fence,
+            Self::DirectModex { .. } => UpcallKind::DirectModex,
+            Self::Query { .. } => UpcallKind::Query,
+            Self::Log { .. } => UpcallKind::Log,
+        }
+    }
+
+    /// Reads the payload of a frame of this kind.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn decode(kind: UpcallKind, payload: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(payload);
+        let upcall = match kind {
+            UpcallKind::ClientConnected => Self::ClientConnected {
+                proc: Proc::decode(&mut from)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::ClientFinalized => Self::ClientFinalized {
+                proc: Proc::decode(&mut from)?,
+            },
+            UpcallKind::RegisterEvents => Self::RegisterEvents {
+                codes: from.list(|from| from.i32().map(Status))?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::DeregisterEvents => Self::DeregisterEvents {
+                codes: from.list(|from| from.i32().map(Status))?,
+            },
+            UpcallKind::NotifyEvent => Self::NotifyEvent {
+                code: Status(from.i32()?),
+                source: Proc::decode(&mut from)?,
+                range: DataRange(from.u8()?),
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Abort => Self::Abort {
+                proc: Proc::decode(&mut from)?,
+                status: from.i32()?,
+                message: Text::decode(&mut from)?,
+                targets: from.list(Proc::decode)?,
+            },
+            UpcallKind::Fence => Self::Fence {
+                procs: from.list(Proc::decode)?,
+                infos: Info::decode_list(&mut from)?,
+                data: from.bytes()?.to_vec(),
+            },
+            UpcallKind::DirectModex => Self::DirectModex {
+                proc: Proc::decode(&mut from)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Query => Self::Query {
+                proc: Proc::decode(&mut from)?,
+                queries: from.list(|from| {
+                    Ok(Query {
+                        keys: from.list(Text::decode)?,
+                        qualifiers: Info::decode_list(from)?,
+                    })
+                })?,
+            },
+            UpcallKind::Log => Self::Log {
+                proc: Proc::decode(&mut from)?,
+                data: Info::decode_list(&mut from)?,
+                directives: Info::decode_list(&mut from)?,
+            },
+        };
+        from.end()?;
+        Ok(upcall)
+    }
+
+    /// The frame that the shim sends; `id` is 0 for a notice. For peers of the agent in tests and
+    /// tools, as the shim itself is C.
+    ///
+    /// # Errors
+    /// [`WireError::TooLarge`].
+    pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
+        let mut out = Writer::frame();
+        match self {
+            Self::ClientConnected { proc, infos } | Self::DirectModex { proc, infos } => {
+                proc.encode(&mut out);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::ClientFinalized { proc } => proc.encode(&mut out),
+            Self::RegisterEvents { codes, infos } => {
+                encode_codes(codes, &mut out);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::DeregisterEvents { codes } => encode_codes(codes, &mut out),
+            Self::NotifyEvent {
+                code,
+                source,
+                range,
+                infos,
+            } => {
+                out.i32(code.0);
+                source.encode(&mut out);
+                out.u8(range.0);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::Abort {
+                proc,
+                status,
+                message,
+                targets,
+            } => {
+                proc.encode(&mut out);
+                out.i32(*status);
+                message.encode(&mut out);
+                encode_procs(targets, &mut out);
+            }
+            Self::Fence { procs, infos, data } => {
+                encode_procs(procs, &mut out);
+                Info::encode_list(infos, &mut out);
+                out.bytes(data);
+            }
+            Self::Query { proc, queries } => {
+                proc.encode(&mut out);
+                out.count(queries.len());
+                for query in queries {
+                    out.count(query.keys.len());
+                    query.keys.iter().for_each(|key| key.encode(&mut out));
+                    Info::encode_list(&query.qualifiers, &mut out);
+                }
+            }
+            Self::Log {
+                proc,
+                data,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                Info::encode_list(data, &mut out);
+                Info::encode_list(directives, &mut out);
+            }
+        }
+        out.finish(self.kind().op(), false, id)
+    }
+}
+
+fn encode_codes(codes: &[Status], out: &mut Writer) {
+    out.count(codes.len());
+    codes.iter().for_each(|code| out.i32(code.0));
+}
+
+fn encode_procs(procs: &[Proc], out: &mut Writer) {
+    out.count(procs.len());
+    procs.iter().for_each(|proc| proc.encode(out));
+}
+
+/// The agent's answer to an upcall.
+///
+/// `abort` and `log` take a [`Status`](Self::Status), `fence` and `direct_modex` take
+/// [`Data`](Self::Data), `query` takes [`Infos`](Self::Infos); a status answers every kind, and is
+/// how each of them fails.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Answer {
+    /// Done, or refused.
+    Status(Status),
+    /// Success, with the collected data.
+    Data(Vec<u8>),
+    /// What is known; the status says whether it is all.
+    Infos(Status, Vec<Info>),
+}
+
+impl Answer {
+    /// The reply frame's bytes.
+    ///
+    /// # Errors
+    /// [`WireError::TooLarge`].
+    pub fn encode(&self, kind: UpcallKind, id: u64) -> Result<Vec<u8>, WireError> {
+        let (status, data, infos): (Status, &[u8], &[Info]) = match self {
+            Self::Status(status) => (*status, &[], &[]),
+            Self::Data(data) => (Status::SUCCESS, data, &[]),
+            Self::Infos(status, infos) => (*status, &[], infos),
+        };
+        let mut out = Writer::frame();
+        out.i32(status.0);
+        out.bytes(data);
+        Info::encode_list(infos, &mut out);
+        out.finish(kind.op(), true, id)
+    }
+
+    /// Reads a reply as the shim does: status, data, infos.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn decode(frame: &Frame) -> Result<(Status, Vec<u8>, Vec<Info>), WireError> {
+        let mut from = Reader::new(&frame.payload);
+        let parts = (
+            Status(from.i32()?),
+            from.bytes()?.to_vec(),
+            Info::decode_list(&mut from)?,
+        );
+        from.end()?;
+        Ok(parts)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,384 @@
+//! PMIx data as the agent sees it, and its encoding: texts, ranks, statuses, values, infos.
+//!
+//! Only the shim knows how libpmix lays these out in memory; here they are plain values.
+
+use std::fmt;
+
+use wireup_shim::wire as c;
+
+use super::wire::{Reader, WireError, Writer};
+use crate::job::ids::{Nspace, Rank};
+
+/// A C string: any bytes but NUL. PMIx promises no encoding.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Text(Vec<u8>);
+
+impl Text {
+    /// Takes the bytes up to the first NUL, as C would read them.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        let mut bytes = bytes.into();
+        if let Some(end) = memchr::memchr(0, &bytes) {
+            bytes.truncate(end);
+        }
+        Self(bytes)
+    }
+
+    /// The bytes, without terminator.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The bytes, without terminator.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// Appends length and bytes.
+    pub fn encode(&self, out: &mut Writer) {
+        out.bytes(&self.0);
+    }
+
+    /// Takes length and bytes.
+    ///
+    /// # Errors
+    /// [`WireError`] when short or holding a NUL.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let bytes = from.bytes()?;
+        match memchr::memchr(0, bytes) {
+            Some(_) => Err(WireError::Bad("text: it holds a NUL")),
+            None => Ok(Self(bytes.to_vec())),
+        }
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<&Nspace> for Text {
+    fn from(nspace: &Nspace) -> Self {
+        Self::new(nspace.as_str())
+    }
+}
+
+impl PartialEq<str> for Text {
+    fn eq(&self, other: &str) -> bool {
+        self.0 == other.as_bytes()
+    }
+}
+
+impl PartialEq<&str> for Text {
+    fn eq(&self, other: &&str) -> bool {
+        self.0 == other.as_bytes()
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// A PMIx status. Negative values are errors or event codes; compare numbers, never names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Status(pub i32);
+
+/// Statuses are fixed by the PMIx standard; the C tests compare them with the headers.
+#[allow(missing_docs, reason = "the PMIx standard's names")]
+impl Status {
+    pub const SUCCESS: Self = Self(0);
+    pub const ERROR: Self = Self(-1);
+    pub const ERR_TIMEOUT: Self = Self(-24);
+    pub const ERR_UNREACH: Self = Self(-25);
+    pub const ERR_BAD_PARAM: Self = Self(-27);
+    pub const ERR_OUT_OF_RESOURCE: Self = Self(-29);
+    pub const ERR_INIT: Self = Self(-31);
+    pub const ERR_NOMEM: Self = Self(-32);
+    pub const ERR_NOT_FOUND: Self = Self(-46);
+    pub const ERR_NOT_SUPPORTED: Self = Self(-47);
+    pub const ERR_PARTIAL_SUCCESS: Self = Self(-52);
+    pub const ERR_LOST_CONNECTION: Self = Self(-61);
+    pub const QUERY_PARTIAL_SUCCESS: Self = Self(-104);
+    pub const EVENT_JOB_END: Self = Self(-145);
+    pub const OPERATION_SUCCEEDED: Self = Self(-157);
+    pub const ERR_PROC_TERM_WO_SYNC: Self = Self(-200);
+    pub const EVENT_NODE_DOWN: Self = Self(-231);
+    pub const ERR_PROC_ABORTED_BY_SIG: Self = Self(-402);
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PMIx status {}", self.0)
+    }
+}
+
+/// A rank as PMIx writes it: a process, or one of the special values of [`ProcRank`]'s constants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ProcRank(pub u32);
+
+impl ProcRank {
+    /// No rank given.
+    pub const UNDEF: Self = Self(u32::MAX);
+    /// All ranks of the nspace.
+    pub const WILDCARD: Self = Self(u32::MAX - 1);
+    /// All ranks on the local node.
+    pub const LOCAL_NODE: Self = Self(u32::MAX - 2);
+    /// All ranks of the nspace on the local node.
+    pub const LOCAL_PEERS: Self = Self(u32::MAX - 4);
+    /// First value that is no process.
+    const FIRST_SPECIAL: u32 = u32::MAX - 50;
+
+    /// The process, or `None` for a special value.
+    pub fn rank(self) -> Option<Rank> {
+        (self.0 < Self::FIRST_SPECIAL).then_some(Rank(self.0))
+    }
+}
+
+impl From<Rank> for ProcRank {
+    fn from(rank: Rank) -> Self {
+        Self(rank.0)
+    }
+}
+
+/// A PMIx process name. The nspace may be empty ("any") or one that is not ours.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Proc {
+    /// At most 255 bytes.
+    pub nspace: Text,
+    /// A process or a special value.
+    pub rank: ProcRank,
+}
+
+impl Proc {
+    /// Names a process, or with a special rank a set of them.
+    pub fn new(nspace: &Nspace, rank: impl Into<ProcRank>) -> Self {
+        Self {
+            nspace: nspace.into(),
+            rank: rank.into(),
+        }
+    }
+
+    /// Appends nspace and rank.
+    pub fn encode(&self, out: &mut Writer) {
+        self.nspace.encode(out);
+        out.u32(self.rank.0);
+    }
+
+    /// Takes nspace and rank.
+    ///
+    /// # Errors
+    /// [`WireError`] when short or the nspace is over its limit.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let nspace = Text::decode(from)?;
+        if nspace.as_bytes().len() > c::WIREUP_MAX_NSPACE as usize {
+            return Err(WireError::Bad("nspace: too long"));
+        }
+        Ok(Self {
+            nspace,
+            rank: ProcRank(from.u32()?),
+        })
+    }
+}
+
+/// Who may see an event or a published value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DataRange(pub u8);
+
+/// Numbers of the PMIx standard.
+#[allow(missing_docs, reason = "the PMIx standard's names")]
+impl DataRange {
+    pub const RM: Self = Self(1);
+    pub const LOCAL: Self = Self(2);
+    pub const NAMESPACE: Self = Self(3);
+    pub const SESSION: Self = Self(4);
+    pub const GLOBAL: Self = Self(5);
+    pub const CUSTOM: Self = Self(6);
+    pub const PROC_LOCAL: Self = Self(7);
+}
+
+/// What PMIx tells about one process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcInfo {
+    /// Its name.
+    pub proc: Proc,
+    /// Empty if unknown.
+    pub hostname: Text,
+    /// Empty if unknown.
+    pub executable: Text,
+    /// Process id on its node.
+    pub pid: u32,
+    /// Exit code, once it has one.
+    pub exit_code: i32,
+    /// PMIx process state.
+    pub state: u8,
+}
+
+/// One typed value.
+#[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs, reason = "the PMIx standard's types, one each")]
+pub enum Value {
+    Undef,
+    Bool(bool),
+    Byte(u8),
+    String(Text),
+    Size(u64),
+    Pid(u32),
+    Int(i32),
+    Int8(i8),
+    Int16(i16),
+    Int32(i32),
+    Int64(i64),
+    Uint(u32),
+    Uint8(u8),
+    Uint16(u16),
+    Uint32(u32),
+    Uint64(u64),
+    Float(f32),
+    Double(f64),
+    Timeval {
+        seconds: i64,
+        microseconds: i64,
+    },
+    Time(i64),
+    Status(Status),
+    Proc(Proc),
+    Rank(ProcRank),
+    Bytes(Vec<u8>),
+    Envar {
+        name: Text,
+        value: Text,
+        separator: u8,
+    },
+    Range(DataRange),
+    Persistence(u8),
+    Scope(u8),
+    ProcState(u8),
+    ProcInfo(ProcInfo),
+    /// A `PMIX_REGEX`.
+    Regex(Vec<u8>),
+    /// Comma separated node names, which the host turns into a `PMIX_REGEX`.
+    NodeList(Text),
+    /// Ranks per node as `0,1;2,3`, which the host turns into a `PMIX_REGEX`.
+    PpnList(Text),
+    /// An array of infos: PMIx's record.
+    Infos(Vec<Info>),
+    /// An array of anything else.
+    Array(Array),
+    /// A value of a PMIx type that the protocol does not carry, by its number. The host leaves such
+    /// an info out, or refuses the list if it is required.
+    Foreign(u16),
+}
+
+/// A homogeneous array of values that are neither infos nor arrays.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Array {
+    tag: u8,
+    items: Vec<Value>,
+}
+
+impl Array {
+    /// Makes an array of a simple type; `None` if an element is of another type than the first, is
+    /// not a simple value, or if there is none.
+    pub fn new(items: Vec<Value>) -> Option<Self> {
+        let tag = items.first()?.tag();
+        (codec::is_element(tag) && items.iter().all(|item| item.tag() == tag))
+            .then_some(Self { tag, items })
+    }
+
+    /// The elements.
+    pub fn items(&self) -> &[Value] {
+        &self.items
+    }
+}
+
+/// A key with a value: PMIx's universal attribute.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Info {
+    /// At most 511 bytes.
+    pub key: Text,
+    /// The receiver must honour it or refuse.
+    pub required: bool,
+    /// The value.
+    pub value: Value,
+}
+
+impl Info {
+    /// An optional info.
+    pub fn new(key: &str, value: Value) -> Self {
+        Self {
+            key: key.into(),
+            required: false,
+            value,
+        }
+    }
+
+    /// Appends a counted list.
+    pub fn encode_list(list: &[Self], out: &mut Writer) {
+        out.count(list.len());
+        for info in list {
+            info.encode(out);
+        }
+    }
+
+    /// Takes a counted list.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn decode_list(from: &mut Reader<'_>) -> Result<Vec<Self>, WireError> {
+        from.list(|from| Self::decode(from, 0))
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        self.key.encode(out);
+        out.u32(if self.required {
+            c::WIREUP_INFO_REQUIRED
+        } else {
+            0
+        });
+        self.value.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>, depth: u32) -> Result<Self, WireError> {
+        let key = Text::decode(from)?;
+        if key.as_bytes().len() > c::WIREUP_MAX_KEY as usize {
+            return Err(WireError::Bad("key: too long"));
+        }
+        let flags = from.u32()?;
+        if flags & !c::WIREUP_INFO_REQUIRED != 0 {
+            return Err(WireError::Bad("info flags"));
+        }
+        let value = Value::decode(from, depth)?;
+        Ok(Self {
+            key,
+            required: flags != 0,
+            value,
+        })
+    }
+}
+
+/// The first value under a key.
+pub fn find<'a>(infos: &'a [Info], key: &str) -> Option<&'a Value> {
+    infos
+        .iter()
+        .find(|info| info.key == key)
+        .map(|info| &info.value)
+}
+
+mod codec;
+
+#[cfg(test)]
+mod tests;

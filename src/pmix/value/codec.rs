@@ -1,0 +1,248 @@
+//! Encoding of one [`Value`]: a tag byte, then the body that the tag names.
+
+use wireup_shim::wire as c;
+
+use super::{Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value};
+use crate::pmix::wire::{MAX_DEPTH, Reader, WireError, Writer};
+
+macro_rules! tags {
+    ($($name:ident = $c:ident,)+) => {
+        mod tag {
+            use super::c;
+            $(pub(super) const $name: u8 = c::$c as u8;)+
+        }
+    };
+}
+
+tags! {
+    UNDEF = WIREUP_TAG_UNDEF,
+    BOOL = WIREUP_TAG_BOOL,
+    BYTE = WIREUP_TAG_BYTE,
+    STRING = WIREUP_TAG_STRING,
+    SIZE = WIREUP_TAG_SIZE,
+    PID = WIREUP_TAG_PID,
+    INT = WIREUP_TAG_INT,
+    INT8 = WIREUP_TAG_INT8,
+    INT16 = WIREUP_TAG_INT16,
+    INT32 = WIREUP_TAG_INT32,
+    INT64 = WIREUP_TAG_INT64,
+    UINT = WIREUP_TAG_UINT,
+    UINT8 = WIREUP_TAG_UINT8,
+    UINT16 = WIREUP_TAG_UINT16,
+    UINT32 = WIREUP_TAG_UINT32,
+    UINT64 = WIREUP_TAG_UINT64,
+    FLOAT = WIREUP_TAG_FLOAT,
+    DOUBLE = WIREUP_TAG_DOUBLE,
+    TIMEVAL = WIREUP_TAG_TIMEVAL,
+    TIME = WIREUP_TAG_TIME,
+    STATUS = WIREUP_TAG_STATUS,
+    PROC = WIREUP_TAG_PROC,
+    RANK = WIREUP_TAG_RANK,
+    BYTES = WIREUP_TAG_BYTES,
+    ENVAR = WIREUP_TAG_ENVAR,
+    RANGE = WIREUP_TAG_RANGE,
+    PERSISTENCE = WIREUP_TAG_PERSISTENCE,
+    SCOPE = WIREUP_TAG_SCOPE,
+    PROC_STATE = WIREUP_TAG_PROC_STATE,
+    PROC_INFO = WIREUP_TAG_PROC_INFO,
+    REGEX = WIREUP_TAG_REGEX,
+    ARRAY = WIREUP_TAG_ARRAY,
+    INFO = WIREUP_TAG_INFO,
+    NODE_LIST = WIREUP_TAG_NODE_LIST,
+    PPN_LIST = WIREUP_TAG_PPN_LIST,
+    FOREIGN = WIREUP_TAG_FOREIGN,
+}
+
+/// Whether values with this tag may be elements of an [`Array`].
+pub(super) fn is_element(tag: u8) -> bool {
+    (tag::BOOL..=tag::PROC_INFO).contains(&tag)
+}
+
+impl Value {
+    /// Appends tag and body.
+    pub fn encode(&self, out: &mut Writer) {
+        out.u8(self.tag());
+        self.encode_body(out);
+    }
+
+    /// Takes tag and body; `depth` counts the arrays around it.
+    pub(super) fn decode(from: &mut Reader<'_>, depth: u32) -> Result<Self, WireError> {
+        let tag = from.u8()?;
+        Self::decode_body(tag, from, depth)
+    }
+
+    pub(super) fn tag(&self) -> u8 {
+        match self {
+            Self::Undef => tag::UNDEF,
+            Self::Bool(_) => tag::BOOL,
+            Self::Byte(_) => tag::BYTE,
+            Self::String(_) => tag::STRING,
+            Self::Size(_) => tag::SIZE,
+            Self::Pid(_) => tag::PID,
+            Self::Int(_) => tag::INT,
+            Self::Int8(_) => tag::INT8,
+            Self::Int16(_) => tag::INT16,
+            Self::Int32(_) => tag::INT32,
+            Self::Int64(_) => tag::INT64,
+            Self::Uint(_) => tag::UINT,
+            Self::Uint8(_) => tag::UINT8,
+            Self::Uint16(_) => tag::UINT16,
+            Self::Uint32(_) => tag::UINT32,
+            Self::Uint64(_) => tag::UINT64,
+            Self::Float(_) => tag::FLOAT,
+            Self::Double(_) => tag::DOUBLE,
+            Self::Timeval { .. } => tag::TIMEVAL,
+            Self::Time(_) => tag::TIME,
+            Self::Status(_) => tag::STATUS,
+            Self::Proc(_) => tag::PROC,
+            Self::Rank(_) => tag::RANK,
+            Self::Bytes(_) => tag::BYTES,
+            Self::Envar { .. } => tag::ENVAR,
+            Self::Range(_) => tag::RANGE,
+            Self::Persistence(_) => tag::PERSISTENCE,
+            Self::Scope(_) => tag::SCOPE,
+            Self::ProcState(_) => tag::PROC_STATE,
+            Self::ProcInfo(_) => tag::PROC_INFO,
+            Self::Regex(_) => tag::REGEX,
+            Self::NodeList(_) => tag::NODE_LIST,
+            Self::PpnList(_) => tag::PPN_LIST,
+            Self::Infos(_) | Self::Array(_) => tag::ARRAY,
+            Self::Foreign(_) => tag::FOREIGN,
+        }
+    }
+
+    fn encode_body(&self, out: &mut Writer) {
+        match self {
+            Self::Undef => {}
+            Self::Bool(value) => out.u8(u8::from(*value)),
+            Self::Byte(value)
+            | Self::Uint8(value)
+            | Self::Range(DataRange(value))
+            | Self::Persistence(value)
+            | Self::Scope(value)
+            | Self::ProcState(value) => out.u8(*value),
+            Self::Int8(value) => out.i8(*value),
+            Self::Int16(value) => out.i16(*value),
+            Self::Uint16(value) | Self::Foreign(value) => out.u16(*value),
+            Self::Int(value) | Self::Int32(value) | Self::Status(Status(value)) => out.i32(*value),
+            Self::Pid(value)
+            | Self::Uint(value)
+            | Self::Uint32(value)
+            | Self::Rank(ProcRank(value)) => out.u32(*value),
+            Self::Int64(value) | Self::Time(value) => out.i64(*value),
+            Self::Size(value) | Self::Uint64(value) => out.u64(*value),
+            Self::Float(value) => out.u32(value.to_bits()),
+            Self::Double(value) => out.u64(value.to_bits()),
+            Self::Timeval {
+                seconds,
+                microseconds,
+            } => {
+                out.i64(*seconds);
+                out.i64(*microseconds);
+            }
+            Self::String(text) | Self::NodeList(text) | Self::PpnList(text) => text.encode(out),
+            Self::Proc(proc) => proc.encode(out),
+            Self::Bytes(bytes) | Self::Regex(bytes) => out.bytes(bytes),
+            Self::Envar {
+                name,
+                value,
+                separator,
+            } => {
+                name.encode(out);
+                value.encode(out);
+                out.u8(*separator);
+            }
+            Self::ProcInfo(info) => {
+                info.proc.encode(out);
+                info.hostname.encode(out);
+                info.executable.encode(out);
+                out.u32(info.pid);
+                out.i32(info.exit_code);
+                out.u8(info.state);
+            }
+            Self::Infos(infos) => {
+                out.u8(tag::INFO);
+                Info::encode_list(infos, out);
+            }
+            Self::Array(array) => {
+                out.u8(array.tag);
+                out.count(array.items.len());
+                for item in &array.items {
+                    item.encode_body(out);
+                }
+            }
+        }
+    }
+
+    fn decode_body(tag: u8, from: &mut Reader<'_>, depth: u32) -> Result<Self, WireError> {
+        Ok(match tag {
+            tag::UNDEF => Self::Undef,
+            tag::BOOL => Self::Bool(from.bool()?),
+            tag::BYTE => Self::Byte(from.u8()?),
+            tag::STRING => Self::String(Text::decode(from)?),
+            tag::SIZE => Self::Size(from.u64()?),
+            tag::PID => Self::Pid(from.u32()?),
+            tag::INT => Self::Int(from.i32()?),
+            tag::INT8 => Self::Int8(from.i8()?),
+            tag::INT16 => Self::Int16(from.i16()?),
+            tag::INT32 => Self::Int32(from.i32()?),
+            tag::INT64 => Self::Int64(from.i64()?),
+            tag::UINT => Self::Uint(from.u32()?),
+            tag::UINT8 => Self::Uint8(from.u8()?),
+            tag::UINT16 => Self::Uint16(from.u16()?),
+            tag::UINT32 => Self::Uint32(from.u32()?),
+            tag::UINT64 => Self::Uint64(from.u64()?),
+            tag::FLOAT => Self::Float(f32::from_bits(from.u32()?)),
+            tag::DOUBLE => Self::Double(f64::from_bits(from.u64()?)),
+            tag::TIMEVAL => Self::Timeval {
+                seconds: from.i64()?,
+                microseconds: from.i64()?,
+            },
+            tag::TIME => Self::Time(from.i64()?),
+            tag::STATUS => Self::Status(Status(from.i32()?)),
+            tag::PROC => Self::Proc(Proc::decode(from)?),
+            tag::RANK => Self::Rank(ProcRank(from.u32()?)),
+            tag::BYTES => Self::Bytes(from.bytes()?.to_vec()),
+            tag::ENVAR => Self::Envar {
+                name: Text::decode(from)?,
+                value: Text::decode(from)?,
+                separator: from.u8()?,
+            },
+            tag::RANGE => Self::Range(DataRange(from.u8()?)),
+            tag::PERSISTENCE => Self::Persistence(from.u8()?),
+            tag::SCOPE => Self::Scope(from.u8()?),
+            tag::PROC_STATE => Self::ProcState(from.u8()?),
+            tag::PROC_INFO => Self::ProcInfo(ProcInfo {
+                proc: Proc::decode(from)?,
+                hostname: Text::decode(from)?,
+                executable: Text::decode(from)?,
+                pid: from.u32()?,
+                exit_code: from.i32()?,
+                state: from.u8()?,
+            }),
+            tag::REGEX => Self::Regex(from.bytes()?.to_vec()),
+            tag::ARRAY => Self::decode_array(from, depth)?,
+            tag::NODE_LIST => Self::NodeList(Text::decode(from)?),
+            tag::PPN_LIST => Self::PpnList(Text::decode(from)?),
+            tag::FOREIGN => Self::Foreign(from.u16()?),
+            _ => return Err(WireError::Tag(tag)),
+        })
+    }
+
+    fn decode_array(from: &mut Reader<'_>, depth: u32) -> Result<Self, WireError> {
+        if depth >= MAX_DEPTH {
+            return Err(WireError::Nested);
+        }
+        let tag = from.u8()?;
+        if tag == tag::INFO {
+            return Ok(Self::Infos(
+                from.list(|from| Info::decode(from, depth + 1))?,
+            ));
+        }
+        if !is_element(tag) {
+            return Err(WireError::Tag(tag));
+        }
+        let items = from.list(|from| Self::decode_body(tag, from, depth + 1))?;
+        Ok(Self::Array(Array { tag, items }))
+    }
+}

@@ -1,0 +1,237 @@
+/*
+ * A small PMIx client. Usage: pmix_client MODE [BYTES]
+ *
+ *   exchange  put BYTES bytes, fence with data, get everyone's
+ *   direct    put BYTES bytes, fence without data, get everyone's
+ *   abort     rank 1 calls PMIx_Abort with status 7, the others wait in a fence
+ *   log       write "hello from RANK" to the job's stderr
+ *   query     ask for "wireup.test.answer", expect the string "42"
+ *   event     rank 0 raises an event; everyone waits for it
+ *   linger    init, fence, then wait to be ended
+ *   late      as direct, with no fence between: the owner may publish late
+ *
+ * Exit code 0 if everything was as expected; otherwise one line on stderr says what was not.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <pmix.h>
+
+static pmix_proc_t me;
+
+static void check(pmix_status_t rc, const char *what)
+{
+    if (rc != PMIX_SUCCESS && rc != PMIX_OPERATION_SUCCEEDED) {
+        fprintf(stderr, "rank %u: %s: %s (%d)\n", me.rank, what, PMIx_Error_string(rc), rc);
+        _exit(1);
+    }
+}
+
+static void expect(int good, const char *what)
+{
+    if (!good) {
+        fprintf(stderr, "rank %u: not as expected: %s\n", me.rank, what);
+        _exit(1);
+    }
+}
+
+static pmix_value_t *get(pmix_rank_t rank, const char *key)
+{
+    pmix_proc_t proc;
+    pmix_value_t *value = NULL;
+    PMIX_LOAD_PROCID(&proc, me.nspace, rank);
+    check(PMIx_Get(&proc, key, NULL, 0, &value), key);
+    return value;
+}
+
+static void fence(bool collect)
+{
+    pmix_proc_t all;
+    pmix_info_t info;
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    PMIX_INFO_LOAD(&info, PMIX_COLLECT_DATA, &collect, PMIX_BOOL);
+    check(PMIx_Fence(&all, 1, &info, 1), "PMIx_Fence");
+}
+
+static char filling(pmix_rank_t rank)
+{
+    return (char)('a' + rank % 26);
+}
+
+static void put(size_t size)
+{
+    pmix_value_t value;
+    pmix_byte_object_t blob = {malloc(size), size};
+    memset(blob.bytes, filling(me.rank), size);
+    PMIX_VALUE_LOAD(&value, &blob, PMIX_BYTE_OBJECT);
+    check(PMIx_Put(PMIX_GLOBAL, "wireup.test.blob", &value), "PMIx_Put");
+    check(PMIx_Commit(), "PMIx_Commit");
+    PMIX_VALUE_DESTRUCT(&value);
+    free(blob.bytes);
+}
+
+static void get_all(uint32_t size, size_t bytes)
+{
+    for (uint32_t rank = 0; rank < size; rank++) {
+        pmix_value_t *value = get(rank, "wireup.test.blob");
+        expect(value->type == PMIX_BYTE_OBJECT && value->data.bo.size == bytes, "size of the blob");
+        for (size_t i = 0; i < bytes; i++) {
+            expect(value->data.bo.bytes[i] == filling(rank), "content of the blob");
+        }
+        PMIX_VALUE_RELEASE(value);
+    }
+}
+
+/* What the launcher told about the job must agree with itself. */
+static void check_job(uint32_t size)
+{
+    pmix_value_t *peers = get(PMIX_RANK_WILDCARD, PMIX_LOCAL_PEERS);
+    pmix_value_t *local = get(PMIX_RANK_WILDCARD, PMIX_LOCAL_SIZE);
+    uint32_t commas = 0;
+    for (const char *c = peers->data.string; *c != '\0'; c++) {
+        commas += *c == ',';
+    }
+    expect(local->data.uint32 == commas + 1, "local size and local peers");
+    PMIX_VALUE_RELEASE(peers);
+    PMIX_VALUE_RELEASE(local);
+    uint32_t appnum = 0;
+    for (uint32_t rank = 0; rank < size; rank++) {
+        pmix_value_t *host = get(rank, PMIX_HOSTNAME);
+        pmix_value_t *app = get(rank, PMIX_APPNUM);
+        expect(host->type == PMIX_STRING && host->data.string[0] != '\0', "host name");
+        expect(app->data.uint32 >= appnum, "appnum in rank order");
+        appnum = app->data.uint32;
+        PMIX_VALUE_RELEASE(host);
+        PMIX_VALUE_RELEASE(app);
+    }
+    pmix_value_t *lrank = get(me.rank, PMIX_LOCAL_RANK);
+    expect(lrank->type == PMIX_UINT16 && lrank->data.uint16 <= commas, "local rank");
+    PMIX_VALUE_RELEASE(lrank);
+}
+
+static void log_hello(void)
+{
+    char text[64];
+    snprintf(text, sizeof(text), "hello from %u\n", me.rank);
+    pmix_info_t info;
+    PMIX_INFO_LOAD(&info, PMIX_LOG_STDERR, text, PMIX_STRING);
+    check(PMIx_Log(&info, 1, NULL, 0), "PMIx_Log");
+    PMIX_INFO_DESTRUCT(&info);
+}
+
+static void query(void)
+{
+    pmix_query_t query;
+    pmix_info_t *results = NULL;
+    size_t count = 0;
+    char *keys[] = {"wireup.test.answer", NULL};
+    memset(&query, 0, sizeof(query));
+    query.keys = keys;
+    check(PMIx_Query_info(&query, 1, &results, &count), "PMIx_Query_info");
+    expect(count == 1, "one result");
+    const pmix_value_t *value = &results[0].value;
+    /* Some versions wrap the results of one query. */
+    if (value->type == PMIX_DATA_ARRAY) {
+        value = &((pmix_info_t *)value->data.darray->array)[0].value;
+    }
+    expect(value->type == PMIX_STRING && strcmp(value->data.string, "42") == 0, "the answer");
+    PMIX_INFO_FREE(results, count);
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int events, registered;
+
+static void on_event(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t info[],
+                     size_t ninfo, pmix_info_t *results, size_t nresults,
+                     pmix_event_notification_cbfunc_fn_t done, void *data)
+{
+    (void)id, (void)status, (void)source, (void)info, (void)ninfo, (void)results, (void)nresults;
+    pthread_mutex_lock(&lock);
+    events++;
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+    if (done != NULL) {
+        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, data);
+    }
+}
+
+static void on_registered(pmix_status_t status, size_t id, void *data)
+{
+    (void)id, (void)data;
+    check(status, "PMIx_Register_event_handler");
+    pthread_mutex_lock(&lock);
+    registered = 1;
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static void event(void)
+{
+    pmix_status_t code = -3333;
+    PMIx_Register_event_handler(&code, 1, NULL, 0, on_event, on_registered, NULL);
+    pthread_mutex_lock(&lock);
+    while (!registered) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
+    fence(false);
+    if (me.rank == 0) {
+        check(PMIx_Notify_event(code, &me, PMIX_RANGE_SESSION, NULL, 0, NULL, NULL),
+              "PMIx_Notify_event");
+    }
+    pthread_mutex_lock(&lock);
+    while (events == 0) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
+    fence(false);
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "";
+    const size_t bytes = argc > 2 ? strtoul(argv[2], NULL, 10) : 100;
+    check(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    pmix_value_t *value = get(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE);
+    const uint32_t size = value->data.uint32;
+    PMIX_VALUE_RELEASE(value);
+    check_job(size);
+    if (strcmp(mode, "exchange") == 0) {
+        put(bytes);
+        fence(true);
+        get_all(size, bytes);
+    } else if (strcmp(mode, "direct") == 0) {
+        put(bytes);
+        fence(false);
+        get_all(size, bytes);
+    } else if (strcmp(mode, "late") == 0) {
+        put(bytes);
+        get_all(size, bytes);
+        fence(false);
+    } else if (strcmp(mode, "abort") == 0) {
+        if (me.rank == 1) {
+            PMIx_Abort(7, "told to", NULL, 0);
+            _exit(7);
+        }
+        fence(false);
+    } else if (strcmp(mode, "log") == 0) {
+        log_hello();
+    } else if (strcmp(mode, "query") == 0) {
+        query();
+    } else if (strcmp(mode, "event") == 0) {
+        event();
+    } else if (strcmp(mode, "linger") == 0) {
+        fence(false);
+        for (;;) {
+            pause();
+        }
+    } else {
+        expect(0, "a known mode");
+    }
+    check(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
+    return 0;
+}
