@@ -11,6 +11,7 @@
 pub mod fence;
 pub mod job;
 pub mod kvs;
+pub mod launcher;
 pub mod modex;
 pub mod names;
 pub mod pmi;

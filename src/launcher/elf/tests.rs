@@ -1,0 +1,100 @@
+use super::sample::Sample;
+use super::*;
+
+#[test]
+fn a_real_program_shows_its_loader_and_its_c_library() {
+    let elf = read(Path::new("/bin/true")).unwrap();
+    assert_eq!(elf.machine, Machine::OWN);
+    assert!(elf.runnable && elf.dynamic);
+    assert!(elf.interpreter.unwrap().exists());
+    assert!(
+        elf.needed
+            .iter()
+            .any(|name| name.to_string_lossy().contains("libc"))
+    );
+}
+
+#[test]
+fn every_wish_of_a_file_is_read_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = Sample {
+        needed: &["libb.so.2", "liba.so.1"],
+        rpath: Some("/old"),
+        runpath: Some("$ORIGIN/../lib"),
+        interpreter: Some("/lib/ld.so"),
+        ..Sample::default()
+    }
+    .write(directory.path().join("app"));
+    let elf = read(&path).unwrap();
+    assert_eq!(elf.needed, ["libb.so.2", "liba.so.1"]);
+    assert_eq!(elf.rpath.as_deref(), Some("/old".as_ref()));
+    assert_eq!(elf.runpath.as_deref(), Some("$ORIGIN/../lib".as_ref()));
+    assert_eq!(elf.interpreter.as_deref(), Some("/lib/ld.so".as_ref()));
+}
+
+#[test]
+fn no_truncation_and_no_single_damaged_byte_panics() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app");
+    let whole = Sample {
+        needed: &["libmpi.so.40", "libc.so.6"],
+        runpath: Some("$ORIGIN"),
+        interpreter: Some("/lib/ld.so"),
+        constants: "OpenPMIx 5.0.1",
+        ..Sample::default()
+    }
+    .bytes();
+    let look = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let found = find_in_constants(&path, b"PMIx ", 16, |text| Some(text.to_vec()));
+        (read(&path), found)
+    };
+    for length in 0..whole.len() {
+        let (elf, _) = look(&whole[..length]);
+        assert!(elf.is_err(), "{length} of {} bytes", whole.len());
+    }
+    for at in 0..whole.len() {
+        for value in [0, 0x7f, 0xff] {
+            let mut damaged = whole.clone();
+            damaged[at] = value;
+            // Any result will do.
+            let _ = look(&damaged);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_file_or_not_elf_is_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = directory.path().join("text");
+    std::fs::write(&text, "#!/bin/sh\n").unwrap();
+    assert!(matches!(read(&text), Err(ElfError::NotElf)));
+    assert!(matches!(read(directory.path()), Err(ElfError::NotAFile)));
+    let pipe = directory.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+    assert!(
+        matches!(read(&pipe), Err(ElfError::NotAFile)),
+        "and does not wait for a writer"
+    );
+    assert!(matches!(read(Path::new("/nowhere")), Err(ElfError::Io(_))));
+}
+
+#[test]
+fn a_text_in_the_constants_is_found_across_the_edge_of_a_chunk() {
+    let directory = tempfile::tempdir().unwrap();
+    // The pattern starts at every position around the reader's window of 256 KiB.
+    for before in (262_144 - 280)..(262_144 - 220) {
+        let path = Sample {
+            constants: &format!("{}PMIx 5.0.11rc1", "x".repeat(before)),
+            ..Sample::default()
+        }
+        .write(directory.path().join("lib"));
+        let mut found = Vec::new();
+        find_in_constants(&path, b"PMIx ", 6, |text| {
+            found.push(text.to_vec());
+            None::<()>
+        })
+        .unwrap();
+        assert_eq!(found, [b"5.0.11"], "{before}");
+    }
+}

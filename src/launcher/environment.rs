@@ -1,0 +1,219 @@
+//! The environment that ranks inherit: the launcher's own, without what an outer launcher left in
+//! it. No I/O.
+//!
+//! A rank that finds another job's identity in its environment joins that job, fails, or takes
+//! itself for a single process. So the state of every launcher that MPI libraries look for is
+//! removed, unless the user asks for a variable; the settings of users stay.
+//!
+//! Rule: MPICH 5 aborts on `PMIX_NAMESPACE` beside `PMI_SIZE`; Slurm's PMI library changes its
+//! dialect on `PMI_ID`; Open MPI 4.1 takes the marks of jsrun, Flux or Slurm for a launch by
+//! them. Source: docs/pmi-wire.md#environment.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+/// Names that start so are launcher state, unless [`KEPT`] has them.
+///
+/// Batch systems of which no MPI library reads anything in a rank (PBS, LSF, Grid Engine, Cobalt)
+/// are left alone: scripts use their variables.
+const REMOVED_PREFIXES: &[&str] = &[
+    "PMI_",
+    "PMI2_",
+    "PMIX_",
+    "OMPI_COMM_WORLD_",
+    "OMPI_MCA_orte_",
+    "OMPI_MCA_ess_",
+    "ORTE_",
+    "PRTE_",
+    "HYDRA_",
+    "HYDI_",
+    "I_MPI_INFO_",
+    "MV2_COMM_WORLD_",
+    "MPISPAWN_",
+    "SLURM_",
+    "SLURMD_",
+    "FLUX_",
+    "JSM_",
+    "PALS_",
+    "ALPS_",
+];
+
+/// Names that are launcher state.
+const REMOVED: &[&str] = &[
+    // Our own; the others that start so are settings.
+    "WIREUP_JOB",
+    "WIREUP_SIZE",
+    "WIREUP_RANK",
+    "WIREUP_LOCAL_RANK",
+    "WIREUP_NODE",
+    "WIREUP_HOST",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    // Set by mpirun of Open MPI 4 and by MPI_Init itself under it.
+    "OMPI_APP_CTX_NUM_PROCS",
+    "OMPI_ARGV",
+    "OMPI_COMMAND",
+    "OMPI_FILE_LOCATION",
+    "OMPI_FIRST_RANKS",
+    "OMPI_NUM_APP_CTX",
+    "OMPI_UNIVERSE_SIZE",
+    "OMPI_MCA_ess",
+    "OMPI_MCA_initial_wdir",
+    "OMPI_MCA_mpi_oversubscribe",
+    "OMPI_MCA_pmix",
+    "OMPI_MCA_shmem_RUNTIME_QUERY_hint",
+    // Set by Intel's Hydra: the outer job's id and the pinning of its ranks.
+    "I_MPI_HYDRA_UUID",
+    "I_MPI_PIN_INFO",
+    "I_MPI_PIN_MAPPING",
+    "I_MPI_INTERNAL_MEM_POLICY",
+];
+
+/// Users' settings among the removed prefixes: debugging, MCA parameters, and where a relocated
+/// library finds its parts.
+const KEPT: &[&str] = &[
+    "PMI_DEBUG",
+    "PMI2_DEBUG",
+    "PMIX_MCA_",
+    "PMIX_DEBUG",
+    "PMIX_PREFIX",
+    "PMIX_EXEC_PREFIX",
+    "PMIX_LIBDIR",
+    "PMIX_PKGLIBDIR",
+    "PMIX_DATADIR",
+    "PMIX_PKGDATADIR",
+    "PMIX_SYSCONFDIR",
+    "PRTE_MCA_",
+    "PRTE_PREFIX",
+    "PRTE_ALLOW_RUN_AS_ROOT",
+    "OMPI_MCA_orte_base_help_aggregate",
+];
+
+/// Hydra 4 sets this for its ranks; it is a user's setting anywhere else.
+const HYDRA_HOST: &str = "MPIR_CVAR_CH3_INTERFACE_HOSTNAME";
+/// Present in every rank of a Hydra.
+const HYDRA_MARK: &str = "HYDI_CONTROL_FD";
+
+/// One request to give ranks a variable (`-x`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Forward {
+    /// The inherited value of a name, also when it would be removed.
+    Inherit(OsString),
+    /// The inherited values of all names that start so.
+    InheritAll(OsString),
+    /// A value of the user's.
+    Set(OsString, OsString),
+}
+
+/// A text that is no [`Forward`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ForwardError {
+    /// The name is empty.
+    #[error("{0:?} has no variable name; use NAME, NAME=VALUE or 'PREFIX*'")]
+    NoName(OsString),
+    /// An environment cannot hold NUL bytes.
+    #[error("{0:?} contains a NUL byte")]
+    Nul(OsString),
+}
+
+impl Forward {
+    /// Reads `NAME`, `NAME=VALUE` or `PREFIX*`.
+    ///
+    /// # Errors
+    /// [`ForwardError`] when there is no name or a NUL byte.
+    pub fn parse(text: &OsStr) -> Result<Self, ForwardError> {
+        let bytes = text.as_bytes();
+        let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+        if bytes.contains(&0) {
+            return Err(ForwardError::Nul(text.into()));
+        }
+        let forward = match bytes.iter().position(|byte| *byte == b'=') {
+            Some(0) => return Err(ForwardError::NoName(text.into())),
+            Some(at) => Self::Set(owned(&bytes[..at]), owned(&bytes[at + 1..])),
+            None => match bytes {
+                [] | [b'*'] => return Err(ForwardError::NoName(text.into())),
+                [prefix @ .., b'*'] => Self::InheritAll(owned(prefix)),
+                name => Self::Inherit(owned(name)),
+            },
+        };
+        Ok(forward)
+    }
+}
+
+/// What ranks inherit.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Base {
+    /// Names, each once, and values: in the launcher's order, then the user's.
+    pub variables: Vec<(OsString, OsString)>,
+    /// Names and prefixes asked for that the launcher does not have: worth a warning.
+    pub unset: Vec<OsString>,
+}
+
+/// Makes the ranks' base environment from the launcher's. Of several requests for one name the
+/// last one wins.
+pub fn base(inherited: impl IntoIterator<Item = (OsString, OsString)>, asked: &[Forward]) -> Base {
+    let mut seen = HashSet::new();
+    // Programs see the first of two equal names.
+    let inherited: Vec<_> = inherited
+        .into_iter()
+        .filter(|(name, _)| seen.insert(name.clone()))
+        .collect();
+    let under_hydra = seen.contains(OsStr::new(HYDRA_MARK));
+    let stays = |name: &OsStr| {
+        !(is_launcher_state(name) || under_hydra && name == HYDRA_HOST)
+            || asked.iter().any(|forward| match forward {
+                Forward::Inherit(wanted) => name == wanted,
+                Forward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
+                Forward::Set(..) => false,
+            })
+    };
+    let mut result = Base::default();
+    for (name, value) in &inherited {
+        if stays(name) {
+            result.variables.push((name.clone(), value.clone()));
+        }
+    }
+    for forward in asked {
+        match forward {
+            Forward::Inherit(name) => match inherited.iter().find(|(known, _)| known == name) {
+                Some((_, value)) => set(&mut result.variables, name, value),
+                None => result.unset.push(name.clone()),
+            },
+            Forward::InheritAll(prefix) => {
+                let mut any = false;
+                for (name, value) in &inherited {
+                    if starts_with(name, prefix.as_bytes()) {
+                        set(&mut result.variables, name, value);
+                        any = true;
+                    }
+                }
+                if !any {
+                    result.unset.push(prefix.clone());
+                }
+            }
+            Forward::Set(name, value) => set(&mut result.variables, name, value),
+        }
+    }
+    result
+}
+
+/// True for a variable by which a launcher tells a rank who it is or how to reach the launcher.
+pub fn is_launcher_state(name: &OsStr) -> bool {
+    let listed = |list: &[&str]| list.iter().any(|start| starts_with(name, start.as_bytes()));
+    REMOVED.iter().any(|removed| name == *removed) || listed(REMOVED_PREFIXES) && !listed(KEPT)
+}
+
+fn starts_with(name: &OsStr, prefix: &[u8]) -> bool {
+    name.as_bytes().starts_with(prefix)
+}
+
+fn set(variables: &mut Vec<(OsString, OsString)>, name: &OsStr, value: &OsStr) {
+    match variables.iter_mut().find(|(known, _)| known == name) {
+        Some((_, old)) => *old = value.into(),
+        None => variables.push((name.into(), value.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+use super::*;
+
+fn pairs(list: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+    list.iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
+}
+
+fn names(base: &Base) -> Vec<&str> {
+    base.variables
+        .iter()
+        .map(|(name, _)| name.to_str().unwrap())
+        .collect()
+}
+
+fn asked(list: &[&str]) -> Vec<Forward> {
+    list.iter()
+        .map(|text| Forward::parse(text.as_ref()).unwrap())
+        .collect()
+}
+
+/// The names among `list` that ranks keep when nothing is asked for.
+fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
+    let inherited: Vec<_> = list.iter().map(|name| (*name, "1")).collect();
+    let base = base(pairs(&inherited), &[]);
+    list.iter()
+        .copied()
+        .filter(|name| base.variables.iter().any(|(known, _)| known == name))
+        .collect()
+}
+
+#[test]
+fn nothing_is_left_of_what_each_launcher_gives_its_ranks() {
+    // What a rank has and the launcher's own environment has not, as seen with each launcher.
+    let open_mpi_4 = "OMPI_APP_CTX_NUM_PROCS OMPI_COMMAND OMPI_COMM_WORLD_LOCAL_RANK \
+        OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_NODE_RANK OMPI_COMM_WORLD_RANK \
+        OMPI_COMM_WORLD_SIZE OMPI_FILE_LOCATION OMPI_FIRST_RANKS OMPI_MCA_ess OMPI_MCA_ess_base_jobid \
+        OMPI_MCA_ess_base_vpid OMPI_MCA_initial_wdir OMPI_MCA_mpi_oversubscribe \
+        OMPI_MCA_orte_app_num OMPI_MCA_orte_bound_at_launch OMPI_MCA_orte_ess_node_rank \
+        OMPI_MCA_orte_ess_num_procs OMPI_MCA_orte_hnp_uri OMPI_MCA_orte_jobfam_session_dir \
+        OMPI_MCA_orte_launch OMPI_MCA_orte_local_daemon_uri OMPI_MCA_orte_num_nodes \
+        OMPI_MCA_orte_precondition_transports OMPI_MCA_orte_tmpdir_base \
+        OMPI_MCA_orte_top_session_dir OMPI_MCA_pmix OMPI_MCA_shmem_RUNTIME_QUERY_hint \
+        OMPI_NUM_APP_CTX OMPI_UNIVERSE_SIZE PMIX_BFROP_BUFFER_TYPE PMIX_DSTORE_21_BASE_PATH \
+        PMIX_DSTORE_ESH_BASE_PATH PMIX_GDS_MODULE PMIX_HOSTNAME PMIX_ID PMIX_NAMESPACE PMIX_RANK \
+        PMIX_SECURITY_MODE PMIX_SERVER_TMPDIR PMIX_SERVER_URI2 PMIX_SERVER_URI41 \
+        PMIX_SYSTEM_TMPDIR PMIX_VERSION";
+    let prrte = "PMIX_PARAM_FILE_PASSED PMIX_SERVER_URI4 PRTE_LAUNCHED";
+    let hydra = "HYDI_CONTROL_FD MPIR_CVAR_CH3_INTERFACE_HOSTNAME MPI_LOCALNRANKS MPI_LOCALRANKID \
+        PMI_FD PMI_HOSTNAME PMI_ID PMI_PORT PMI_RANK PMI_SIZE PMI_SPAWNED";
+    let intel = "HYDRA_BSTRAP_LOCALHOST HYDRA_IP_VERSION I_MPI_HYDRA_UUID I_MPI_INFO_NP \
+        I_MPI_PIN_INFO I_MPI_PIN_MAPPING";
+    let schedulers = "SLURM_PROCID SLURM_NODELIST SLURM_STEP_ID SLURM_JOB_ID SLURM_MPI_TYPE \
+        PMI2_JOBID FLUX_JOB_ID FLUX_TASK_RANK JSM_JSRUN_PORT PALS_RANKID ALPS_APP_PE \
+        MV2_COMM_WORLD_RANK";
+    let wireup = "WIREUP_JOB WIREUP_SIZE WIREUP_RANK WIREUP_LOCAL_RANK WIREUP_NODE WIREUP_HOST";
+    for launcher in [open_mpi_4, prrte, hydra, intel, schedulers, wireup] {
+        let list: Vec<_> = launcher.split_whitespace().collect();
+        assert_eq!(kept(&list), [""; 0]);
+    }
+}
+
+#[test]
+fn settings_of_users_stay() {
+    let list = [
+        "HOME",
+        "OMPI_MCA_btl",
+        "OMPI_MCA_pmix_base_async_modex",
+        "OMPI_MCA_essential",
+        "OMPI_ALLOW_RUN_AS_ROOT",
+        "OMPI_CC",
+        "OPAL_PREFIX",
+        "PMIX_MCA_gds",
+        "PMIX_PREFIX",
+        "PRTE_MCA_ras_base_verbose",
+        "PMI_DEBUG",
+        "PMI2_DEBUG",
+        "MPIR_CVAR_CH4_NETMOD",
+        "MPIR_CVAR_CH3_INTERFACE_HOSTNAME",
+        "UCX_TLS",
+        "FI_PROVIDER",
+        "I_MPI_FABRICS",
+        "I_MPI_HYDRA_TOPOLIB",
+        "I_MPI_PIN",
+        "MPIEXEC_TIMEOUT",
+        "PBS_O_WORKDIR",
+        "LSB_JOBID",
+        "WIREUP_LIBPMIX",
+        "PMIXER",
+    ];
+    assert_eq!(kept(&list), list);
+}
+
+#[test]
+fn asked_for_variables_are_given_even_if_they_would_be_removed() {
+    let inherited = pairs(&[
+        ("A", "1"),
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_PROCID", "0"),
+        ("Z", "2"),
+    ]);
+    let all = base(inherited.clone(), &asked(&["SLURM_*"]));
+    assert_eq!(
+        names(&all),
+        ["A", "SLURM_JOB_ID", "SLURM_PROCID", "Z"],
+        "in the old order"
+    );
+    let one = base(inherited, &asked(&["SLURM_JOB_ID", "PMI_RANK=9"]));
+    assert_eq!(
+        one.variables,
+        pairs(&[
+            ("A", "1"),
+            ("SLURM_JOB_ID", "7"),
+            ("Z", "2"),
+            ("PMI_RANK", "9")
+        ])
+    );
+}
+
+#[test]
+fn the_last_request_for_a_name_wins_and_new_names_come_last() {
+    let inherited = pairs(&[("B", "old"), ("A", "1")]);
+    let base = base(
+        inherited,
+        &asked(&["B=x", "N=1", "B", "N=2", "E=", "Q=a=b"]),
+    );
+    let expected = pairs(&[
+        ("B", "old"),
+        ("A", "1"),
+        ("N", "2"),
+        ("E", ""),
+        ("Q", "a=b"),
+    ]);
+    assert_eq!(base.variables, expected);
+    assert!(base.unset.is_empty());
+}
+
+#[test]
+fn names_that_are_not_set_are_reported() {
+    let base = base(pairs(&[("A", "1")]), &asked(&["NO", "NONE_*", "A"]));
+    assert_eq!(base.unset, ["NO", "NONE_"]);
+    assert_eq!(base.variables, pairs(&[("A", "1")]));
+}
+
+#[test]
+fn any_bytes_pass_and_of_two_equal_names_the_first_counts() {
+    let odd = OsString::from_vec(vec![0xff, b'N']);
+    let inherited = vec![
+        (odd.clone(), OsString::from_vec(vec![0xfe])),
+        ("A".into(), "first".into()),
+        ("A".into(), "second".into()),
+    ];
+    let base = base(inherited.clone(), &[]);
+    assert_eq!(base.variables, inherited[..2]);
+    let set = Forward::parse(OsStr::from_bytes(b"\xffN=\xfd")).unwrap();
+    assert_eq!(set, Forward::Set(odd, OsString::from_vec(vec![0xfd])));
+}
+
+#[test]
+fn a_request_without_a_name_is_refused() {
+    for text in ["", "=x", "*"] {
+        let error = Forward::parse(text.as_ref()).unwrap_err();
+        assert_eq!(error, ForwardError::NoName(text.into()));
+    }
+    assert!(matches!(
+        Forward::parse("A\0=1".as_ref()),
+        Err(ForwardError::Nul(_))
+    ));
+}

@@ -1,0 +1,218 @@
+//! Names that give a library or a program away.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// Open MPI's side: the name alone decides.
+pub(super) const OPEN_MPI: &[&str] = &[
+    "libmpi.so.40",
+    "libmpi.so.20",
+    "libmpi_ibm.so",
+    "libopen-pal.so",
+    "libopen-rte.so",
+];
+/// MPICH's family: decides unless the same program loads something of Open MPI or PMIx. (Open MPI
+/// 1.10 was also called libmpi.so.12; MPICH can be built on PMIx.)
+pub(super) const MPICH: &[&str] = &[
+    "libmpi.so.12",
+    "libmpich",
+    "libmpi_mt.so.4",
+    "libmpi_ilp64.so.4",
+];
+/// Clients of PMI-1 and PMI-2 themselves.
+pub(super) const PMI: &[&str] = &["libpmi.so", "libpmi2.so"];
+
+/// Libraries that never lead to an MPI: not looked for, which keeps the usual program cheap.
+pub(super) const LEAVES: &[&str] = &[
+    "ld-linux",
+    "ld64.so",
+    "ld-musl",
+    "libc.so",
+    "libm.so",
+    "libmvec.so",
+    "libpthread.so",
+    "libdl.so",
+    "librt.so",
+    "libutil.so",
+    "libresolv.so",
+    "libgcc_s.so",
+    "libstdc++.so",
+    "libgfortran.so",
+    "libquadmath.so",
+    "libgomp.so",
+    "libatomic.so",
+    "libz.so",
+    "libzstd.so",
+    "liblzma.so",
+    "libbz2.so",
+    "libhwloc.so",
+    "libevent",
+    "libnuma.so",
+    "libudev.so",
+    "libcap.so",
+    "libsystemd.so",
+    "libxml2.so",
+    "libcrypto.so",
+    "libssl.so",
+    "libselinux.so",
+    "libucp.so",
+    "libucs.so",
+    "libuct.so",
+    "libucm.so",
+    "libfabric.so",
+    "libibverbs.so",
+    "librdmacm.so",
+    "libmunge.so",
+    "libcuda.so",
+    "libcudart.so",
+    "libnvidia",
+    "libX11.so",
+    "libtinfo.so",
+];
+
+/// Programs whose business is to run another one, or a script that may load an MPI.
+const WRAPPERS: &[&str] = &[
+    "python",
+    "pypy",
+    "perl",
+    "ruby",
+    "lua",
+    "luajit",
+    "tclsh",
+    "wish",
+    "R",
+    "Rscript",
+    "julia",
+    "octave",
+    "octave-cli",
+    "guile",
+    "node",
+    "nodejs",
+    "java",
+    "php",
+    "erl",
+    "MATLAB",
+    "bash",
+    "sh",
+    "dash",
+    "zsh",
+    "ksh",
+    "mksh",
+    "fish",
+    "csh",
+    "tcsh",
+    "busybox",
+    "toybox",
+    "env",
+    "nice",
+    "ionice",
+    "chrt",
+    "nohup",
+    "setsid",
+    "time",
+    "timeout",
+    "stdbuf",
+    "taskset",
+    "numactl",
+    "hwloc-bind",
+    "likwid-pin",
+    "likwid-perfctr",
+    "setarch",
+    "linux",
+    "prlimit",
+    "sudo",
+    "su",
+    "runuser",
+    "setpriv",
+    "chroot",
+    "unshare",
+    "nsenter",
+    "cgexec",
+    "systemd-run",
+    "xargs",
+    "script",
+    "xterm",
+    "konsole",
+    "gnome-terminal",
+    "valgrind",
+    "valgrind.bin",
+    "gdb",
+    "gdbserver",
+    "gdb-multiarch",
+    "cuda-gdb",
+    "lldb",
+    "rr",
+    "strace",
+    "ltrace",
+    "perf",
+    "heaptrack",
+    "memray",
+    "nsys",
+    "ncu",
+    "nvprof",
+    "rocprof",
+    "vtune",
+    "advixe-cl",
+    "aps",
+    "amplxe-cl",
+    "map",
+    "ddt",
+    "forge",
+    "tau_exec",
+    "singularity",
+    "apptainer",
+    "starter",
+    "podman",
+    "docker",
+    "bwrap",
+    "ch-run",
+    "shifter",
+    "sarus",
+    "enroot",
+    "nvidia-container-cli",
+    "crun",
+    "runc",
+    "flatpak",
+    "firejail",
+    "proot",
+    "fakeroot",
+    "catchsegv",
+    "ld.so",
+    "qemu",
+    "wine",
+    "conda",
+    "uv",
+    "pixi",
+    "spack",
+];
+
+/// True if `name` is one of `list`, or that with a version behind it.
+pub(super) fn matches(name: &OsStr, list: &[&str]) -> bool {
+    list.iter().any(|start| {
+        name.as_bytes()
+            .strip_prefix(start.as_bytes())
+            // `libmpi.so.4` must not match `libmpi.so.40`.
+            .is_some_and(|rest| !rest.first().is_some_and(u8::is_ascii_digit))
+    })
+}
+
+/// The name under which a program is a known wrapper, by its own name or that of the file behind
+/// its symbolic links; a version at the end does not count.
+pub(super) fn wrapper(path: &Path) -> Option<String> {
+    let real = path.canonicalize().ok();
+    [Some(path), real.as_deref()]
+        .into_iter()
+        .flatten()
+        .filter_map(Path::file_name)
+        .map(OsStr::to_string_lossy)
+        .find(|name| {
+            let bare =
+                name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
+            WRAPPERS.contains(&&**name)
+                || WRAPPERS.contains(&bare)
+                || name.starts_with("ld-linux")
+                || name.starts_with("qemu-")
+        })
+        .map(std::borrow::Cow::into_owned)
+}

@@ -1,0 +1,404 @@
+//! Finds the program of an app as execvp would, once per app and before any rank is started, so
+//! that a mistake is one clear message and not an error of every rank.
+//!
+//! Rule: a name with a slash is taken as it is, relative to the working directory; any other is
+//! looked for in PATH, where an entry that may not be executed is passed over and remembered, and
+//! a directory that may not be entered is passed over like a shell does, unlike execvp. A text without `#!` runs in `/bin/sh`. Source: execvp(3), execve(2).
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+
+use super::elf::{self, Elf, ElfError, Machine};
+
+mod binfmt;
+
+/// The search path when PATH is unset. Source: `confstr(_CS_PATH)`.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// Bytes of a file that the kernel looks at. Source: `BINPRM_BUF_SIZE`.
+const HEAD: usize = 256;
+/// Interpreters that are scripts themselves, one behind the other. Source: execve(2).
+const SCRIPT_DEPTH: u8 = 4;
+const SHELL: &str = "/bin/sh";
+
+/// How the kernel runs a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A native program, with what its headers say.
+    Elf(Elf),
+    /// A text that starts with `#!`.
+    Script {
+        /// The program named there, as written.
+        interpreter: PathBuf,
+    },
+    /// A text without `#!`, run by the shell.
+    Text,
+    /// A format that someone registered with the kernel (binfmt_misc).
+    Registered {
+        /// The name it was registered under.
+        handler: String,
+    },
+    /// Executable but not readable by us: the kernel will know.
+    Unreadable,
+}
+
+/// A program that can be executed, as far as one can see without doing it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    path: PathBuf,
+    name: OsString,
+    kind: Kind,
+}
+
+/// Why an app cannot be started. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// No such file in any place that was searched.
+    #[error("program {name:?} not found: {searched}")]
+    NotFound {
+        /// The name as given.
+        name: OsString,
+        /// Where it was looked for, and a hint.
+        searched: String,
+    },
+    /// A directory has that name.
+    #[error("{} is a directory, not a program", path.display())]
+    Directory {
+        /// The file found.
+        path: PathBuf,
+    },
+    /// Neither a regular file nor a directory.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// The file found.
+        path: PathBuf,
+    },
+    /// The file may not be executed.
+    #[error("{} may not be executed ({why}); try: chmod +x {}", path.display(), path.display())]
+    NotExecutable {
+        /// The file found.
+        path: PathBuf,
+        /// The system's reason.
+        why: Errno,
+    },
+    /// A directory on the way to it may not be entered.
+    #[error("{} cannot be reached ({why}): a directory on the way may not be entered", path.display())]
+    NotReachable {
+        /// The file as named.
+        path: PathBuf,
+        /// The system's reason.
+        why: Errno,
+    },
+    /// Built for another processor.
+    #[error(
+        "{} is a program for {program} and this machine is {}; build it here, or register an \
+         emulator (binfmt_misc)", path.display(), Machine::OWN
+    )]
+    WrongMachine {
+        /// The file found.
+        path: PathBuf,
+        /// What it was built for.
+        program: Machine,
+    },
+    /// The dynamic loader it asks for does not exist.
+    #[error(
+        "{} needs the loader {}, which does not exist; it was built for another system or C \
+         library", path.display(), loader.display()
+    )]
+    NoLoader {
+        /// The file found.
+        path: PathBuf,
+        /// The loader it names.
+        loader: PathBuf,
+    },
+    /// An ELF file that is not a program: an object file, a core dump, or a damaged file.
+    #[error("{} is an ELF file that cannot be run: {why}", path.display())]
+    BadElf {
+        /// The file found.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The interpreter of a script cannot be run.
+    #[error("{} is a script for {interpreter:?}, which cannot be run: {why}", path.display())]
+    BadInterpreter {
+        /// The script.
+        path: PathBuf,
+        /// The interpreter, as written.
+        interpreter: OsString,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Neither ELF nor a script nor a registered format.
+    #[error("{} is in a format that this system cannot run", path.display())]
+    UnknownFormat {
+        /// The file found.
+        path: PathBuf,
+    },
+    /// A name that no system call can carry.
+    #[error("program name {name:?} is empty or contains a NUL byte")]
+    BadName {
+        /// The name as given.
+        name: OsString,
+    },
+}
+
+impl ProgramError {
+    /// The exit code a shell would give: 127 for a program that was not found, 126 for one that
+    /// cannot be run.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound { .. } | Self::BadName { .. } => 127,
+            _ => 126,
+        }
+    }
+}
+
+impl Program {
+    /// Finds `name` with the PATH value the ranks will have (`None` if unset) and their working
+    /// directory (absolute).
+    ///
+    /// Permission is checked for the calling user.
+    ///
+    /// # Errors
+    /// [`ProgramError`] when the program does not exist or could not be executed.
+    pub fn find(name: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<Self, ProgramError> {
+        if name.is_empty() || name.as_bytes().contains(&0) {
+            return Err(ProgramError::BadName { name: name.into() });
+        }
+        let found = if name.as_bytes().contains(&b'/') {
+            let found = cwd.join(name);
+            match executable(&found) {
+                Err(Refusal::Absent) => {
+                    let searched = format!("there is no {}", found.display());
+                    return Err(not_found(name, searched));
+                }
+                Err(refusal) => return Err(refusal.into_error(found)),
+                Ok(()) => found,
+            }
+        } else {
+            search(name, path.unwrap_or_else(|| OsStr::new(DEFAULT_PATH)), cwd)?
+        };
+        let kind = kind_of(&found, cwd, 0)?;
+        Ok(Self {
+            path: found,
+            name: name.into(),
+            kind,
+        })
+    }
+
+    /// The file found: absolute, symbolic links unresolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How the kernel runs it.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The file to hand to execve: the program, or the shell for a text.
+    pub fn exec_path(&self) -> CString {
+        let path = match self.kind {
+            Kind::Text => OsStr::new(SHELL),
+            _ => self.path.as_os_str(),
+        };
+        c_string(path)
+    }
+
+    /// The argument vector for execve: the name as the user gave it, then `args`; for a text the
+    /// shell's name and the file come first. `None` if an argument contains a NUL byte.
+    pub fn argv(&self, args: impl IntoIterator<Item = OsString>) -> Option<Vec<CString>> {
+        let mut argv = match self.kind {
+            Kind::Text => vec![c_string(OsStr::new(SHELL)), c_string(self.path.as_os_str())],
+            _ => vec![c_string(&self.name)],
+        };
+        for arg in args {
+            argv.push(CString::new(arg.into_vec()).ok()?);
+        }
+        Some(argv)
+    }
+}
+
+fn c_string(text: &OsStr) -> CString {
+    CString::new(text.as_bytes())
+        .expect("names with NUL were refused, and cwd came from the system")
+}
+
+/// Why a path is no executable file.
+enum Refusal {
+    Absent,
+    Directory,
+    Special,
+    Unreachable(Errno),
+    Denied(Errno),
+}
+
+impl Refusal {
+    fn into_error(self, path: PathBuf) -> ProgramError {
+        match self {
+            Self::Absent => {
+                let searched = format!("there is no {}", path.display());
+                not_found(path.as_os_str(), searched)
+            }
+            Self::Directory => ProgramError::Directory { path },
+            Self::Special => ProgramError::NotAFile { path },
+            Self::Unreachable(why) => ProgramError::NotReachable { path, why },
+            Self::Denied(why) => ProgramError::NotExecutable { path, why },
+        }
+    }
+}
+
+fn not_found(name: &OsStr, searched: String) -> ProgramError {
+    ProgramError::NotFound {
+        name: name.into(),
+        searched,
+    }
+}
+
+fn executable(path: &Path) -> Result<(), Refusal> {
+    let refused = |errno| match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP => Refusal::Absent,
+        other => Refusal::Unreachable(other),
+    };
+    let stat = rustix::fs::stat(path).map_err(refused)?;
+    match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+        rustix::fs::FileType::RegularFile => {}
+        rustix::fs::FileType::Directory => return Err(Refusal::Directory),
+        _ => return Err(Refusal::Special),
+    }
+    accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).map_err(Refusal::Denied)
+}
+
+fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramError> {
+    let mut refused = None;
+    for directory in path.as_bytes().split(|byte| *byte == b':') {
+        // An empty entry is the working directory.
+        let found = cwd.join(OsStr::from_bytes(directory)).join(name);
+        match executable(&found) {
+            Ok(()) => return Ok(found),
+            // Where one may not look there is nothing to be found: PATH often names directories
+            // of another user.
+            Err(Refusal::Absent | Refusal::Unreachable(_)) => {}
+            Err(refusal) => {
+                refused.get_or_insert((refusal, found));
+            }
+        }
+    }
+    if let Some((refusal, found)) = refused {
+        return Err(refusal.into_error(found));
+    }
+    let mut searched = format!("searched PATH={}", path.to_string_lossy());
+    if executable(&cwd.join(name)).is_ok() {
+        let name = name.to_string_lossy();
+        searched += &format!("; the working directory has one: try ./{name}");
+    }
+    Err(not_found(name, searched))
+}
+
+fn kind_of(path: &Path, cwd: &Path, depth: u8) -> Result<Kind, ProgramError> {
+    let damaged = |why: ElfError| ProgramError::BadElf {
+        path: path.into(),
+        why: why.to_string(),
+    };
+    let file = match elf::open_regular(path) {
+        Ok(file) => file,
+        Err(ElfError::Io(why)) if why.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Ok(Kind::Unreadable);
+        }
+        Err(why) => return Err(damaged(why)),
+    };
+    let mut head = [0; HEAD];
+    let length = file
+        .read_at(&mut head, 0)
+        .map_err(|why| damaged(why.into()))?;
+    let head = &head[..length];
+    if let Some(line) = head.strip_prefix(b"#!") {
+        return script(path, line, cwd, depth);
+    }
+    match elf::read_file(file) {
+        Ok(elf) => native(path, elf, head, cwd),
+        Err(ElfError::NotElf) => match binfmt::handler(path, head) {
+            Some(handler) => Ok(Kind::Registered { handler }),
+            None if looks_like_text(head) => Ok(Kind::Text),
+            None => Err(ProgramError::UnknownFormat { path: path.into() }),
+        },
+        Err(why) => Err(damaged(why)),
+    }
+}
+
+fn native(path: &Path, elf: Elf, head: &[u8], cwd: &Path) -> Result<Kind, ProgramError> {
+    let path = || path.to_owned();
+    if !elf.machine.runs_here() {
+        return match binfmt::handler(&path(), head) {
+            Some(handler) => Ok(Kind::Registered { handler }),
+            None => Err(ProgramError::WrongMachine {
+                path: path(),
+                program: elf.machine,
+            }),
+        };
+    }
+    if !elf.runnable {
+        let why = "it is an object file or a core dump, link it first".into();
+        return Err(ProgramError::BadElf { path: path(), why });
+    }
+    match &elf.interpreter {
+        Some(loader) if !cwd.join(loader).exists() => Err(ProgramError::NoLoader {
+            path: path(),
+            loader: loader.clone(),
+        }),
+        _ => Ok(Kind::Elf(elf)),
+    }
+}
+
+fn script(path: &Path, line: &[u8], cwd: &Path, depth: u8) -> Result<Kind, ProgramError> {
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let interpreter = line
+        .split(|byte| matches!(byte, b' ' | b'\t' | 0))
+        .find(|word| !word.is_empty())
+        .unwrap_or_default();
+    let interpreter = OsStr::from_bytes(interpreter);
+    let bad = |why: String| ProgramError::BadInterpreter {
+        path: path.into(),
+        interpreter: interpreter.into(),
+        why,
+    };
+    if interpreter.is_empty() {
+        return Err(bad("the first line names none".into()));
+    }
+    let target = cwd.join(interpreter);
+    match executable(&target) {
+        Ok(()) => {}
+        Err(Refusal::Absent) if interpreter.as_bytes().ends_with(b"\r") => {
+            return Err(bad(
+                "the script has Windows line ends; try: sed -i 's/\\r$//'".into(),
+            ));
+        }
+        Err(Refusal::Absent) => return Err(bad("there is no such file".into())),
+        Err(refusal) => return Err(bad(refusal.into_error(target).to_string())),
+    }
+    if depth == SCRIPT_DEPTH {
+        return Err(bad("too many interpreters that are scripts".into()));
+    }
+    match kind_of(&target, cwd, depth + 1) {
+        // The kernel does not run a text in the shell on behalf of a script.
+        Ok(Kind::Text) => Err(bad("it is a text without `#!`".into())),
+        Ok(_) => Ok(Kind::Script {
+            interpreter: interpreter.into(),
+        }),
+        Err(why) => Err(bad(why.to_string())),
+    }
+}
+
+/// The shells' own test: no NUL byte in the first line.
+fn looks_like_text(head: &[u8]) -> bool {
+    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    !line.contains(&0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Formats that an administrator registered with the kernel, such as emulators for other machines.
+//!
+//! Rule: one file per format; its lines are `enabled`, then `interpreter …`, `flags: …`, and
+//! either `extension .x`, or `offset N`, `magic HEX` and perhaps `mask HEX`.
+//! Source: the kernel's admin-guide/binfmt-misc.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+const DIRECTORY: &str = "/proc/sys/fs/binfmt_misc";
+
+/// The registered format that takes this file, by its first bytes or the end of its name.
+pub(super) fn handler(path: &Path, head: &[u8]) -> Option<String> {
+    handler_in(Path::new(DIRECTORY), path, head)
+}
+
+fn handler_in(directory: &Path, path: &Path, head: &[u8]) -> Option<String> {
+    std::fs::read_dir(directory)
+        .ok()?
+        .flatten()
+        .filter(|entry| entry.file_name() != "register" && entry.file_name() != "status")
+        .find_map(|entry| {
+            let text = std::fs::read_to_string(entry.path()).ok()?;
+            takes(&text, path, head).then(|| entry.file_name().to_string_lossy().into_owned())
+        })
+}
+
+/// True if the format described by `text` is enabled and takes the file.
+fn takes(text: &str, path: &Path, head: &[u8]) -> bool {
+    let value = |key: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))
+    };
+    if text.lines().next() != Some("enabled") {
+        return false;
+    }
+    if let Some(extension) = value("extension") {
+        return path.extension().map(OsStr::as_bytes)
+            == Some(extension.trim_start_matches('.').as_bytes());
+    }
+    let Some(magic) = value("magic").and_then(hex) else {
+        return false;
+    };
+    let offset = value("offset").and_then(|text| text.parse::<usize>().ok());
+    let mask = value("mask").and_then(hex);
+    let start = offset.unwrap_or(0);
+    let end = start.saturating_add(magic.len());
+    head.get(start..end).is_some_and(|bytes| {
+        bytes
+            .iter()
+            .zip(&magic)
+            .enumerate()
+            .all(|(at, (byte, wanted))| {
+                let mask = mask.as_ref().and_then(|mask| mask.get(at)).unwrap_or(&0xff);
+                byte & mask == wanted & mask
+            })
+    })
+}
+
+fn hex(text: &str) -> Option<Vec<u8>> {
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_takes_a_file_by_masked_magic_or_by_extension_while_enabled() {
+        let directory = tempfile::tempdir().unwrap();
+        let arm = "enabled\ninterpreter /usr/bin/qemu-arm\nflags: F\noffset 1\nmagic 454c460000\nmask ffffff00ff\n";
+        std::fs::write(directory.path().join("qemu-arm"), arm).unwrap();
+        std::fs::write(directory.path().join("jar"), "enabled\nextension .jar\n").unwrap();
+        let off = "disabled\ninterpreter /x\noffset 0\nmagic 4d5a\n";
+        std::fs::write(directory.path().join("dos"), off).unwrap();
+        let handler = |path: &str, head: &[u8]| handler_in(directory.path(), Path::new(path), head);
+
+        assert_eq!(
+            handler("/a", b"\x7fELF\x99\0rest").as_deref(),
+            Some("qemu-arm")
+        );
+        assert_eq!(handler("/a", b"\x7fELF\x99\x01rest"), None);
+        assert_eq!(handler("/a", b"\x7fEL"), None, "shorter than the magic");
+        assert_eq!(handler("/a.jar", b"PK").as_deref(), Some("jar"));
+        assert_eq!(handler("/a", b"MZ"), None, "disabled");
+    }
+}

@@ -1,0 +1,160 @@
+//! The CPU quota of the cgroups that we are in, in both versions of the interface.
+//!
+//! Rule: the quota of every level up to the root applies, so the strictest counts. Version 2 has
+//! `cpu.max` (`QUOTA PERIOD` in µs, QUOTA may be `max`), version 1 `cpu.cfs_quota_us` (−1 for
+//! none) and `cpu.cfs_period_us`. Source: cgroups(7) and the kernel's cgroup-v2 guide.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+/// A share of CPU time, in thousandths of one CPU.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Quota(u64);
+
+impl Quota {
+    /// A quota of `time` in every `period` (the same unit); `None` for a period of zero.
+    pub fn new(time: u64, period: u64) -> Option<Self> {
+        (period > 0).then(|| Self(time.saturating_mul(1000).div_ceil(period)))
+    }
+
+    /// Whole CPUs, rounded up.
+    pub fn cpus(self) -> u32 {
+        u32::try_from(self.0.div_ceil(1000)).unwrap_or(u32::MAX)
+    }
+}
+
+impl fmt::Display for Quota {
+    /// CPUs with one decimal, rounded up so that a tiny quota does not read as none.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tenths = self.0.div_ceil(100);
+        write!(f, "{}.{}", tenths / 10, tenths % 10)
+    }
+}
+
+/// One of the two interfaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// A mounted hierarchy that can limit CPU time.
+#[derive(PartialEq, Eq, Debug)]
+struct Mount {
+    version: Version,
+    /// The directory of the hierarchy that is visible at the mount point.
+    root: String,
+    point: PathBuf,
+}
+
+/// The strictest quota that applies to us, given the texts of `/proc/self/cgroup` and
+/// `/proc/self/mountinfo` and a way to read files; `None` if there is none.
+pub fn quota_in(
+    cgroup: &str,
+    mountinfo: &str,
+    read: impl Fn(&Path) -> Option<String>,
+) -> Option<Quota> {
+    let levels = mountinfo.lines().filter_map(mount).flat_map(|mount| {
+        let own = own_path(cgroup, mount.version).unwrap_or("/");
+        levels(&mount, own)
+            .into_iter()
+            .map(move |level| (mount.version, level))
+    });
+    levels
+        .filter_map(|(version, level)| match version {
+            Version::V2 => parse_v2(&read(&level.join("cpu.max"))?),
+            Version::V1 => parse_v1(
+                &read(&level.join("cpu.cfs_quota_us"))?,
+                &read(&level.join("cpu.cfs_period_us"))?,
+            ),
+        })
+        .min()
+}
+
+/// Our path in a hierarchy. Lines are `id:controllers:path`; version 2 has id 0 and no controllers.
+fn own_path(cgroup: &str, version: Version) -> Option<&str> {
+    cgroup.lines().find_map(|line| {
+        let (id, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let ours = match version {
+            Version::V2 => id == "0" && controllers.is_empty(),
+            Version::V1 => controllers.split(',').any(|name| name == "cpu"),
+        };
+        ours.then_some(path)
+    })
+}
+
+/// Reads a line of mountinfo: `id parent device ROOT POINT options [fields…] - TYPE source OPTIONS`.
+fn mount(line: &str) -> Option<Mount> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut left = left.split(' ').skip(3);
+    let (root, point) = (left.next()?, left.next()?);
+    let mut right = right.split(' ');
+    let version = match right.next()? {
+        "cgroup2" => Version::V2,
+        "cgroup" if right.nth(1)?.split(',').any(|option| option == "cpu") => Version::V1,
+        _ => return None,
+    };
+    Some(Mount {
+        version,
+        root: String::from_utf8_lossy(&unescape(root)).into_owned(),
+        point: OsString::from_vec(unescape(point)).into(),
+    })
+}
+
+/// Directories from our own up to the mount point. A path outside of what is mounted (a container
+/// that sees only its own part) leaves the mount point alone.
+fn levels(mount: &Mount, own: &str) -> Vec<PathBuf> {
+    let rest = match own.strip_prefix(mount.root.trim_end_matches('/')) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
+        _ => "",
+    };
+    let names: Vec<_> = rest.split('/').filter(|name| !name.is_empty()).collect();
+    if names.contains(&"..") {
+        return vec![mount.point.clone()];
+    }
+    let mut directory = mount.point.clone();
+    let mut levels = vec![directory.clone()];
+    for name in names {
+        directory.push(name);
+        levels.push(directory.clone());
+    }
+    levels
+}
+
+/// Decodes the octal escapes of mountinfo, such as `\040` for a blank.
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let code = tail
+            .get(..3)
+            .filter(|_| first == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+fn parse_v2(text: &str) -> Option<Quota> {
+    let mut words = text.split_ascii_whitespace();
+    let (time, period) = (words.next()?, words.next()?);
+    Quota::new(time.parse().ok()?, period.parse().ok()?)
+}
+
+fn parse_v1(time: &str, period: &str) -> Option<Quota> {
+    // -1 means no limit, and does not parse as unsigned.
+    Quota::new(time.trim().parse().ok()?, period.trim().parse().ok()?)
+}

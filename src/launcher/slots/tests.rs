@@ -1,0 +1,169 @@
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+fn slots(affinity: u32, quota: Option<Quota>) -> Slots {
+    Slots {
+        affinity,
+        online: Some(64),
+        quota,
+    }
+}
+
+#[test]
+fn the_smaller_of_mask_and_quota_counts_and_a_part_of_a_cpu_is_one() {
+    let quota = |time| Quota::new(time, 100_000);
+    assert_eq!(slots(8, None).count(), 8);
+    assert_eq!(slots(8, quota(250_000)).count(), 3);
+    assert_eq!(slots(2, quota(400_000)).count(), 2);
+    assert_eq!(slots(8, quota(1_000)).count(), 1);
+    assert_eq!(slots(8, quota(100_000)).count(), 1);
+    assert_eq!(slots(8, quota(100_001)).count(), 2);
+    assert_eq!(slots(8, quota(u64::MAX)).count(), 8);
+    assert_eq!(Quota::new(1, 0), None);
+}
+
+#[test]
+fn too_many_ranks_are_refused_with_the_arithmetic_unless_allowed() {
+    let here = slots(2, Quota::new(400_000, 100_000));
+    assert_eq!(
+        here.check(2, false),
+        Ok(Fit {
+            oversubscribed: false
+        })
+    );
+    assert_eq!(
+        here.check(8, true),
+        Ok(Fit {
+            oversubscribed: true
+        })
+    );
+    assert_eq!(
+        here.check(1, true),
+        Ok(Fit {
+            oversubscribed: false
+        })
+    );
+    assert_eq!(
+        here.check(8, false).unwrap_err().to_string(),
+        "8 ranks do not fit in 2 slots (affinity mask: 2 of 64 CPUs, cgroup limit: 4.0); \
+         use --oversubscribe, or -n 2"
+    );
+    let one = Slots {
+        affinity: 1,
+        online: None,
+        quota: None,
+    };
+    assert_eq!(
+        one.to_string(),
+        "1 slot (affinity mask: 1, no cgroup limit)"
+    );
+}
+
+#[test]
+fn lists_of_cpus_are_counted() {
+    assert_eq!(count_list("0-3,8,10-11\n"), Some(7));
+    assert_eq!(count_list("\t0"), Some(1));
+    for bad in ["", "a", "3-1", "0-", "0-4294967295"] {
+        assert_eq!(count_list(bad), None, "{bad:?}");
+    }
+}
+
+/// Writes files below a directory and computes the quota with it as the mount point.
+fn quota_of(files: &[(&str, &str)], cgroup: &str, mountinfo: &str) -> Option<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let point = directory.path().join("a mount");
+    for (name, text) in files {
+        let path: PathBuf = point.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let shown = point.to_str().unwrap().replace(' ', "\\040");
+    let quota = quota_in(cgroup, &mountinfo.replace("POINT", &shown), read_text);
+    quota.map(|quota| quota.to_string())
+}
+
+const V2: &str = "31 23 0:28 / /sys rw - sysfs sysfs rw\n\
+    41 31 0:38 / POINT rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+const V1: &str = "32 31 0:29 / POINT rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n";
+
+#[test]
+fn the_strictest_level_of_the_own_branch_counts_in_version_2() {
+    let files = [
+        ("cpu.max", "max 100000\n"),
+        ("user/cpu.max", "150000 100000\n"),
+        ("user/job/cpu.max", "400000 100000\n"),
+        ("other/cpu.max", "1000 100000\n"),
+    ];
+    let at = |path: &str| quota_of(&files, &format!("1:name=systemd:/x\n0::{path}\n"), V2);
+    assert_eq!(at("/user/job").as_deref(), Some("1.5"));
+    assert_eq!(at("/user/job/deeper").as_deref(), Some("1.5"));
+    assert_eq!(at("/"), None);
+    assert_eq!(at("/../../other"), None, "outside of our namespace");
+}
+
+#[test]
+fn version_1_needs_the_hierarchy_with_the_cpu_controller() {
+    let files = [
+        ("job/cpu.cfs_quota_us", "250000\n"),
+        ("job/cpu.cfs_period_us", "100000\n"),
+        ("cpu.cfs_quota_us", "-1\n"),
+        ("cpu.cfs_period_us", "100000\n"),
+    ];
+    let cgroup = "4:memory:/m\n1:cpu,cpuacct:/job\n0::/\n";
+    assert_eq!(quota_of(&files, cgroup, V1).as_deref(), Some("2.5"));
+    assert_eq!(
+        quota_of(&files, "1:cpu:/\n", V1),
+        None,
+        "no limit at the root"
+    );
+    let other = V1.replace("rw,cpu,cpuacct", "rw,cpuset");
+    assert_eq!(quota_of(&files, cgroup, &other), None);
+}
+
+#[test]
+fn a_container_that_sees_only_its_own_part_reads_the_mount_point() {
+    let files = [
+        ("cpu.max", "50000 100000"),
+        ("docker/abc/cpu.max", "1000 100000"),
+    ];
+    let mounted = V2.replace("0:38 / POINT", "0:38 /docker/abc POINT");
+    assert_eq!(
+        quota_of(&files, "0::/docker/abc\n", &mounted).as_deref(),
+        Some("0.5")
+    );
+    assert_eq!(
+        quota_of(&files, "0::/docker/abcd\n", &mounted).as_deref(),
+        Some("0.5")
+    );
+}
+
+#[test]
+fn texts_that_make_no_sense_do_not_limit() {
+    for (file, text) in [
+        ("cpu.max", ""),
+        ("cpu.max", "x y"),
+        ("cpu.max", "1 0"),
+        ("no", ""),
+    ] {
+        assert_eq!(quota_of(&[(file, text)], "0::/\n", V2), None, "{text:?}");
+    }
+    assert_eq!(quota_of(&[("cpu.max", "1 1")], "", ""), None);
+}
+
+#[test]
+fn this_machine_has_as_many_cpus_in_the_mask_as_nproc_says() {
+    let output = std::process::Command::new("nproc")
+        .env_remove("OMP_NUM_THREADS")
+        .output();
+    let output = String::from_utf8(output.unwrap().stdout).unwrap();
+    let here = Slots::detect();
+    assert!(here.count() >= 1 && here.count() <= here.affinity);
+    // nproc of newer coreutils counts the quota too.
+    let count: u32 = output.trim().parse().unwrap();
+    assert!(
+        count == here.affinity || count == here.count(),
+        "{count}, {here}"
+    );
+}
