@@ -8,6 +8,8 @@
 //! - [`launcher`]: placement, program inspection, standard I/O, signals, the run itself
 //! - [`cli`]: the command line and the exit-code table
 
+pub mod agent;
+pub mod cli;
 pub mod fence;
 pub mod job;
 pub mod kvs;

@@ -1,3 +1,5 @@
 //! The `wireup` command.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    wireup::cli::main(std::env::args_os().collect())
+}

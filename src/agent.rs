@@ -1,0 +1,11 @@
+//! One node: the state machine of its job, and the drivers around it.
+
+pub mod channel;
+pub mod core;
+pub mod event;
+pub mod leftovers;
+pub mod namespace;
+pub mod poll;
+pub mod sidecar;
+pub mod spawn;
+pub mod start;

@@ -1,0 +1,334 @@
+//! The state of one node of one job: composes the protocol cores; no I/O.
+//!
+//! ```text
+//! PMI sockets ──▶ pmi::server ──┐                      ┌──▶ fence, modex ◀──▶ other nodes
+//! sidecar ──▶ pmix::host ──▶ upcalls (see `upcalls`) ──┘
+//! ```
+//! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
+
+mod host;
+mod ranks;
+mod upcalls;
+
+use std::sync::Arc;
+
+use host::HostLife;
+
+use super::event::{Action, Event, PeerMessage};
+use crate::fence::{self, FenceEngine, FenceInput};
+use crate::job::clock::Moment;
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
+use crate::job::outcome::PmiState;
+use crate::job::proc;
+use crate::job::rank_map::RankMap;
+use crate::modex::{self, ModexEngine, ModexInput};
+use crate::names::Names;
+use crate::pmi::server::{self as pmi};
+use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
+use crate::pmix::upcall::UpcallKind;
+
+/// The node where names are kept.
+pub const HEAD: NodeId = NodeId(0);
+
+/// What all nodes of a job know.
+#[derive(Debug)]
+pub struct JobContext {
+    /// The job's name.
+    pub nspace: Nspace,
+    /// Where its ranks live.
+    pub ranks: RankMap,
+    /// Application context of each rank, by rank.
+    pub appnums: Vec<AppNum>,
+    /// Slots the job could grow to.
+    pub universe_size: u32,
+}
+
+/// Who waits for a fence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FenceTicket {
+    /// The PMI-1 ranks of this node, in a barrier.
+    Pmi,
+    /// The sidecar.
+    Pmix(UpcallId),
+}
+
+/// What a rank did with PMIx. Kept as it was when the rank ended, for reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum PmixState {
+    /// Never connected.
+    #[default]
+    Absent,
+    /// Between init and finalize.
+    Connected,
+    /// Left in order.
+    Finalized,
+    /// Its process ended between init and finalize.
+    Died,
+    /// Its process ended and had never connected.
+    Stayed,
+}
+
+/// One node of one job.
+pub struct NodeCore {
+    node: NodeId,
+    job: Arc<JobContext>,
+    pmi: Option<pmi::Server>,
+    fences: FenceEngine<FenceTicket>,
+    modex: ModexEngine<UpcallId>,
+    names: Names,
+    link: HostLink,
+    host: HostLife,
+    /// By local rank.
+    pmix: Vec<PmixState>,
+    /// The sidecar's requests for local ranks' data that wait for a direct modex.
+    modex_requests: Vec<(crate::pmix::host::RequestId, proc::Proc)>,
+}
+
+impl NodeCore {
+    /// A node whose ranks are offered PMI-1 (`pmi`) or PMIx through a sidecar (`pmix`), or both.
+    ///
+    /// # Errors
+    /// [`pmi::SetupError`] when the job cannot be described in PMI.
+    pub fn new(
+        node: NodeId,
+        job: Arc<JobContext>,
+        pmi: bool,
+        pmix: bool,
+    ) -> Result<Self, pmi::SetupError> {
+        let server = pmi
+            .then(|| {
+                let appnums = job
+                    .ranks
+                    .ranks_on(node)
+                    .map(|r| job.appnums[r.index()])
+                    .collect();
+                let info = pmi::JobInfo {
+                    kvsname: job.nspace.clone(),
+                    appnums,
+                    universe_size: Some(job.universe_size),
+                    attributes: Vec::new(),
+                };
+                pmi::Server::new(info, &job.ranks, node)
+            })
+            .transpose()?;
+        let mut modex = ModexEngine::new(node);
+        let local = job.ranks.ranks_on(node).collect();
+        let added = ModexInput::NspaceAdded {
+            nspace: job.nspace.clone(),
+            local,
+        };
+        modex.handle(added, Moment::default(), &mut Vec::new());
+        let local_size = job.ranks.local_size(node) as usize;
+        Ok(Self {
+            node,
+            pmi: server,
+            fences: FenceEngine::new(node, fence::Limits::default()),
+            modex,
+            names: Names::default(),
+            link: HostLink::new(),
+            host: HostLife::new(pmix),
+            pmix: vec![PmixState::default(); local_size],
+            modex_requests: Vec::new(),
+            job,
+        })
+    }
+
+    /// Takes one event and appends what has to be done.
+    pub fn handle(&mut self, event: Event<'_>, now: Moment, actions: &mut Vec<Action>) {
+        match event {
+            Event::PmiReceived { rank, bytes } => {
+                let mut effects = Vec::new();
+                if let Some(pmi) = &mut self.pmi {
+                    pmi.receive(rank, bytes, &mut effects);
+                }
+                self.pmi_effects(effects, now, actions);
+            }
+            Event::RankEnded { rank } => self.rank_ended(rank, now, actions),
+            Event::ControlReceived(bytes) => {
+                let events = self.link.on_control_bytes(bytes);
+                self.host_said(events, now, actions);
+            }
+            Event::UpcallReceived(bytes) => {
+                let events = self.link.on_upcall_bytes(bytes);
+                self.host_said(events, now, actions);
+            }
+            Event::HostClosed => self.host_closed(now),
+            Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
+            Event::Peer { from, message } => self.peer_message(from, message, now, actions),
+            Event::JobEnded => self.job_ended(now, actions),
+            Event::Tick => {
+                self.fence(FenceInput::Tick, now, actions);
+                self.modex(ModexInput::Tick, now, actions);
+                self.host_tick(now, actions);
+            }
+        }
+    }
+
+    /// When [`Event::Tick`] is due.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        [
+            self.fences.next_deadline(),
+            self.modex.next_deadline(),
+            self.host.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// What a rank has done with its process-management interfaces.
+    pub fn pmi_state(&self, rank: LocalRank) -> PmiState {
+        let pmix = self.pmix[rank.index()];
+        let pmi = self.pmi.as_ref().map(|server| server.state(rank));
+        let last = match (pmi.filter(|state| state.contacted()), pmix) {
+            (Some(state), _) => format!("PMI-1: {state}"),
+            (None, PmixState::Connected | PmixState::Died) => "PMIx: connected".to_owned(),
+            (None, PmixState::Finalized) => "PMIx: finalized".to_owned(),
+            (None, PmixState::Absent | PmixState::Stayed) => "never contacted PMI".to_owned(),
+        };
+        PmiState {
+            contacted: !matches!(pmix, PmixState::Absent | PmixState::Stayed)
+                || pmi.is_some_and(|state| state.contacted()),
+            active: pmix == PmixState::Connected || pmi.is_some_and(|state| state.in_session()),
+            last,
+        }
+    }
+
+    /// Whether some rank of this node is between init and finalize.
+    pub fn any_active(&self) -> bool {
+        let mut local = (0..self.job.ranks.local_size(self.node)).map(LocalRank);
+        self.pmix.contains(&PmixState::Connected)
+            || self
+                .pmi
+                .as_ref()
+                .is_some_and(|pmi| local.any(|rank| pmi.state(rank).in_session()))
+    }
+
+    /// Whether some rank of this node waits in a PMI-1 barrier, which needs every rank of the job.
+    pub fn any_in_barrier(&self) -> bool {
+        let mut local = (0..self.job.ranks.local_size(self.node)).map(LocalRank);
+        self.pmi
+            .as_ref()
+            .is_some_and(|pmi| local.any(|rank| pmi.state(rank).in_barrier()))
+    }
+
+    /// How often libpmix asked for something, and how many bytes that were.
+    pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
+        self.link.count(kind)
+    }
+
+    fn rank(&self, local: LocalRank) -> Rank {
+        self.job
+            .ranks
+            .rank_at(self.node, local)
+            .expect("the driver uses local ranks of the map")
+    }
+
+    fn local(&self, rank: Rank) -> Option<LocalRank> {
+        (self.job.ranks.node_of(rank)? == self.node).then(|| self.job.ranks.local_rank(rank))?
+    }
+
+    fn rank_ended(&mut self, local: LocalRank, now: Moment, actions: &mut Vec<Action>) {
+        let rank = self.rank(local);
+        let pmix = &mut self.pmix[local.index()];
+        let died = *pmix == PmixState::Connected;
+        *pmix = match *pmix {
+            PmixState::Absent => PmixState::Stayed,
+            PmixState::Connected => PmixState::Died,
+            other => other,
+        };
+        let mut effects = Vec::new();
+        if let Some(pmi) = &mut self.pmi {
+            pmi.closed(local, &mut effects);
+        }
+        self.pmi_effects(effects, now, actions);
+        if self.node == HEAD {
+            self.names.rank_ended(rank);
+        }
+        // What a rank published stays with the sidecar after it has left in order.
+        if died {
+            let proc = proc::Proc::new(self.job.nspace.clone(), rank);
+            self.modex(ModexInput::RankGone { proc }, now, actions);
+        }
+    }
+
+    fn job_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.fence(FenceInput::Teardown, now, actions);
+        self.modex(ModexInput::Teardown, now, actions);
+        self.stop_host(now, actions);
+    }
+
+    fn peer_message(
+        &mut self,
+        from: NodeId,
+        message: PeerMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match message {
+            PeerMessage::Fence(message) => {
+                self.fence(FenceInput::Message { from, message }, now, actions);
+            }
+            PeerMessage::Modex(message) => {
+                self.modex(ModexInput::Message { from, message }, now, actions);
+            }
+            PeerMessage::Name { rank, request } => {
+                let answer = self.names.handle(rank, request);
+                actions.push(Action::SendPeer {
+                    to: from,
+                    message: PeerMessage::NameAnswer { rank, answer },
+                });
+            }
+            PeerMessage::NameAnswer { rank, answer } => {
+                self.name_answer(rank, &answer, now, actions);
+            }
+            PeerMessage::Notify(event) => self.notify(&event, now, actions),
+        }
+    }
+
+    fn fence(&mut self, input: FenceInput<FenceTicket>, now: Moment, actions: &mut Vec<Action>) {
+        let mut outputs = Vec::new();
+        self.fences.handle(input, now, &mut outputs);
+        for output in outputs {
+            match output {
+                fence::Output::Send { to, message } => {
+                    actions.push(Action::SendPeer {
+                        to,
+                        message: PeerMessage::Fence(message),
+                    });
+                }
+                fence::Output::Complete {
+                    ticket: FenceTicket::Pmi,
+                    result,
+                } => {
+                    self.pmi_released(result, now, actions);
+                }
+                fence::Output::Complete {
+                    ticket: FenceTicket::Pmix(id),
+                    result,
+                } => {
+                    self.fence_answer(id, result, actions);
+                }
+            }
+        }
+    }
+
+    fn modex(&mut self, input: ModexInput<UpcallId>, now: Moment, actions: &mut Vec<Action>) {
+        let mut outputs = Vec::new();
+        self.modex.handle(input, now, &mut outputs);
+        for output in outputs {
+            match output {
+                modex::Output::Send { to, message } => {
+                    actions.push(Action::SendPeer {
+                        to,
+                        message: PeerMessage::Modex(message),
+                    });
+                }
+                modex::Output::AskHost { proc } => self.ask_host(proc, now, actions),
+                modex::Output::Complete { ticket, result } => {
+                    self.modex_answer(ticket, result, actions);
+                }
+            }
+        }
+    }
+}

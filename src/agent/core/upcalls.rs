@@ -1,0 +1,367 @@
+//! The sidecar's part of a node's core: its life, and what libpmix asks through it.
+//!
+//! Rule: a client that connected and not yet finalized is active; both are notices that the
+//! sidecar writes before libpmix lets the client go on, so they are read before its exit is
+//! judged. Source: docs/shim.md.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::host::HostState;
+use super::{FenceTicket, NodeCore, PmixState};
+use crate::agent::event::{Action, Notification, PeerMessage, Report};
+use crate::fence::{Contribution, FenceFailure, FenceInput, FenceResult, Participants};
+use crate::job::clock::Moment;
+use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::outcome::Cause;
+use crate::job::proc;
+use crate::modex::{ModexFailure, ModexInput, ModexResult};
+use crate::pmix::control::Control;
+use crate::pmix::host::{HostEvent, UpcallId};
+use crate::pmix::keys;
+use crate::pmix::upcall::{Answer, Query, Upcall};
+use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Text, Value};
+
+impl NodeCore {
+    pub(super) fn host_events(
+        &mut self,
+        events: Vec<HostEvent>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        for event in events {
+            match event {
+                HostEvent::Hello(hello) => {
+                    self.host_loaded();
+                    actions.push(Action::Report(Report::HostLoaded(hello)));
+                }
+                HostEvent::Failed(failed) => self.host_gave_up(&failed, now, actions),
+                HostEvent::Reply { id, reply } => self.control_reply(id, reply, now, actions),
+                HostEvent::Upcall {
+                    id: Some(id),
+                    upcall,
+                } => {
+                    self.request(id, upcall, now, actions);
+                }
+                HostEvent::Upcall { id: None, upcall } => self.notice(upcall, actions),
+            }
+        }
+    }
+
+    fn notice(&mut self, upcall: Upcall, actions: &mut Vec<Action>) {
+        match upcall {
+            Upcall::ClientConnected { proc, .. } => {
+                if let Some(local) = self.local_of(&proc) {
+                    self.pmix[local.index()] = PmixState::Connected;
+                }
+            }
+            Upcall::ClientFinalized { proc } => {
+                if let Some(local) = self.local_of(&proc) {
+                    self.pmix[local.index()] = PmixState::Finalized;
+                }
+            }
+            Upcall::NotifyEvent {
+                code,
+                source,
+                range,
+                infos,
+            } => {
+                self.forward(
+                    Notification {
+                        code,
+                        source,
+                        range,
+                        infos,
+                    },
+                    actions,
+                );
+            }
+            // libpmix delivers events to local clients by itself, and every event of the job is
+            // carried to every node anyway.
+            Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
+            Upcall::Abort { .. }
+            | Upcall::Fence { .. }
+            | Upcall::DirectModex { .. }
+            | Upcall::Query { .. }
+            | Upcall::Log { .. } => unreachable!("the link gives requests an id"),
+        }
+    }
+
+    fn request(&mut self, id: UpcallId, upcall: Upcall, now: Moment, actions: &mut Vec<Action>) {
+        match upcall {
+            Upcall::Fence { procs, infos, data } => {
+                self.pmix_fence(id, &procs, &infos, data, now, actions);
+            }
+            Upcall::DirectModex { proc, infos } => {
+                let named = self.named(&proc);
+                let Some(proc) = named else {
+                    return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+                };
+                let owner = self.job.ranks.node_of(proc.rank);
+                let timeout = timeout(&infos);
+                self.modex(
+                    ModexInput::Ask {
+                        proc,
+                        owner,
+                        timeout,
+                        ticket: id,
+                    },
+                    now,
+                    actions,
+                );
+            }
+            Upcall::Abort {
+                proc,
+                status,
+                message,
+                ..
+            } => {
+                // A subset cannot be spared: an MPI job that lost ranks cannot go on, and nobody
+                // asked for fault tolerance.
+                let rank = proc.rank.rank().unwrap_or(Rank(0));
+                let message = message.to_string();
+                let cause = Cause::Aborted {
+                    rank,
+                    code: status,
+                    message,
+                };
+                actions.push(Action::Report(Report::Failed(cause)));
+                self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+            }
+            Upcall::Query { queries, .. } => {
+                let answer = self.query(&queries);
+                self.answer(id, &answer, actions);
+            }
+            Upcall::Log { data, .. } => {
+                actions.extend(data.into_iter().filter_map(log_text).map(Action::Report));
+                self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+            }
+            Upcall::ClientConnected { .. }
+            | Upcall::ClientFinalized { .. }
+            | Upcall::RegisterEvents { .. }
+            | Upcall::DeregisterEvents { .. }
+            | Upcall::NotifyEvent { .. } => unreachable!("the link gives notices no id"),
+        }
+    }
+
+    fn answer(&mut self, id: UpcallId, answer: &Answer, actions: &mut Vec<Action>) {
+        actions.extend(self.link.answer(id, answer).map(Action::SendUpcall));
+    }
+
+    fn pmix_fence(
+        &mut self,
+        id: UpcallId,
+        procs: &[Proc],
+        infos: &[Info],
+        data: Vec<u8>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some((participants, nodes)) = self.participants(procs) else {
+            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+        };
+        let collect = infos
+            .iter()
+            .any(|info| info.key == keys::COLLECT_DATA && info.value == Value::Bool(true));
+        let status = infos.iter().find_map(|info| match &info.value {
+            Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
+            _ => None,
+        });
+        let contribution = Contribution {
+            data: data.into(),
+            collect,
+            status: status.unwrap_or(0),
+        };
+        let ticket = FenceTicket::Pmix(id);
+        let timeout = timeout(infos);
+        let input = FenceInput::Arrive {
+            participants,
+            nodes,
+            contribution,
+            timeout,
+            ticket,
+        };
+        self.fence(input, now, actions);
+    }
+
+    /// The participants and the nodes that host them; `None` when they are not of this job.
+    fn participants(&self, procs: &[Proc]) -> Option<(Participants, Vec<NodeId>)> {
+        let mut named = Vec::with_capacity(procs.len());
+        let mut nodes = Vec::new();
+        for proc in procs {
+            if proc.nspace != self.job.nspace.as_str() {
+                return None;
+            }
+            let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
+            match rank {
+                proc::ProcRank::One(rank) => nodes.push(self.job.ranks.node_of(rank)?),
+                proc::ProcRank::Wildcard => {
+                    let ranks = &self.job.ranks;
+                    nodes.extend(ranks.node_ids().filter(|node| ranks.local_size(*node) > 0));
+                }
+            }
+            named.push((self.job.nspace.clone(), rank));
+        }
+        let participants = Participants::from_procs(named).ok()?;
+        Some((participants, nodes))
+    }
+
+    pub(super) fn fence_answer(
+        &mut self,
+        id: UpcallId,
+        result: FenceResult,
+        actions: &mut Vec<Action>,
+    ) {
+        let answer = match result {
+            Ok(released) if released.status == 0 => Answer::Data(released.data.to_vec()),
+            Ok(released) => Answer::Status(Status(released.status)),
+            Err(failure) => {
+                let status = match &failure {
+                    FenceFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+                    FenceFailure::PeerLost { .. } | FenceFailure::TornDown { .. } => {
+                        Status::ERR_LOST_CONNECTION
+                    }
+                    _ => Status::ERROR,
+                };
+                Answer::Status(status)
+            }
+        };
+        self.answer(id, &answer, actions);
+    }
+
+    pub(super) fn modex_answer(
+        &mut self,
+        id: UpcallId,
+        result: ModexResult,
+        actions: &mut Vec<Action>,
+    ) {
+        let answer = match result {
+            Ok(data) => Answer::Data(data.to_vec()),
+            Err(failure) => Answer::Status(match failure {
+                ModexFailure::NotFound | ModexFailure::RankGone => Status::ERR_NOT_FOUND,
+                ModexFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+                ModexFailure::PeerLost { .. } | ModexFailure::TornDown { .. } => {
+                    Status::ERR_LOST_CONNECTION
+                }
+                ModexFailure::TooLarge(_) => Status::ERR_OUT_OF_RESOURCE,
+                ModexFailure::Host(status) => Status(status),
+            }),
+        };
+        self.answer(id, &answer, actions);
+    }
+
+    /// Another node wants a local rank's data.
+    pub(super) fn ask_host(&mut self, proc: proc::Proc, now: Moment, actions: &mut Vec<Action>) {
+        if self.host.state != HostState::Ready {
+            let result = Err(Status::ERR_NOT_FOUND.0);
+            return self.modex(ModexInput::HostAnswered { proc, result }, now, actions);
+        }
+        let (nspace, rank) = (proc.nspace.clone(), proc.rank);
+        let control = Control::DirectModex { nspace, rank };
+        if let Some(id) = self.control(&control, now, actions) {
+            self.modex_requests.push((id, proc));
+        }
+    }
+
+    /// What this host can say; most keys belong to tools, which come later.
+    fn query(&self, queries: &[Query]) -> Answer {
+        let mut infos = Vec::new();
+        let mut asked = 0;
+        for key in queries.iter().flat_map(|query| &query.keys) {
+            asked += 1;
+            if *key == keys::QUERY_NAMESPACES {
+                infos.push(Info::new(
+                    keys::QUERY_NAMESPACES,
+                    Value::String(Text::from(&self.job.nspace)),
+                ));
+            }
+        }
+        match infos.len() {
+            0 => Answer::Status(Status::ERR_NOT_FOUND),
+            found if found == asked => Answer::Infos(Status::SUCCESS, infos),
+            _ => Answer::Infos(Status::QUERY_PARTIAL_SUCCESS, infos),
+        }
+    }
+
+    /// An event raised here: libpmix tells this node's clients, the other nodes hear it from us.
+    fn forward(&self, event: Notification, actions: &mut Vec<Action>) {
+        let everywhere = [
+            DataRange::NAMESPACE,
+            DataRange::SESSION,
+            DataRange::GLOBAL,
+            DataRange::CUSTOM,
+        ];
+        // An event of another node's process was brought here by its own node.
+        let ours = event
+            .source
+            .rank
+            .rank()
+            .is_none_or(|_| self.local_of(&event.source).is_some());
+        if !ours || !everywhere.contains(&event.range) {
+            return;
+        }
+        let event = Arc::new(event);
+        for to in self.job.ranks.node_ids().filter(|node| *node != self.node) {
+            actions.push(Action::SendPeer {
+                to,
+                message: PeerMessage::Notify(Arc::clone(&event)),
+            });
+        }
+    }
+
+    /// An event of another node.
+    pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
+        if self.host.state != HostState::Ready {
+            return;
+        }
+        let control = Control::Notify {
+            code: event.code,
+            source: event.source.clone(),
+            range: event.range,
+            infos: event.infos.clone(),
+        };
+        self.control(&control, now, actions);
+    }
+
+    fn named(&self, proc: &Proc) -> Option<proc::Proc> {
+        (proc.nspace == self.job.nspace.as_str())
+            .then(|| proc.rank.rank())?
+            .map(|rank| proc::Proc::new(self.job.nspace.clone(), rank))
+    }
+
+    fn local_of(&self, proc: &Proc) -> Option<LocalRank> {
+        self.local(self.named(proc)?.rank)
+    }
+}
+
+/// `PMIX_TIMEOUT` comes as int or unsigned; 0 means none.
+fn timeout(infos: &[Info]) -> Option<Duration> {
+    let seconds = infos
+        .iter()
+        .filter(|info| info.key == keys::TIMEOUT)
+        .find_map(|info| match info.value {
+            Value::Int(seconds) | Value::Int32(seconds) => u64::try_from(seconds).ok(),
+            Value::Uint(seconds) | Value::Uint32(seconds) => Some(u64::from(seconds)),
+            _ => None,
+        })?;
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// The text of one part of a log request, and where it goes.
+fn log_text(info: Info) -> Option<Report> {
+    let stdout = info.key == keys::LOG_STDOUT;
+    if !stdout && info.key != keys::LOG_STDERR && info.key != keys::LOG_MSG {
+        return None;
+    }
+    match info.value {
+        Value::String(text) => Some(Report::Log {
+            stdout,
+            text: text.into_bytes(),
+        }),
+        Value::Bytes(text) => Some(Report::Log { stdout, text }),
+        _ => None,
+    }
+}
+
+/// The special rank that stands for a whole nspace never names one process.
+const _: () = assert!(ProcRank::WILDCARD.0 == proc::PMIX_RANK_WILDCARD);

@@ -1,0 +1,140 @@
+//! What happens to a node's core, and what it orders.
+
+use std::sync::Arc;
+
+use crate::fence::FenceMessage;
+use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::outcome::Cause;
+use crate::modex::ModexMessage;
+use crate::names::{NameAnswer, NameRequest};
+use crate::pmix::control::{ForkEnv, Hello};
+use crate::pmix::value::{DataRange, Info, Proc, Status};
+
+/// Something that happened on a node.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Bytes of a rank's PMI socket.
+    PmiReceived {
+        /// Whose.
+        rank: LocalRank,
+        /// As read.
+        bytes: &'a [u8],
+    },
+    /// A rank's process ended; everything it had sent was handed in before.
+    RankEnded {
+        /// Which.
+        rank: LocalRank,
+    },
+    /// Bytes of the sidecar's control socket.
+    ControlReceived(&'a [u8]),
+    /// Bytes of the sidecar's upcall socket.
+    UpcallReceived(&'a [u8]),
+    /// One of the sidecar's sockets has ended; its process may follow.
+    HostClosed,
+    /// The sidecar's process ended; everything it had sent was handed in.
+    HostEnded {
+        /// How, for people.
+        how: String,
+        /// With exit code 0.
+        in_order: bool,
+    },
+    /// A message of another node's core.
+    Peer {
+        /// Its sender.
+        from: NodeId,
+        /// What it says.
+        message: PeerMessage,
+    },
+    /// All ranks of the job have ended: stop the sidecar, answer whatever still waits.
+    JobEnded,
+    /// Time has passed.
+    Tick,
+}
+
+/// A message between the cores of two nodes.
+#[derive(Clone, Debug)]
+pub enum PeerMessage {
+    /// Part of a fence.
+    Fence(FenceMessage),
+    /// Part of a direct modex.
+    Modex(ModexMessage),
+    /// A name service call, to the head node.
+    Name {
+        /// The caller.
+        rank: Rank,
+        /// The call.
+        request: NameRequest,
+    },
+    /// The head node's answer.
+    NameAnswer {
+        /// The caller.
+        rank: Rank,
+        /// The answer.
+        answer: NameAnswer,
+    },
+    /// An event raised by a process of the sending node.
+    Notify(Arc<Notification>),
+}
+
+/// A PMIx event on its way to other nodes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Notification {
+    /// The event.
+    pub code: Status,
+    /// Who raised it.
+    pub source: Proc,
+    /// Who shall hear of it.
+    pub range: DataRange,
+    /// Details.
+    pub infos: Vec<Info>,
+}
+
+/// An order of a node's core, to be carried out in the order given.
+#[derive(Debug)]
+pub enum Action {
+    /// Write to a rank's PMI socket.
+    SendPmi {
+        /// To whom.
+        rank: LocalRank,
+        /// One or more whole messages.
+        bytes: Vec<u8>,
+    },
+    /// Write to the sidecar's control socket.
+    SendControl(Vec<u8>),
+    /// Write to the sidecar's upcall socket.
+    SendUpcall(Vec<u8>),
+    /// End the sidecar's process by force.
+    KillHost,
+    /// Deliver a message to another node's core.
+    SendPeer {
+        /// Its node.
+        to: NodeId,
+        /// What to say.
+        message: PeerMessage,
+    },
+    /// Tell the launcher.
+    Report(Report),
+}
+
+/// What the launcher is told.
+#[derive(Debug)]
+pub enum Report {
+    /// The sidecar has loaded its libraries.
+    HostLoaded(Hello),
+    /// The sidecar knows the job: ranks may start with these variables.
+    HostReady(ForkEnv),
+    /// The sidecar failed, or ended without being asked to.
+    HostLost {
+        /// How, for people.
+        error: String,
+    },
+    /// The job has failed.
+    Failed(Cause),
+    /// A rank's MPI library has something for the user.
+    Log {
+        /// Standard output instead of standard error.
+        stdout: bool,
+        /// The text.
+        text: Vec<u8>,
+    },
+}

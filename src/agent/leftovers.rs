@@ -1,0 +1,376 @@
+//! Finds and ends what a job leaves behind: processes it started, and shared-memory files of MPI libraries that were killed before they could unlink.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The variable in the environment of every process of a job that names the job.
+pub const JOB: &str = "WIREUP_JOB";
+
+/// One line of `/proc/PID/stat`, as far as needed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Process id.
+    pub pid: i32,
+    /// Command name, up to 15 bytes.
+    pub name: String,
+    /// State letter; `Z` has ended and waits to be collected.
+    pub state: char,
+    /// Parent.
+    pub parent: i32,
+    /// Session id.
+    pub session: i32,
+}
+
+/// Parses `/proc/PID/stat`. The command may contain blanks and parentheses, so the fields are
+/// counted from the last closing one.
+fn parse_stat(text: &str) -> Option<Process> {
+    let (open, close) = (text.find('(')?, text.rfind(')')?);
+    let mut rest = text.get(close + 1..)?.split_ascii_whitespace();
+    let state = rest.next()?.chars().next()?;
+    let parent = rest.next()?.parse().ok()?;
+    let _group: i32 = rest.next()?.parse().ok()?;
+    let session = rest.next()?.parse().ok()?;
+    let pid = text[..open].trim().parse().ok()?;
+    Some(Process {
+        pid,
+        name: text[open + 1..close].to_owned(),
+        state,
+        parent,
+        session,
+    })
+}
+
+/// Bit of the flags in `/proc/PID/stat` of a process on its way out. Source: `PF_EXITING` in the
+/// kernel's `include/linux/sched.h`.
+const EXITING: u64 = 0x4;
+
+/// Whether a process has begun to end: its connections may be closed before its end is reported.
+pub fn is_exiting(pid: Pid) -> bool {
+    let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    text.is_ok_and(|text| exiting(&text))
+}
+
+/// The state is the first field behind the command, the flags are the seventh.
+fn exiting(stat: &str) -> bool {
+    let Some(close) = stat.rfind(')') else {
+        return false;
+    };
+    let mut fields = stat[close + 1..].split_ascii_whitespace();
+    let ended = fields.next() == Some("Z");
+    let flags: Option<u64> = fields.nth(5).and_then(|flags| flags.parse().ok());
+    ended || flags.is_some_and(|flags| flags & EXITING != 0)
+}
+
+/// All processes of the machine that can be seen.
+pub fn processes() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit())
+        .filter_map(|entry| parse_stat(&fs::read_to_string(entry.path().join("stat")).ok()?))
+        .collect()
+}
+
+/// Whether this process has children, living or not, that raise SIGCHLD.
+pub fn has_children() -> bool {
+    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, peek) != Err(nix::errno::Errno::ECHILD)
+}
+
+/// This process's children. A launcher that was executed by a shell in place of itself has those
+/// the shell had started.
+pub fn children() -> BTreeSet<i32> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let all = if has_children() {
+        processes()
+    } else {
+        Vec::new()
+    };
+    let ours = all.into_iter().filter(|process| process.parent == own);
+    ours.map(|process| process.pid).collect()
+}
+
+/// Living processes that descend from `parent`, those in `known` and below them left out. For a
+/// parent that adopts orphans these are all processes of its jobs.
+pub fn below(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
+    let mut all = processes();
+    all.retain(|process| !known.contains(&process.pid));
+    let mut found = with_descendants(all, BTreeSet::from([parent]));
+    found.retain(|process| process.pid != parent);
+    found
+}
+
+/// Living processes of a job whose launcher is gone, so that orphans went to somebody else: those
+/// with the job's name in their environment, members of sessions for which `is_ours` holds, and
+/// what descends from these.
+pub fn of_job(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
+    let all = processes();
+    let mark = format!("{JOB}={job}");
+    let ours = all
+        .iter()
+        .filter(|process| is_ours(process.session) || has_variable(process.pid, mark.as_bytes()))
+        .map(|process| process.pid)
+        .collect();
+    with_descendants(all, ours)
+}
+
+/// Those of `all` that live and are in `found` or descend from one that is.
+fn with_descendants(all: Vec<Process>, mut found: BTreeSet<i32>) -> Vec<Process> {
+    loop {
+        let grown: Vec<i32> = all
+            .iter()
+            .filter(|p| found.contains(&p.parent) && !found.contains(&p.pid))
+            .map(|p| p.pid)
+            .collect();
+        if grown.is_empty() {
+            break;
+        }
+        found.extend(grown);
+    }
+    all.into_iter()
+        .filter(|p| found.contains(&p.pid) && p.state != 'Z')
+        .collect()
+}
+
+/// Whether a process was started with this variable; false when we may not know.
+fn has_variable(pid: i32, variable: &[u8]) -> bool {
+    fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|env| env.split(|byte| *byte == 0).any(|entry| entry == variable))
+}
+
+/// Sends a signal to each of `processes`; those already gone do not matter.
+pub fn signal(processes: &[Process], signal: Signal) {
+    for process in processes {
+        if let Some(pid) = Pid::from_raw(process.pid) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// Where MPI libraries keep shared memory.
+const SHM: &str = "/dev/shm";
+
+/// Beginnings of the names MPI libraries and their transports give to shared-memory files.
+/// Measured with MPICH 4.0 and 5.0 (`mpich_`), Intel MPI (`Intel_MPI_`), Open MPI 4.1 (`vader_`)
+/// and 5.0 (`sm_segment`), UCX and libfabric.
+const SHM_NAMES: [&str; 10] = [
+    "mpich_",
+    "Intel_MPI_",
+    "vader_segment.",
+    "sm_segment.",
+    "ucx_shm_",
+    "fi_shm_",
+    "ofi_",
+    "psm2_shm",
+    "osc_rdma",
+    "open_mpi.",
+];
+
+/// Removes shared-memory files left by processes that were killed: files an MPI library named,
+/// owned by `uid`, made since `since`, and not open or mapped in any process that can be seen.
+/// Returns what was removed.
+pub fn remove_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
+    let candidates: BTreeSet<PathBuf> = fs::read_dir(SHM)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            let named = |start: &&str| name.as_encoded_bytes().starts_with(start.as_bytes());
+            SHM_NAMES.iter().any(named)
+        })
+        .filter(|entry| {
+            entry.metadata().is_ok_and(|meta| {
+                meta.is_file()
+                    && meta.uid() == uid
+                    && meta.modified().is_ok_and(|modified| modified >= since)
+            })
+        })
+        .map(|entry| entry.path())
+        .collect();
+    if candidates.is_empty() {
+        return Vec::new();
+    }
+    let used = in_use(&candidates);
+    candidates
+        .into_iter()
+        .filter(|path| !used.contains(path) && fs::remove_file(path).is_ok())
+        .collect()
+}
+
+/// Those of `paths` that some process has mapped or open.
+fn in_use(paths: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+    let mut used = BTreeSet::new();
+    for process in processes() {
+        let base = Path::new("/proc").join(process.pid.to_string());
+        if let Ok(maps) = fs::read_to_string(base.join("maps")) {
+            let mapped = maps
+                .lines()
+                .filter_map(|line| line.find(SHM).map(|at| &line[at..]));
+            used.extend(mapped.filter_map(|path| paths.get(Path::new(path)).cloned()));
+        }
+        let open = fs::read_dir(base.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        used.extend(
+            open.filter_map(|entry| paths.get(&fs::read_link(entry.path()).ok()?).cloned()),
+        );
+    }
+    used
+}
+
+/// Removes what Open MPI 5 makes in `tmp` when it cannot ask for the session directory it was
+/// given, because its PMIx server has died: empty directories `ompi.HOST.UID/jf.0/JOB/RANK`.
+///
+/// Those of other jobs cannot be told from ours, so only directories go that are empty, owned by
+/// `uid` and made since `since`.
+pub fn remove_session_directories(tmp: &Path, uid: u32, since: SystemTime) {
+    let end = format!(".{uid}");
+    let entries = fs::read_dir(tmp).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        if name.starts_with(b"ompi.") && name.ends_with(end.as_bytes()) {
+            remove_empty(&entry.path(), 3, uid, since);
+        }
+    }
+}
+
+/// Removes a directory and those below it, up to `depth` levels, as far as they are empty.
+fn remove_empty(dir: &Path, depth: u32, uid: u32, since: SystemTime) {
+    let Ok(meta) = fs::symlink_metadata(dir) else {
+        return;
+    };
+    if !meta.is_dir() || meta.uid() != uid {
+        return;
+    }
+    if depth > 0 {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.for_each(|entry| remove_empty(&entry.path(), depth - 1, uid, since));
+    }
+    // Not the time of change, which is now if something in it was just removed.
+    if meta
+        .created()
+        .or_else(|_| meta.modified())
+        .is_ok_and(|made| made >= since)
+    {
+        // Fails unless it is empty.
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines_with_strange_command_names_are_read() {
+        let process = parse_stat("42 (a) b (c)) S 1 42 41 0 -1 4194304 0").unwrap();
+        assert_eq!((process.pid, process.parent, process.session), (42, 1, 41));
+        assert_eq!((process.name.as_str(), process.state), ("a) b (c)", 'S'));
+        assert_eq!(parse_stat("42 (a"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn a_process_on_its_way_out_is_told_from_one_that_runs() {
+        assert!(exiting("42 (a b) R 1 42 41 0 -1 4194308 0"));
+        assert!(exiting("42 (a) Z 1 42 41 0 -1 4194304 0"));
+        assert!(!exiting("42 (a) R 1 42 41 0 -1 4194304 0"));
+        assert!(!exiting("42 (a"));
+        assert!(!is_exiting(rustix::process::getpid()));
+    }
+
+    #[test]
+    fn this_process_is_among_those_seen() {
+        let pid = std::process::id() as i32;
+        assert!(processes().iter().any(|process| process.pid == pid));
+    }
+
+    #[test]
+    fn processes_are_found_by_descent_and_by_the_job_in_their_environment() {
+        let job = format!("test-{}", std::process::id());
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "env -i cat; true"])
+            .env(JOB, &job)
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        // The shell bears the mark, and its child, which has no environment, descends from it.
+        let names = |mut found: Vec<Process>| {
+            found.sort_by_key(|process| process.pid != pid);
+            found
+                .into_iter()
+                .map(|process| process.name)
+                .collect::<Vec<_>>()
+        };
+        while names(of_job(&job, |_| false)) != ["sh", "cat"] {
+            assert!(child.try_wait().unwrap().is_none(), "it ended early");
+        }
+        let own = std::process::id() as i32;
+        let below_us = below(own, &BTreeSet::new());
+        assert!(below_us.iter().any(|process| process.pid == pid));
+        assert!(below_us.iter().all(|process| process.pid != own));
+        assert!(
+            below(own, &BTreeSet::from([pid]))
+                .iter()
+                .all(|p| p.parent != pid)
+        );
+        assert_eq!(names(below(pid, &BTreeSet::new())), ["cat"]);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn only_empty_session_directories_are_removed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let since = SystemTime::now() - std::time::Duration::from_secs(5);
+        let uid = rustix::process::getuid().as_raw();
+        let path = |rest: &str| tmp.path().join(rest.replace("UID", &uid.to_string()));
+        for dir in [
+            "ompi.a.UID/jf.0/1/0",
+            "ompi.a.UID/jf.0/1/1",
+            "ompi.b.UID/jf.0/2/0",
+            "ompi.c.1UID/jf.0/3",
+            "other.a.UID",
+        ] {
+            fs::create_dir_all(path(dir)).unwrap();
+        }
+        fs::write(path("ompi.b.UID/jf.0/2/0/file"), b"x").unwrap();
+        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        remove_session_directories(tmp.path(), uid, later);
+        assert!(path("ompi.a.UID/jf.0/1/0").exists(), "made before");
+        remove_session_directories(tmp.path(), uid, since);
+        assert!(!path("ompi.a.UID").exists());
+        assert!(path("ompi.b.UID/jf.0/2/0/file").exists());
+        assert!(path("ompi.c.1UID/jf.0/3").exists());
+        assert!(path("other.a.UID").exists());
+    }
+
+    #[test]
+    fn only_unused_files_of_mpi_libraries_are_removed() {
+        let since = SystemTime::now() - std::time::Duration::from_secs(5);
+        let uid = rustix::process::getuid().as_raw();
+        let name = |kind: &str| PathBuf::from(format!("{SHM}/{kind}{}", std::process::id()));
+        let (left, open, other) = (name("mpich_shm_t"), name("mpich_shm_u"), name("unrelated-"));
+        for path in [&left, &open, &other] {
+            fs::write(path, b"x").unwrap();
+        }
+        let held = fs::File::open(&open).unwrap();
+        let removed = remove_shared_memory(uid, since);
+        let result = (removed.contains(&left), open.exists(), other.exists());
+        drop(held);
+        let _ = (fs::remove_file(&open), fs::remove_file(&other));
+        assert_eq!(result, (true, true, true));
+    }
+}

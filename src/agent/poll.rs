@@ -1,0 +1,205 @@
+//! Waiting for many descriptors: a typed face of level-triggered epoll.
+//!
+//! Level-triggered, so that a driver may stop reading a source at any point (backpressure) and
+//! find it again at the next wait.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+/// What a descriptor belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Source {
+    /// Signals sent to the launcher.
+    Signals = 0,
+    /// Another thread has something for the loop.
+    Wake,
+    /// PMI socket of the rank with this job-wide index.
+    Pmi,
+    /// Pidfd of a rank.
+    RankExit,
+    /// Standard output of a rank.
+    Stdout,
+    /// Standard error of a rank.
+    Stderr,
+    /// Control channel of a node's sidecar.
+    Control,
+    /// Upcall channel of a node's sidecar.
+    Upcall,
+    /// Pidfd of a node's sidecar.
+    HostExit,
+    /// What a node's sidecar prints.
+    HostOutput,
+}
+
+const SOURCES: [Source; 10] = [
+    Source::Signals,
+    Source::Wake,
+    Source::Pmi,
+    Source::RankExit,
+    Source::Stdout,
+    Source::Stderr,
+    Source::Control,
+    Source::Upcall,
+    Source::HostExit,
+    Source::HostOutput,
+];
+
+/// A source and the number of the rank or node it belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Token {
+    /// Kind of descriptor.
+    pub source: Source,
+    /// Rank or node number; 0 where there is only one.
+    pub index: u32,
+}
+
+impl Token {
+    /// A token for `source` number `index`.
+    pub fn new(source: Source, index: u32) -> Self {
+        Self { source, index }
+    }
+
+    fn data(self) -> EventData {
+        EventData::new_u64((self.source as u64) << 32 | u64::from(self.index))
+    }
+
+    fn from_data(data: EventData) -> Self {
+        let raw = data.u64();
+        Self {
+            source: SOURCES[(raw >> 32) as usize],
+            index: raw as u32,
+        }
+    }
+}
+
+/// Readiness of one descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// Whose descriptor.
+    pub token: Token,
+    /// There is data, an end of file or an error to be read.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+}
+
+/// What a descriptor is watched for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interest {
+    /// Nothing: reading is paused. An error or hang-up is still reported by the system.
+    Paused,
+    /// Data to read.
+    Read,
+    /// Room to write.
+    Write,
+    /// Data to read and room to write.
+    ReadWrite,
+}
+
+impl Interest {
+    fn flags(self) -> EventFlags {
+        match self {
+            Self::Paused => EventFlags::empty(),
+            Self::Read => EventFlags::IN,
+            Self::Write => EventFlags::OUT,
+            Self::ReadWrite => EventFlags::IN | EventFlags::OUT,
+        }
+    }
+}
+
+/// The set of watched descriptors.
+pub struct Poll {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+/// Events taken from the system per wait: enough that a burst of ranks costs few calls.
+const BATCH: usize = 256;
+
+impl fmt::Debug for Poll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poll")
+            .field("epoll", &self.epoll)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Poll {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn new() -> rustix::io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            events: Vec::with_capacity(BATCH),
+        })
+    }
+
+    /// Watches a descriptor for reading. Remove it before closing it: a process that is being
+    /// started holds duplicates of all descriptors until it execs, and until then a closed one
+    /// would go on being reported.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be watched (a regular file) or limits are exhausted.
+    pub fn add(&self, fd: impl AsFd, token: Token) -> rustix::io::Result<()> {
+        epoll::add(&self.epoll, fd, token.data(), EventFlags::IN)
+    }
+
+    /// Changes what a watched descriptor is watched for.
+    ///
+    /// # Errors
+    /// When it is not watched.
+    pub fn set(&self, fd: impl AsFd, token: Token, interest: Interest) -> rustix::io::Result<()> {
+        epoll::modify(&self.epoll, fd, token.data(), interest.flags())
+    }
+
+    /// Stops watching a descriptor.
+    ///
+    /// # Errors
+    /// When it is not watched.
+    pub fn remove(&self, fd: impl AsFd) -> rustix::io::Result<()> {
+        epoll::delete(&self.epoll, fd)
+    }
+
+    /// Waits until something is ready or the time is over, and fills `ready`.
+    ///
+    /// # Errors
+    /// The system's error, except an interruption, which is an empty result.
+    pub fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        ready: &mut Vec<Ready>,
+    ) -> rustix::io::Result<()> {
+        ready.clear();
+        self.events.clear();
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        match epoll::wait(
+            &self.epoll,
+            spare_capacity(&mut self.events),
+            timeout.as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        ready.extend(self.events.iter().map(|event| {
+            let flags = event.flags;
+            Ready {
+                token: Token::from_data(event.data),
+                readable: flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR),
+                writable: flags.intersects(EventFlags::OUT | EventFlags::ERR),
+            }
+        }));
+        Ok(())
+    }
+}

@@ -1,0 +1,375 @@
+//! Starts one process: the only place that clones and execs.
+//!
+//! The child is made with `clone(CLONE_VM | CLONE_VFORK | CLONE_PIDFD)`: no page tables are copied,
+//! the calling thread sleeps until the child has exec'd or failed, and the pidfd is exact from the
+//! first instant. Because memory is shared, the child reports a failing step with its errno by
+//! plain stores, and `exec failed: why` reaches the user without a pipe.
+//!
+//! Rule: between clone and exec the child calls system calls only, no allocation, no lock, no
+//! code that may panic. All it needs is laid out by the parent beforehand.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, WaitIdOptions};
+
+/// Lowest descriptor number a source in [`Command::descriptors`] may have unless it is its own
+/// target; [`reserve_low_descriptors`] keeps everything opened later above it.
+pub const FIRST_FREE: RawFd = 10;
+
+/// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
+/// run on it since the process has none.
+const CHILD_STACK: usize = 64 * 1024;
+
+/// Namespaces a process joins before its program starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Namespaces<'a> {
+    /// Joined first, so that the UTS namespace it owns may be entered without privilege.
+    pub user: Option<BorrowedFd<'a>>,
+    /// Carries the node's name.
+    pub uts: BorrowedFd<'a>,
+}
+
+/// What to start. Everything is prepared by the caller; nothing is looked up here.
+#[derive(Debug)]
+pub struct Command<'a> {
+    /// Path of the executable, as execve takes it.
+    pub program: &'a CStr,
+    /// Argument vector, argv[0] included.
+    pub argv: &'a [CString],
+    /// Environment entries `NAME=value`, given in parts that are simply concatenated.
+    pub env: &'a [&'a [CString]],
+    /// Directory to start in; the launcher's own when absent.
+    pub cwd: Option<&'a CStr>,
+    /// (source, number in the child), in order. Everything else is closed at exec. A source is
+    /// either at least [`FIRST_FREE`] or equal to its target.
+    pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
+    /// Descriptor limit (soft, hard) the program gets, restoring what the launcher was given.
+    pub nofile: Option<libc::rlimit>,
+    /// Signals whose disposition goes back to the default; all others are already at it.
+    pub reset_signals: &'a [c_int],
+    /// Namespaces of the virtual node, if any.
+    pub namespaces: Option<Namespaces<'a>>,
+}
+
+/// A started process. Its exit must be collected exactly once, by whoever holds this.
+#[derive(Debug)]
+pub struct Child {
+    /// Process id; also its session and process group.
+    pub pid: Pid,
+    /// Becomes readable when the process ends.
+    pub pidfd: OwnedFd,
+}
+
+/// The part of starting a process that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub enum Step {
+    /// Making the process itself.
+    Clone,
+    /// Becoming a session leader.
+    Session,
+    /// Joining the virtual node's namespaces.
+    Namespace,
+    /// Restoring the descriptor limit.
+    Limit,
+    /// Entering the working directory.
+    Directory,
+    /// Placing descriptors.
+    Descriptors,
+    /// Executing the program.
+    Exec,
+}
+
+/// Why a process could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{step:?}: {errno}")]
+pub struct SpawnError {
+    /// Where it failed.
+    pub step: Step,
+    /// The system's reason.
+    pub errno: Errno,
+}
+
+/// Occupies the descriptor numbers below [`FIRST_FREE`] that are unused, so that no descriptor
+/// opened later collides with a number given to a child. Call once, before opening anything.
+///
+/// # Errors
+/// When `/dev/null` cannot be opened or duplicated.
+pub fn reserve_low_descriptors() -> rustix::io::Result<()> {
+    use rustix::fs::{Mode, OFlags, open};
+    loop {
+        let fd = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        if fd.as_raw_fd() >= FIRST_FREE {
+            return Ok(());
+        }
+        // Kept open for the life of the process; close-on-exec keeps it out of children.
+        std::mem::forget(fd);
+    }
+}
+
+/// State shared with the child while the parent's thread sleeps.
+struct Shared {
+    program: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    cwd: *const c_char,
+    descriptors: *const (RawFd, RawFd),
+    descriptor_count: usize,
+    close_from: c_int,
+    nofile: *const libc::rlimit,
+    reset_signals: *const c_int,
+    reset_count: usize,
+    user_ns: RawFd,
+    uts_ns: RawFd,
+    failed_step: Step,
+    failed_errno: c_int,
+}
+
+/// A reusable child stack and argument arrays; one per spawning thread.
+#[derive(Debug)]
+pub struct Spawner {
+    stack: Vec<u8>,
+    pointers: Vec<*const c_char>,
+    descriptors: Vec<(RawFd, RawFd)>,
+}
+
+impl Default for Spawner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Spawner {
+    /// Allocates the child's stack.
+    pub fn new() -> Self {
+        Self {
+            stack: vec![0; CHILD_STACK],
+            pointers: Vec::new(),
+            descriptors: Vec::new(),
+        }
+    }
+
+    /// Starts a process in a session of its own, with a clean signal mask.
+    ///
+    /// # Errors
+    /// [`SpawnError`] naming the failing step; no process is left in that case.
+    pub fn spawn(&mut self, command: &Command<'_>) -> Result<Child, SpawnError> {
+        self.pointers.clear();
+        self.pointers
+            .extend(command.argv.iter().map(|arg| arg.as_ptr()));
+        self.pointers.push(ptr::null());
+        let env_at = self.pointers.len();
+        self.pointers.extend(
+            command
+                .env
+                .iter()
+                .flat_map(|part| part.iter())
+                .map(|e| e.as_ptr()),
+        );
+        self.pointers.push(ptr::null());
+        self.descriptors.clear();
+        self.descriptors.extend(
+            command
+                .descriptors
+                .iter()
+                .map(|(fd, to)| (fd.as_raw_fd(), *to)),
+        );
+        let close_from = self
+            .descriptors
+            .iter()
+            .map(|d| d.1 + 1)
+            .max()
+            .unwrap_or(3)
+            .max(3);
+        let nofile = command.nofile;
+        let mut shared = Shared {
+            program: command.program.as_ptr(),
+            argv: self.pointers.as_ptr(),
+            envp: self.pointers[env_at..].as_ptr(),
+            cwd: command.cwd.map_or(ptr::null(), CStr::as_ptr),
+            descriptors: self.descriptors.as_ptr(),
+            descriptor_count: self.descriptors.len(),
+            close_from,
+            nofile: nofile.as_ref().map_or(ptr::null(), ptr::from_ref),
+            reset_signals: command.reset_signals.as_ptr(),
+            reset_count: command.reset_signals.len(),
+            user_ns: command
+                .namespaces
+                .and_then(|ns| ns.user)
+                .map_or(-1, |fd| fd.as_raw_fd()),
+            uts_ns: command.namespaces.map_or(-1, |ns| ns.uts.as_raw_fd()),
+            failed_step: Step::Clone,
+            failed_errno: 0,
+        };
+        let mut pidfd: RawFd = -1;
+        // SAFETY: the stack lives in `self` and is used by the child only until this thread
+        // resumes (CLONE_VFORK); clone takes its aligned top since it grows down. `child_main`
+        // gets a pointer to `shared`, which outlives it for the same reason, touches only what
+        // it points to, and never returns into our frames. CLONE_PIDFD stores one int through
+        // the parent-tid argument.
+        let pid = unsafe {
+            let top = self.stack.as_mut_ptr().add(self.stack.len());
+            let top = top.sub(top as usize % 16);
+            libc::clone(
+                child_main,
+                top.cast::<c_void>(),
+                libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD,
+                ptr::from_mut(&mut shared).cast::<c_void>(),
+                ptr::from_mut(&mut pidfd),
+            )
+        };
+        if pid < 0 {
+            let errno = Errno::from_io_error(&std::io::Error::last_os_error());
+            return Err(SpawnError {
+                step: Step::Clone,
+                errno: errno.unwrap_or(Errno::AGAIN),
+            });
+        }
+        // SAFETY: clone succeeded, so the kernel stored a descriptor that nobody else owns.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        // The child stored through a pointer the compiler cannot follow.
+        // SAFETY: `shared` is a live local and the child is past exec or exit.
+        let (step, errno) = unsafe {
+            (
+                ptr::read_volatile(&shared.failed_step),
+                ptr::read_volatile(&shared.failed_errno),
+            )
+        };
+        if errno != 0 {
+            let _ = wait(&pidfd);
+            return Err(SpawnError {
+                step,
+                errno: Errno::from_raw_os_error(errno),
+            });
+        }
+        let pid = Pid::from_raw(pid).expect("clone returned a positive pid");
+        Ok(Child { pid, pidfd })
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExitStatus {
+    /// Called exit with this code, 0 to 255.
+    Code(u8),
+    /// Killed by this signal.
+    Signal(i32),
+}
+
+/// Collects the exit of a process whose pidfd is readable; blocks if it is not.
+///
+/// # Errors
+/// The system's error, for instance when the exit was collected before.
+pub fn wait(pidfd: &OwnedFd) -> rustix::io::Result<ExitStatus> {
+    use rustix::process::{WaitId, waitid};
+    use std::os::fd::AsFd;
+    loop {
+        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+            Ok(Some(status)) => {
+                return Ok(match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => ExitStatus::Code((code & 0xff) as u8),
+                    (None, signal) => ExitStatus::Signal(signal.unwrap_or(libc::SIGKILL)),
+                });
+            }
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Opens a pidfd for a process that is known by number only.
+///
+/// # Errors
+/// The system's error; `SRCH` when there is no such process.
+pub fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
+    rustix::process::pidfd_open(pid, PidfdFlags::empty())
+}
+
+extern "C" fn child_main(argument: *mut c_void) -> c_int {
+    // SAFETY: `spawn` passes a pointer to its `Shared`, alive until this process execs or exits,
+    // and its thread is asleep, so nothing else touches it. All pointers in it are valid for the
+    // same time; the calls below are bare system calls.
+    unsafe {
+        let shared = &mut *argument.cast::<Shared>();
+        let step = match prepare(shared) {
+            Err(step) => step,
+            Ok(()) => {
+                libc::execve(shared.program, shared.argv, shared.envp);
+                Step::Exec
+            }
+        };
+        ptr::write_volatile(&mut shared.failed_step, step);
+        ptr::write_volatile(&mut shared.failed_errno, *libc::__errno_location());
+        libc::_exit(127)
+    }
+}
+
+/// Runs in the child. On `Err` errno holds the reason.
+///
+/// # Safety
+/// As `child_main`: only with a `Shared` filled by `spawn`, only in the child.
+unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
+    let check = |result: c_int, step: Step| if result < 0 { Err(step) } else { Ok(()) };
+    // SAFETY: system calls on values laid out by `spawn`.
+    unsafe {
+        check(libc::setsid(), Step::Session)?;
+        if shared.user_ns >= 0 {
+            check(
+                libc::setns(shared.user_ns, libc::CLONE_NEWUSER),
+                Step::Namespace,
+            )?;
+        }
+        if shared.uts_ns >= 0 {
+            check(
+                libc::setns(shared.uts_ns, libc::CLONE_NEWUTS),
+                Step::Namespace,
+            )?;
+        }
+        if !shared.nofile.is_null() {
+            check(
+                libc::setrlimit(libc::RLIMIT_NOFILE, shared.nofile),
+                Step::Limit,
+            )?;
+        }
+        if !shared.cwd.is_null() {
+            check(libc::chdir(shared.cwd), Step::Directory)?;
+        }
+        for index in 0..shared.descriptor_count {
+            let (from, to) = *shared.descriptors.add(index);
+            // dup2 onto itself would keep close-on-exec set, so clear it explicitly.
+            let result = if from == to {
+                libc::fcntl(to, libc::F_SETFD, 0)
+            } else {
+                libc::dup2(from, to)
+            };
+            check(result, Step::Descriptors)?;
+        }
+        // Inherited descriptors of whoever started us must not leak into the program. The number
+        // of the system call is the same on all architectures; libc may lack the wrapper.
+        check(
+            libc::syscall(
+                libc::SYS_close_range,
+                shared.close_from,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC,
+            ) as c_int,
+            Step::Descriptors,
+        )?;
+        for index in 0..shared.reset_count {
+            libc::signal(*shared.reset_signals.add(index), libc::SIG_DFL);
+        }
+        // Last, so that a signal meant for the launcher cannot end the child half prepared with
+        // the launcher's disposition.
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        check(
+            libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()),
+            Step::Session,
+        )
+    }
+}

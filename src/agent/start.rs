@@ -1,0 +1,308 @@
+//! Starts the ranks of a job from several threads at once.
+//!
+//! Each thread makes a rank's descriptors, starts its process and hands both to the loop through
+//! a channel, waking it by an eventfd. Between clone and exec a thread sleeps, so one per core
+//! keeps the cores busy.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::namespace::NodeNamespaces;
+use super::spawn::{Child, Command, Spawner, Step};
+use crate::job::ids::{NodeId, Rank};
+
+/// Descriptor number of the PMI socket in a rank.
+pub const PMI_FD: i32 = 3;
+
+/// What all ranks of one application context share.
+#[derive(Debug)]
+pub struct AppStart {
+    /// Executable, as execve takes it.
+    pub program: CString,
+    /// Its argument vector.
+    pub argv: Vec<CString>,
+    /// Environment common to the app's ranks.
+    pub env: Vec<CString>,
+    /// Directory to start in.
+    pub cwd: Option<CString>,
+}
+
+/// Where a rank's standard input comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StdinPlan {
+    /// Nothing to read.
+    Empty,
+    /// The launcher's own descriptor.
+    Inherit,
+    /// A pipe the launcher feeds.
+    Pipe,
+}
+
+/// Where a rank's output goes.
+#[derive(Debug)]
+pub enum OutputPlan {
+    /// Pipes the launcher reads.
+    Pipes,
+    /// A file each for standard output and error, or one for both.
+    Files {
+        /// Standard output.
+        out: File,
+        /// Standard error; the same file as `out` when absent.
+        err: Option<File>,
+    },
+}
+
+/// How one rank is to be started.
+#[derive(Debug)]
+pub struct RankPlan {
+    /// Which.
+    pub rank: Rank,
+    /// Its virtual node.
+    pub node: NodeId,
+    /// Index into [`StartShared::apps`].
+    pub app: usize,
+    /// Variables of this rank alone.
+    pub env: Vec<CString>,
+    /// Standard input.
+    pub stdin: StdinPlan,
+    /// Standard output and error.
+    pub output: OutputPlan,
+    /// Whether it gets a PMI socket.
+    pub pmi: bool,
+}
+
+/// What all starting threads share.
+#[derive(Debug)]
+pub struct StartShared {
+    /// Application contexts.
+    pub apps: Vec<AppStart>,
+    /// Environment of all ranks, after the app's own.
+    pub env: Vec<CString>,
+    /// Environment of the ranks of each node, after that.
+    pub node_env: Vec<Vec<CString>>,
+    /// Namespaces of the virtual nodes.
+    pub namespaces: Option<Arc<NodeNamespaces>>,
+    /// Descriptor limit to restore.
+    pub nofile: Option<libc::rlimit>,
+    /// Signals to put back to their default.
+    pub reset_signals: Vec<i32>,
+    /// `/dev/null`.
+    pub null: OwnedFd,
+    /// Standard input of the launcher.
+    pub stdin: OwnedFd,
+}
+
+/// A started rank with the launcher's ends of its descriptors.
+#[derive(Debug)]
+pub struct Process {
+    /// The process.
+    pub child: Child,
+    /// Its PMI socket, non-blocking.
+    pub pmi: Option<OwnedFd>,
+    /// Where its standard output arrives, non-blocking.
+    pub stdout: Option<OwnedFd>,
+    /// Where its standard error arrives, non-blocking.
+    pub stderr: Option<OwnedFd>,
+    /// Where its standard input is written.
+    pub stdin: Option<OwnedFd>,
+}
+
+/// Why a rank was not started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartError {
+    /// The job failed before its turn came.
+    Skipped,
+    /// Descriptors could not be made.
+    Descriptors(Errno),
+    /// The process could not be started.
+    Spawn(Step, Errno),
+}
+
+/// What a starting thread reports: one per planned rank.
+pub type Started = (Rank, Result<Process, StartError>);
+
+/// The starting threads.
+#[derive(Debug)]
+pub struct Starter {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Starter {
+    /// Starts all `plans` from `threads` threads. For every plan exactly one [`Started`] is sent
+    /// and the eventfd `wake` is written.
+    ///
+    /// # Errors
+    /// When not a single thread can be started.
+    pub fn start(
+        shared: Arc<StartShared>,
+        plans: Vec<RankPlan>,
+        threads: usize,
+        results: &Sender<Started>,
+        wake: &Arc<OwnedFd>,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let plans: Arc<Vec<Mutex<Option<RankPlan>>>> = Arc::new(
+            plans
+                .into_iter()
+                .map(|plan| Mutex::new(Some(plan)))
+                .collect(),
+        );
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut handles = Vec::new();
+        let alone = plans.len() == 1;
+        for _ in 0..threads.clamp(1, plans.len().max(1)) {
+            let (shared, plans, next) =
+                (Arc::clone(&shared), Arc::clone(&plans), Arc::clone(&next));
+            let (stop, results, wake) = (Arc::clone(&stop), results.clone(), Arc::clone(wake));
+            let work = move || {
+                let mut spawner = Spawner::new();
+                loop {
+                    // Only hands out indices; the plans themselves are behind their locks.
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(slot) = plans.get(index) else { return };
+                    let plan = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    let Some(plan) = plan else { return };
+                    let rank = plan.rank;
+                    let result = if stop.load(Ordering::Acquire) {
+                        Err(StartError::Skipped)
+                    } else {
+                        start_one(&mut spawner, &shared, plan)
+                    };
+                    // The loop outlives the threads; if it is gone nobody cares.
+                    let _ = results.send((rank, result));
+                    let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
+                }
+            };
+            if alone {
+                // Nothing else waits meanwhile, and a thread would cost more than it gains.
+                work();
+                break;
+            }
+            match thread::Builder::new()
+                .name("start".into())
+                .stack_size(128 * 1024)
+                .spawn(work)
+            {
+                Ok(handle) => handles.push(handle),
+                Err(error) if handles.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(Self {
+            stop,
+            threads: handles,
+        })
+    }
+
+    /// Ranks whose turn has not come are reported as skipped instead of being started.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// Waits for the threads.
+    pub fn join(self) {
+        for thread in self.threads {
+            // A panic was printed by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Both ends of a pipe the launcher reads (first) and the rank writes.
+fn output_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    fcntl_setfl(&read, OFlags::NONBLOCK)?;
+    Ok((read, write))
+}
+
+fn start_one(
+    spawner: &mut Spawner,
+    shared: &StartShared,
+    plan: RankPlan,
+) -> Result<Process, StartError> {
+    let app = &shared.apps[plan.app];
+    let pmi = plan
+        .pmi
+        .then(pmi_socket)
+        .transpose()
+        .map_err(StartError::Descriptors)?;
+    let stdin_pipe = (plan.stdin == StdinPlan::Pipe)
+        .then(|| pipe_with(PipeFlags::CLOEXEC))
+        .transpose()
+        .map_err(StartError::Descriptors)?;
+    let pipes = match plan.output {
+        OutputPlan::Pipes => Some((
+            output_pipe().map_err(StartError::Descriptors)?,
+            output_pipe().map_err(StartError::Descriptors)?,
+        )),
+        OutputPlan::Files { .. } => None,
+    };
+    let stdin: BorrowedFd<'_> = match (plan.stdin, &stdin_pipe) {
+        (StdinPlan::Pipe, Some((read, _))) => read.as_fd(),
+        (StdinPlan::Inherit, _) => shared.stdin.as_fd(),
+        _ => shared.null.as_fd(),
+    };
+    let (out, err): (BorrowedFd<'_>, BorrowedFd<'_>) = match (&pipes, &plan.output) {
+        (Some(((_, out), (_, err))), _) => (out.as_fd(), err.as_fd()),
+        (None, OutputPlan::Files { out, err }) => (
+            out.as_fd(),
+            err.as_ref().map_or_else(|| out.as_fd(), AsFd::as_fd),
+        ),
+        (None, OutputPlan::Pipes) => (shared.null.as_fd(), shared.null.as_fd()),
+    };
+    let mut descriptors = vec![(stdin, 0), (out, 1), (err, 2)];
+    if let Some((_, theirs)) = &pmi {
+        descriptors.push((theirs.as_fd(), PMI_FD));
+    }
+    let empty = Vec::new();
+    let node_env = shared.node_env.get(plan.node.index()).unwrap_or(&empty);
+    let child = spawner
+        .spawn(&Command {
+            program: &app.program,
+            argv: &app.argv,
+            env: &[&app.env, &shared.env, node_env, &plan.env],
+            cwd: app.cwd.as_deref(),
+            descriptors: &descriptors,
+            nofile: shared.nofile,
+            reset_signals: &shared.reset_signals,
+            namespaces: shared
+                .namespaces
+                .as_ref()
+                .map(|ns| ns.of_node(plan.node.index())),
+        })
+        .map_err(|error| StartError::Spawn(error.step, error.errno))?;
+    let (stdout, stderr) = match pipes {
+        Some(((out, _), (err, _))) => (Some(out), Some(err)),
+        None => (None, None),
+    };
+    Ok(Process {
+        child,
+        pmi: pmi.map(|(ours, _)| ours),
+        stdout,
+        stderr,
+        stdin: stdin_pipe.map(|(_, write)| write),
+    })
+}
+
+/// Our end (non-blocking) and the rank's of a PMI connection.
+fn pmi_socket() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    Ok((ours, theirs))
+}

@@ -1,0 +1,50 @@
+//! The command line. Nothing below this module knows a flag.
+
+pub mod exit;
+pub mod run;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::job::outcome::EXIT_WIREUP;
+
+/// Launch unmodified MPI programs, without SSH
+#[derive(Debug, Parser)]
+#[command(name = "wireup", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program, or several, as the ranks of one job
+    Run(run::RunArgs),
+}
+
+/// Parses the arguments (program name included), runs the command and returns its exit code.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    let (first, rest) = run::split_apps(args);
+    let cli = match Cli::try_parse_from(first) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, not failures.
+            let code = if error.use_stderr() { EXIT_WIREUP } else { 0 };
+            match error.to_string().strip_prefix("error: ") {
+                Some(text) => eprintln!("wireup: {}", text.trim_end()),
+                None => drop(error.print()),
+            }
+            return ExitCode::from(code);
+        }
+    };
+    let Command::Run(args) = cli.command;
+    match run::execute(args, rest) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("wireup: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}

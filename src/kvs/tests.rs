@@ -1,0 +1,154 @@
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+
+use super::*;
+
+const LIMITS: KvsLimits = KvsLimits {
+    key: 64,
+    value: 1024,
+    total: 1 << 20,
+};
+
+fn pairs(bytes: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    decode(bytes)
+        .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())))
+        .collect::<Result<_, _>>()
+        .unwrap()
+}
+
+#[test]
+fn an_entry_has_the_documented_bytes() {
+    let mut kvs = Kvs::new(LIMITS);
+    kvs.put(b"ab", b"xyz").unwrap();
+    assert_eq!(kvs.take_contribution(), b"\x02\0\0\0\x03\0\0\0abxyz");
+}
+
+#[test]
+fn a_contribution_holds_each_put_since_the_last_one_with_its_last_value() {
+    let mut kvs = Kvs::new(LIMITS);
+    kvs.put(b"a", b"1").unwrap();
+    kvs.put(b"b", b"").unwrap();
+    kvs.put(b"a", b"2").unwrap();
+    assert_eq!(kvs.get(b"a"), Some(&b"2"[..]));
+    assert_eq!(
+        pairs(&kvs.take_contribution()),
+        [
+            (b"a".to_vec(), b"2".to_vec()),
+            (b"b".to_vec(), b"".to_vec())
+        ]
+    );
+    assert_eq!(kvs.take_contribution(), b"");
+    kvs.put(b"b", b"3").unwrap();
+    assert_eq!(
+        pairs(&kvs.take_contribution()),
+        [(b"b".to_vec(), b"3".to_vec())]
+    );
+}
+
+#[test]
+fn a_put_made_after_the_contribution_survives_the_merge() {
+    let mut kvs = Kvs::new(LIMITS);
+    kvs.put(b"a", b"old").unwrap();
+    let contribution = kvs.take_contribution();
+    kvs.put(b"a", b"new").unwrap();
+    kvs.merge(&contribution).unwrap();
+    assert_eq!(kvs.get(b"a"), Some(&b"new"[..]));
+    assert_eq!(
+        pairs(&kvs.take_contribution()),
+        [(b"a".to_vec(), b"new".to_vec())]
+    );
+}
+
+#[test]
+fn limits_name_themselves_and_leave_the_store_unchanged() {
+    let mut kvs = Kvs::new(KvsLimits {
+        key: 2,
+        value: 3,
+        total: 2 * ENTRY_COST,
+    });
+    assert_eq!(kvs.put(b"", b"x"), Err(KvsError::EmptyKey));
+    assert_eq!(
+        kvs.put(b"abc", b"x").unwrap_err().to_string(),
+        "key of 3 bytes, allowed are 2"
+    );
+    assert_eq!(
+        kvs.put(b"a", b"1234"),
+        Err(KvsError::ValueTooLong {
+            length: 4,
+            limit: 3
+        })
+    );
+    kvs.put(b"a", b"1").unwrap();
+    assert_eq!(
+        kvs.put(b"b", b"2"),
+        Err(KvsError::Full {
+            limit: 2 * ENTRY_COST
+        })
+    );
+    kvs.put(b"a", b"2").unwrap();
+    assert_eq!((kvs.len(), kvs.get(b"b")), (1, None));
+}
+
+#[test]
+fn a_bad_entry_behind_good_ones_merges_nothing() {
+    let mut bytes = Vec::new();
+    encode_entry(b"a", b"1", &mut bytes);
+    for tail in [
+        &b"\x01"[..],
+        b"\x01\0\0\0\xff\xff\xff\xffa",
+        b"\x41\0\0\0\0\0\0\0",
+    ] {
+        let mut kvs = Kvs::new(LIMITS);
+        let garbage = [&bytes, tail].concat();
+        assert_eq!(
+            kvs.merge(&garbage),
+            Err(KvsError::Truncated {
+                offset: bytes.len(),
+                length: garbage.len()
+            })
+        );
+        assert!(kvs.is_empty());
+    }
+    let mut long = bytes.clone();
+    encode_entry(&[b'k'; 65], b"1", &mut long);
+    let mut kvs = Kvs::new(LIMITS);
+    assert!(matches!(kvs.merge(&long), Err(KvsError::KeyTooLong { .. })));
+    assert!(kvs.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn contributions_of_different_nodes_merge_in_any_order(
+        all in btree_map(vec(any::<u8>(), 1..8), vec(any::<u8>(), 0..16), 0..24),
+        cut in 0_usize..24,
+    ) {
+        let (mut left, mut right) = (Kvs::new(LIMITS), Kvs::new(LIMITS));
+        for (index, (key, value)) in all.iter().enumerate() {
+            let node = if index < cut { &mut left } else { &mut right };
+            node.put(key, value).unwrap();
+        }
+        let (a, b) = (left.take_contribution(), right.take_contribution());
+        left.merge(&[&a[..], &b].concat()).unwrap();
+        right.merge(&[&b[..], &a].concat()).unwrap();
+        for (key, value) in &all {
+            prop_assert_eq!(left.get(key), Some(&value[..]));
+            prop_assert_eq!(right.get(key), Some(&value[..]));
+        }
+        prop_assert_eq!((left.len(), right.len()), (all.len(), all.len()));
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_an_error_or_a_contribution(bytes in vec(any::<u8>(), 0..64)) {
+        let mut kvs = Kvs::new(LIMITS);
+        if kvs.merge(&bytes).is_ok() {
+            let mut again = Vec::new();
+            for entry in decode(&bytes) {
+                let (key, value) = entry.unwrap();
+                encode_entry(key, value, &mut again);
+            }
+            prop_assert_eq!(again, bytes);
+        } else {
+            prop_assert!(kvs.is_empty());
+        }
+    }
+}

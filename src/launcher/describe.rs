@@ -1,0 +1,94 @@
+//! The plan in the words of those who carry it out: the starting threads and the sidecars.
+
+use std::collections::HashSet;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::directory::NodeDirectories;
+use super::plan::{App, Plan};
+use super::rank_env;
+use super::run::RunFailure;
+use crate::agent::start::AppStart;
+use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::pmix::control::{Client, Control, Init};
+use crate::pmix::job_info::{self, JobInfo};
+use crate::pmix::value::Text;
+
+/// What all ranks of an application context share.
+pub(super) fn app_start(app: &App, own: &HashSet<&OsStr>) -> Result<AppStart, RunFailure> {
+    let argv = app.program.argv(app.args.iter().cloned());
+    let argv = argv.ok_or_else(|| RunFailure::own("arguments", "one contains a NUL byte"))?;
+    let cwd = app
+        .cwd
+        .as_ref()
+        .map(|dir| CString::new(dir.as_os_str().as_bytes()));
+    Ok(AppStart {
+        program: app.program.exec_path(),
+        argv,
+        env: rank_env::of_app(&app.env, own),
+        cwd: cwd
+            .transpose()
+            .map_err(|error| RunFailure::own("--wdir", error))?,
+    })
+}
+
+/// The first requests of a node's sidecar.
+pub(super) fn host_requests(
+    plan: &Plan,
+    node: NodeId,
+    directories: &NodeDirectories,
+) -> Result<[Control; 2], RunFailure> {
+    let text = |path: &Path| Text::new(path.as_os_str().as_bytes());
+    let (uid, gid) = (
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    let cwd = std::env::current_dir().unwrap_or_default();
+    let apps: Vec<job_info::App> = plan
+        .apps
+        .iter()
+        .map(|app| job_info::App {
+            size: app.size,
+            argv: std::iter::once(app.program.path().as_os_str())
+                .chain(app.args.iter().map(|arg| arg.as_os_str()))
+                .map(|arg| Text::new(arg.as_bytes()))
+                .collect(),
+            wdir: text(app.cwd.as_deref().unwrap_or(&cwd)),
+        })
+        .collect();
+    let info = JobInfo {
+        nspace: &plan.job.nspace,
+        ranks: &plan.job.ranks,
+        node_names: &plan.node_names,
+        node,
+        apps: &apps,
+        universe_size: plan.job.universe_size,
+        tmpdir: &text(&directories.session),
+        nsdir: &text(&directories.nspace),
+        uid,
+        gid,
+    };
+    let infos = info
+        .infos()
+        .map_err(|error| RunFailure::own("PMIx cannot describe the job", error))?;
+    let name = format!("{}-host", plan.job.nspace);
+    let init = Init {
+        nspace: Nspace::new(&name).expect("an nspace with a short ASCII suffix"),
+        rank: Rank(node.0),
+        hostname: plan.node_names[node.index()].as_str().into(),
+        tmpdir: text(&directories.server),
+    };
+    let clients = plan
+        .job
+        .ranks
+        .ranks_on(node)
+        .map(|rank| Client { rank, uid, gid })
+        .collect();
+    let register = Control::RegisterJob {
+        nspace: plan.job.nspace.clone(),
+        infos,
+        clients,
+    };
+    Ok([Control::Init(init), register])
+}

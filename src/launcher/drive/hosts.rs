@@ -1,0 +1,163 @@
+//! The sidecars' sockets, output and end.
+
+use std::os::fd::AsFd;
+
+use rustix::process::{Signal, kill_process_group};
+
+use super::{Drive, Node, raw};
+use crate::agent::channel::Received;
+use crate::agent::event::Event;
+use crate::agent::poll::Source;
+use crate::agent::sidecar::Sidecar;
+use crate::agent::spawn::{self, ExitStatus};
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+use crate::job::outcome::{Cause, RankEnd};
+use crate::launcher::report;
+
+/// Bytes of a sidecar's output kept for a failure report.
+const HOST_OUTPUT_MAX: usize = 8 * 1024;
+
+impl Drive {
+    /// Takes over a sidecar that was just started.
+    pub(in crate::launcher) fn add_sidecar(&mut self, node: NodeId, sidecar: Sidecar) {
+        self.owned.insert(raw(sidecar.child.pid));
+        self.guard_sessions([sidecar.child.pid]);
+        self.nodes[node.index()].sidecar = Some(sidecar);
+    }
+
+    /// Whether every sidecar is ready to have its ranks started.
+    pub(in crate::launcher) fn hosts_ready(&self) -> bool {
+        self.nodes
+            .iter()
+            .all(|node| node.sidecar.is_none() || node.env.is_some())
+    }
+
+    /// Reads one of the sidecar's sockets once; false when nothing more is to come now.
+    pub(super) fn read_host(&mut self, node: NodeId, source: Source) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let Some(sidecar) = &self.nodes[node.index()].sidecar else {
+            self.buffer = buffer;
+            return false;
+        };
+        let channel = if source == Source::Control {
+            &sidecar.control
+        } else {
+            &sidecar.upcall
+        };
+        let received = channel.receive(&mut buffer);
+        match received {
+            Received::Bytes(count) if source == Source::Control => {
+                self.feed(node, Event::ControlReceived(&buffer[..count]));
+            }
+            Received::Bytes(count) => self.feed(node, Event::UpcallReceived(&buffer[..count])),
+            Received::End => {
+                let _ = self.poll.remove(channel.as_fd());
+                self.feed(node, Event::HostClosed);
+            }
+            Received::Nothing => {}
+        }
+        self.buffer = buffer;
+        matches!(received, Received::Bytes(_))
+    }
+
+    pub(super) fn read_host_output(&mut self, node: NodeId) -> std::io::Result<()> {
+        let Node {
+            sidecar, printed, ..
+        } = &mut self.nodes[node.index()];
+        let Some(sidecar) = sidecar else {
+            return Ok(());
+        };
+        let Some(output) = &sidecar.output else {
+            return Ok(());
+        };
+        let count = match rustix::io::read(output, &mut self.buffer[..]) {
+            Ok(count) => count,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
+            Err(_) => 0,
+        };
+        if count == 0 {
+            self.poll.remove(output)?;
+            sidecar.output = None;
+            return Ok(());
+        }
+        printed.extend_from_slice(&self.buffer[..count]);
+        let excess = printed.len().saturating_sub(HOST_OUTPUT_MAX);
+        printed.drain(..excess);
+        if self.plan.spec.verbose > 1 {
+            let name = self.plan.node_names[node.index()].clone();
+            let text = String::from_utf8_lossy(&self.buffer[..count]).into_owned();
+            for line in text.lines() {
+                let line = format!("PMIx server of {name}: {line}");
+                self.tell(&line);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn host_exit(&mut self, node: NodeId) -> std::io::Result<()> {
+        while self.read_host(node, Source::Control) {}
+        while self.read_host(node, Source::Upcall) {}
+        self.read_host_output(node)?;
+        let Node {
+            sidecar,
+            hello,
+            printed,
+            ..
+        } = &mut self.nodes[node.index()];
+        let Some(sidecar) = sidecar else {
+            return Ok(());
+        };
+        if sidecar.ended {
+            return Ok(());
+        }
+        sidecar.ended = true;
+        self.owned.remove(&raw(sidecar.child.pid));
+        let _ = self.poll.remove(sidecar.child.pidfd.as_fd());
+        let end = match spawn::wait(&sidecar.child.pidfd)? {
+            ExitStatus::Code(code) => RankEnd::Code(code),
+            ExitStatus::Signal(signal) => RankEnd::Signal(signal),
+        };
+        let how = report::host_end(end, hello.is_some(), printed);
+        let in_order = end == RankEnd::Code(0);
+        self.feed(node, Event::HostEnded { how, in_order });
+        self.reap_orphans();
+        Ok(())
+    }
+
+    /// A sidecar was lost. Nobody needs it any more once all ranks have finalized; then that is
+    /// worth a warning, and the job's result stands.
+    pub(super) fn host_lost(&mut self, node: NodeId, error: String) {
+        if !self.nodes.iter().all(|node| node.core.ranks_are_done()) {
+            return self.fail(Cause::HostFailed { node, error });
+        }
+        // A job that has failed is explained by its first cause.
+        if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
+            let name = &self.plan.node_names[node.index()];
+            self.tell(&report::host_lost_late(name, &error));
+        }
+    }
+
+    /// Asks every sidecar for a sign of life.
+    pub(super) fn doubt_hosts(&mut self) {
+        let now = Moment(self.now());
+        for index in 0..self.nodes.len() {
+            let mut actions = Vec::new();
+            self.nodes[index].core.doubt_host(now, &mut actions);
+            self.act(NodeId(index as u32), actions);
+        }
+    }
+
+    /// Whether some sidecar may be about to end.
+    pub(super) fn hosts_in_doubt(&self) -> bool {
+        self.nodes.iter().any(|node| node.core.host_is_in_doubt())
+    }
+
+    /// Ends a sidecar, with whatever it may have started, without asking it.
+    pub(in crate::launcher) fn kill_host(&self, node: NodeId) {
+        let sidecar = &self.nodes[node.index()].sidecar;
+        if let Some(sidecar) = sidecar.as_ref().filter(|sidecar| !sidecar.ended) {
+            let _ = kill_process_group(sidecar.child.pid, Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The ranks' processes: from the report of a starting thread to the judgement of their end.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::process::kill_process_group;
+
+use super::{Drive, RankSlot, raw};
+use crate::agent::channel::{Backlog, Channel, Received};
+use crate::agent::event::Event;
+use crate::agent::leftovers;
+use crate::agent::poll::{Source, Token};
+use crate::agent::spawn::{self, ExitStatus};
+use crate::agent::start::{Process, StartError};
+use crate::job::ids::Rank;
+use crate::job::outcome::{Cause, RankEnd, judge};
+use crate::launcher::supervisor::Waiting;
+use crate::launcher::{report, stdin};
+
+/// How long a rank may live on after it closed its PMI connection before that is held against it.
+const CLOSED_GRACE: Duration = Duration::from_secs(1);
+
+/// How long the end of a rank may take from its beginning until it is reported.
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
+
+impl Drive {
+    pub(super) fn take_results(&mut self) -> std::io::Result<()> {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut count);
+        let mut sessions = Vec::new();
+        while let Ok((rank, result)) = self.results.try_recv() {
+            self.unreported -= 1;
+            match result {
+                Ok(process) => {
+                    sessions.push(process.child.pid);
+                    self.add_rank(rank, process)?;
+                }
+                Err(error) => {
+                    self.ranks[rank.index()] = RankSlot::Over;
+                    self.supervisor.rank_skipped();
+                    if error != StartError::Skipped {
+                        self.fail(report::start_failure(&self.plan, rank, error));
+                    }
+                }
+            }
+        }
+        self.guard_sessions(sessions);
+        if self.unreported == 0 {
+            if let Some(starter) = self.starter.take() {
+                starter.join();
+            }
+            self.start_stdin()?;
+            self.reap_orphans();
+        }
+        Ok(())
+    }
+
+    fn add_rank(&mut self, rank: Rank, process: Process) -> std::io::Result<()> {
+        let Process {
+            child,
+            pmi,
+            stdout,
+            stderr,
+            stdin,
+        } = process;
+        self.owned.insert(raw(child.pid));
+        self.pids[rank.index()] = Some(child.pid);
+        self.poll
+            .add(&child.pidfd, Token::new(Source::RankExit, rank.0))?;
+        let token = Token::new(Source::Pmi, rank.0);
+        let pmi = pmi
+            .map(|fd| Channel::new(fd, token, Backlog::Holds, &self.poll))
+            .transpose()?;
+        for (source, pipe) in [(Source::Stdout, stdout), (Source::Stderr, stderr)] {
+            if let Some(pipe) = pipe {
+                self.streams.add(&self.poll, source, rank, pipe)?;
+            }
+        }
+        self.stdin_pipes.extend(stdin.map(|pipe| (child.pid, pipe)));
+        if self.supervisor.is_ending() {
+            let signal = if self.killed {
+                rustix::process::Signal::KILL
+            } else {
+                rustix::process::Signal::TERM
+            };
+            let _ = kill_process_group(child.pid, signal);
+        }
+        self.ranks[rank.index()] = RankSlot::Running { child, pmi };
+        Ok(())
+    }
+
+    fn start_stdin(&mut self) -> std::io::Result<()> {
+        let readers = std::mem::take(&mut self.stdin_pipes);
+        if readers.is_empty() {
+            return Ok(());
+        }
+        stdin::start(std::io::stdin().as_fd().try_clone_to_owned()?, readers)
+    }
+
+    /// All ranks are skipped: the job failed before they could be started.
+    pub(in crate::launcher) fn skip_ranks(&mut self) {
+        for slot in &mut self.ranks {
+            *slot = RankSlot::Over;
+            self.supervisor.rank_skipped();
+        }
+        self.unreported = 0;
+    }
+
+    /// Reads a rank's PMI socket once; false when nothing more is to come now.
+    pub(super) fn read_pmi(&mut self, rank: Rank) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let RankSlot::Running { pmi, .. } = &mut self.ranks[rank.index()] else {
+            self.buffer = buffer;
+            return false;
+        };
+        let received = pmi
+            .as_ref()
+            .map_or(Received::Nothing, |c| c.receive(&mut buffer));
+        if received == Received::End
+            && let Some(channel) = pmi
+        {
+            // The rank closed its end or died; its process tells which, if it is given a moment.
+            // Nothing is closed here: MPICH 5 crashes when it loses its server.
+            let _ = self.poll.remove(channel.as_fd());
+            self.closed
+                .insert(rank, self.started.elapsed() + CLOSED_GRACE);
+        }
+        if let Received::Bytes(count) = received {
+            let (node, local) = self.place(rank);
+            self.feed(
+                node,
+                Event::PmiReceived {
+                    rank: local,
+                    bytes: &buffer[..count],
+                },
+            );
+        }
+        self.buffer = buffer;
+        matches!(received, Received::Bytes(_))
+    }
+
+    /// Reads what PMI-1 ranks have said so far: a rank may exit because another one aborted, and be
+    /// seen first. MPICH 5 goes on after its abort until it is killed. With PMIx the one that aborts
+    /// waits for our answer, so its abort is always heard before what follows from it.
+    fn hear_everybody(&mut self) {
+        for rank in (0..self.plan.job.ranks.size()).map(Rank) {
+            // Once: a rank that is alive may write for ever, and its abort is a single request.
+            self.read_pmi(rank);
+        }
+    }
+
+    /// Fails the job, unless it is an abort that may be the consequence of another rank's end. Open
+    /// MPI's ranks abort when they lose a peer, and a peer that ends closes its connections a moment
+    /// before its end is reported.
+    pub(super) fn fail_unless_consequence(&mut self, cause: Cause) {
+        match cause {
+            Cause::Aborted { rank, .. } if self.plan.pmix && self.another_exits(rank) => {
+                let until = self.now() + EXIT_LIMIT;
+                self.held.get_or_insert((cause, until));
+            }
+            cause => self.fail(cause),
+        }
+    }
+
+    /// Judges an abort that was held back, once no other rank is about to end.
+    pub(super) fn judge_held(&mut self, now: Duration) {
+        let Some((cause, until)) = self.held.take() else {
+            return;
+        };
+        let other = cause.rank().is_some_and(|rank| self.another_exits(rank));
+        if other && now < until && !self.supervisor.is_ending() {
+            self.held = Some((cause, until));
+        } else {
+            self.fail(cause);
+        }
+    }
+
+    /// Whether a rank other than this one has begun to end.
+    fn another_exits(&self, rank: Rank) -> bool {
+        let others = self
+            .ranks
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| *index != rank.index());
+        others.into_iter().any(|(_, slot)| match slot {
+            RankSlot::Running { child, .. } => leftovers::is_exiting(child.pid),
+            RankSlot::Planned | RankSlot::Over => false,
+        })
+    }
+
+    /// A rank that runs on without its PMI connection in the middle of a session will never reach
+    /// what the others wait for.
+    pub(super) fn judge_closed(&mut self, now: Duration) {
+        let due: Vec<Rank> = self
+            .closed
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(rank, _)| *rank)
+            .collect();
+        for rank in due {
+            self.closed.remove(&rank);
+            let (node, local) = self.place(rank);
+            if !matches!(self.ranks[rank.index()], RankSlot::Running { .. }) {
+                continue;
+            }
+            let state = self.nodes[node.index()].core.pmi_state(local);
+            if state.active {
+                let error = "closed its PMI connection before finalize".to_owned();
+                self.fail(Cause::Misbehaved { rank, error });
+            } else if !self.plan.pmix {
+                let error = "closed its PMI connection while other ranks wait for it";
+                let (waiting, error) = match state.contacted {
+                    true => (Waiting::Barrier, format!("{error} in a barrier")),
+                    false => (Waiting::Session, format!("{error} in MPI_Init")),
+                };
+                let cause = Cause::Misbehaved { rank, error };
+                self.supervisor.rank_left(waiting, cause, now);
+            }
+        }
+    }
+
+    /// A rank's process ended: first everything it said is heard, then its end is judged.
+    pub(super) fn rank_exit(&mut self, rank: Rank) {
+        while self.read_pmi(rank) {}
+        let (node, local) = self.place(rank);
+        while self.read_host(node, Source::Upcall) {}
+        let RankSlot::Running { child, pmi } =
+            std::mem::replace(&mut self.ranks[rank.index()], RankSlot::Over)
+        else {
+            return;
+        };
+        // Both fail for what is not watched any more, as a socket whose end was read.
+        let _ = self.poll.remove(&child.pidfd);
+        let _ = pmi.map(|channel| self.poll.remove(&channel));
+        let end = match spawn::wait(&child.pidfd) {
+            Ok(ExitStatus::Code(code)) => RankEnd::Code(code),
+            Ok(ExitStatus::Signal(signal)) => RankEnd::Signal(signal),
+            Err(errno) => {
+                // Nobody else collects ranks; if somebody did, the status is lost and not guessed.
+                let error = format!("its exit status was lost: {errno}");
+                self.fail(Cause::Misbehaved { rank, error });
+                RankEnd::Code(0)
+            }
+        };
+        self.owned.remove(&raw(child.pid));
+        drop(child);
+        // A signal is a cause of its own, and makes others abort; a code may follow from an abort.
+        if matches!(end, RankEnd::Code(code) if code != 0) && !self.supervisor.is_ending() {
+            self.hear_everybody();
+        }
+        let state = self.nodes[node.index()].core.pmi_state(local);
+        let first = self.supervisor.cause().is_none();
+        if self.plan.pmix && first && judge(rank, end, &state).is_some() {
+            // Maybe it only lost its PMIx server, or is the first of many that did.
+            self.unjudged.push((rank, end));
+            self.doubt_hosts();
+        } else {
+            self.judge_rank(rank, end);
+        }
+        self.reap_orphans();
+    }
+
+    /// Judges the ranks whose ends had to wait, once every sidecar has shown that it lives, or its
+    /// loss has become the cause.
+    pub(super) fn judge_waiting(&mut self) {
+        if !self.unjudged.is_empty() && !self.hosts_in_doubt() {
+            self.judge_now();
+        }
+    }
+
+    /// Judges the ranks whose ends had to wait.
+    pub(super) fn judge_now(&mut self) {
+        for (rank, end) in std::mem::take(&mut self.unjudged) {
+            self.judge_rank(rank, end);
+        }
+    }
+
+    fn judge_rank(&mut self, rank: Rank, end: RankEnd) {
+        let (node, local) = self.place(rank);
+        let state = self.nodes[node.index()].core.pmi_state(local);
+        let mut orders = Vec::new();
+        let joinable = self.plan.pmi || self.plan.pmix;
+        let now = self.now();
+        self.supervisor
+            .rank_ended(rank, end, &state, joinable, now, &mut orders);
+        self.carry_out(orders);
+        self.feed(node, Event::RankEnded { rank: local });
+    }
+}

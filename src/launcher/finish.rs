@@ -1,0 +1,228 @@
+//! The end of a run: nothing is left behind, everything printed arrives, the cause is told.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::process::Signal;
+
+use super::directory::JobDirectory;
+use super::drive::{Drive, Node, raw};
+use super::report;
+use super::run::RunFailure;
+use super::supervisor::GRACE;
+use crate::agent::event::Event;
+use crate::agent::leftovers;
+use crate::job::ids::{NodeId, Rank};
+use crate::job::outcome::Cause;
+use crate::pmix::upcall::UpcallKind;
+
+/// How long killed processes may take to go, before the run ends without them: one that the system
+/// cannot end, or that became another user's, must not hold the launcher for ever.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// How often the processes left over are looked at while they are given time to end.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Ends a run whose ranks have all ended, or which broke, and returns its exit code.
+///
+/// # Errors
+/// `result` when it was one; what happens here cannot change how the job went.
+pub(super) fn finish(
+    mut drive: Drive,
+    result: Result<(), RunFailure>,
+    directory: Option<JobDirectory>,
+    since: SystemTime,
+) -> Result<u8, RunFailure> {
+    if result.is_err() {
+        drive.fail(Cause::Interrupted(libc::SIGKILL));
+    }
+    if let Some(line) = failure_line(&drive).filter(|_| result.is_ok()) {
+        drive.tell(&line);
+    }
+    if result.is_ok() && drive.supervisor.exit_code() == 0 {
+        tell_singletons(&mut drive);
+    }
+    stop_sidecars(&mut drive);
+    end_leftovers(&mut drive);
+    if drive.plan.spec.verbose > 0 {
+        tell_upcalls(&mut drive);
+    }
+    let abnormal = drive.supervisor.cause().is_some();
+    let code = drive.supervisor.exit_code();
+    if let Some(directory) = directory
+        && let Err(error) = directory.remove()
+    {
+        drive.tell(&format!("cannot remove the job's directory: {error}"));
+    }
+    if abnormal {
+        let uid = rustix::process::getuid().as_raw();
+        leftovers::remove_shared_memory(uid, since);
+        leftovers::remove_session_directories(&std::env::temp_dir(), uid, since);
+    }
+    if let Some(guard) = drive.guard.take() {
+        guard.dismiss();
+    }
+    flush(&mut drive);
+    result.map(|()| code)
+}
+
+/// Writes what is left. Whoever takes our output may be slow; an interrupt ends the wait.
+fn flush(drive: &mut Drive) {
+    let before = drive.interrupts;
+    drive.streams.close();
+    let done = |drive: &Drive| drive.streams.is_written() || drive.interrupts > before;
+    // If waiting fails, what the system still takes is lost together with the message about it.
+    let _ = drive.run_until(done);
+}
+
+fn failure_line(drive: &Drive) -> Option<String> {
+    let cause = drive.supervisor.cause()?;
+    let rank = cause.rank();
+    let state = rank.map(|rank| {
+        let (node, local) = drive.place(rank);
+        drive.nodes[node.index()].core.pmi_state(local)
+    });
+    let pid = rank.and_then(|rank| drive.pids[rank.index()]).map(raw);
+    report::failure(&drive.plan, cause, state.as_ref(), pid)
+}
+
+/// Names the programs all of whose ranks left without a word although they load an MPI: each rank
+/// took itself for the only one, and the exit code does not show it.
+fn tell_singletons(drive: &mut Drive) {
+    let plan = Arc::clone(&drive.plan);
+    let mut ranks = (0..plan.job.ranks.size()).map(Rank).peekable();
+    for (index, app) in plan.apps.iter().enumerate() {
+        let mut silent = true;
+        while let Some(rank) = ranks.next_if(|rank| plan.app_of(*rank) == index) {
+            let (node, local) = drive.place(rank);
+            silent &= !drive.nodes[node.index()].core.pmi_state(local).contacted;
+        }
+        let line = (silent && app.size > 1).then(|| report::singletons(&plan, app));
+        if let Some(line) = line.flatten() {
+            drive.tell(&line);
+        }
+    }
+}
+
+/// How often libpmix asked for something on each node, for `-v`.
+fn tell_upcalls(drive: &mut Drive) {
+    for index in 0..drive.nodes.len() {
+        let Node { core, sidecar, .. } = &drive.nodes[index];
+        if sidecar.is_none() {
+            continue;
+        }
+        let counts: Vec<String> = UpcallKind::ALL
+            .into_iter()
+            .map(|kind| (kind.name(), core.upcalls(kind)))
+            .filter(|(_, count)| count.received > 0)
+            .map(|(name, count)| {
+                let (received, bytes_in, bytes_out) =
+                    (count.received, count.bytes_in, count.bytes_out);
+                format!("{name} {received} ({bytes_in} bytes in, {bytes_out} out)")
+            })
+            .collect();
+        let text = format!(
+            "upcalls of {}: {}",
+            drive.plan.node_names[index],
+            if counts.is_empty() {
+                "none".to_owned()
+            } else {
+                counts.join(", ")
+            }
+        );
+        drive.tell(&text);
+    }
+}
+
+/// Asks every sidecar to stop and waits; its node's core gives up one that does not. An interrupt
+/// ends the wait.
+fn stop_sidecars(drive: &mut Drive) {
+    for index in 0..drive.nodes.len() {
+        drive.feed(NodeId(index as u32), Event::JobEnded);
+    }
+    let running = |node: &Node| node.sidecar.as_ref().is_some_and(|sidecar| !sidecar.ended);
+    let any_running = move |drive: &Drive| drive.nodes.iter().any(running);
+    let before = drive.interrupts;
+    // A wait that fails leaves the killing below.
+    let _ = drive.run_until(move |drive| !any_running(drive) || drive.interrupts > before);
+    for index in 0..drive.nodes.len() {
+        drive.kill_host(NodeId(index as u32));
+    }
+    let deadline = drive.now() + KILL_GRACE;
+    let _ = drive.run_until_or(move |drive| !any_running(drive), deadline);
+}
+
+/// Reads what is left in the pipes and ends what still runs: first by itself, then by SIGTERM,
+/// then by SIGKILL. An interrupt shortens the wait.
+/// Somebody who does not descend from this process is none of its business, even if he holds one
+/// of its pipes.
+fn end_leftovers(drive: &mut Drive) {
+    settle(drive);
+    let start = drive.now();
+    let before = drive.interrupts;
+    let mut told = false;
+    while drive.any_leftovers() {
+        drive.reap_orphans();
+        let left = drive.leftovers();
+        // A job that is being ended has had its grace; one that ended well may have children that
+        // still write their last lines.
+        let ending = drive.supervisor.is_ending();
+        let impatience = drive.interrupts - before;
+        let patience = match ending || impatience > 0 {
+            true => Duration::ZERO,
+            false => GRACE,
+        };
+        let waited = drive.now() - start;
+        if waited >= patience + GRACE + KILL_GRACE {
+            drive.tell(&format!("cannot end {}", names_of(&left)));
+            break;
+        }
+        if waited >= patience {
+            if !told && (drive.plan.spec.verbose > 0 || !ending) && !left.is_empty() {
+                drive.tell(&format!("ending {}", names_of(&left)));
+            }
+            told = true;
+            let signal = match waited >= patience + GRACE || impatience > 1 {
+                true => Signal::KILL,
+                false => Signal::TERM,
+            };
+            leftovers::signal(&left, signal);
+        }
+        let until = drive.now() + LOOK;
+        let _ = drive.run_until_or(|drive| !drive.any_leftovers(), until);
+    }
+    // Whoever held a pipe is gone; what it wrote is still in it.
+    settle(drive);
+}
+
+/// The processes left by the ranks, in words.
+fn names_of(left: &[leftovers::Process]) -> String {
+    let names: Vec<String> = left
+        .iter()
+        .take(5)
+        .map(|process| format!("{} ({})", process.pid, process.name))
+        .collect();
+    let more = if left.len() > names.len() {
+        ", …"
+    } else {
+        ""
+    };
+    format!(
+        "{} left by the ranks: {}{more}",
+        left.len(),
+        names.join(", ")
+    )
+}
+
+/// Reads what the ranks' pipes hold, without waiting for more.
+fn settle(drive: &mut Drive) {
+    let before = drive.interrupts;
+    while drive.streams.open_pipes() > 0 && drive.interrupts == before {
+        // While our own output is not taken, the pipes are not empty and not read either.
+        let timeout = (!drive.streams.blocked()).then_some(Duration::ZERO);
+        match drive.turn(timeout) {
+            Ok(any) if any || drive.streams.blocked() => {}
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The guard: a small process that cleans up when the launcher itself is killed.
+//!
+//! It is forked before the launcher has threads and holds the reading end of a pipe. The launcher
+//! writes every session and directory of the job into it, and `X` when it has cleaned up by
+//! itself. An end of file without `X` means the launcher died: the guard ends everything that has
+//! the job's name in its environment, the sessions, and what descends from these, removes the
+//! directories and the shared-memory files, and exits. It lives in a session of its own, so a
+//! terminal's signals do not reach it.
+//!
+//! Rule: the number of a session may be given to a stranger once the session is gone, so a session
+//! is known by a pidfd of its leader too. Source: setsid(2), pidfd_open(2).
+
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal};
+
+use super::supervisor::GRACE;
+use crate::agent::leftovers::{self, Process};
+use crate::agent::spawn::open_pidfd;
+use crate::job::ids::Nspace;
+
+/// How long processes are looked for at least: one that was being started when the launcher died
+/// bears no mark before it executes its program.
+const LOOK_AT_LEAST: Duration = Duration::from_millis(200);
+
+/// How long the guard repeats SIGKILL before it gives up on a process that does not die of it.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// The launcher's end.
+#[derive(Debug)]
+pub struct Guard {
+    pid: Pid,
+    pipe: File,
+}
+
+impl Guard {
+    /// Forks the guard of a job. Must be called while the process has a single thread.
+    ///
+    /// # Errors
+    /// When the system has no process or descriptor left.
+    pub fn start(job: &Nspace) -> io::Result<Self> {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        // A fork whose end raises no signal: such a child is left out of waits for "any child", so
+        // the launcher can tell an adopted orphan, and "no child left", from its guard.
+        // SAFETY: the process has one thread (the caller's promise), so the child may run any
+        // code: no lock can be held by a thread that does not exist there. The call is fork with
+        // another exit signal; no stack is given, so the child goes on with a copy of ours.
+        match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
+            0 => {
+                drop(write);
+                watch(read, job);
+                // SAFETY: ends the child without running the launcher's exit handlers.
+                unsafe { libc::_exit(0) }
+            }
+            pid => {
+                let pid = i32::try_from(pid)
+                    .ok()
+                    .filter(|pid| *pid > 0)
+                    .and_then(Pid::from_raw);
+                let pid = pid.ok_or_else(io::Error::last_os_error)?;
+                Ok(Self {
+                    pid,
+                    pipe: File::from(write),
+                })
+            }
+        }
+    }
+
+    /// The guard's process id, which is not part of the job.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Makes the guard responsible for sessions of the job.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn add_sessions(&mut self, sessions: impl IntoIterator<Item = Pid>) -> io::Result<()> {
+        let mut records = Vec::new();
+        for pid in sessions {
+            records.push(b'S');
+            records.extend_from_slice(&pid.as_raw_nonzero().get().to_le_bytes());
+        }
+        self.pipe.write_all(&records)
+    }
+
+    /// Makes the guard responsible for a directory of the job.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn add_directory(&mut self, path: &Path) -> io::Result<()> {
+        let bytes = path.as_os_str().as_bytes();
+        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        let mut record = vec![b'D'];
+        record.extend_from_slice(&length.to_le_bytes());
+        record.extend_from_slice(bytes);
+        self.pipe.write_all(&record)
+    }
+
+    /// Tells the guard that nothing is left to do and waits for its end.
+    pub fn dismiss(mut self) {
+        // A guard that was killed needs no telling.
+        let _ = self.pipe.write_all(b"X");
+        drop(self.pipe);
+        // SAFETY: collects our own child without storing anything; only __WALL sees a child that
+        // raises no signal.
+        unsafe {
+            libc::waitpid(
+                self.pid.as_raw_nonzero().get(),
+                std::ptr::null_mut(),
+                libc::__WALL,
+            );
+        }
+    }
+}
+
+/// What the guard has been told.
+#[derive(Debug, Default)]
+struct Charge {
+    /// Sessions by number; their leaders, unless they were gone when we heard of them or there
+    /// was no descriptor left.
+    sessions: BTreeMap<i32, Option<OwnedFd>>,
+    directories: Vec<PathBuf>,
+    dismissed: bool,
+}
+
+impl Charge {
+    /// Whether a session is the one we were told of. `leader_exists` tells whether there is a
+    /// process with its number now.
+    fn is_ours(&self, session: i32, leader_exists: bool) -> bool {
+        match self.sessions.get(&session) {
+            None => false,
+            // The number stays taken as long as the session has members.
+            Some(_) if !leader_exists => true,
+            Some(leader) => leader.as_ref().is_some_and(lives),
+        }
+    }
+}
+
+/// Whether the process of a pidfd has not ended.
+fn lives(pidfd: &OwnedFd) -> bool {
+    let mut ready = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut ready, Some(&Timespec::default())) == Ok(0)
+}
+
+/// Reads records until the pipe ends. A record cut short by the launcher's death is dropped.
+fn read_charge(mut pipe: impl Read) -> Charge {
+    let mut charge = Charge::default();
+    let mut word = [0; 4];
+    let mut kind = [0; 1];
+    while pipe.read_exact(&mut kind).is_ok() {
+        match kind[0] {
+            b'S' if pipe.read_exact(&mut word).is_ok() => {
+                let number = i32::from_le_bytes(word);
+                let leader = Pid::from_raw(number).and_then(|pid| open_pidfd(pid).ok());
+                charge.sessions.insert(number, leader);
+            }
+            b'D' if pipe.read_exact(&mut word).is_ok() => {
+                let mut path = vec![0; u32::from_le_bytes(word) as usize];
+                if pipe.read_exact(&mut path).is_ok() {
+                    charge
+                        .directories
+                        .push(std::ffi::OsString::from_vec(path).into());
+                }
+            }
+            b'X' => charge.dismissed = true,
+            _ => break,
+        }
+    }
+    charge
+}
+
+/// The guard's whole life.
+fn watch(pipe: OwnedFd, job: &Nspace) {
+    let started = SystemTime::now();
+    let _ = rustix::process::setsid();
+    // SAFETY: plain system calls in a single-threaded process.
+    unsafe {
+        // Nothing but SIGKILL ends it before its time.
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        libc::prctl(libc::PR_SET_NAME, c"wireup-guard".as_ptr());
+        // Whoever reads the launcher's output must not wait for the guard, so everything but the
+        // pipe is closed; so is whatever the launcher inherited.
+        let keep = pipe.as_raw_fd();
+        libc::syscall(libc::SYS_close_range, 0, keep - 1, 0);
+        libc::syscall(libc::SYS_close_range, keep + 1, libc::c_uint::MAX, 0);
+    }
+    let charge = read_charge(File::from(pipe));
+    if !charge.dismissed {
+        clean(&charge, job, started);
+    }
+}
+
+/// Ends and removes everything in `charge`: SIGTERM at once to whatever is found, SIGKILL after
+/// the grace time.
+fn clean(charge: &Charge, job: &Nspace, since: SystemTime) {
+    let start = Instant::now();
+    let mut known: Vec<Process> = Vec::new();
+    loop {
+        let all = leftovers::processes();
+        let exists = |pid: i32| all.iter().any(|process| process.pid == pid);
+        let mut found = leftovers::of_job(job.as_str(), |session| {
+            charge.is_ours(session, exists(session))
+        });
+        let is_among = |list: &[Process], process: &Process| {
+            list.iter()
+                .any(|p| p.pid == process.pid && p.session == process.session)
+        };
+        let new: Vec<Process> = found
+            .iter()
+            .filter(|p| !is_among(&known, p))
+            .cloned()
+            .collect();
+        // What descended from a rank stays known by its number after its parents have gone.
+        let alive = |old: &Process| {
+            all.iter()
+                .any(|p| p.pid == old.pid && p.session == old.session && p.state != 'Z')
+        };
+        known.retain(|old| alive(old) && !is_among(&found, old));
+        found.append(&mut known);
+        known = found;
+        let waited = start.elapsed();
+        if known.is_empty() && waited >= LOOK_AT_LEAST || waited >= GRACE + GIVE_UP {
+            break;
+        }
+        if waited >= GRACE {
+            leftovers::signal(&known, Signal::KILL);
+        } else {
+            leftovers::signal(&new, Signal::TERM);
+            leftovers::signal(&new, Signal::CONT);
+        }
+        // A timed wait on nothing: the dead cannot be waited for, they are not our children.
+        let nap = Timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        let _ = poll(&mut [], Some(&nap));
+    }
+    for directory in &charge.directories {
+        let _ = fs::remove_dir_all(directory);
+    }
+    let uid = rustix::process::getuid().as_raw();
+    leftovers::remove_shared_memory(uid, since);
+    leftovers::remove_session_directories(&std::env::temp_dir(), uid, since);
+}
+
+/// Makes the launcher adopt whatever its ranks leave without a parent.
+///
+/// # Errors
+/// When the system refuses, which no supported kernel does.
+pub fn become_subreaper() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(
+        rustix::process::getpid(),
+    ))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_cut_short_is_dropped_and_the_rest_kept() {
+        let mut bytes = vec![b'S', 7, 0, 0, 0, b'D', 4, 0, 0, 0];
+        bytes.extend_from_slice(b"/tmp");
+        let whole = bytes.clone();
+        bytes.extend_from_slice(&[b'S', 9, 0]);
+        let charge = read_charge(&bytes[..]);
+        assert_eq!(charge.sessions.into_keys().collect::<Vec<_>>(), [7]);
+        assert_eq!(charge.directories, [PathBuf::from("/tmp")]);
+        assert!(!charge.dismissed);
+        assert!(read_charge(&[&whole[..], b"X"].concat()[..]).dismissed);
+    }
+
+    #[test]
+    fn a_session_whose_number_was_given_to_a_stranger_is_not_ours() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id() as i32;
+        let charge = read_charge(&[b"S", &pid.to_le_bytes()[..]].concat()[..]);
+        child.wait().unwrap();
+        // Its leader has ended: members may be left, but a process with its number is another.
+        assert!(charge.is_ours(pid, false));
+        assert!(!charge.is_ours(pid, true));
+        let own = std::process::id() as i32;
+        let charge = read_charge(&[b"S", &own.to_le_bytes()[..]].concat()[..]);
+        assert!(charge.is_ours(own, true));
+        assert!(!charge.is_ours(pid, false));
+    }
+}

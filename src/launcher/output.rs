@@ -1,0 +1,165 @@
+//! Writes to the launcher's own standard output and error, each from a thread of its own.
+//!
+//! The descriptors are inherited and shared with a shell, so they must stay blocking; a slow
+//! reader blocks the thread and not the loop. The queue is bounded: above [`HIGH`] the loop stops
+//! reading the ranks (see [`Sink::is_full`]) and is woken once the queue has drained to [`LOW`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+/// Bytes queued at which the loop stops reading ranks.
+pub const HIGH: usize = 1024 * 1024;
+/// Bytes queued at which it goes on.
+pub const LOW: usize = HIGH / 4;
+
+#[derive(Debug, Default)]
+struct Queue {
+    chunks: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// The loop waits to be told that there is room again.
+    waiting: bool,
+    closed: bool,
+    failed: Option<Errno>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // The queue stays consistent even if a holder panicked: no invariant spans two fields.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of the launcher's output descriptors.
+#[derive(Debug)]
+pub struct Sink {
+    fd: OwnedFd,
+    wake: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+    running: bool,
+}
+
+impl Sink {
+    /// A sink writing to a duplicate of `fd`; `wake` is an eventfd the loop listens to.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be duplicated.
+    pub fn new(fd: BorrowedFd<'_>, wake: Arc<OwnedFd>) -> io::Result<Self> {
+        Ok(Self {
+            fd: fd.try_clone_to_owned()?,
+            wake,
+            shared: Arc::default(),
+            running: false,
+        })
+    }
+
+    /// Queues bytes. The writing thread is started at the first call.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn write(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if !self.running {
+            let (fd, wake) = (self.fd.try_clone()?, Arc::clone(&self.wake));
+            let shared = Arc::clone(&self.shared);
+            // Not joined: a reader that takes nothing must not keep the launcher from ending.
+            std::thread::Builder::new()
+                .name("output".into())
+                .stack_size(64 * 1024)
+                .spawn(move || drain(&shared, fd.as_fd(), &wake))?;
+            self.running = true;
+        }
+        let mut queue = self.shared.lock();
+        if queue.failed.is_none() {
+            queue.bytes += bytes.len();
+            queue.chunks.push_back(bytes);
+            self.shared.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Whether the loop should stop feeding this sink; it is woken when that changes.
+    pub fn is_full(&self) -> bool {
+        let mut queue = self.shared.lock();
+        queue.waiting = queue.bytes > if queue.waiting { LOW } else { HIGH };
+        queue.waiting
+    }
+
+    /// Why writing failed, once it did; what is queued after that is discarded.
+    pub fn failure(&self) -> Option<Errno> {
+        self.shared.lock().failed
+    }
+
+    /// Nothing more will be queued: the thread ends when all is written, and wakes the loop.
+    pub fn close(&self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// Whether everything queued has been written, or writing has failed.
+    pub fn is_written(&self) -> bool {
+        let queue = self.shared.lock();
+        queue.failed.is_some() || queue.bytes == 0
+    }
+}
+
+fn drain(shared: &Shared, fd: BorrowedFd<'_>, wake: &OwnedFd) {
+    let mut queue = shared.lock();
+    loop {
+        let Some(chunk) = queue.chunks.pop_front() else {
+            if queue.closed {
+                // A full eventfd counter still wakes the loop.
+                let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+                return;
+            }
+            queue = shared
+                .changed
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        drop(queue);
+        let result = write_all(fd, &chunk);
+        queue = shared.lock();
+        queue.bytes -= chunk.len();
+        if let Err(errno) = result {
+            queue.failed = Some(errno);
+            queue.chunks.clear();
+            queue.bytes = 0;
+        }
+        if queue.failed.is_some() || queue.waiting && queue.bytes <= LOW {
+            // A full eventfd counter still wakes the loop.
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(fd, bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                // Somebody made the shared description non-blocking: wait for room.
+                let mut poll = [rustix::event::PollFd::new(
+                    &fd,
+                    rustix::event::PollFlags::OUT,
+                )];
+                let _ = rustix::event::poll(&mut poll, None);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,432 @@
+//! One run of a job, from the plan to the exit code.
+//!
+//! The order matters: what forks without exec (guard, namespaces) comes before the first thread;
+//! signals are blocked before that too; sidecars start before everything that can be prepared
+//! while they start.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Instant, SystemTime};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::describe::{app_start, host_requests};
+use super::directory::{JobDirectory, NodeDirectories};
+use super::drive::{Drive, Node, Parts};
+use super::finish::finish;
+use super::guard::{Guard, become_subreaper};
+use super::outputs;
+use super::plan::Plan;
+use super::rank_env;
+use super::report;
+use super::signals::{Signals, ignored_at_start};
+use super::stdin;
+use super::streams::Streams;
+use crate::agent::core::NodeCore;
+use crate::agent::leftovers;
+use crate::agent::namespace::NodeNamespaces;
+use crate::agent::poll::{Poll, Source, Token};
+use crate::agent::sidecar::{Sidecar, SidecarSpec};
+use crate::agent::spawn::reserve_low_descriptors;
+use crate::agent::start::{OutputPlan, RankPlan, StartShared, Started, Starter, StdinPlan};
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::outcome::EXIT_WIREUP;
+use crate::job::spec::{JobSpec, StdinTarget};
+
+/// A run that wireup refused or could not carry out.
+#[derive(Debug)]
+pub struct RunFailure {
+    /// Exit code.
+    pub code: u8,
+    /// What is wrong and what to do, without a prefix.
+    pub message: String,
+}
+
+impl RunFailure {
+    /// A failure of wireup's own.
+    pub fn own(what: &str, error: impl std::fmt::Display) -> Self {
+        Self {
+            code: EXIT_WIREUP,
+            message: format!("{what}: {error}"),
+        }
+    }
+}
+
+/// Everything about the launcher's process that ranks must not inherit as it is.
+#[derive(Debug)]
+struct Surroundings {
+    nofile: libc::rlimit,
+    /// Ignored when the launcher started; the runtime's own SIGPIPE included.
+    ignored: Vec<i32>,
+    /// Children that are none of its own making.
+    children: BTreeSet<i32>,
+}
+
+/// Runs a job and returns its exit code.
+///
+/// # Errors
+/// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
+/// running or lying about in either case.
+pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
+    let started = Instant::now();
+    let since = SystemTime::now();
+    let ignored = ignored_at_start();
+    reserve_low_descriptors().map_err(|errno| {
+        RunFailure::own(
+            "out of descriptors, raise the hard limit (ulimit -Hn)",
+            errno,
+        )
+    })?;
+    let nofile = raise_descriptor_limit();
+    let children = leftovers::children();
+    let nspace = unique_nspace()?;
+    // As early as possible: what is not in memory yet need not be copied on write later.
+    let guard = Guard::start(&nspace).map_err(|error| {
+        RunFailure::own(
+            "cannot start the guard process, allow more processes and descriptors (ulimit -u, -Hn)",
+            error,
+        )
+    })?;
+    let plan = match Plan::new(spec, nspace, nofile.rlim_max) {
+        Ok(plan) => Arc::new(plan),
+        Err(failure) => {
+            guard.dismiss();
+            return Err(failure);
+        }
+    };
+    let surroundings = Surroundings {
+        nofile,
+        ignored,
+        children,
+    };
+    let namespaces = namespaces(&plan);
+    let mut prepared = Prepared::new(&plan, &surroundings, namespaces, started, guard)?;
+    let result = prepared
+        .start_sidecars(&surroundings)
+        .and_then(|()| prepared.launch(surroundings));
+    finish(prepared.drive, result, prepared.directory, since)
+}
+
+/// What a run is made of once its processes can be started.
+struct Prepared {
+    drive: Drive,
+    /// Reports of the starting threads go here.
+    results: Sender<Started>,
+    namespaces: Option<Arc<NodeNamespaces>>,
+    directory: Option<JobDirectory>,
+    /// By node, when there is a job directory.
+    directories: Vec<NodeDirectories>,
+}
+
+impl Prepared {
+    /// Makes everything that is not a process of the job. If that fails the guard is dismissed:
+    /// there is nothing to clean up yet but an empty directory, which it removes.
+    fn new(
+        plan: &Arc<Plan>,
+        surroundings: &Surroundings,
+        namespaces: Option<NodeNamespaces>,
+        started: Instant,
+        mut guard: Guard,
+    ) -> Result<Self, RunFailure> {
+        let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
+        // From here on signals wait until the loop reads them.
+        let signals = Signals::take(&surroundings.ignored)
+            .map_err(|error| own("cannot receive signals", &error))?;
+        become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
+        let poll = Poll::new().map_err(|error| own("cannot wait for events", &error))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| own("cannot wait for events", &error))?;
+        let wake = Arc::new(wake);
+        poll.add(signals.as_fd(), Token::new(Source::Signals, 0))
+            .and_then(|()| poll.add(&wake, Token::new(Source::Wake, 0)))
+            .map_err(|error| own("cannot wait for events", &error))?;
+        let streams = Streams::new(plan.job.ranks.size(), plan.spec.label, &wake)
+            .map_err(|error| own("cannot duplicate standard output", &error))?;
+        let directory = plan
+            .pmix
+            .then(|| job_directory(plan, &mut guard))
+            .transpose()?;
+        let directories = directory
+            .iter()
+            .flat_map(|dir| {
+                plan.job
+                    .ranks
+                    .node_ids()
+                    .map(|node| dir.node(node, &plan.job.nspace))
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| own("cannot make the job's directories", &error))?;
+        let nodes = plan
+            .job
+            .ranks
+            .node_ids()
+            .map(|node| {
+                NodeCore::new(node, Arc::clone(&plan.job), plan.pmi, plan.pmix).map(Node::new)
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| own("cannot serve this job", &error))?;
+        let (sender, results) = channel();
+        let parts = Parts {
+            plan: Arc::clone(plan),
+            started,
+            poll,
+            signals,
+            wake,
+            results,
+            nodes,
+            streams,
+            guard,
+            strangers: surroundings.children.clone(),
+        };
+        Ok(Self {
+            drive: Drive::new(parts),
+            results: sender,
+            namespaces: namespaces.map(Arc::new),
+            directory,
+            directories,
+        })
+    }
+
+    /// Starts a sidecar per node and has it register the job, without waiting for it.
+    fn start_sidecars(&mut self, surroundings: &Surroundings) -> Result<(), RunFailure> {
+        let plan = Arc::clone(&self.drive.plan);
+        let Some(parts) = &plan.host else {
+            return Ok(());
+        };
+        let env = rank_env::of_sidecar(&plan, &parts.libpmix.path);
+        let reset = surroundings.signals_to_reset();
+        let spec = SidecarSpec {
+            program: &parts.program,
+            libpmix: &parts.libpmix.path,
+            shim: &parts.shim,
+            env: &env,
+            reset_signals: &reset,
+        };
+        for (index, directories) in self.directories.iter().enumerate() {
+            let node = NodeId(index as u32);
+            let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
+            let sidecar = Sidecar::start(&spec, node, namespaces, &self.drive.poll);
+            let sidecar = sidecar.map_err(|error| RunFailure {
+                code: EXIT_WIREUP,
+                message: report::host_not_started(&parts.program, error),
+            })?;
+            self.drive.add_sidecar(node, sidecar);
+            let requests = host_requests(&plan, node, directories)?;
+            let mut actions = Vec::new();
+            let now = Moment(self.drive.now());
+            let core = &mut self.drive.nodes[index].core;
+            core.start_host(&requests, now, &mut actions);
+            self.drive.act(node, actions);
+        }
+        Ok(())
+    }
+
+    /// Starts the ranks as soon as the sidecars are ready, and stays until the last has ended.
+    fn launch(&mut self, surroundings: Surroundings) -> Result<(), RunFailure> {
+        let broken = |error| RunFailure::own("the run broke", error);
+        for note in self.notes() {
+            self.drive.tell(&note);
+        }
+        let plan = Arc::clone(&self.drive.plan);
+        let outputs = outputs::open(&plan)?;
+        self.drive
+            .run_until(|drive| drive.hosts_ready() || drive.supervisor.is_ending())
+            .map_err(broken)?;
+        self.tell_hosts();
+        if self.drive.supervisor.is_ending() {
+            self.drive.skip_ranks();
+            return Ok(());
+        }
+        let shared = self.shared(&plan, surroundings)?;
+        let plans = self.rank_plans(&plan, outputs);
+        let threads = plan.cores as usize;
+        let starter = Starter::start(shared, plans, threads, &self.results, &self.drive.wake)
+            .map_err(|error| RunFailure::own("cannot start a thread", error))?;
+        self.drive.starter = Some(starter);
+        self.drive
+            .run_until(|drive| drive.supervisor.is_over())
+            .map_err(broken)
+    }
+
+    /// What to tell before anything runs.
+    fn notes(&self) -> Vec<String> {
+        let plan = &self.drive.plan;
+        let warnings = plan.warnings.iter().map(|text| format!("warning: {text}"));
+        let notes = plan.notes.iter().filter(|_| plan.spec.verbose > 0).cloned();
+        warnings.chain(notes).collect()
+    }
+
+    /// Which libpmix each sidecar really loaded, and what is to be known about it. A warning about
+    /// its age is for those who ask: a distribution repairs old versions under their old number.
+    fn tell_hosts(&mut self) {
+        if self.drive.plan.spec.verbose == 0 {
+            return;
+        }
+        let plan = Arc::clone(&self.drive.plan);
+        let path = plan.host.as_ref().map(|host| host.libpmix.path.display());
+        let mut lines = Vec::new();
+        for (node, name) in self.drive.nodes.iter().zip(&plan.node_names) {
+            let (Some(hello), Some(path)) = (&node.hello, &path) else {
+                continue;
+            };
+            lines.push(format!("PMIx server of {name}: {} ({path})", hello.libpmix));
+            let warnings = hello.warnings.iter().map(|text| format!("warning: {text}"));
+            lines.extend(warnings.filter(|_| name == &plan.node_names[0]));
+        }
+        for line in &lines {
+            self.drive.tell(line);
+        }
+    }
+
+    fn shared(
+        &self,
+        plan: &Plan,
+        surroundings: Surroundings,
+    ) -> Result<Arc<StartShared>, RunFailure> {
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(|errno| RunFailure::own("/dev/null", errno))?;
+        let stdin = std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| RunFailure::own("standard input", error))?;
+        let own_name = self.namespaces.is_some();
+        let host_env = |node: NodeId| self.drive.nodes[node.index()].env.as_ref();
+        let node_env: Vec<Vec<CString>> = plan
+            .job
+            .ranks
+            .node_ids()
+            .map(|node| {
+                let directories = self.directories.get(node.index());
+                rank_env::of_node(plan, node, host_env(node), directories, own_name)
+            })
+            .collect();
+        let env = rank_env::of_job(plan);
+        // Every rank has the same names.
+        let rank_env = rank_env::of_rank(plan, Rank(0), host_env(NodeId(0)));
+        let own = rank_env::names(env.iter().chain(node_env.iter().flatten()).chain(&rank_env));
+        let apps = plan
+            .apps
+            .iter()
+            .map(|app| app_start(app, &own))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Arc::new(StartShared {
+            apps,
+            env,
+            node_env,
+            namespaces: self.namespaces.clone(),
+            reset_signals: surroundings.signals_to_reset(),
+            nofile: Some(surroundings.nofile),
+            null,
+            stdin,
+        }))
+    }
+
+    fn rank_plans(&self, plan: &Plan, outputs: Vec<OutputPlan>) -> Vec<RankPlan> {
+        let stdin_target = plan.spec.stdin;
+        let readers = match stdin_target {
+            StdinTarget::None => 0,
+            StdinTarget::Rank(_) => 1,
+            StdinTarget::All => plan.job.ranks.size() as usize,
+        };
+        let copied = stdin::needs_copy(std::io::stdin().as_fd(), readers);
+        outputs
+            .into_iter()
+            .enumerate()
+            .map(|(index, output)| {
+                let rank = Rank(index as u32);
+                let (node, _) = self.drive.place(rank);
+                let reads = match stdin_target {
+                    StdinTarget::None => false,
+                    StdinTarget::Rank(reader) => reader == rank,
+                    StdinTarget::All => true,
+                };
+                RankPlan {
+                    rank,
+                    node,
+                    app: plan.app_of(rank),
+                    env: rank_env::of_rank(plan, rank, self.drive.nodes[node.index()].env.as_ref()),
+                    stdin: match (reads, copied) {
+                        (false, _) => StdinPlan::Empty,
+                        (true, true) => StdinPlan::Pipe,
+                        (true, false) => StdinPlan::Inherit,
+                    },
+                    output,
+                    pmi: plan.pmi,
+                }
+            })
+            .collect()
+    }
+}
+
+impl Surroundings {
+    /// Signals a child resets: everything the launcher ignores, except what its own parent asked
+    /// for with nohup.
+    fn signals_to_reset(&self) -> Vec<i32> {
+        self.ignored
+            .iter()
+            .copied()
+            .filter(|signal| *signal != libc::SIGHUP)
+            .collect()
+    }
+}
+
+fn job_directory(plan: &Plan, guard: &mut Guard) -> Result<JobDirectory, RunFailure> {
+    let parent = std::env::temp_dir();
+    // Told before there is one, so that no moment is left in which nobody would remove it. A guard
+    // that was killed in the meantime only means less protection against our own death.
+    let _ = guard.add_directory(&JobDirectory::path_in(&parent, &plan.job.nspace));
+    JobDirectory::create(&parent, &plan.job.nspace).map_err(|error| RunFailure {
+        code: EXIT_WIREUP,
+        message: error.to_string(),
+    })
+}
+
+/// A name that no other job has had on this machine, and that nobody can guess: PMIx lets every
+/// local process that knows it pose as a rank.
+fn unique_nspace() -> Result<Nspace, RunFailure> {
+    let mut random = [0u8; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| RunFailure::own("no random numbers", errno))?;
+    let name = format!("wireup-{:016x}", u64::from_le_bytes(random));
+    Ok(Nspace::new(&name).expect("letters, digits and a dash"))
+}
+
+fn raise_descriptor_limit() -> libc::rlimit {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // Never fails: the soft limit may always be raised to the hard one.
+    let _ = setrlimit(Resource::Nofile, raised);
+    let raw = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY);
+    libc::rlimit {
+        rlim_cur: raw(limit.current),
+        rlim_max: raw(limit.maximum),
+    }
+}
+
+/// Names of their own for virtual nodes, if the system permits it.
+fn namespaces(plan: &Plan) -> Option<NodeNamespaces> {
+    if plan.job.ranks.nodes() == 1 {
+        return None;
+    }
+    match NodeNamespaces::create(&plan.node_names) {
+        Ok(namespaces) => Some(namespaces),
+        Err(error) => {
+            if plan.spec.verbose > 0 {
+                eprintln!("wireup: virtual nodes share this machine's name: {error}");
+            }
+            None
+        }
+    }
+}
