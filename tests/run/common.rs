@@ -1,0 +1,271 @@
+//! What all tests here need: runs of `wireup` that cannot hang, in surroundings of their own that
+//! must be empty afterwards.
+
+mod clean;
+mod compile;
+mod mpi;
+mod outcome;
+mod procfs;
+mod programs;
+mod running;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(crate) use clean::Sandbox;
+pub(crate) use compile::shared_library;
+pub(crate) use mpi::{Pmix, mpi, node_name, number, pmix};
+pub(crate) use outcome::{Outcome, field};
+pub(crate) use procfs::{Process, descriptors, memory_peak_kib, process, processes};
+pub(crate) use programs::{Mpi, program, skip};
+pub(crate) use running::{Output, Running};
+
+/// The variable that marks every process of a run, whatever session or parent it has.
+pub(crate) const MARK: &str = "WIREUP_TEST_RUN";
+
+/// The most a run may take unless a test says otherwise: never reached by a run that works, also
+/// on a loaded machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Where a run's standard input comes from.
+#[derive(Debug)]
+enum Stdin {
+    Empty,
+    Bytes(Vec<u8>),
+    File(File),
+    /// Written by the test, see [`Running::stdin`].
+    Held,
+    /// A terminal of the run's own, for input and output, see [`Running::type_text`].
+    Terminal,
+}
+
+/// Where a run's standard output goes.
+#[derive(Debug)]
+enum Stdout {
+    /// Collected for [`Outcome::stdout`].
+    Captured,
+    /// Read by the test, see [`Running::take_stdout`].
+    Held,
+    /// To a descriptor of the test's.
+    To(File),
+}
+
+/// A run to be started.
+#[derive(Debug)]
+pub(crate) struct Run {
+    command: Vec<OsString>,
+    before: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    stdin: Stdin,
+    stdout: Stdout,
+    deadline: Duration,
+    clean_within: Duration,
+    sandbox: Arc<Sandbox>,
+}
+
+impl Run {
+    /// `wireup run` with these arguments.
+    pub(crate) fn new<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
+        let run = [env!("CARGO_BIN_EXE_wireup").into(), OsString::from("run")];
+        let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+        Self::command(run.into_iter().chain(args))
+    }
+
+    /// `wireup run` of `count` ranks, more than there are cores if need be.
+    pub(crate) fn ranks<A: AsRef<OsStr>>(count: u32, args: impl IntoIterator<Item = A>) -> Self {
+        let mut run = Self::new(["--oversubscribe", "-n", &count.to_string()]);
+        run.command
+            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        run
+    }
+
+    /// Any command in place of `wireup run`: a shell that calls it, for instance.
+    pub(crate) fn command<A: AsRef<OsStr>>(words: impl IntoIterator<Item = A>) -> Self {
+        Self {
+            command: words.into_iter().map(|w| w.as_ref().to_owned()).collect(),
+            before: Vec::new(),
+            env: Vec::new(),
+            stdin: Stdin::Empty,
+            stdout: Stdout::Captured,
+            deadline: DEADLINE,
+            clean_within: Duration::ZERO,
+            sandbox: Arc::new(Sandbox::new()),
+        }
+    }
+
+    /// Puts a command in front that executes the rest of its arguments: `setpriv`, `nohup` or
+    /// `sh -c '… exec "$@"' sh`.
+    pub(crate) fn under<A: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = A>) -> Self {
+        self.before
+            .extend(words.into_iter().map(|w| w.as_ref().to_owned()));
+        self
+    }
+
+    /// Runs the rest below a shell that does `what` first.
+    pub(crate) fn after_shell(self, what: &str) -> Self {
+        self.under(["sh", "-c", &format!("{what} exec \"$@\""), "sh"])
+    }
+
+    /// Sets a variable.
+    pub(crate) fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        let pair = (name.as_ref().to_owned(), value.as_ref().to_owned());
+        self.env.push(pair);
+        self
+    }
+
+    /// Gives these bytes on standard input, through a pipe. Without this it is empty.
+    pub(crate) fn stdin_bytes(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.stdin = Stdin::Bytes(bytes.into());
+        self
+    }
+
+    /// Gives a file as standard input.
+    pub(crate) fn stdin_file(mut self, file: File) -> Self {
+        self.stdin = Stdin::File(file);
+        self
+    }
+
+    /// Leaves standard input, a pipe, to the test.
+    pub(crate) fn stdin_held(mut self) -> Self {
+        self.stdin = Stdin::Held;
+        self
+    }
+
+    /// Runs on a terminal of its own, as leader of a session. What the terminal shows is captured
+    /// as standard output.
+    pub(crate) fn terminal(mut self) -> Self {
+        self.stdin = Stdin::Terminal;
+        self
+    }
+
+    /// Leaves the reading end of standard output, a pipe, to the test.
+    pub(crate) fn stdout_held(mut self) -> Self {
+        self.stdout = Stdout::Held;
+        self
+    }
+
+    /// Sends standard output to a file or other descriptor.
+    pub(crate) fn stdout_to(mut self, file: File) -> Self {
+        self.stdout = Stdout::To(file);
+        self
+    }
+
+    /// The most the run may take, from its start to the end of [`Running::finish`].
+    pub(crate) fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Lets cleaning up take this long after the process has ended: for processes that are killed
+    /// and leave it to their guard. Otherwise everything must be gone before they end.
+    pub(crate) fn clean_within(mut self, time: Duration) -> Self {
+        self.clean_within = time;
+        self
+    }
+
+    /// Shares `TMPDIR` and `/dev/shm` with another run, for jobs that run at the same time.
+    pub(crate) fn beside(mut self, other: &Run) -> Self {
+        self.sandbox = Arc::clone(&other.sandbox);
+        self
+    }
+
+    /// The directory the run starts in. The test may put files there; they are removed with it.
+    pub(crate) fn dir(&self) -> &Path {
+        self.sandbox.work()
+    }
+
+    /// Runs to the end and checks that nothing is left.
+    #[track_caller]
+    pub(crate) fn run(self) -> Outcome {
+        self.start().finish()
+    }
+
+    /// Starts, for a test that interacts with the run.
+    #[track_caller]
+    pub(crate) fn start(self) -> Running {
+        let started = Instant::now();
+        let id = self.sandbox.new_run_id();
+        let terminal = matches!(self.stdin, Stdin::Terminal).then(running::open_terminal);
+        let mut words = self.sandbox.mount_prefix();
+        words.extend(self.before);
+        if terminal.is_some() {
+            words.extend(["setsid", "--ctty"].map(OsString::from));
+        }
+        words.extend(self.command);
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .current_dir(self.sandbox.work())
+            .env("TMPDIR", self.sandbox.tmp())
+            .env(MARK, &id)
+            .envs(self.env);
+        let mut typed = None;
+        match self.stdin {
+            Stdin::Empty => drop(command.stdin(Stdio::null())),
+            Stdin::File(file) => drop(command.stdin(file)),
+            Stdin::Held => drop(command.stdin(Stdio::piped())),
+            Stdin::Bytes(bytes) => {
+                command.stdin(Stdio::piped());
+                typed = Some(bytes);
+            }
+            Stdin::Terminal => {}
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let held = matches!(self.stdout, Stdout::Held);
+        if let Stdout::To(file) = self.stdout {
+            command.stdout(file);
+        }
+        if let Some(terminal) = &terminal {
+            let slave = || terminal.slave.try_clone().unwrap();
+            command.stdin(slave()).stdout(slave()).stderr(slave());
+        } else {
+            // So that a Ctrl-C at the tests' own terminal, and the signals of a test, reach only
+            // what they are meant for.
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        }
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {:?}: {error}", words[0]));
+        if let Some(bytes) = typed {
+            let mut pipe = child.stdin.take().unwrap();
+            std::thread::spawn(move || {
+                // A reader may end before it has read everything: the outcome tells.
+                let _ = pipe.write_all(&bytes);
+            });
+        }
+        // The command holds descriptors of the terminal that must be closed for its end to show.
+        drop(command);
+        Running::new(running::Started {
+            child,
+            id,
+            held_stdout: held,
+            terminal: terminal.map(|terminal| terminal.master),
+            started,
+            deadline: started + self.deadline,
+            clean_within: self.clean_within,
+            sandbox: self.sandbox,
+        })
+    }
+}
+
+/// Waits until `condition` gives something; looks often, so that no test waits longer than it
+/// must.
+///
+/// # Panics
+/// When it does not within 60 s.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(start.elapsed() < DEADLINE, "in vain: {what}");
+        running::look_again_soon();
+    }
+}

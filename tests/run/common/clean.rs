@@ -1,0 +1,143 @@
+//! The surroundings of a run, and the proof that it left them empty.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::procfs;
+use super::programs::skip;
+
+/// Directories of its own: `TMPDIR`, one to work in, and one that lies over `/dev/shm`.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    id: String,
+    dir: tempfile::TempDir,
+    work: PathBuf,
+    /// Seen as `/dev/shm` by the run, when mounting is permitted.
+    shm: Option<PathBuf>,
+    runs: AtomicU32,
+    /// Runs that have not been checked yet.
+    running: AtomicU32,
+}
+
+impl Sandbox {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{}-{number}", std::process::id());
+        let dir = tempfile::Builder::new()
+            .prefix("wireup-test-")
+            .tempdir()
+            .unwrap();
+        for path in [dir.path().join("tmp"), dir.path().join("work")] {
+            fs::create_dir(&path).unwrap();
+            everybodys(&path);
+        }
+        // Runs of ordinary users must get through.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let shm = may_mount().then(|| PathBuf::from(format!("/dev/shm/wireup-test-{id}")));
+        if let Some(shm) = &shm {
+            fs::create_dir(shm).unwrap();
+            everybodys(shm);
+        }
+        Self {
+            id,
+            work: dir.path().join("work"),
+            dir,
+            shm,
+            runs: AtomicU32::new(0),
+            running: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn tmp(&self) -> PathBuf {
+        self.dir.path().join("tmp")
+    }
+
+    pub(crate) fn work(&self) -> &Path {
+        &self.work
+    }
+
+    /// The value of the mark for one more run here.
+    pub(crate) fn new_run_id(&self) -> String {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        format!("{}.{}", self.id, self.runs.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// What has to stand in front of a command so that it finds the directory at `/dev/shm`.
+    pub(crate) fn mount_prefix(&self) -> Vec<OsString> {
+        let Some(shm) = &self.shm else {
+            return Vec::new();
+        };
+        let script = r#"mount --bind "$0" /dev/shm && exec "$@""#;
+        let words = ["unshare", "--mount", "--propagation", "private", "--"];
+        words
+            .into_iter()
+            .chain(["sh", "-c", script])
+            .map(OsString::from)
+            .chain([shm.into()])
+            .collect()
+    }
+
+    /// What run `id`, which is over, has left behind, in words; empty when it is nothing.
+    pub(crate) fn left_by(&self, id: &str) -> Vec<String> {
+        let mut left: Vec<String> = procfs::marked(id)
+            .iter()
+            .map(|process| format!("process {process}"))
+            .collect();
+        // What lies about may belong to another run that is still going on here.
+        if self.running.load(Ordering::Relaxed) > 1 {
+            return left;
+        }
+        let directories = [Some(self.tmp()), self.shm.clone()];
+        for dir in directories.into_iter().flatten() {
+            let entries = fs::read_dir(&dir).unwrap().flatten();
+            left.extend(entries.map(|entry| format!("file {}", entry.path().display())));
+        }
+        let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let tmp = self.tmp().display().to_string();
+        let ours = sockets.lines().filter(|line| line.contains(&tmp));
+        left.extend(ours.map(|line| format!("socket {line}")));
+        left
+    }
+
+    /// A run is over and checked.
+    pub(crate) fn run_checked(&self) {
+        self.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if let Some(shm) = &self.shm {
+            let _ = fs::remove_dir_all(shm);
+        }
+    }
+}
+
+fn everybodys(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).unwrap();
+}
+
+/// Whether a run can have a `/dev/shm` of its own; says so, once, when it cannot.
+fn may_mount() -> bool {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    *MAY.get_or_init(|| {
+        let may = Path::new("/dev/shm").is_dir()
+            && Command::new("unshare")
+                .args(["--mount", "--propagation", "private", "--"])
+                .args(["mount", "--bind", "/dev/shm", "/dev/shm"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success());
+        if !may {
+            skip("that /dev/shm stays empty: needs the right to mount");
+        }
+        may
+    })
+}

@@ -1,0 +1,51 @@
+//! Small shared libraries that tests make for themselves.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::programs::skip;
+
+/// Compiles one C file, with `others` to link it with, into a shared library in `dir`; `None`, said loudly, without a compiler.
+///
+/// # Panics
+/// When the compiler does not accept it.
+#[track_caller]
+pub(crate) fn shared_library(
+    dir: &Path,
+    name: &str,
+    source: &Path,
+    others: &[&Path],
+) -> Option<PathBuf> {
+    let library = dir.join(name);
+    let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("shim");
+    let mut command = Command::new("cc");
+    command
+        .args([
+            "-std=gnu11",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-I",
+        ])
+        .arg(shim)
+        .arg(source)
+        // Debian's compilers leave out what nothing refers to yet.
+        .arg("-Wl,--no-as-needed")
+        .args(others)
+        .args(["-pthread", "-ldl", "-o"])
+        .arg(&library);
+    match command.output() {
+        Err(_) => {
+            skip("libraries made by the tests: there is no cc");
+            None
+        }
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}: {said}", source.display());
+            Some(library)
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Runs of MPI programs, and what their ranks have to say.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::Run;
+use super::outcome::{Outcome, field};
+use super::programs::{Mpi, built, mpis, skip};
+
+/// The MPI of that name; `None`, said loudly, when it is not installed.
+#[track_caller]
+pub(crate) fn mpi(name: &str) -> Option<Mpi> {
+    let found = mpis().into_iter().find(|mpi| mpi.name == name);
+    if found.is_none() {
+        skip(&format!("{name} is not installed: run scripts/setup"));
+    }
+    found
+}
+
+impl Mpi {
+    /// `wireup run` of one of its test programs: options, program, its arguments.
+    pub(crate) fn run(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
+        self.run_as(
+            ranks,
+            options,
+            &[],
+            self.program(program).as_os_str().into(),
+            args,
+        )
+    }
+
+    /// The same below a shell that first executes `script`, as users' wrappers do.
+    pub(crate) fn run_script(&self, ranks: u32, options: &[&str], program: &str) -> Run {
+        let shell = ["sh", "-c", "exec \"$0\" \"$@\""];
+        let program = self.program(program).as_os_str().into();
+        self.run_as(ranks, options, &shell, program, &[])
+    }
+
+    /// `wireup run` that is itself a rank, among `outer` ones, of this MPI's own launcher.
+    pub(crate) fn run_nested(&self, outer: u32, ranks: u32, program: &str) -> Run {
+        let mut words: Vec<OsString> = vec![self.launcher.as_os_str().into()];
+        if self.name.starts_with("openmpi") {
+            words.extend(["--allow-run-as-root", "--oversubscribe"].map(OsString::from));
+        }
+        words.extend([
+            "-n".into(),
+            outer.to_string().into(),
+            env!("CARGO_BIN_EXE_wireup").into(),
+        ]);
+        words.extend(["run", "--oversubscribe", "-n"].map(OsString::from));
+        words.push(ranks.to_string().into());
+        words.push(self.program(program).into());
+        self.with_env(Run::command(words))
+    }
+
+    fn run_as(
+        &self,
+        ranks: u32,
+        options: &[&str],
+        wrapper: &[&str],
+        program: OsString,
+        args: &[&str],
+    ) -> Run {
+        let words = options.iter().chain(wrapper).map(OsString::from);
+        let args = args.iter().map(OsString::from);
+        self.with_env(Run::ranks(ranks, words.chain([program]).chain(args)))
+    }
+
+    fn with_env(&self, run: Run) -> Run {
+        self.env
+            .iter()
+            .fold(run, |run, (name, value)| run.env(name, value))
+    }
+}
+
+/// A libpmix of this machine, and test programs that use it without an MPI.
+#[derive(Clone, Debug)]
+pub(crate) struct Pmix {
+    /// Where the programs are.
+    pub(crate) dir: PathBuf,
+    /// The library.
+    pub(crate) library: PathBuf,
+}
+
+/// The libpmix of that name (`pmix4`: the system's, `pmix5`: Open MPI 5's); `None`, said loudly,
+/// when it is not there.
+#[track_caller]
+pub(crate) fn pmix(name: &str) -> Option<Pmix> {
+    let table = built().and_then(|dir| std::fs::read_to_string(dir.join("pmix.tsv")).ok());
+    let table = table.unwrap_or_default();
+    let found = table
+        .lines()
+        .map(|line| line.split('\t').collect::<Vec<_>>())
+        .find_map(|fields| match fields[..] {
+            [known, dir, library] if known == name => Some(Pmix {
+                dir: dir.into(),
+                library: library.into(),
+            }),
+            _ => None,
+        });
+    if found.is_none() {
+        skip(&format!(
+            "{name} is not there: run scripts/setup and scripts/test-programs"
+        ));
+    }
+    found
+}
+
+impl Pmix {
+    /// `wireup run` of one of its test programs: options, program, its arguments.
+    pub(crate) fn run(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
+        let program = self.dir.join(program);
+        let words = options.iter().map(OsString::from).chain([program.into()]);
+        Run::ranks(ranks, words.chain(args.iter().map(OsString::from)))
+    }
+
+    /// The library as an argument.
+    pub(crate) fn path(&self) -> &str {
+        self.library.to_str().expect("a path of our scripts")
+    }
+
+    /// The library without symbolic links, as the system shows mappings.
+    pub(crate) fn real(&self) -> PathBuf {
+        self.library.canonicalize().unwrap()
+    }
+}
+
+impl Outcome {
+    /// The lines with which a test program called `word` reports, by rank.
+    ///
+    /// # Panics
+    /// Unless each of `size` ranks reported once, and knows the job's size if it tells it.
+    #[track_caller]
+    pub(crate) fn by_rank(&self, word: &str, size: u32) -> Vec<String> {
+        let text = self.out();
+        let start = format!("{word} ");
+        let mut lines: Vec<(u32, &str)> = text
+            .lines()
+            .filter(|line| line.starts_with(&start))
+            .map(|line| (number(line, "rank"), line))
+            .collect();
+        lines.sort_unstable();
+        let ranks: Vec<u32> = lines.iter().map(|(rank, _)| *rank).collect();
+        assert_eq!(
+            ranks,
+            (0..size).collect::<Vec<_>>(),
+            "ranks that reported; {self:?}"
+        );
+        for (_, line) in &lines {
+            let told = field(line, "size").map(|_| number(line, "size"));
+            assert_eq!(told.unwrap_or(size), size, "size in {line:?}");
+        }
+        lines.into_iter().map(|(_, line)| line.to_owned()).collect()
+    }
+
+    /// Fails unless the exit code is 0 and wireup had nothing to say. MPIs may warn.
+    #[track_caller]
+    pub(crate) fn expect_success(self) -> Self {
+        let err = self.err();
+        let ours = err.lines().find(|line| line.starts_with("wireup: "));
+        assert_eq!(ours, None, "{self:?}");
+        self.expect(0)
+    }
+}
+
+/// The number behind `key=` in a report.
+#[track_caller]
+pub(crate) fn number(line: &str, key: &str) -> u32 {
+    let text = field(line, key).unwrap_or_else(|| panic!("no {key} in {line:?}"));
+    text.parse()
+        .unwrap_or_else(|_| panic!("{key} in {line:?} is no number"))
+}
+
+/// This machine's name.
+pub(crate) fn node_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_str().unwrap().to_owned()
+}

@@ -1,0 +1,84 @@
+//! Looking at processes through `/proc`, independently of wireup's own way.
+
+use std::fmt;
+use std::fs;
+
+use super::MARK;
+
+/// A process that exists, or waits to be collected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    /// Command name, up to 15 bytes.
+    pub(crate) name: String,
+    /// State letter: R, S, T stopped, Z ended and not collected.
+    pub(crate) state: char,
+    pub(crate) parent: i32,
+    pub(crate) session: i32,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        let Process {
+            pid,
+            name,
+            state,
+            parent,
+            session,
+        } = self;
+        write!(
+            f,
+            "{pid} ({name}) state {state} parent {parent} session {session}: {words}"
+        )
+    }
+}
+
+/// One process, if it exists.
+pub(crate) fn process(pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (open, close) = (stat.find('(')?, stat.rfind(')')?);
+    let fields: Vec<&str> = stat[close + 1..].split_ascii_whitespace().collect();
+    Some(Process {
+        pid,
+        name: stat[open + 1..close].to_owned(),
+        state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+    })
+}
+
+/// All processes.
+pub(crate) fn processes() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").unwrap();
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(process)
+        .collect()
+}
+
+/// The living processes of a run, wireup included.
+pub(crate) fn marked(id: &str) -> Vec<Process> {
+    let mark = format!("{MARK}={id}");
+    let mut all = processes();
+    all.retain(|process| {
+        fs::read(format!("/proc/{}/environ", process.pid))
+            .is_ok_and(|environ| environ.split(|b| *b == 0).any(|v| v == mark.as_bytes()))
+    });
+    all
+}
+
+/// The most memory a living process ever had resident, in KiB.
+pub(crate) fn memory_peak_kib(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|rest| rest.split_ascii_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap()
+}
+
+/// Number of descriptors a living process has open.
+pub(crate) fn descriptors(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}

@@ -1,0 +1,89 @@
+//! The test programs and the MPIs they were built with.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// An MPI of this machine, as `scripts/mpi-env` describes it.
+#[derive(Clone, Debug)]
+pub(crate) struct Mpi {
+    /// Our name of it: `mpich4`, `openmpi5`, …
+    pub(crate) name: String,
+    /// Where the test programs built with it are.
+    pub(crate) dir: PathBuf,
+    /// Its own launcher.
+    pub(crate) launcher: PathBuf,
+    /// The libpmix its programs load, if any.
+    pub(crate) libpmix: Option<PathBuf>,
+    /// Variables its programs need.
+    pub(crate) env: Vec<(String, String)>,
+}
+
+impl Mpi {
+    /// A test program built with it.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+/// The directory `scripts/test-programs` fills.
+pub(super) fn built() -> Option<PathBuf> {
+    let wireup = Path::new(env!("CARGO_BIN_EXE_wireup"));
+    wireup
+        .ancestors()
+        .map(|dir| dir.join("test-programs"))
+        .find(|dir| dir.is_dir())
+}
+
+/// Says that something is not tested here; fails where everything is required.
+///
+/// # Panics
+/// With `WIREUP_TEST_REQUIRE_ALL=1` in the environment.
+#[track_caller]
+pub(crate) fn skip(what: &str) {
+    let required = std::env::var_os("WIREUP_TEST_REQUIRE_ALL").is_some_and(|value| value == "1");
+    assert!(!required, "required, and cannot be tested here: {what}");
+    // Not through the macros, whose output the test harness keeps for itself when a test passes.
+    let _ = writeln!(std::io::stderr(), "skipped: {what}");
+}
+
+/// A test program that uses no MPI, or `None`, said loudly, when it was not built.
+#[track_caller]
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
+    let path = built().map(|dir| dir.join("plain").join(name));
+    let found = path.filter(|path| path.is_file());
+    if found.is_none() {
+        skip(&format!("{name} is not built: run scripts/test-programs"));
+    }
+    found
+}
+
+/// The MPIs with test programs here; none, said loudly, when nothing was built.
+#[track_caller]
+pub(crate) fn mpis() -> Vec<Mpi> {
+    let table = built().and_then(|dir| fs::read_to_string(dir.join("mpis.tsv")).ok());
+    let mpis: Vec<Mpi> = table
+        .unwrap_or_default()
+        .lines()
+        .map(|line| {
+            let mut fields = line.split('\t').map(str::to_owned);
+            let mut next = || fields.next().expect("four fields in a line of mpis.tsv");
+            let (name, dir, launcher, libpmix) = (next(), next(), next(), next());
+            let pair = |text: String| {
+                let (name, value) = text.split_once('=').expect("NAME=VALUE in mpis.tsv");
+                (name.to_owned(), value.to_owned())
+            };
+            Mpi {
+                name,
+                dir: dir.into(),
+                launcher: launcher.into(),
+                libpmix: (libpmix != "-").then(|| libpmix.into()),
+                env: fields.map(pair).collect(),
+            }
+        })
+        .collect();
+    if mpis.is_empty() {
+        skip("no MPI: run scripts/setup and scripts/test-programs");
+    }
+    mpis
+}

@@ -1,0 +1,258 @@
+//! How jobs end: exit codes, the one line about the first cause, and what becomes of the rest.
+
+mod killed;
+mod limits;
+mod programs;
+
+use std::time::Duration;
+
+use crate::common::{Output, Run, eventually, field, process, processes, program, skip};
+
+/// Words of a shell in which rank `rank` does `what` and the others sleep.
+fn one_does(rank: u32, what: &str) -> [String; 3] {
+    let script = format!("[ $WIREUP_RANK = {rank} ] || exec sleep 100; {what}");
+    ["sh", "-c", &script].map(str::to_owned)
+}
+
+#[test]
+fn the_first_failing_ranks_code_is_the_jobs() {
+    for code in [1, 2, 42, 124, 125, 126, 127, 255] {
+        let outcome = Run::ranks(3, one_does(1, &format!("exit {code}")))
+            .run()
+            .expect(code);
+        let host = rustix::system::uname()
+            .nodename()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let words = format!("exited with code {code}");
+        let line = outcome.expect_one_line(&["rank 1 (", "/sh, host ", &host, ", pid ", &words]);
+        assert!(line.ends_with("; never contacted PMI"), "{line}");
+    }
+}
+
+#[test]
+fn a_rank_that_dies_of_a_signal_gives_128_and_its_number() {
+    for (number, name) in [
+        (11, "SIGSEGV"),
+        (9, "SIGKILL"),
+        (6, "SIGABRT"),
+        (15, "SIGTERM"),
+        (2, "SIGINT"),
+    ] {
+        let what = format!("ulimit -c 0; kill -{number} $$");
+        let outcome = Run::ranks(3, one_does(2, &what)).run().expect(128 + number);
+        let words = format!("was killed by signal {number} ({name})");
+        outcome.expect_one_line(&["rank 2 (", &words]);
+    }
+}
+
+#[test]
+fn a_job_whose_ranks_all_end_well_says_nothing() {
+    Run::ranks(4, ["true"]).run().expect_quiet_success();
+    // Ranks may end at different times.
+    let script = "[ $WIREUP_RANK = 0 ] || read x; exit 0";
+    let mut running = Run::ranks(3, ["--stdin", "1", "sh", "-c", script])
+        .stdin_held()
+        .start();
+    drop(running.stdin());
+    running.finish().expect_quiet_success();
+}
+
+#[test]
+fn what_ranks_do_while_they_are_ended_is_not_the_cause() {
+    // The others answer SIGTERM with codes of their own, and one with a crash.
+    let script = "ulimit -c 0; trap 'case $WIREUP_RANK in 0) exit 9;; *) kill -SEGV $$;; esac' TERM
+        echo ready; if [ $WIREUP_RANK = 1 ]; then read x; exit 5; fi
+        while :; do sleep 0.05; done";
+    let mut running = Run::ranks(3, ["--stdin", "1", "sh", "-c", script])
+        .stdin_held()
+        .start();
+    running.wait_for_many(Output::Stdout, "ready", 3);
+    drop(running.stdin());
+    running
+        .finish()
+        .expect(5)
+        .expect_one_line(&["rank 1 (", "exited with code 5"]);
+}
+
+#[test]
+fn ranks_that_ignore_sigterm_are_killed_after_two_seconds() {
+    let script = "trap '' TERM; echo ready; [ $WIREUP_RANK = 0 ] && read x && exit 4
+        while :; do sleep 0.05; done";
+    let mut running = Run::ranks(3, ["sh", "-c", script]).stdin_held().start();
+    running.wait_for_many(Output::Stdout, "ready", 3);
+    std::io::Write::write_all(&mut running.stdin(), b"\n").unwrap();
+    let outcome = running.finish().expect(4);
+    assert!(outcome.elapsed >= Duration::from_secs(2), "{outcome:?}");
+    assert!(outcome.elapsed < Duration::from_secs(20), "{outcome:?}");
+    outcome.expect_one_line(&["rank 0 (", "exited with code 4"]);
+}
+
+#[test]
+fn the_children_of_a_rank_get_sigterm_too() {
+    let script =
+        "sh -c 'trap \"echo child ended; exit\" TERM; echo ready; while :; do sleep 0.05; done' &
+        [ $WIREUP_RANK = 0 ] && read x && exit 4; wait";
+    let mut running = Run::ranks(2, ["sh", "-c", script]).stdin_held().start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    std::io::Write::write_all(&mut running.stdin(), b"\n").unwrap();
+    let outcome = running.finish().expect(4);
+    assert_eq!(
+        outcome.out().matches("child ended").count(),
+        2,
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_timeout_ends_the_job_with_124() {
+    let outcome = Run::ranks(2, ["--timeout", "0.5", "sleep", "100"])
+        .run()
+        .expect(124);
+    outcome.expect_one_line(&["the job did not end within 0.5 s"]);
+    assert!(outcome.elapsed >= Duration::from_millis(500), "{outcome:?}");
+    assert!(outcome.elapsed < Duration::from_secs(20), "{outcome:?}");
+    let outcome = Run::ranks(2, ["--timeout", "300", "true"]).run();
+    outcome.expect_quiet_success();
+    for wrong in ["0", "-1", "soon", "1e400"] {
+        let outcome = Run::ranks(1, ["--timeout", wrong, "true"])
+            .run()
+            .expect(125);
+        outcome.expect_one_line(&["--timeout"]);
+    }
+}
+
+#[test]
+fn a_grandchild_that_daemonized_is_ended_after_the_job() {
+    let Some(orphan) = program("orphan") else {
+        return;
+    };
+    for options in [&[][..], &["--hold-output"]] {
+        let args = [orphan.to_str().unwrap()];
+        let outcome = Run::ranks(2, args.iter().chain(options)).run().expect(0);
+        assert_eq!(
+            outcome.out().matches("grandchild=").count(),
+            2,
+            "{outcome:?}"
+        );
+        outcome.expect_one_line(&["ending 2 left by the ranks: ", "(orphan)"]);
+    }
+}
+
+#[test]
+fn a_grandchild_of_a_job_that_fails_is_ended_as_well() {
+    let Some(orphan) = program("orphan") else {
+        return;
+    };
+    let script = format!(
+        "{} --hold-output; [ $WIREUP_RANK = 1 ] && exit 3; exec sleep 100",
+        orphan.display()
+    );
+    let outcome = Run::ranks(3, ["sh", "-c", &script]).run().expect(3);
+    outcome.expect_one_line(&["rank 1 (", "exited with code 3"]);
+}
+
+#[test]
+fn an_interrupt_shortens_the_wait_for_what_ranks_left_behind() {
+    let script = "trap '' TERM; (echo ready; exec sleep 1000) & exit 0";
+    let running = Run::ranks(2, ["--pmi", "none", "sh", "-c", script]).start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    eventually("the ranks have ended", || {
+        (!running
+            .processes()
+            .iter()
+            .any(|process| process.name == "sh"))
+        .then_some(())
+    });
+    let asked = std::time::Instant::now();
+    running.signal(rustix::process::Signal::INT);
+    running.wait_for(Output::Stderr, "ending 2 left by the ranks");
+    running.signal(rustix::process::Signal::INT);
+    let outcome = running.finish().expect(130);
+    assert!(asked.elapsed() < Duration::from_millis(3900), "{outcome:?}");
+}
+
+#[test]
+fn a_child_that_still_writes_its_last_lines_may_finish() {
+    // The rank ends first; what it started ends by itself a little later and is heard.
+    let script = "(sleep 0.3; echo late) & echo early";
+    let outcome = Run::ranks(2, ["sh", "-c", script])
+        .run()
+        .expect_quiet_success();
+    assert_eq!(outcome.sorted_lines(), ["early", "early", "late", "late"]);
+}
+
+#[test]
+fn children_that_wireup_had_before_are_not_the_jobs() {
+    // A shell that executes wireup in its own place leaves its children to it.
+    let script = "(read x; echo kept $x) <pipe & exec 3>pipe; exec \"$@\"";
+    let run = Run::ranks(2, ["--pmi", "none", "sh", "-c", "sleep 1000 & exit 0"])
+        .under(["sh", "-c", script, "sh"]);
+    let pipe = run.dir().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    let outcome = run.run().expect(0);
+    outcome.expect_one_line(&["ending 2 left by the ranks: ", "(sleep)"]);
+    // It reads the end of the pipe only when wireup, which holds the other end, has ended.
+    assert_eq!(outcome.out(), "kept\n");
+}
+
+#[test]
+fn the_first_process_of_a_container_may_be_wireup() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("wireup as process 1: needs root to make a PID namespace");
+    }
+    let script = "(setsid sleep 1000 &) ; exit $WIREUP_RANK";
+    let words = [
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--",
+    ];
+    let outcome = Run::ranks(2, ["sh", "-c", script])
+        .under(words)
+        .run()
+        .expect(1);
+    outcome.expect_one_line(&["rank 1 (", "exited with code 1"]);
+}
+
+#[test]
+fn ranks_that_ended_and_orphans_are_collected_while_the_job_runs() {
+    // Rank 0 waits; the others end, and leave children behind that end later.
+    let script = "[ $WIREUP_RANK = 0 ] && { echo ready; read x; exit 0; }
+        (exec >/dev/null 2>&1; setsid sleep 0.2 & setsid true &) ; exit 0";
+    let mut running = Run::ranks(24, ["--pmi", "none", "sh", "-c", script])
+        .stdin_held()
+        .start();
+    running.wait_for(Output::Stdout, "ready");
+    let wireup = running.pid();
+    eventually(
+        "one rank and the guard are all that is left, no zombie",
+        || {
+            let all = processes();
+            let children: Vec<_> = all
+                .iter()
+                .filter(|process| process.parent == wireup)
+                .collect();
+            (children.len() == 2 && children.iter().all(|process| process.state != 'Z'))
+                .then_some(())
+        },
+    );
+    drop(running.stdin());
+    running.finish().expect_quiet_success();
+}
+
+#[test]
+fn a_rank_that_stops_itself_is_left_alone_until_the_job_ends() {
+    let script = "echo pid=$$; kill -STOP $$; echo on; exit 6";
+    let running = Run::ranks(1, ["sh", "-c", script]).start();
+    let out = running.wait_for(Output::Stdout, "pid=");
+    let pid: i32 = field(out.trim(), "pid").unwrap().parse().unwrap();
+    eventually("it is stopped", || {
+        process(pid).filter(|process| process.state == 'T')
+    });
+    running.signal(rustix::process::Signal::CONT);
+    assert!(running.finish().expect(6).out().ends_with("on\n"));
+}

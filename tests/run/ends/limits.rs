@@ -1,0 +1,150 @@
+//! Limits: too few ranks, too many, and a system that has no descriptors or processes left.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::common::{Output, Run, descriptors, eventually, program, skip};
+
+#[test]
+fn no_ranks_and_absurd_numbers_are_refused() {
+    for count in ["0", "-3", "4294967296", "two", ""] {
+        let outcome = Run::new(["-n", count, "true"]).run().expect(125);
+        let words =
+            format!("wireup: invalid value '{count}' for '--ranks <N>': give a number from 1 to ");
+        assert!(outcome.err().starts_with(&words), "{outcome:?}");
+    }
+    let outcome = Run::ranks(4_294_967_295, ["true"]).run().expect(125);
+    outcome.expect_one_line(&["ranks are more than this program can count"]);
+    let outcome = Run::ranks(9_000_000, ["true"]).run().expect(125);
+    outcome.expect_one_line(&["9000000 ranks need 36000100 descriptors", "ulimit -Hn"]);
+    let outcome = Run::new(["-n", "9000000", "true"]).run().expect(125);
+    outcome.expect_one_line(&["9000000 ranks do not fit in "]);
+}
+
+#[test]
+fn a_low_descriptor_limit_is_told_before_anything_starts() {
+    let few = Run::ranks(30, ["echo", "started"])
+        .after_shell("ulimit -n 64;")
+        .run()
+        .expect(125);
+    few.expect_one_line(&["30 ranks need ", "allowed are 64", "ulimit -Hn"]);
+    assert_eq!(few.out(), "");
+    // The soft limit is no limit: it is raised, and given back to the ranks.
+    let script = "echo $(ulimit -Sn):$(ulimit -Hn)";
+    let outcome = Run::ranks(20, ["sh", "-c", script])
+        .after_shell("ulimit -Sn 32; ulimit -Hn 256;")
+        .run()
+        .expect_quiet_success();
+    assert_eq!(outcome.out(), "32:256\n".repeat(20));
+}
+
+#[test]
+fn with_hardly_any_descriptors_there_is_one_line_and_no_hang() {
+    for limit in 4..24 {
+        let limit = format!("ulimit -n {limit};");
+        let outcome = Run::ranks(1, ["echo", "started"])
+            .after_shell(&limit)
+            .run()
+            .expect(125);
+        outcome.expect_one_line(&["descriptors"]);
+    }
+}
+
+/// An ordinary user nobody else is, for limits that count per user: not even another test, or the
+/// same one in another copy of the repository.
+fn as_somebody(run: Run, limit: u32) -> Run {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let user = 60_000 + (std::process::id() * 8 + NEXT.fetch_add(1, Ordering::Relaxed)) % 5_000;
+    // The limit does not hold for root, who sets it.
+    let nproc = format!("--nproc={limit}");
+    let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
+    run.under(["prlimit", &nproc, "setpriv", &uid, &gid, "--clear-groups"])
+}
+
+#[test]
+fn a_process_limit_is_one_line_and_ends_what_was_started() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("the process limit: needs root to become a user without processes");
+    }
+    for limit in [1, 2, 3, 4, 6, 10, 30] {
+        let outcome = as_somebody(Run::ranks(50, ["sleep", "100"]), limit)
+            .run()
+            .expect(125);
+        let line = outcome.err();
+        assert!(
+            line.contains("no more processes are allowed") || line.contains("Resource temporarily"),
+            "{limit}: {outcome:?}"
+        );
+        assert_eq!(line.lines().count(), 1, "{limit}: {outcome:?}");
+    }
+}
+
+#[test]
+fn an_ordinary_user_can_run_everything_here() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let Some(pmi_wireup) = program("pmi_wireup") else {
+        return;
+    };
+    let run = as_somebody(Run::ranks(8, [pmi_wireup]), 4000);
+    assert_eq!(run.run().expect_quiet_success().out().lines().count(), 8);
+    let run = as_somebody(
+        Run::ranks(1, ["--output", "/nobody-may-write-here", "true"]),
+        4000,
+    );
+    run.run()
+        .expect(125)
+        .expect_one_line(&["cannot write /nobody-may-write-here", "Permission denied"]);
+    let beside_secret = |args: &[&str]| {
+        let run = as_somebody(Run::ranks(1, args), 4000);
+        let secret = run.dir().join("secret");
+        std::fs::create_dir(&secret).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(&secret, mode).unwrap();
+        run.env("PATH", format!("{}:/bin:/usr/bin", secret.display()))
+            .run()
+    };
+    let outcome = beside_secret(&["--wdir", "secret", "true"]).expect(125);
+    outcome.expect_one_line(&["--wdir", "secret: Permission denied"]);
+    let outcome = beside_secret(&["secret/tool"]).expect(126);
+    outcome.expect_one_line(&["secret/tool cannot be reached (Permission denied"]);
+    let outcome = beside_secret(&["no-such-program"]).expect(127);
+    outcome.expect_one_line(&["program \"no-such-program\" not found"]);
+    beside_secret(&["true"]).expect_quiet_success();
+}
+
+#[test]
+fn a_process_that_may_not_be_killed_is_named_and_left_alone() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("a process of another user: needs root to make one");
+    }
+    // A rank of an ordinary user leaves a child that has become root by a set-user-id program.
+    let script = "./become --reuid=0 --regid=0 --clear-groups sleep 15 >/dev/null 2>&1 & exit 3";
+    let run = as_somebody(Run::ranks(1, ["--pmi", "none", "sh", "-c", script]), 4000);
+    let other_user = run.dir().join("become");
+    std::fs::copy("/usr/bin/setpriv", &other_user).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&other_user, mode).unwrap();
+    let outcome = run.clean_within(Duration::from_secs(40)).run().expect(3);
+    let err = outcome.err();
+    assert!(
+        err.contains("cannot end 1 left by the ranks: "),
+        "{outcome:?}"
+    );
+    assert!(outcome.elapsed < Duration::from_secs(14), "{outcome:?}");
+}
+
+#[test]
+fn descriptors_do_not_pile_up_while_ranks_come_and_go() {
+    let script = "[ $WIREUP_RANK = 0 ] && { echo ready; read x; }; exit 0";
+    let mut running = Run::ranks(64, ["sh", "-c", script]).stdin_held().start();
+    running.wait_for(Output::Stdout, "ready");
+    let wireup = running.pid();
+    eventually("only the descriptors of one rank are left", || {
+        // Those of the launcher itself, among them the low numbers kept busy, and one rank's.
+        (descriptors(wireup) < 40).then_some(())
+    });
+    drop(running.stdin());
+    running.finish().expect_quiet_success();
+}

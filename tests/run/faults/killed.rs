@@ -1,0 +1,115 @@
+//! The server is killed, at every operation: before and after what it asks, and what it is asked.
+
+use super::{End, Job, KILLED, table};
+
+#[test]
+fn a_server_killed_while_it_starts_ends_the_run() {
+    let rows = [
+        "hello 1 before",
+        "hello 1 after",
+        "init 1 before",
+        "init 1 after",
+        "init reply 1 before",
+        "init reply 1 after",
+        "register_job 1 before",
+        "register_job 1 after",
+        "register_job reply 1 before",
+        "register_job reply 1 after",
+    ]
+    .map(|moment| (moment, End::Lost));
+    table(Job::Hello, "kill", &rows, &[KILLED]);
+}
+
+#[test]
+fn a_server_killed_while_ranks_come_and_go_ends_the_run_until_the_last_has_finished() {
+    let rows = [
+        ("client_connected 1 before", End::Lost),
+        ("client_connected 1 after", End::Lost),
+        ("client_connected 2 before", End::Lost),
+        ("client_connected 2 after", End::Lost),
+        ("client_finalized 1 before", End::Lost),
+        ("client_finalized 1 after", End::Lost),
+        ("client_finalized 2 before", End::Lost),
+        ("client_finalized 2 after", End::Late),
+        ("finalize 1 before", End::Late),
+        ("finalize reply 1 before", End::Late),
+        ("finalize reply 1 after", End::Late),
+    ];
+    table(Job::Hello, "kill", &rows, &[KILLED]);
+}
+
+#[test]
+fn a_server_killed_in_the_first_or_last_fence_ends_the_run() {
+    let rows = [
+        "node=1 fence 1 before",
+        "node=0 fence 1 after",
+        "node=1 fence reply 1 before",
+        "node=0 fence reply 1 after",
+        "node=0 fence 2 before",
+        "node=1 fence 2 after",
+        "node=0 fence reply 2 before",
+        "node=1 fence reply 2 after",
+        // Both servers at once, and still one line.
+        "fence 1 before",
+        "fence reply 1 before",
+    ]
+    .map(|moment| (moment, End::Lost));
+    table(Job::Modex, "kill", &rows, &[KILLED]);
+}
+
+#[test]
+fn a_server_killed_on_either_side_of_a_direct_modex_ends_the_run() {
+    let rows = [
+        "node=1 direct_modex 1 before",
+        "node=0 direct_modex 1 after",
+        "node=1 direct_modex reply 1 before",
+        "node=0 direct_modex reply 1 after",
+        "node=1 dmodex_request 1 before",
+        "node=0 dmodex_request 1 after",
+        "node=1 dmodex_request reply 1 before",
+        "node=0 dmodex_request reply 1 after",
+    ]
+    .map(|moment| (moment, End::Lost));
+    table(Job::Clients("direct"), "kill", &rows, &[KILLED]);
+}
+
+#[test]
+fn a_server_killed_at_an_abort_does_not_hide_one_that_arrived() {
+    let abort = Job::Client("abort");
+    table(abort, "kill", &[("abort 1 before", End::Lost)], &[KILLED]);
+    let rows = [
+        "abort 1 after",
+        "abort reply 1 before",
+        "abort reply 1 after",
+    ];
+    table(
+        abort,
+        "kill",
+        &rows.map(|moment| (moment, End::Aborted)),
+        &[],
+    );
+}
+
+#[test]
+fn a_server_killed_at_a_log_or_query_ends_the_run() {
+    for operation in ["log", "query"] {
+        let moments = ["1 before", "1 after", "reply 1 before", "reply 1 after"];
+        let moments = moments.map(|moment| format!("{operation} {moment}"));
+        let rows: Vec<_> = moments.iter().map(|m| (m.as_str(), End::Lost)).collect();
+        table(Job::Client(operation), "kill", &rows, &[KILLED]);
+    }
+}
+
+#[test]
+fn a_server_killed_at_an_event_ends_the_run() {
+    let rows = [
+        "node=0 notify_event 1 before",
+        "node=0 notify_event 1 after",
+        "node=1 notify 1 before",
+        "node=1 notify 1 after",
+        "node=1 notify reply 1 before",
+        "node=1 notify reply 1 after",
+    ]
+    .map(|moment| (moment, End::Lost));
+    table(Job::Clients("event"), "kill", &rows, &[KILLED]);
+}

@@ -1,0 +1,21 @@
+//! The built `wireup` on real processes: each test starts it as a user would and looks at what
+//! comes out, how it ends and what it leaves behind (nothing, after every run: see `common`).
+//!
+//! The helper programs are in `tests/programs`; `scripts/test-programs` builds them.
+
+#![allow(clippy::unwrap_used)] // what is not as expected fails the test
+
+mod common;
+mod ends;
+mod faults;
+mod libraries;
+mod mpi;
+mod pmi1_raw;
+mod pmix;
+mod processes;
+mod refusals;
+mod signals;
+mod stdio;
+mod terminal;
+mod users;
+mod virtual_nodes;

@@ -1,0 +1,339 @@
+//! Every MPI with every program on one node, started as a user would: no option but the number of
+//! ranks.
+
+use std::time::Duration;
+
+use crate::common::{Mpi, Outcome, Run, field, mpi, node_name, number};
+
+/// More than a failing job ever needs to end: the grace times add up to less than ten seconds.
+const SECONDS: Duration = Duration::from_secs(25);
+
+/// One test per MPI and line, named after both.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        $(mod $name {
+            fn mpi() -> Option<crate::common::Mpi> {
+                crate::common::mpi(stringify!($name))
+            }
+
+            #[test]
+            fn hello_names_its_ranks_and_libraries_on_1_2_4_and_16_ranks() {
+                let _ = mpi().map(|mpi| super::hello(&mpi));
+            }
+
+            #[test]
+            fn allreduce_is_right_on_1_2_4_and_16_ranks() {
+                let _ = mpi().map(|mpi| super::allreduce(&mpi));
+            }
+
+            #[test]
+            fn messages_of_1_mib_come_home_around_the_ring() {
+                let _ = mpi().map(|mpi| super::ring(&mpi));
+            }
+
+            #[test]
+            fn ranks_of_a_node_share_memory() {
+                let _ = mpi().map(|mpi| super::split_shared(&mpi));
+            }
+
+            #[test]
+            fn threads_exchange_messages_at_once() {
+                let _ = mpi().map(|mpi| super::threads(&mpi));
+            }
+
+            #[test]
+            fn every_rank_reaches_every_other() {
+                let _ = mpi().map(|mpi| super::modex(&mpi));
+            }
+
+            #[test]
+            fn the_code_of_mpi_abort_is_the_jobs() {
+                let _ = mpi().map(|mpi| super::abort(&mpi));
+            }
+
+            #[test]
+            fn the_code_of_a_rank_after_finalize_is_the_jobs() {
+                let _ = mpi().map(|mpi| super::exit_code(&mpi));
+            }
+
+            #[test]
+            fn a_rank_that_dies_ends_the_job_whatever_it_was_doing() {
+                let _ = mpi().map(|mpi| super::death(&mpi));
+            }
+
+            #[test]
+            fn two_jobs_at_once_do_not_meet() {
+                let _ = mpi().map(|mpi| super::two_jobs(&mpi));
+            }
+
+            #[test]
+            fn a_job_inside_a_rank_of_its_own_launcher_is_a_job_of_its_own() {
+                let _ = mpi().map(|mpi| super::nested(&mpi));
+            }
+
+            #[test]
+            fn the_environment_of_an_outer_job_does_not_confuse_it() {
+                let _ = mpi().map(|mpi| super::outer_environment(&mpi));
+            }
+        })*
+    };
+}
+
+for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi);
+
+/// What hello says about the libraries: the MPI's version and that of PMIx.
+fn versions(mpi: &Mpi) -> (&'static str, &'static str) {
+    match mpi.name.as_str() {
+        "mpich4" => ("MPICH Version: 4.", ""),
+        "openmpi4" => ("Open MPI v4.", "OpenPMIx 4."),
+        "mpich5" => ("MPICH Version:      5.0.2", ""),
+        "openmpi5" => ("Open MPI v5.0.11", "OpenPMIx 5.0.11"),
+        "impi" => ("Intel(R) MPI Library 2021.19", ""),
+        other => panic!("no expectations of {other}"),
+    }
+}
+
+fn hello(mpi: &Mpi) {
+    let (library, pmix) = versions(mpi);
+    let real = mpi
+        .libpmix
+        .as_ref()
+        .map(|path| path.canonicalize().unwrap());
+    let libpmix = real.as_ref().map_or("none", |path| path.to_str().unwrap());
+    for ranks in [1, 2, 4, 16] {
+        let outcome = mpi.run(ranks, &[], "hello", &[]).run().expect_success();
+        for line in outcome.by_rank("hello", ranks) {
+            assert_eq!(field(&line, "host"), Some(&*node_name()), "{line}");
+            assert!(
+                field(&line, "library").unwrap().starts_with(library),
+                "{line}"
+            );
+            assert!(field(&line, "pmix").unwrap().starts_with(pmix), "{line}");
+            assert_eq!(field(&line, "libpmix"), Some(libpmix), "{line}");
+        }
+    }
+}
+
+fn allreduce(mpi: &Mpi) {
+    for ranks in [1, 2, 4, 16] {
+        // MPICH 5 takes its time with 16 ranks on two cores, under its own launcher too.
+        let run = mpi.run(ranks, &[], "allreduce", &[]).deadline(6 * SECONDS);
+        let outcome = run.run().expect_success();
+        for line in outcome.by_rank("allreduce", ranks) {
+            assert_eq!(number(&line, "sum"), ranks * (ranks + 1) / 2, "{line}");
+        }
+    }
+}
+
+fn ring(mpi: &Mpi) {
+    let outcome = mpi.run(4, &[], "ring", &[]).run().expect_success();
+    for line in outcome.by_rank("ring", 4) {
+        assert_eq!(number(&line, "bytes"), 4 << 20, "{line}");
+    }
+}
+
+fn split_shared(mpi: &Mpi) {
+    let outcome = mpi.run(4, &[], "split_shared", &[]).run().expect_success();
+    for (rank, line) in outcome.by_rank("split_shared", 4).iter().enumerate() {
+        let seen = ["local_rank", "local_size", "leader"].map(|key| number(line, key));
+        assert_eq!(seen, [rank as u32, 4, 0], "{line}");
+    }
+}
+
+fn threads(mpi: &Mpi) {
+    let outcome = mpi.run(2, &[], "threads", &[]).run().expect_success();
+    outcome.by_rank("threads", 2);
+}
+
+fn modex(mpi: &Mpi) {
+    let outcome = mpi.run(4, &[], "modex", &[]).run().expect_success();
+    for line in outcome.by_rank("modex", 4) {
+        assert_eq!(number(&line, "peers"), 3, "{line}");
+    }
+}
+
+/// Fails unless the job ended in seconds, with this code and one line of wireup's with `words`.
+#[track_caller]
+fn expect_failure(outcome: Outcome, code: i32, words: &[&str]) {
+    let outcome = outcome.expect(code);
+    outcome.expect_one_line(words);
+    assert!(outcome.elapsed < SECONDS, "{outcome:?}");
+}
+
+fn abort(mpi: &Mpi) {
+    // Exit codes have eight bits, and an abort is never a success.
+    for (ranks, who, code, exit) in [(4, "1", "42", 42), (2, "0", "300", 44), (2, "1", "256", 1)] {
+        let outcome = mpi.run(ranks, &[], "abort", &[who, code]).run();
+        let words = [
+            &format!("rank {who} ("),
+            &*format!(" called MPI_Abort with code {code}"),
+        ];
+        outcome.by_rank("abort", ranks);
+        expect_failure(outcome, exit, &words);
+    }
+    // MPICH and Intel MPI do not tell anybody when they are alone.
+    let outcome = mpi.run(1, &[], "abort", &["0", "7"]).run();
+    expect_failure(outcome, 7, &["rank 0 (", " with code 7"]);
+}
+
+fn exit_code(mpi: &Mpi) {
+    let run = |who, code| mpi.run(2, &[], "exitcode", &[who, "finalized", code]).run();
+    expect_failure(
+        run("1", "3"),
+        3,
+        &["rank 1 (", "exited with code 3", "finalized"],
+    );
+    expect_failure(run("all", "5"), 5, &["exited with code 5", "finalized"]);
+    run("all", "0").expect_success();
+}
+
+fn death(mpi: &Mpi) {
+    let never = "without joining the job while other ranks wait for it in MPI_Init";
+    let between = "exited with code 0 between MPI_Init and MPI_Finalize";
+    let kill = "was killed by signal 9 (SIGKILL)";
+    let deaths = [
+        (
+            "before-init",
+            "5",
+            5,
+            "exited with code 5; never contacted PMI",
+        ),
+        ("before-init", "0", 1, never),
+        ("without-finalize", "6", 6, "exited with code 6; PMI"),
+        ("without-finalize", "0", 1, between),
+        ("signal", "9", 137, kill),
+        ("signal", "11", 139, "was killed by signal 11 (SIGSEGV)"),
+        ("exit-in-finalize", "9", 9, "exited with code 9; PMI"),
+        ("exit-in-finalize", "0", 1, between),
+    ];
+    for (how, code, exit, words) in deaths {
+        let outcome = mpi.run(3, &[], "exitcode", &["1", how, code]).run();
+        expect_failure(outcome, exit, &["rank 1 (", words]);
+    }
+}
+
+fn two_jobs(mpi: &Mpi) {
+    let first = mpi.run(2, &[], "allreduce", &[]);
+    let second = mpi.run(2, &[], "ring", &[]).beside(&first);
+    let (first, second) = (first.start(), second.start());
+    let (first, second) = (first.finish(), second.finish());
+    first.expect_success().by_rank("allreduce", 2);
+    second.expect_success().by_rank("ring", 2);
+}
+
+fn nested(mpi: &Mpi) {
+    let outcome = mpi.run_nested(2, 2, "allreduce").run().expect_success();
+    let mut lines = outcome.sorted_lines();
+    lines.retain(|line| line.starts_with("allreduce "));
+    let job = ["rank=0 size=2 sum=3", "rank=1 size=2 sum=3"];
+    let expected = job.map(|rank| [rank; 2]).concat();
+    assert_eq!(
+        lines,
+        expected
+            .iter()
+            .map(|rank| format!("allreduce {rank}"))
+            .collect::<Vec<_>>()
+    );
+}
+
+fn outer_environment(mpi: &Mpi) {
+    // What a rank of srun and of other launchers finds; nobody is behind it.
+    let outer = [
+        ("SLURM_JOBID", "1234"),
+        ("SLURM_JOB_ID", "1234"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_STEPID", "0"),
+        ("SLURM_NODELIST", "elsewhere[1-2]"),
+        ("SLURM_PROCID", "5"),
+        ("SLURM_NTASKS", "7"),
+        ("SLURM_SRUN_COMM_HOST", "127.0.0.1"),
+        ("SLURM_SRUN_COMM_PORT", "1"),
+        ("PMI_FD", "77"),
+        ("PMI_RANK", "5"),
+        ("PMI_SIZE", "7"),
+        ("PMI_ID", "5"),
+        ("PMI_PORT", "127.0.0.1:1"),
+        ("PMIX_NAMESPACE", "elsewhere"),
+        ("PMIX_RANK", "5"),
+        ("PMIX_SERVER_URI2", "elsewhere.0;tcp4://127.0.0.1:1"),
+        ("PMIX_SERVER_URI41", "elsewhere.0;tcp4://127.0.0.1:1"),
+        ("OMPI_COMM_WORLD_RANK", "5"),
+        ("OMPI_MCA_ess", "pmi"),
+        ("FLUX_JOB_ID", "1"),
+        ("HYDI_CONTROL_FD", "78"),
+    ];
+    let run = mpi.run(2, &[], "allreduce", &[]);
+    let run = outer
+        .iter()
+        .fold(run, |run, (name, value)| run.env(name, value));
+    run.run().expect_success().by_rank("allreduce", 2);
+}
+
+#[test]
+fn the_interface_that_each_mpi_needs_is_found_by_looking_at_the_program() {
+    for (name, offered) in [
+        ("mpich4", "PMI-1"),
+        ("openmpi4", "PMIx"),
+        ("mpich5", "PMI-1"),
+        ("openmpi5", "PMIx"),
+        ("impi", "PMI-1"),
+    ] {
+        let Some(mpi) = mpi(name) else { continue };
+        let outcome = mpi.run(2, &["-v"], "allreduce", &[]).run().expect(0);
+        outcome.by_rank("allreduce", 2);
+        let line = outcome.err().lines().next().unwrap_or_default().to_owned();
+        assert!(
+            line.ends_with(&format!("offered: {offered}")),
+            "{name}: {outcome:?}"
+        );
+        // A script hides what it will execute: everything is offered, and nothing is confused.
+        let outcome = mpi.run_script(2, &["-v"], "allreduce").run().expect(0);
+        outcome.by_rank("allreduce", 2);
+        let line = outcome.err().lines().next().unwrap_or_default().to_owned();
+        assert!(
+            line.ends_with("offered: PMI-1 and PMIx"),
+            "{name}: {outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn the_interface_can_be_chosen_and_without_one_ranks_are_alone() {
+    for (name, own) in [
+        ("mpich4", "pmi1"),
+        ("openmpi4", "pmix"),
+        ("mpich5", "pmi1"),
+        ("openmpi5", "pmix"),
+        ("impi", "pmi1"),
+    ] {
+        let Some(mpi) = mpi(name) else { continue };
+        for choice in [own, "all"] {
+            let outcome = mpi.run(2, &["--pmi", choice], "allreduce", &[]).run();
+            outcome.expect_success().by_rank("allreduce", 2);
+        }
+        // On its own, Open MPI 5 leaves its files behind whoever started it.
+        if name != "openmpi5" {
+            let run = mpi.run(2, &["--pmi", "none"], "allreduce", &[]);
+            let outcome = run.run().expect(0);
+            let lines = outcome.sorted_lines();
+            assert_eq!(lines, ["allreduce rank=0 size=1 sum=1"; 2], "{name}");
+            outcome.expect_one_line(&["2 ranks of ", "never contacted PMI", "--pmi"]);
+        }
+    }
+}
+
+#[test]
+fn ranks_give_their_core_away_while_they_wait_if_cores_are_fewer() {
+    let usable = std::thread::available_parallelism().unwrap().get() as u32;
+    let script = "echo ${OMPI_MCA_mpi_yield_when_idle:--} ${I_MPI_THREAD_YIELD:--}";
+    let run = |ranks| Run::ranks(ranks, ["--pmi", "all", "sh", "-c", script]);
+    let printed = |run: Run| {
+        let lines = run.run().expect_quiet_success().sorted_lines();
+        lines.into_iter().collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(printed(run(usable)), ["- -".to_owned()].into());
+    assert_eq!(printed(run(usable + 1)), ["1 2".to_owned()].into());
+    let chosen = run(usable + 1).env("OMPI_MCA_mpi_yield_when_idle", "0");
+    let chosen = chosen.env("I_MPI_THREAD_YIELD", "0");
+    assert_eq!(printed(chosen), ["0 0".to_owned()].into());
+}

@@ -1,0 +1,261 @@
+//! The PMIx server's library: which one serves, which one the ranks use, and what they say to
+//! each other. Every server version with every client version.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+
+use crate::common::{Mpi, Outcome, Output, Pmix, Running, eventually, field, mpi, pmix};
+
+/// What `PMIx_Get_version` of a libpmix begins with, by the name in our tables.
+pub(crate) const SERVERS: [(&str, &str); 2] =
+    [("pmix4", "OpenPMIx 4."), ("pmix5", "OpenPMIx 5.0.11")];
+/// The same of the libpmix that comes with an Open MPI.
+pub(crate) const CLIENTS: [(&str, &str); 2] =
+    [("openmpi4", "OpenPMIx 4."), ("openmpi5", "OpenPMIx 5.0.11")];
+
+/// Every server with every client that is here: library, its version, MPI, its libpmix's version.
+pub(crate) fn pairs() -> Vec<(Pmix, &'static str, Mpi, &'static str)> {
+    let servers = SERVERS
+        .iter()
+        .filter_map(|(name, v)| Some((pmix(name)?, *v)));
+    let clients: Vec<_> = CLIENTS
+        .iter()
+        .filter_map(|(name, v)| Some((mpi(name)?, *v)))
+        .collect();
+    servers
+        .flat_map(|(server, version)| {
+            clients
+                .iter()
+                .map(move |(client, own)| (server.clone(), version, client.clone(), *own))
+        })
+        .collect()
+}
+
+/// The upcalls of one kind that `-v` reports, by node: how many, bytes in, bytes out.
+pub(crate) fn upcalls(outcome: &Outcome, kind: &str) -> Vec<[u64; 3]> {
+    let text = outcome.err();
+    let reports = text
+        .lines()
+        .filter(|line| line.starts_with("wireup: upcalls of "));
+    reports
+        .map(|line| {
+            let Some((_, rest)) = line.split_once(&format!(" {kind} ")) else {
+                return [0; 3];
+            };
+            let mut numbers = rest
+                .split(|c: char| !c.is_ascii_digit())
+                .filter(|n| !n.is_empty());
+            [(); 3].map(|()| numbers.next().unwrap().parse().unwrap())
+        })
+        .collect()
+}
+
+/// The libraries called libpmix in a process's mappings, links resolved by the system.
+fn mapped(pid: i32) -> BTreeSet<PathBuf> {
+    // A process that has just ended has none.
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines()
+        .filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])))
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("libpmix.so"))
+        })
+        .collect()
+}
+
+fn sidecars(run: &Running) -> Vec<i32> {
+    let all = run.processes().into_iter();
+    // The system cuts names after 15 bytes.
+    let sidecars = all.filter(|process| "wireup-pmix-host".starts_with(&process.name));
+    sidecars
+        .filter(|p| p.name.len() == 15)
+        .map(|process| process.pid)
+        .collect()
+}
+
+#[test]
+fn the_server_is_the_library_asked_for_and_serves_old_and_new_clients() {
+    for (server, version, client, own) in pairs() {
+        let options = ["-v", "--libpmix", server.path()];
+        let outcome = client.run(2, &options, "hello", &[]).run().expect(0);
+        // As the library says of itself, and where it really is.
+        let told = outcome.err();
+        let told = told
+            .lines()
+            .find_map(|line| line.strip_prefix("wireup: PMIx server of "));
+        let (_, told) = told.and_then(|line| line.split_once(": ")).unwrap();
+        assert!(told.starts_with(version), "{outcome:?}");
+        assert!(
+            told.ends_with(&format!(" ({})", server.real().display())),
+            "{outcome:?}"
+        );
+        for line in outcome.by_rank("hello", 2) {
+            assert!(field(&line, "pmix").unwrap().starts_with(own), "{line}");
+        }
+    }
+}
+
+#[test]
+fn the_servers_process_maps_that_library_and_no_other() {
+    for (server, _, client, _) in pairs() {
+        // No rank 9 is there to end the job: all wait.
+        let args = ["9", "without-finalize", "0"];
+        let run = client
+            .run(2, &["--libpmix", server.path()], "exitcode", &args)
+            .start();
+        run.wait_for_many(Output::Stdout, "exitcode rank=", 2);
+        let sidecars = sidecars(&run);
+        assert_eq!(sidecars.len(), 1);
+        assert_eq!(mapped(sidecars[0]), BTreeSet::from([server.real()]));
+        run.signal(Signal::TERM);
+        run.finish().expect(143);
+    }
+}
+
+#[test]
+fn without_being_asked_the_server_takes_the_programs_own_library() {
+    for (name, _) in CLIENTS {
+        let Some(client) = mpi(name) else { continue };
+        let own = client.libpmix.as_ref().unwrap().canonicalize().unwrap();
+        let outcome = client.run(1, &["-v"], "hello", &[]).run().expect(0);
+        let told = outcome.err();
+        assert!(
+            told.contains("wireup: PMIx server: the program's own\n"),
+            "{outcome:?}"
+        );
+        assert!(
+            told.contains(&format!(" ({})\n", own.display())),
+            "{outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn ranks_on_one_node_never_reach_the_host_with_a_fence() {
+    for (server, _, client, _) in pairs() {
+        let options = ["-v", "--libpmix", server.path()];
+        let outcome = client.run(2, &options, "modex", &[]).run().expect(0);
+        let counts = [
+            "client_connected",
+            "client_finalized",
+            "fence",
+            "direct_modex",
+        ]
+        .map(|kind| upcalls(&outcome, kind)[0][0]);
+        assert_eq!(counts, [2, 2, 0, 0], "{outcome:?}");
+    }
+}
+
+#[test]
+fn data_crosses_the_bridge_in_a_fence_and_by_direct_modex() {
+    // Each of 4 ranks on 2 nodes puts 200 bytes and gets those of all others.
+    for (server, _) in SERVERS {
+        for (client, _) in SERVERS {
+            let (Some(server), Some(client)) = (pmix(server), pmix(client)) else {
+                continue;
+            };
+            let options = ["-v", "--virtual-nodes", "2", "--libpmix", server.path()];
+            let run = |args| client.run(4, &options, "pmix_wireup", args).run().expect(0);
+
+            let outcome = run(&["3"]);
+            outcome.by_rank("pmix_wireup", 4);
+            for [count, bytes_in, bytes_out] in upcalls(&outcome, "fence") {
+                assert_eq!(count, 1, "{outcome:?}");
+                // In goes what this node's two ranks put, out comes what all four put.
+                assert!((400..800).contains(&bytes_in), "{outcome:?}");
+                assert!((800..1600).contains(&bytes_out), "{outcome:?}");
+            }
+            assert_eq!(
+                upcalls(&outcome, "direct_modex"),
+                [[0; 3]; 2],
+                "{outcome:?}"
+            );
+
+            let outcome = run(&["-d", "3"]);
+            outcome.by_rank("pmix_wireup", 4);
+            for [count, bytes_in, bytes_out] in upcalls(&outcome, "fence") {
+                assert_eq!(count, 1, "{outcome:?}");
+                assert!(bytes_in < 200 && bytes_out < 200, "{outcome:?}");
+            }
+            for [count, bytes_in, bytes_out] in upcalls(&outcome, "direct_modex") {
+                // One for each rank of the other node, whoever asks and how often.
+                assert_eq!(count, 2, "{outcome:?}");
+                assert!(
+                    bytes_in > 0 && (400..800).contains(&bytes_out),
+                    "{outcome:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn open_mpi_finds_its_peers_by_direct_modex_when_told_to_collect_nothing() {
+    for (server, _, client, _) in pairs() {
+        let options = ["-v", "--virtual-nodes", "2", "--libpmix", server.path()];
+        let run = client.run(4, &options, "modex", &[]);
+        let outcome = run
+            .env("OMPI_MCA_pmix_base_collect_data", "0")
+            .run()
+            .expect(0);
+        outcome.by_rank("modex", 4);
+        for kind in ["fence", "direct_modex"] {
+            let counts = upcalls(&outcome, kind);
+            let [first, second] = counts[..] else {
+                panic!("{outcome:?}")
+            };
+            assert!(first[0] > 0 && second[0] > 0, "{kind}; {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_text_that_open_mpi_gives_its_host_to_print_shows_up_once() {
+    for (server, _) in SERVERS {
+        let (Some(server), Some(client)) = (pmix(server), mpi("openmpi5")) else {
+            continue;
+        };
+        let options = ["-v", "--libpmix", server.path()];
+        let outcome = client
+            .run(2, &options, "abort", &["1", "9"])
+            .run()
+            .expect(9);
+        assert_eq!(upcalls(&outcome, "log")[0][0], 1, "{outcome:?}");
+        let text = "MPI_ABORT was invoked on rank 1";
+        assert_eq!(outcome.err().matches(text).count(), 1, "{outcome:?}");
+        assert_eq!(outcome.out().matches(text).count(), 0, "{outcome:?}");
+    }
+}
+
+#[test]
+fn shared_memory_that_was_registered_for_removal_is_gone_after_a_kill() {
+    // Open MPI 5 asks for it through PMIx; what is left in /dev/shm fails every run.
+    let Some(client) = mpi("openmpi5") else {
+        return;
+    };
+    let run = client
+        .run(2, &[], "exitcode", &["9", "without-finalize", "0"])
+        .start();
+    run.wait_for_many(Output::Stdout, "exitcode rank=", 2);
+    let ranks = || {
+        let all = run.processes().into_iter();
+        all.filter(|process| process.name == "exitcode")
+            .map(|p| p.pid)
+            .collect::<Vec<_>>()
+    };
+    eventually("segments of both ranks in both ranks", || {
+        let ranks = ranks();
+        let segments = |pid: &i32| {
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+            let mapped = maps
+                .lines()
+                .filter_map(|line| line.find("/sm_segment.").map(|at| &line[at..]));
+            mapped.map(str::to_owned).collect::<BTreeSet<_>>().len()
+        };
+        (ranks.len() == 2 && ranks.iter().all(|pid| segments(pid) == 2)).then_some(())
+    });
+    run.signal(Signal::TERM);
+    run.finish().expect(143);
+}

@@ -1,0 +1,280 @@
+//! Signals to wireup: what reaches the ranks, in their sessions of their own, and which exit code
+//! comes of it.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::common::{Outcome, Output, Run, Running, eventually, field, process, program};
+
+/// Ranks of `sigreport`, all ready; `None` when it is not built.
+fn reporting(ranks: u32, options: &[&str]) -> Option<Running> {
+    let sigreport = program("sigreport")?;
+    let args = [sigreport.to_str().unwrap()];
+    let running = Run::ranks(ranks, args.iter().chain(options)).start();
+    running.wait_for_many(Output::Stdout, "ready", ranks as usize);
+    Some(running)
+}
+
+/// Words of a rank that ignores the signals `names` and says when it is ready.
+fn ignoring(names: &str) -> [String; 3] {
+    let script = format!("trap '' {names}; echo ready; while :; do sleep 0.05; done");
+    ["sh", "-c", &script].map(str::to_owned)
+}
+
+fn count(outcome: &Outcome, signal: &str) -> usize {
+    outcome.out().matches(&format!("signal={signal} ")).count()
+}
+
+#[test]
+fn signals_that_end_nothing_reach_every_rank() {
+    let Some(running) = reporting(3, &[]) else {
+        return;
+    };
+    for (signal, name) in [
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::INT, "INT"),
+        (Signal::CONT, "CONT"),
+    ] {
+        running.signal(signal);
+        running.wait_for_many(Output::Stdout, &format!("signal={name} "), 3);
+    }
+    running.signal(Signal::TERM);
+    let outcome = running.finish();
+    // They ended with code 0 of their own accord; it was the signal all the same.
+    assert_eq!(
+        (outcome.code, count(&outcome, "TERM")),
+        (143, 3),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn the_signals_come_from_wireup_and_once_each() {
+    let Some(running) = reporting(2, &["--until", "USR2"]) else {
+        return;
+    };
+    let pid = running.pid().to_string();
+    running.signal(Signal::USR1);
+    running.wait_for_many(Output::Stdout, "signal=USR1", 2);
+    running.signal(Signal::USR2);
+    let outcome = running.finish().expect_quiet_success();
+    let lines: Vec<String> = outcome.sorted_lines();
+    let signals: Vec<&String> = lines.iter().filter(|l| l.contains("signal=")).collect();
+    assert_eq!(signals.len(), 4, "{outcome:?}");
+    assert!(
+        signals.iter().all(|line| field(line, "from") == Some(&pid)),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_signal_that_asks_to_end_gives_its_own_code() {
+    for (signal, name, code) in [
+        (Signal::TERM, "TERM", 143),
+        (Signal::HUP, "HUP", 129),
+        (Signal::QUIT, "QUIT", 131),
+    ] {
+        let Some(running) = reporting(2, &["--until", name, "--code", "7"]) else {
+            return;
+        };
+        running.signal(signal);
+        let outcome = running.finish().expect(code);
+        assert_eq!(count(&outcome, name), 2, "{outcome:?}");
+        outcome.expect_one_line(&["ended by signal"]);
+        assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
+    }
+}
+
+#[test]
+fn ranks_that_die_of_the_signal_are_no_failure_of_their_own() {
+    for (signal, code, words) in [
+        (Signal::INT, 130, "interrupted"),
+        (Signal::TERM, 143, "ended by signal 15"),
+        (Signal::HUP, 129, "ended by signal 1"),
+        (Signal::QUIT, 131, "ended by signal 3"),
+    ] {
+        let script = "ulimit -c 0; echo ready; exec sleep 100";
+        let running = Run::ranks(3, ["sh", "-c", script]).start();
+        running.wait_for_many(Output::Stdout, "ready", 3);
+        running.signal(signal);
+        running.finish().expect(code).expect_one_line(&[words]);
+    }
+}
+
+#[test]
+fn a_rank_that_dies_of_usr1_is_a_failure() {
+    let running = Run::ranks(2, ["sh", "-c", "echo ready; exec sleep 100"]).start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    running.signal(Signal::USR1);
+    running
+        .finish()
+        .expect(138)
+        .expect_one_line(&["rank ", "killed by signal 10 (SIGUSR1)"]);
+}
+
+#[test]
+fn a_rank_may_outlive_one_interrupt_and_finish_in_order() {
+    let Some(running) = reporting(2, &["--until", "USR1"]) else {
+        return;
+    };
+    running.signal(Signal::INT);
+    running.wait_for(Output::Stderr, "interrupt again to end them");
+    running.signal(Signal::USR1);
+    let outcome = running.finish().expect(130);
+    outcome.expect_one_line(&["interrupted; 2 of 2 ranks still run, interrupt again"]);
+}
+
+#[test]
+fn the_second_interrupt_terminates() {
+    let Some(running) = reporting(2, &[]) else {
+        return;
+    };
+    running.signal(Signal::INT);
+    running.wait_for_many(Output::Stdout, "signal=INT", 2);
+    running.signal(Signal::INT);
+    let outcome = running.finish().expect(130);
+    assert_eq!(
+        (count(&outcome, "INT"), count(&outcome, "TERM")),
+        (2, 2),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn the_third_interrupt_kills() {
+    let running = Run::ranks(2, ignoring("INT TERM")).start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    running.signal(Signal::INT);
+    running.wait_for(Output::Stderr, "interrupt again");
+    let asked = std::time::Instant::now();
+    running.signal(Signal::INT);
+    // Two equal signals that both wait to be read are one.
+    eventually("the second one is taken", || {
+        (!pending(running.pid())).then_some(())
+    });
+    running.signal(Signal::INT);
+    let outcome = running.finish().expect(130);
+    assert!(asked.elapsed() < Duration::from_millis(1900), "{outcome:?}");
+}
+
+/// Whether SIGINT waits to be taken by a process.
+fn pending(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("ShdPnd:"))
+        .unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << 1) != 0
+}
+
+#[test]
+fn ranks_that_ignore_sigterm_are_killed_after_a_grace() {
+    let running = Run::ranks(3, ignoring("TERM INT HUP")).start();
+    running.wait_for_many(Output::Stdout, "ready", 3);
+    running.signal(Signal::TERM);
+    let outcome = running.finish().expect(143);
+    assert!(outcome.elapsed >= Duration::from_secs(2), "{outcome:?}");
+    assert!(outcome.elapsed < Duration::from_secs(20), "{outcome:?}");
+}
+
+#[test]
+fn ranks_that_are_stopped_when_they_shall_end_do_end() {
+    let running = Run::ranks(2, ["sh", "-c", "echo ready $$; exec sleep 100"]).start();
+    let out = running.wait_for_many(Output::Stdout, "ready", 2);
+    let pids: Vec<i32> = out
+        .lines()
+        .map(|line| line.strip_prefix("ready ").unwrap().parse().unwrap())
+        .collect();
+    for pid in &pids {
+        let pid = rustix::process::Pid::from_raw(*pid).unwrap();
+        rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    }
+    for pid in pids {
+        eventually("it is stopped", || process(pid).filter(|p| p.state == 'T'));
+    }
+    running.signal(Signal::TERM);
+    let outcome = running.finish().expect(143);
+    assert!(outcome.elapsed < Duration::from_secs(20), "{outcome:?}");
+}
+
+#[test]
+fn sigtstp_stops_ranks_and_wireup_and_sigcont_continues_them() {
+    let Some(running) = reporting(2, &["--until", "USR2"]) else {
+        return;
+    };
+    let ranks: Vec<i32> = running
+        .processes()
+        .into_iter()
+        .filter(|process| process.name == "sigreport")
+        .map(|process| process.pid)
+        .collect();
+    assert_eq!(ranks.len(), 2);
+    running.signal(Signal::TSTP);
+    for pid in ranks.iter().chain([&running.pid()]) {
+        eventually("it is stopped", || process(*pid).filter(|p| p.state == 'T'));
+    }
+    running.signal(Signal::CONT);
+    for pid in ranks.iter().chain([&running.pid()]) {
+        eventually("it goes on", || process(*pid).filter(|p| p.state != 'T'));
+    }
+    running.wait_for_many(Output::Stdout, "signal=CONT", 2);
+    running.signal(Signal::USR2);
+    let outcome = running.finish().expect_quiet_success();
+    assert_eq!(count(&outcome, "TSTP"), 2, "{outcome:?}");
+}
+
+#[test]
+fn nohup_keeps_a_job_through_a_hangup() {
+    let Some(sigreport) = program("sigreport") else {
+        return;
+    };
+    let args = [sigreport.to_str().unwrap(), "--until", "USR1"];
+    let running = Run::ranks(2, args).under(["nohup"]).start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    running.signal(Signal::HUP);
+    running.signal(Signal::USR1);
+    let outcome = running.finish().expect(0);
+    assert_eq!(
+        (count(&outcome, "HUP"), count(&outcome, "USR1")),
+        (0, 2),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_signal_during_the_start_of_many_ranks_ends_them_all() {
+    // One that ranks ignore: those that are not there yet cannot be told to finish, so one
+    // interrupt is enough.
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let sleep = ["env", "--ignore-signal=INT", "sleep", "100"];
+        let running = Run::ranks(400, sleep).start();
+        eventually("some ranks run", || {
+            (running
+                .processes()
+                .iter()
+                .filter(|p| p.name == "sleep")
+                .count()
+                >= 10)
+                .then_some(())
+        });
+        running.signal(signal);
+        let outcome = running.finish().expect(code);
+        assert!(outcome.elapsed < Duration::from_secs(40), "{outcome:?}");
+    }
+}
+
+#[test]
+fn signals_in_quick_succession_break_nothing() {
+    let Some(running) = reporting(4, &["--until", "never"]) else {
+        return;
+    };
+    for round in 0..200 {
+        let signals = [Signal::USR1, Signal::USR2, Signal::CONT, Signal::WINCH];
+        running.signal(signals[round % signals.len()]);
+    }
+    running.wait_for_many(Output::Stdout, "signal=USR2", 4);
+    running.signal(Signal::TERM);
+    running.finish().expect(143);
+}

@@ -1,0 +1,235 @@
+//! Runs on a terminal of their own, below an interactive shell where job control matters.
+
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+
+use crate::common::{Output, Process, Run, Running, eventually, process, program};
+
+const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
+
+const PROMPT: &str = "prompt> ";
+
+const CTRL_C: &str = "\x03";
+const CTRL_D: &str = "\x04";
+const CTRL_Z: &str = "\x1a";
+const CTRL_BACKSLASH: &str = "\x1c";
+
+/// An interactive shell whose prompt is known, and which shows nothing that is typed.
+fn shell() -> Running {
+    let run = Run::command(["bash", "--norc", "--noprofile", "--noediting", "-i"])
+        .env("PS1", PROMPT)
+        .env("HISTFILE", "")
+        .terminal();
+    let running = run.start();
+    running.wait_for(Output::Stdout, PROMPT);
+    without_echo(&running);
+    running
+}
+
+/// What is typed is not shown, so that only what programs say is seen.
+fn without_echo(running: &Running) {
+    let mut modes = tcgetattr(running.terminal()).unwrap();
+    modes.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(running.terminal(), OptionalActions::Now, &modes).unwrap();
+}
+
+/// The processes of a run that have a name.
+fn named(running: &Running, name: &str) -> Vec<Process> {
+    let mut all = running.processes();
+    all.retain(|process| process.name == name);
+    all
+}
+
+/// Waits until `count` processes have this name and all of them this state.
+#[track_caller]
+fn all_are(running: &Running, name: &str, count: usize, state: fn(char) -> bool) {
+    eventually(&format!("{count} {name} in the state expected"), || {
+        let found = named(running, name);
+        (found.len() == count && found.iter().all(|p| state(p.state))).then_some(())
+    });
+}
+
+fn stopped(state: char) -> bool {
+    state == 'T'
+}
+
+fn going_on(state: char) -> bool {
+    state != 'T' && state != 'Z'
+}
+
+/// Ends the shell, once it has shown that many prompts in all, and looks at what is left. What is
+/// typed earlier may still go to a rank.
+#[track_caller]
+fn leave(mut shell: Running, prompts: usize) {
+    shell.wait_for_many(Output::Stdout, PROMPT, prompts);
+    shell.type_text("exit\n");
+    shell.finish();
+}
+
+#[test]
+fn what_is_typed_reaches_rank_0() {
+    let script = "[ $WIREUP_RANK = 0 ] || exit 0; read x; read y; echo \"got $x, $y\"";
+    let mut running = Run::ranks(3, ["sh", "-c", script]).terminal().start();
+    running.type_text("one\n");
+    running.type_text("two\n");
+    running.wait_for(Output::Stdout, "got one, two");
+    running.finish().expect(0);
+}
+
+#[test]
+fn the_end_of_input_at_a_terminal_is_the_end_for_the_rank() {
+    let mut running = Run::ranks(2, ["--stdin", "1", "cat"]).terminal().start();
+    without_echo(&running);
+    running.type_text("line\n");
+    running.wait_for(Output::Stdout, "line\r\n");
+    running.type_text(CTRL_D);
+    assert_eq!(running.finish().expect(0).out().matches("line").count(), 1);
+}
+
+#[test]
+fn what_no_rank_reads_is_left_for_the_shell() {
+    let mut shell = shell();
+    shell.type_text(&format!("{WIREUP} run -n 1 true; echo over\n"));
+    shell.wait_for(Output::Stdout, "over\r\n");
+    shell.type_text(&format!(
+        "{WIREUP} run --stdin none -n 1 sh -c 'echo runs; sleep 0.2'\n"
+    ));
+    shell.wait_for(Output::Stdout, "runs\r\n");
+    shell.type_text("echo typed ahead\n");
+    shell.wait_for(Output::Stdout, "typed ahead\r\n");
+    leave(shell, 4);
+}
+
+#[test]
+fn ctrl_c_reaches_the_ranks() {
+    let Some(sigreport) = program("sigreport") else {
+        return;
+    };
+    let mut running = Run::ranks(3, [sigreport]).terminal().start();
+    running.wait_for_many(Output::Stdout, "ready", 3);
+    running.type_text(CTRL_C);
+    running.wait_for_many(Output::Stdout, "signal=INT", 3);
+    running.wait_for(Output::Stdout, "interrupt again to end them");
+    running.type_text(CTRL_C);
+    running.wait_for_many(Output::Stdout, "signal=TERM", 3);
+    running.finish().expect(130);
+}
+
+#[test]
+fn ctrl_c_ends_ordinary_programs_at_once() {
+    let mut running = Run::ranks(2, ["sh", "-c", "echo ready; exec sleep 1000"])
+        .terminal()
+        .start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    running.type_text(CTRL_C);
+    let outcome = running.finish().expect(130);
+    assert!(outcome.out().contains("wireup: interrupted"), "{outcome:?}");
+}
+
+#[test]
+fn ctrl_backslash_is_sigquit() {
+    let script = "ulimit -c 0; echo ready; exec sleep 1000";
+    let mut running = Run::ranks(2, ["sh", "-c", script]).terminal().start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    running.type_text(CTRL_BACKSLASH);
+    running.finish().expect(131);
+}
+
+#[test]
+fn closing_the_terminal_ends_the_job() {
+    let script = "echo ready; exec sleep 1000";
+    let mut running = Run::ranks(2, ["sh", "-c", script]).terminal().start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    running.close_terminal();
+    running.finish().expect(129);
+}
+
+#[test]
+fn ctrl_z_stops_ranks_and_wireup_and_fg_continues_them() {
+    let mut shell = shell();
+    shell.type_text(&format!(
+        "{WIREUP} run --oversubscribe -n 2 sh -c 'echo ready; read x; echo got $x; exec sleep 1000'\n"
+    ));
+    shell.wait_for_many(Output::Stdout, "ready\r\n", 2);
+    shell.type_text(CTRL_Z);
+    shell.wait_for(Output::Stdout, "Stopped");
+    all_are(&shell, "sh", 1, stopped);
+    all_are(&shell, "wireup", 1, stopped);
+    // The shell reads the terminal now, and no rank.
+    shell.type_text("echo the shell\n");
+    shell.wait_for(Output::Stdout, "the shell\r\n");
+    shell.type_text("fg\n");
+    all_are(&shell, "wireup", 1, going_on);
+    all_are(&shell, "sh", 1, going_on);
+    shell.type_text("again\n");
+    shell.wait_for(Output::Stdout, "got again\r\n");
+    shell.type_text(CTRL_C);
+    shell.wait_for_many(Output::Stdout, PROMPT, 4);
+    shell.type_text("echo code=$?\n");
+    shell.wait_for(Output::Stdout, "code=130\r\n");
+    leave(shell, 5);
+}
+
+#[test]
+fn a_stopped_job_can_go_on_in_the_background() {
+    let mut shell = shell();
+    let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; echo done";
+    shell.type_text(&format!(
+        "{WIREUP} run --oversubscribe -n 2 sh -c '{script}'\n"
+    ));
+    shell.wait_for_many(Output::Stdout, "ready\r\n", 2);
+    shell.type_text(CTRL_Z);
+    shell.wait_for(Output::Stdout, "Stopped");
+    all_are(&shell, "wireup", 1, stopped);
+    shell.type_text("bg\n");
+    all_are(&shell, "wireup", 1, going_on);
+    shell.type_text(": >go\n");
+    shell.wait_for_many(Output::Stdout, "done\r\n", 2);
+    shell.type_text("wait; echo code=$?\n");
+    shell.wait_for(Output::Stdout, "code=0\r\n");
+    leave(shell, 5);
+}
+
+#[test]
+fn in_the_background_it_stops_only_when_a_rank_reads_the_terminal() {
+    let mut shell = shell();
+    // Rank 0 may read the terminal, and does so only when told to.
+    let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; read x; echo \"got $x\"";
+    shell.type_text(&format!(
+        "{WIREUP} run --oversubscribe -n 2 sh -c '{script}' &\n"
+    ));
+    shell.wait_for_many(Output::Stdout, "ready\r\n", 2);
+    let wireup = eventually("wireup runs", || named(&shell, "wireup").pop());
+    // What is typed belongs to the shell.
+    for number in 0..5 {
+        shell.type_text(&format!("echo $((1000 + {number}))\n"));
+        shell.wait_for(Output::Stdout, &format!("{}\r\n", 1000 + number));
+    }
+    assert!(process(wireup.pid).is_some_and(|p| going_on(p.state)));
+    shell.type_text(": >go\n");
+    eventually("it is stopped", || {
+        process(wireup.pid).filter(|p| stopped(p.state))
+    });
+    shell.type_text("jobs -l\n");
+    shell.wait_for(Output::Stdout, "Stopped (tty input)");
+    shell.type_text("fg\n");
+    eventually("it goes on", || {
+        process(wireup.pid).filter(|p| going_on(p.state))
+    });
+    shell.type_text("words\n");
+    shell.wait_for(Output::Stdout, "got words\r\n");
+    leave(shell, 10);
+}
+
+#[test]
+fn in_the_background_a_job_that_reads_nothing_runs_to_its_end() {
+    let mut shell = shell();
+    shell.type_text(&format!(
+        "{WIREUP} run --oversubscribe -n 3 sh -c 'echo rank=$WIREUP_RANK' & wait $!; echo code=$?\n"
+    ));
+    shell.wait_for(Output::Stdout, "code=0\r\n");
+    let out = String::from_utf8_lossy(&shell.so_far(Output::Stdout)).into_owned();
+    for rank in 0..3 {
+        assert!(out.contains(&format!("rank={rank}\r\n")), "{out}");
+    }
+    leave(shell, 2);
+}

@@ -1,0 +1,199 @@
+//! Runs of an ordinary user, who may make namespaces inside one of his own, or none at all.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::common::{Mpi, Run, field, mpi, node_name, skip};
+use crate::pmix::pairs;
+use crate::virtual_nodes::{able, expect_nodes, expect_shared_by_two, without_network};
+
+/// Nobody's: no account is needed to have a number.
+const USER: &str = "54321";
+
+/// `wireup` with all its parts, and one MPI's programs, where everybody can read them: a
+/// repository may be in somebody's home.
+struct Reachable {
+    dir: tempfile::TempDir,
+}
+
+impl Reachable {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("wireup-user-")
+            .tempdir()
+            .unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let built = Path::new(env!("CARGO_BIN_EXE_wireup"));
+        for part in ["wireup", "wireup-pmix-host", "libwireup-pmix-host.so"] {
+            copy(&built.with_file_name(part), &dir.path().join(part));
+        }
+        Self { dir }
+    }
+
+    fn wireup(&self) -> PathBuf {
+        self.dir.path().join("wireup")
+    }
+
+    /// The program of an MPI, copied on first use.
+    fn program(&self, mpi: &Mpi, name: &str) -> PathBuf {
+        let path = self.dir.path().join(format!("{}-{name}", mpi.name));
+        if !path.exists() {
+            copy(&mpi.program(name), &path);
+        }
+        path
+    }
+
+    /// `wireup run` of an MPI's program by the user; `options` come in front of the program.
+    fn run(&self, mpi: &Mpi, ranks: u32, options: &[&str], program: &str) -> Run {
+        let ranks = ranks.to_string();
+        let wireup = self.wireup();
+        let program = self.program(mpi, program);
+        let words = ["run", "--oversubscribe", "-n", &ranks]
+            .into_iter()
+            .chain(options.iter().copied());
+        let words = words.map(Path::new).chain([program.as_path()]);
+        let run = Run::command(std::iter::once(wireup.as_path()).chain(words));
+        mpi.env
+            .iter()
+            .fold(run, |run, (name, value)| run.env(name, value))
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// What makes a command the user's. `None`, said loudly, unless the tests run as root: all other
+/// tests are an ordinary user's then.
+#[track_caller]
+fn as_user() -> Option<Vec<&'static str>> {
+    if !rustix::process::getuid().is_root() {
+        skip("runs of another user: needs root");
+        return None;
+    }
+    Some(vec![
+        "setpriv",
+        "--reuid",
+        USER,
+        "--regid",
+        USER,
+        "--clear-groups",
+    ])
+}
+
+/// The same in a user namespace that permits no further one, and without any privilege in it.
+#[track_caller]
+fn as_user_without_namespaces() -> Option<Vec<&'static str>> {
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && \
+                  exec setpriv --bounding-set=-all --inh-caps=-all -- \"$@\"";
+    let mut words = as_user()?;
+    words.extend([
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "sh",
+        "-c",
+        script,
+        "sh",
+    ]);
+    let possible = std::process::Command::new(words[0])
+        .args(&words[1..])
+        .arg("true")
+        .output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        skip("a user who may not make namespaces: needs user namespaces to make one");
+        return None;
+    }
+    Some(words)
+}
+
+#[test]
+fn every_mpi_runs_for_an_ordinary_user() {
+    let Some(user) = as_user() else { return };
+    let here = Reachable::new();
+    for name in ["mpich4", "openmpi4", "mpich5", "openmpi5", "impi"] {
+        let Some(mpi) = mpi(name) else { continue };
+        for program in ["hello", "split_shared"] {
+            let run = here.run(&mpi, 2, &[], program).under(&user);
+            run.run().expect_success().by_rank(program, 2);
+        }
+    }
+}
+
+#[test]
+fn virtual_nodes_have_names_of_their_own_for_an_ordinary_user() {
+    let Some(user) = as_user() else { return };
+    let here = Reachable::new();
+    for (server, _, client, _) in pairs() {
+        let options = ["--virtual-nodes", "2", "--libpmix", server.path()];
+        expect_nodes(2, |program| {
+            here.run(&client, 4, &options, program).under(&user)
+        });
+    }
+    for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
+        let options = ["--virtual-nodes", "2"];
+        expect_nodes(2, |program| {
+            here.run(&mpi, 4, &options, program).under(&user)
+        });
+    }
+}
+
+#[test]
+fn virtual_nodes_of_an_ordinary_user_need_only_a_loopback() {
+    let Some(user) = as_user() else { return };
+    let here = Reachable::new();
+    for mpi in able() {
+        let run = here.run(&mpi, 4, &["--virtual-nodes", "2"], "allreduce");
+        let Some(run) = without_network(run) else {
+            return;
+        };
+        run.under(&user)
+            .run()
+            .expect_success()
+            .by_rank("allreduce", 4);
+    }
+}
+
+#[test]
+fn ranks_of_virtual_nodes_keep_the_users_number() {
+    let Some(user) = as_user() else { return };
+    let here = Reachable::new();
+    let wireup = here.wireup();
+    let words = [
+        "run",
+        "-n",
+        "2",
+        "--oversubscribe",
+        "--virtual-nodes",
+        "2",
+        "id",
+        "-u",
+    ];
+    let run = Run::command(std::iter::once(wireup.as_path()).chain(words.map(Path::new)));
+    let outcome = run.under(&user).run().expect_quiet_success();
+    assert_eq!(outcome.out(), format!("{USER}\n{USER}\n"));
+}
+
+#[test]
+fn without_namespaces_virtual_nodes_share_the_name_and_nothing_else() {
+    let Some(user) = as_user_without_namespaces() else {
+        return;
+    };
+    let here = Reachable::new();
+    for mpi in able() {
+        let run = |program| {
+            here.run(&mpi, 4, &["-v", "--virtual-nodes", "2"], program)
+                .under(&user)
+        };
+        let outcome = run("hello").run().expect(0);
+        for line in outcome.by_rank("hello", 4) {
+            assert_eq!(field(&line, "host"), Some(&*node_name()), "{line}");
+        }
+        let note = "wireup: virtual nodes share this machine's name: ";
+        assert!(outcome.err().contains(note), "{outcome:?}");
+        expect_shared_by_two(&run("split_shared").run().expect(0), 2);
+        run("ring").run().expect(0).by_rank("ring", 4);
+    }
+}
