@@ -160,8 +160,9 @@ const SHM: &str = "/dev/shm";
 
 /// Beginnings of the names MPI libraries and their transports give to shared-memory files.
 /// Measured with MPICH 4.0 and 5.0 (`mpich_`), Intel MPI (`Intel_MPI_`), Open MPI 4.1 (`vader_`)
-/// and 5.0 (`sm_segment`), UCX and libfabric.
-const SHM_NAMES: [&str; 10] = [
+/// and 5.0 (`sm_segment`), UCX and libfabric; the windows' and collectives' (`osc_`, `xhc_`), which
+/// are there for a moment only, from Open MPI's sources.
+const SHM_NAMES: [&str; 12] = [
     "mpich_",
     "Intel_MPI_",
     "vader_segment.",
@@ -170,7 +171,9 @@ const SHM_NAMES: [&str; 10] = [
     "fi_shm_",
     "ofi_",
     "psm2_shm",
-    "osc_rdma",
+    "osc_rdma.",
+    "osc_sm.",
+    "xhc_shmem_seg.",
     "open_mpi.",
 ];
 

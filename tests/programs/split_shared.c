@@ -1,7 +1,8 @@
 /*
  * Splits the world by node, and lets the ranks of a node read each other's memory.
  *     split_shared rank=R size=N local_rank=L local_size=M leader=W
- * where W is the world rank of the node's first rank.
+ * where W is the world rank of the node's first rank. With the argument `hold` it waits then,
+ * memory still shared, until it is killed.
  */
 #include "common.h"
 #include <mpi.h>
@@ -47,6 +48,8 @@ int main(int argc, char **argv)
     MPI_Win_fence(0, window);
     report("split_shared rank=%d size=%d local_rank=%d local_size=%d leader=%d", rank, size,
            local_rank, local_size, leader);
+    if (argc > 1 && strcmp(argv[1], "hold") == 0)
+        wait_for_the_end();
     MPI_Win_free(&window);
     MPI_Comm_free(&node);
     MPI_Finalize();

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use crate::common::{Mpi, Outcome, Run, field, mpi, node_name, number};
+use rustix::process::Signal;
+
+use crate::common::{Mpi, Outcome, Output, Run, field, mpi, node_name, number};
 
 /// More than a failing job ever needs to end: the grace times add up to less than ten seconds.
 const SECONDS: Duration = Duration::from_secs(25);
@@ -62,12 +64,17 @@ macro_rules! for_each_mpi {
             }
 
             #[test]
+            fn shared_memory_of_a_killed_job_is_removed() {
+                let _ = mpi().map(|mpi| super::killed(&mpi));
+            }
+
+            #[test]
             fn two_jobs_at_once_do_not_meet() {
                 let _ = mpi().map(|mpi| super::two_jobs(&mpi));
             }
 
             #[test]
-            fn a_job_inside_a_rank_of_its_own_launcher_is_a_job_of_its_own() {
+            fn a_job_inside_a_rank_of_another_launcher_is_a_job_of_its_own() {
                 let _ = mpi().map(|mpi| super::nested(&mpi));
             }
 
@@ -212,6 +219,19 @@ fn death(mpi: &Mpi) {
     }
 }
 
+fn killed(mpi: &Mpi) {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::KILL, 137)] {
+        // A launcher that is killed leaves it to its guard.
+        let run = mpi
+            .run(4, &[], "split_shared", &["hold"])
+            .clean_within(SECONDS);
+        let run = run.start();
+        run.wait_for_many(Output::Stdout, "split_shared rank=", 4);
+        run.signal(signal);
+        run.finish().expect(code);
+    }
+}
+
 fn two_jobs(mpi: &Mpi) {
     let first = mpi.run(2, &[], "allreduce", &[]);
     let second = mpi.run(2, &[], "ring", &[]).beside(&first);
@@ -222,7 +242,16 @@ fn two_jobs(mpi: &Mpi) {
 }
 
 fn nested(mpi: &Mpi) {
-    let outcome = mpi.run_nested(2, 2, "allreduce").run().expect_success();
+    for run in [
+        mpi.run_nested(2, 2, "allreduce"),
+        mpi.run_in_wireup(2, 2, "allreduce"),
+    ] {
+        expect_two_jobs_of_two(&run.run().expect_success());
+    }
+}
+
+#[track_caller]
+fn expect_two_jobs_of_two(outcome: &Outcome) {
     let mut lines = outcome.sorted_lines();
     lines.retain(|line| line.starts_with("allreduce "));
     let job = ["rank=0 size=2 sum=3", "rank=1 size=2 sum=3"];

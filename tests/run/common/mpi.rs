@@ -42,12 +42,19 @@ impl Mpi {
         if self.name.starts_with("openmpi") {
             words.extend(["--allow-run-as-root", "--oversubscribe"].map(OsString::from));
         }
-        words.extend([
-            "-n".into(),
-            outer.to_string().into(),
-            env!("CARGO_BIN_EXE_wireup").into(),
-        ]);
-        words.extend(["run", "--oversubscribe", "-n"].map(OsString::from));
+        self.run_inside(words, outer, ranks, program)
+    }
+
+    /// The same with `wireup run` as the outer launcher too.
+    pub(crate) fn run_in_wireup(&self, outer: u32, ranks: u32, program: &str) -> Run {
+        let words = [env!("CARGO_BIN_EXE_wireup"), "run", "--oversubscribe"];
+        self.run_inside(words.map(OsString::from).into(), outer, ranks, program)
+    }
+
+    fn run_inside(&self, mut words: Vec<OsString>, outer: u32, ranks: u32, program: &str) -> Run {
+        words.extend(["-n".into(), outer.to_string().into()]);
+        let inner = [env!("CARGO_BIN_EXE_wireup"), "run", "--oversubscribe", "-n"];
+        words.extend(inner.map(OsString::from));
         words.push(ranks.to_string().into());
         words.push(self.program(program).into());
         self.with_env(Run::command(words))
