@@ -120,7 +120,8 @@ fn a_process_that_may_not_be_killed_is_named_and_left_alone() {
         return skip("a process of another user: needs root to make one");
     }
     // A rank of an ordinary user leaves a child that has become root by a set-user-id program.
-    let script = "./become --reuid=0 --regid=0 --clear-groups sleep 15 >/dev/null 2>&1 & exit 3";
+    let script = "./become --reuid=0 --regid=0 --clear-groups sleep 15 >/dev/null 2>&1 &
+        until [ $(stat -c %u /proc/$!) = 0 ]; do :; done; exit 3";
     let run = as_somebody(Run::ranks(1, ["--pmi", "none", "sh", "-c", script]), 4000);
     let other_user = run.dir().join("become");
     std::fs::copy("/usr/bin/setpriv", &other_user).unwrap();
