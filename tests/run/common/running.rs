@@ -262,11 +262,7 @@ impl Running {
             if left.is_empty() {
                 break;
             }
-            let patience = match self.processes().iter().any(is_guard) {
-                true => self.clean_within.max(GUARD_LEAVES),
-                false => self.clean_within,
-            };
-            if over.elapsed() >= patience {
+            if over.elapsed() >= self.clean_within {
                 self.fail(&format!("it left behind:\n{}", left.join("\n")));
             }
             look_again_soon();
@@ -344,13 +340,6 @@ impl Drop for Running {
         let _ = self.child.wait();
         self.sandbox.run_checked();
     }
-}
-
-/// How long a guard may take to leave: wireup tells it to, and does not wait for it.
-const GUARD_LEAVES: Duration = Duration::from_secs(5);
-
-fn is_guard(process: &procfs::Process) -> bool {
-    process.name == "wireup-guard"
 }
 
 fn pid_of(child: &Child) -> Pid {
