@@ -130,7 +130,7 @@ impl Drive {
     pub(super) fn new(parts: Parts) -> Self {
         let size = parts.plan.job.ranks.size();
         Self {
-            supervisor: Supervisor::new(size, parts.plan.spec.timeout),
+            supervisor: Supervisor::new(size, parts.plan.spec.ending.timeout),
             ranks: (0..size).map(|_| RankSlot::Planned).collect(),
             pids: vec![None; size as usize],
             stdin_pipes: Vec::new(),
