@@ -2,6 +2,7 @@
 //! nodes' cores and carries out what they and the supervisor order.
 
 mod hosts;
+mod nodes;
 mod ranks;
 mod signals;
 
@@ -19,16 +20,14 @@ use super::signals::Signals;
 use super::streams::Streams;
 use super::supervisor::{Order, Supervisor, Waiting};
 use crate::agent::channel::Channel;
-use crate::agent::core::NodeCore;
-use crate::agent::event::{Action, Event, PeerMessage, Report};
+use crate::agent::event::{Event, PeerMessage};
 use crate::agent::poll::{Poll, Ready, Source};
-use crate::agent::sidecar::Sidecar;
 use crate::agent::spawn::Child;
 use crate::agent::start::{Started, Starter};
-use crate::job::clock::Moment;
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::{Cause, RankEnd};
-use crate::pmix::control::{ForkEnv, Hello};
+
+pub(super) use nodes::Node;
 
 /// Bytes read from a socket at a time.
 const CHUNK: usize = 64 * 1024;
@@ -43,33 +42,6 @@ enum RankSlot {
     Running { child: Child, pmi: Option<Channel> },
     /// Its process ended, or it was never started.
     Over,
-}
-
-/// One node of the job.
-pub(super) struct Node {
-    /// Its state machine.
-    pub(super) core: NodeCore,
-    /// Its sidecar, if the job needs one.
-    pub(super) sidecar: Option<Sidecar>,
-    /// What the ranks get from the sidecar, once it is ready.
-    pub(super) env: Option<ForkEnv>,
-    /// What the sidecar said about itself.
-    pub(super) hello: Option<Hello>,
-    /// The last it printed.
-    pub(super) printed: Vec<u8>,
-}
-
-impl Node {
-    /// A node without a sidecar yet.
-    pub(super) fn new(core: NodeCore) -> Self {
-        Self {
-            core,
-            sidecar: None,
-            env: None,
-            hello: None,
-            printed: Vec::new(),
-        }
-    }
 }
 
 /// A job from the start of its processes to the end of the last one.
@@ -317,76 +289,6 @@ impl Drive {
             Source::HostExit => self.host_exit(node)?,
         }
         Ok(())
-    }
-
-    /// Hands an event to a node's core, and everything that follows from it to the others.
-    pub(super) fn feed(&mut self, node: NodeId, event: Event<'_>) {
-        let now = Moment(self.now());
-        let mut actions = Vec::new();
-        self.nodes[node.index()]
-            .core
-            .handle(event, now, &mut actions);
-        self.act(node, actions);
-        while let Some((to, from, message)) = self.peers.pop_front() {
-            let mut actions = Vec::new();
-            let event = Event::Peer { from, message };
-            self.nodes[to.index()].core.handle(event, now, &mut actions);
-            self.act(to, actions);
-        }
-    }
-
-    /// Carries out the orders of a node's core.
-    pub(super) fn act(&mut self, node: NodeId, actions: Vec<Action>) {
-        for action in actions {
-            match action {
-                Action::SendPmi { rank, bytes } => {
-                    let ranks = &self.plan.job.ranks;
-                    let slot = ranks
-                        .rank_at(node, rank)
-                        .map(|r| &mut self.ranks[r.index()]);
-                    if let Some(RankSlot::Running {
-                        pmi: Some(channel), ..
-                    }) = slot
-                    {
-                        channel.send(&bytes, &self.poll);
-                    }
-                }
-                Action::SendControl(bytes) => {
-                    if let Some(sidecar) = &mut self.nodes[node.index()].sidecar {
-                        sidecar.control.send(&bytes, &self.poll);
-                    }
-                }
-                Action::SendUpcall(bytes) => {
-                    if let Some(sidecar) = &mut self.nodes[node.index()].sidecar {
-                        sidecar.upcall.send(&bytes, &self.poll);
-                    }
-                }
-                Action::KillHost => self.kill_host(node),
-                Action::SendPeer { to, message } => self.peers.push_back((to, node, message)),
-                Action::Report(report) => self.report(node, report),
-            }
-        }
-    }
-
-    fn report(&mut self, node: NodeId, report: Report) {
-        match report {
-            Report::HostLoaded(hello) => {
-                self.nodes[node.index()].hello = Some(hello);
-            }
-            Report::HostReady(env) => self.nodes[node.index()].env = Some(env),
-            Report::HostLost { error } => self.host_lost(node, error),
-            Report::Failed(cause) => self.fail_unless_consequence(cause),
-            Report::Log { stdout, text } => {
-                self.streams.say(
-                    if stdout {
-                        Source::Stdout
-                    } else {
-                        Source::Stderr
-                    },
-                    text,
-                );
-            }
-        }
     }
 
     /// The job has failed, unless it had before.
