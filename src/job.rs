@@ -1,6 +1,7 @@
 //! Vocabulary of a job; no I/O.
 
 pub mod clock;
+pub mod exit_policy;
 pub mod ids;
 pub mod outcome;
 pub mod proc;

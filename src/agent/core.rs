@@ -212,6 +212,12 @@ impl NodeCore {
             .is_some_and(|pmi| local.any(|rank| pmi.state(rank).in_barrier()))
     }
 
+    /// Whether some rank of this node waits for one that can take part in nothing any more.
+    pub fn any_waits_for(&self, rank: Rank) -> bool {
+        let proc = proc::Proc::new(self.job.nspace.clone(), rank);
+        self.any_in_barrier() || self.fences.waits_for(&proc)
+    }
+
     /// How often libpmix asked for something, and how many bytes that were.
     pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
         self.link.count(kind)

@@ -72,6 +72,8 @@ fn respell_np(args: &mut [OsString], options_from: usize) {
         "--output",
         "--stdin",
         "--timeout",
+        "--exit-policy",
+        "--grace",
         "--virtual-nodes",
         "--pmi",
         "--libpmix",

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::exit_policy::ExitPolicy;
 use super::ids::Rank;
 
 /// One application context: a program with its arguments and the ranks that run it.
@@ -70,6 +71,30 @@ pub struct StdioSpec {
 pub struct EndingSpec {
     /// The job is ended after this time.
     pub timeout: Option<Duration>,
+    /// Which code is the job's.
+    pub exit: ExitPolicy,
+    /// A rank that fails ends the others.
+    pub kill_on_bad_exit: bool,
+    /// Time between SIGTERM and SIGKILL; zero for SIGKILL at once.
+    pub grace: Duration,
+    /// A program that loads an MPI and does not use what it is offered fails the job.
+    pub strict_pmi: bool,
+}
+
+/// Time between SIGTERM and SIGKILL unless the user chooses. MPI libraries that catch SIGTERM need
+/// well under two seconds. Source: docs/pmi-wire.md#failures.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+impl Default for EndingSpec {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            exit: ExitPolicy::First,
+            kill_on_bad_exit: true,
+            grace: GRACE,
+            strict_pmi: false,
+        }
+    }
 }
 
 /// What the ranks are offered for process management, and the parts that serve it.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
+use super::finish;
 use super::guard::Guard;
 use super::plan::Plan;
 use super::signals::Signals;
@@ -102,7 +103,7 @@ impl Drive {
     pub(super) fn new(parts: Parts) -> Self {
         let size = parts.plan.job.ranks.size();
         Self {
-            supervisor: Supervisor::new(size, parts.plan.spec.ending.timeout),
+            supervisor: Supervisor::new(size, &parts.plan.spec.ending),
             ranks: (0..size).map(|_| RankSlot::Planned).collect(),
             pids: vec![None; size as usize],
             stdin_pipes: Vec::new(),
@@ -237,6 +238,7 @@ impl Drive {
             self.nodes.iter().any(|node| match waiting {
                 Waiting::Session => node.core.any_active(),
                 Waiting::Barrier => node.core.any_in_barrier(),
+                Waiting::Rank(rank) => node.core.any_waits_for(rank),
             })
         };
         self.supervisor.tick(now, waiting, &mut orders);
@@ -317,6 +319,15 @@ impl Drive {
                         self.plan.job.ranks.size()
                     );
                     self.tell(&text);
+                }
+                Order::NoteFailure => {
+                    if let Some(line) = finish::failure_line(self, self.supervisor.tolerated()) {
+                        let others = match self.supervisor.remaining() {
+                            0 => "",
+                            _ => "; the others go on",
+                        };
+                        self.tell(&format!("{line}{others}"));
+                    }
                 }
             }
         }

@@ -16,6 +16,7 @@ use super::relocated;
 use super::run::RunFailure;
 use super::slots::Slots;
 use crate::agent::core::JobContext;
+use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::rank_map::RankMap;
@@ -122,6 +123,14 @@ impl Plan {
             return Err(wrong(format!(
                 "--stdin {rank}: the job has the ranks 0 to {}",
                 size - 1
+            )));
+        }
+        if let ExitPolicy::Rank(rank) = spec.ending.exit
+            && rank.0 >= size
+        {
+            let last = size - 1;
+            return Err(wrong(format!(
+                "--exit-policy rank:{rank}: the job has the ranks 0 to {last}"
             )));
         }
         let apps = spec

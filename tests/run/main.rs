@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
 mod common;
+mod ending;
 mod ends;
 mod faults;
 mod libraries;

@@ -14,7 +14,7 @@ use crate::agent::spawn::{self, ExitStatus};
 use crate::agent::start::{Process, StartError};
 use crate::job::ids::Rank;
 use crate::job::outcome::{Cause, RankEnd, judge};
-use crate::launcher::supervisor::Waiting;
+use crate::launcher::supervisor::{Departure, Waiting};
 use crate::launcher::{report, stdin};
 
 /// How long a rank may live on after it closed its PMI connection before that is held against it.
@@ -279,10 +279,15 @@ impl Drive {
         let (node, local) = self.place(rank);
         let state = self.nodes[node.index()].core.pmi_state(local);
         let mut orders = Vec::new();
-        let joinable = self.plan.pmi || self.plan.pmix;
+        let gone = Departure {
+            rank,
+            end,
+            pmi: &state,
+            joinable: self.plan.pmi || self.plan.pmix,
+            alone: None,
+        };
         let now = self.now();
-        self.supervisor
-            .rank_ended(rank, end, &state, joinable, now, &mut orders);
+        self.supervisor.rank_ended(gone, now, &mut orders);
         self.carry_out(orders);
         self.feed(node, Event::RankEnded { rank: local });
     }
