@@ -7,3 +7,4 @@ pub mod outcome;
 pub mod proc;
 pub mod rank_map;
 pub mod spec;
+pub mod wall;

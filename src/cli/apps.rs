@@ -74,6 +74,7 @@ fn respell_np(args: &mut [OsString], options_from: usize) {
         "--timeout",
         "--exit-policy",
         "--grace",
+        "--json",
         "--virtual-nodes",
         "--pmi",
         "--libpmix",

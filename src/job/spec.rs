@@ -60,6 +60,8 @@ pub struct LayoutSpec {
 pub struct StdioSpec {
     /// Prefix every output line with its rank.
     pub label: bool,
+    /// Put the time in front of every output line.
+    pub timestamps: bool,
     /// File name pattern for per-rank output.
     pub output: Option<OsString>,
     /// Who reads standard input.
@@ -97,6 +99,24 @@ impl Default for EndingSpec {
     }
 }
 
+/// Where the status stream goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StatusTarget {
+    /// To standard output, which then carries nothing else: the ranks' output becomes part of it.
+    Stdout,
+    /// To a descriptor that was inherited; at least 3.
+    Descriptor(i32),
+    /// To a file.
+    File(PathBuf),
+}
+
+/// What is told about the job while it runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StatusSpec {
+    /// Where events and result are written as JSON.
+    pub json: Option<StatusTarget>,
+}
+
 /// What the ranks are offered for process management, and the parts that serve it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InterfaceSpec {
@@ -121,6 +141,8 @@ pub struct JobSpec {
     pub stdio: StdioSpec,
     /// The end of the job.
     pub ending: EndingSpec,
+    /// What is told about it.
+    pub status: StatusSpec,
     /// Process-management interfaces.
     pub interface: InterfaceSpec,
     /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.

@@ -5,6 +5,7 @@ mod hosts;
 mod nodes;
 mod ranks;
 mod signals;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -17,7 +18,9 @@ use rustix::process::Pid;
 use super::finish;
 use super::guard::Guard;
 use super::plan::Plan;
+use super::record::JobState;
 use super::signals::Signals;
+use super::status::Status;
 use super::streams::Streams;
 use super::supervisor::{Order, Supervisor, Waiting};
 use crate::agent::channel::Channel;
@@ -45,6 +48,17 @@ enum RankSlot {
     Over,
 }
 
+/// What is known of the process of one rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Life {
+    /// Its process, once it was started.
+    pub(super) pid: Option<Pid>,
+    /// When the loop heard of it.
+    pub(super) start: Duration,
+    /// When the loop heard of its end, and how it ended.
+    pub(super) end: Option<(Duration, RankEnd)>,
+}
+
 /// A job from the start of its processes to the end of the last one.
 pub(super) struct Drive {
     pub(super) plan: Arc<Plan>,
@@ -59,8 +73,12 @@ pub(super) struct Drive {
     pub(super) guard: Option<Guard>,
     pub(super) starter: Option<Starter>,
     ranks: Vec<RankSlot>,
-    /// Process id of every rank that was started, by rank; kept for reports and clean-up.
-    pub(super) pids: Vec<Option<Pid>>,
+    /// What is known of every rank's process, by rank; kept for reports.
+    pub(super) lives: Vec<Life>,
+    /// The status stream, if somebody reads one.
+    pub(super) status: Option<Status>,
+    /// What it said last about the job.
+    phase_told: JobState,
     /// Writing ends of pipes that feed ranks' standard input.
     pub(super) stdin_pipes: Vec<(Pid, OwnedFd)>,
     /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
@@ -94,6 +112,7 @@ pub(super) struct Parts {
     pub(super) results: Receiver<Started>,
     pub(super) nodes: Vec<Node>,
     pub(super) streams: Streams,
+    pub(super) status: Option<Status>,
     pub(super) guard: Guard,
     pub(super) strangers: BTreeSet<i32>,
 }
@@ -105,7 +124,9 @@ impl Drive {
         Self {
             supervisor: Supervisor::new(size, &parts.plan.spec.ending),
             ranks: (0..size).map(|_| RankSlot::Planned).collect(),
-            pids: vec![None; size as usize],
+            lives: vec![Life::default(); size as usize],
+            status: parts.status,
+            phase_told: JobState::Planned,
             stdin_pipes: Vec::new(),
             closed: BTreeMap::new(),
             unjudged: Vec::new(),
@@ -226,6 +247,7 @@ impl Drive {
         self.judge_held(now);
         self.judge_waiting();
         self.streams.tick(&self.poll, now)?;
+        self.check_status();
         if let Some((what, errno)) = self.streams.failure() {
             let cause = Cause::OutputLost {
                 error: format!("{what} cannot be written: {errno}"),
@@ -331,17 +353,12 @@ impl Drive {
                 }
             }
         }
+        self.phase_changed();
         if self.supervisor.is_ending()
             && let Some(starter) = &self.starter
         {
             starter.stop();
         }
-    }
-
-    /// A line of wireup's own.
-    pub(super) fn tell(&mut self, text: &str) {
-        self.streams
-            .say(Source::Stderr, format!("wireup: {text}\n").into_bytes());
     }
 
     /// Where a rank lives.

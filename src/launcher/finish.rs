@@ -9,6 +9,7 @@ use super::directory::JobDirectory;
 use super::drive::{Drive, Node, raw};
 use super::report;
 use super::run::RunFailure;
+use super::status::{PATIENCE, Status};
 use crate::agent::event::Event;
 use crate::agent::leftovers;
 use crate::job::ids::{NodeId, Rank};
@@ -59,6 +60,8 @@ pub(super) fn finish(
         leftovers::remove_shared_memory(uid, since);
         leftovers::remove_session_directories(&std::env::temp_dir(), uid, since);
     }
+    drive.streams.end_lines();
+    drive.tell_result(code, result.as_ref().err());
     if let Some(guard) = drive.guard.take() {
         guard.dismiss();
     }
@@ -73,6 +76,24 @@ fn flush(drive: &mut Drive) {
     let done = |drive: &Drive| drive.streams.is_written() || drive.interrupts > before;
     // If waiting fails, what the system still takes is lost together with the message about it.
     let _ = drive.run_until(done);
+    let Some(status) = &drive.status else {
+        return;
+    };
+    status.close();
+    let queued = |drive: &Drive| drive.status.as_ref().map_or(0, Status::queued);
+    loop {
+        let left = queued(drive);
+        if left == 0 || drive.interrupts > before {
+            return;
+        }
+        let until = drive.now() + PATIENCE;
+        let _ = drive.run_until_or(|drive| queued(drive) == 0, until);
+        if queued(drive) == left {
+            // Our own output is closed already.
+            eprintln!("wireup: warning: nobody takes the status stream (--json); its end is lost");
+            return;
+        }
+    }
 }
 
 /// Tells what ended the job, or how many ranks failed in one that went on.
@@ -105,7 +126,7 @@ pub(super) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
         let (node, local) = drive.place(rank);
         drive.nodes[node.index()].core.pmi_state(local)
     });
-    let pid = rank.and_then(|rank| drive.pids[rank.index()]).map(raw);
+    let pid = rank.and_then(|rank| drive.lives[rank.index()].pid).map(raw);
     report::failure(&drive.plan, cause, state.as_ref(), pid)
 }
 

@@ -24,6 +24,8 @@ use crate::job::spec::{AppSpec, JobSpec, PmiChoice, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;
+/// Files of a rank's output that the launcher writes when it puts times into them.
+const FILES_PER_RANK: u64 = 2;
 /// Descriptors the launcher needs besides.
 const DESCRIPTORS_BASE: u64 = 100;
 
@@ -108,10 +110,14 @@ impl Plan {
                 _ => wrong(format!("on each virtual node, {error}")),
             })?;
         let oversubscribed = size > slots.count();
-        let needed = u64::from(size) * DESCRIPTORS_PER_RANK + DESCRIPTORS_BASE;
+        let per_rank = match (spec.stdio.timestamps, &spec.stdio.output) {
+            (true, Some(_)) => DESCRIPTORS_PER_RANK + FILES_PER_RANK,
+            _ => DESCRIPTORS_PER_RANK,
+        };
+        let needed = u64::from(size) * per_rank + DESCRIPTORS_BASE;
         if needed > descriptors {
             return Err(wrong(format!(
-                "{size} ranks need {needed} descriptors ({DESCRIPTORS_PER_RANK} each and \
+                "{size} ranks need {needed} descriptors ({per_rank} each and \
                  {DESCRIPTORS_BASE} more), allowed are {descriptors}; raise the hard limit \
                  (ulimit -Hn) or start fewer ranks"
             )));

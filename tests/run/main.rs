@@ -16,6 +16,7 @@ mod pmix;
 mod processes;
 mod refusals;
 mod signals;
+mod status;
 mod stdio;
 mod terminal;
 mod users;

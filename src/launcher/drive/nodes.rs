@@ -7,6 +7,7 @@ use crate::agent::poll::Source;
 use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
+use crate::launcher::record::RankState;
 use crate::pmix::control::{ForkEnv, Hello};
 
 /// One node of the job.
@@ -93,16 +94,20 @@ impl Drive {
             }
             Report::HostReady(env) => self.nodes[node.index()].env = Some(env),
             Report::HostLost { error } => self.host_lost(node, error),
+            Report::RankConnected { rank } => {
+                self.rank_said(node, rank, RankState::Connected);
+            }
+            Report::RankFinalized { rank } => {
+                self.rank_said(node, rank, RankState::Finalized);
+            }
             Report::Failed(cause) => self.fail_unless_consequence(cause),
             Report::Log { stdout, text } => {
-                self.streams.say(
-                    if stdout {
-                        Source::Stdout
-                    } else {
-                        Source::Stderr
-                    },
-                    text,
-                );
+                let source = match stdout {
+                    true => Source::Stdout,
+                    false => Source::Stderr,
+                };
+                let now = self.now();
+                self.streams.pass_on(source, text, now);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::kill_process_group;
 
-use super::{Drive, RankSlot, raw};
+use super::{Drive, Life, RankSlot, raw};
 use crate::agent::channel::{Backlog, Channel, Received};
 use crate::agent::event::Event;
 use crate::agent::leftovers;
@@ -14,6 +14,7 @@ use crate::agent::spawn::{self, ExitStatus};
 use crate::agent::start::{Process, StartError};
 use crate::job::ids::Rank;
 use crate::job::outcome::{Cause, RankEnd, judge};
+use crate::launcher::record::RankState;
 use crate::launcher::supervisor::{Departure, Waiting};
 use crate::launcher::{report, stdin};
 
@@ -38,6 +39,7 @@ impl Drive {
                 Err(error) => {
                     self.ranks[rank.index()] = RankSlot::Over;
                     self.supervisor.rank_skipped();
+                    self.rank_changed(rank, RankState::NotStarted);
                     if error != StartError::Skipped {
                         self.fail(report::start_failure(&self.plan, rank, error));
                     }
@@ -50,6 +52,7 @@ impl Drive {
                 starter.join();
             }
             self.start_stdin()?;
+            self.all_started();
             self.reap_orphans();
         }
         Ok(())
@@ -64,7 +67,12 @@ impl Drive {
             stdin,
         } = process;
         self.owned.insert(raw(child.pid));
-        self.pids[rank.index()] = Some(child.pid);
+        self.lives[rank.index()] = Life {
+            pid: Some(child.pid),
+            start: self.now(),
+            end: None,
+        };
+        self.rank_changed(rank, RankState::Started);
         self.poll
             .add(&child.pidfd, Token::new(Source::RankExit, rank.0))?;
         let token = Token::new(Source::Pmi, rank.0);
@@ -99,9 +107,10 @@ impl Drive {
 
     /// All ranks are skipped: the job failed before they could be started.
     pub(in crate::launcher) fn skip_ranks(&mut self) {
-        for slot in &mut self.ranks {
-            *slot = RankSlot::Over;
+        for index in 0..self.ranks.len() {
+            self.ranks[index] = RankSlot::Over;
             self.supervisor.rank_skipped();
+            self.rank_changed(Rank(index as u32), RankState::NotStarted);
         }
         self.unreported = 0;
     }
@@ -244,6 +253,8 @@ impl Drive {
         };
         self.owned.remove(&raw(child.pid));
         drop(child);
+        self.lives[rank.index()].end = Some((self.now(), end));
+        self.rank_changed(rank, RankState::Ended);
         // A signal is a cause of its own, and makes others abort; a code may follow from an abort.
         if matches!(end, RankEnd::Code(code) if code != 0) && !self.supervisor.is_ending() {
             self.hear_everybody();

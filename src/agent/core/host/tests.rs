@@ -77,7 +77,11 @@ impl Node {
     fn rank_finalized(&mut self, rank: u32) {
         let proc = Proc::new(&self.nspace, Rank(rank));
         let frame = Upcall::ClientFinalized { proc }.encode(0).unwrap();
-        assert!(self.handle(Event::UpcallReceived(&frame)).is_empty());
+        let told = LocalRank(rank);
+        assert!(matches!(
+            self.handle(Event::UpcallReceived(&frame))[..],
+            [Action::Report(Report::RankFinalized { rank })] if rank == told
+        ));
     }
 
     /// Follows the deadlines until one of them has a consequence, at most for `limit`.
