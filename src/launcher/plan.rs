@@ -16,7 +16,7 @@ use super::relocated;
 use super::run::RunFailure;
 use super::slots::Slots;
 use crate::agent::core::JobContext;
-use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
+use crate::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::rank_map::RankMap;
 use crate::job::spec::{AppSpec, JobSpec, PmiChoice, StdinTarget};
@@ -171,6 +171,7 @@ impl Plan {
             ranks: place(size, nodes),
             appnums,
             universe_size: size.max(slots.count() * nodes),
+            user: UserId(rustix::process::getuid().as_raw()),
         };
         Ok(Self {
             apps,
