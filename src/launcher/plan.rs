@@ -12,7 +12,7 @@ use super::program::Program;
 use super::run::RunFailure;
 use super::slots::Slots;
 use crate::agent::core::JobContext;
-use crate::job::ids::{AppNum, Nspace, Rank};
+use crate::job::ids::{AppNum, Nspace, Rank, UserId};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::spec::{JobSpec, PmiChoice};
 
@@ -140,6 +140,7 @@ impl Plan {
             ranks: place(size, nodes),
             appnums,
             universe_size: size.max(slots.count() * nodes),
+            user: UserId(rustix::process::getuid().as_raw()),
         };
         Ok(Self {
             apps,

@@ -16,6 +16,7 @@ mod processes;
 mod refusals;
 mod signals;
 mod stdio;
+mod store;
 mod strangers;
 mod terminal;
 mod users;
