@@ -55,8 +55,8 @@ pub(super) struct Life {
     pub(super) pid: Option<Pid>,
     /// When the loop heard of it.
     pub(super) start: Duration,
-    /// When the loop heard of its end, and how it ended.
-    pub(super) end: Option<(Duration, RankEnd)>,
+    /// When the loop heard of its end, and how it ended, unless the system lost that.
+    pub(super) end: Option<(Duration, Option<RankEnd>)>,
 }
 
 /// A job from the start of its processes to the end of the last one.
@@ -259,8 +259,7 @@ impl Drive {
         let waiting = |waiting| {
             self.nodes.iter().any(|node| match waiting {
                 Waiting::Session => node.core.any_active(),
-                Waiting::Barrier => node.core.any_in_barrier(),
-                Waiting::Rank(rank) => node.core.any_waits_for(rank),
+                Waiting::For(rank) => node.core.waits_for(rank),
             })
         };
         self.supervisor.tick(now, waiting, &mut orders);

@@ -163,7 +163,7 @@ pub struct RankChange<'a> {
     pub end: Option<EndRecord>,
 }
 
-/// How a process ended: exactly one of code and signal is given.
+/// How a process ended: code or signal is given, neither if it is not known.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct EndRecord {
     code: Option<u8>,

@@ -57,20 +57,18 @@ pub struct Departure<'a> {
 pub enum Waiting {
     /// They are between init and finalize: it never joined them.
     Session,
-    /// They are in a barrier: it has finalized and will not come.
-    Barrier,
-    /// They are in a barrier or fence of this rank, which died between init and finalize.
-    Rank(Rank),
+    /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
+    /// or died.
+    For(Rank),
 }
 
-/// The first rank that left in one of the two ways.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Absence {
-    /// Why the job fails if somebody waits for it.
-    cause: Cause,
-    waiting: Waiting,
-    /// Since when others may have been waiting.
-    since: Duration,
+/// Ranks that left, and may be waited for in vain.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Absences {
+    /// When it left, what to look for, and why the job fails if it is seen.
+    each: Vec<(Duration, Waiting, Cause)>,
+    /// When those that left at least [`JOIN_GRACE`] ago are looked at.
+    due: Duration,
 }
 
 /// Where a job is on its way to its end.
@@ -107,8 +105,10 @@ pub struct Supervisor {
     note_at: Option<Duration>,
     interrupted: Option<i32>,
     timeout: Option<Duration>,
-    /// At most one of each kind: the job fails by the first.
-    absences: Vec<Absence>,
+    /// The first rank that never joined, if one left.
+    strangers: Absences,
+    /// All that finalized and left.
+    leavers: Absences,
 }
 
 const SIGINT: i32 = 2;
@@ -132,7 +132,8 @@ impl Supervisor {
             note_at: None,
             interrupted: None,
             timeout: ending.timeout,
-            absences: Vec::new(),
+            strangers: Absences::default(),
+            leavers: Absences::default(),
         }
     }
 
@@ -152,7 +153,7 @@ impl Supervisor {
         let Some(cause) = failure else {
             if gone.joinable {
                 match pmi.contacted {
-                    true => self.rank_left(Waiting::Barrier, Cause::LeftOthers { rank }, now),
+                    true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, now),
                     false => self.rank_left(Waiting::Session, Cause::NeverJoined { rank }, now),
                 }
             }
@@ -193,10 +194,9 @@ impl Supervisor {
             orders.push(Order::NoteFailure);
         }
         if gone.joinable {
-            let waiting = match (gone.pmi.contacted, gone.pmi.active) {
-                (false, _) => Waiting::Session,
-                (true, true) => Waiting::Rank(gone.rank),
-                (true, false) => Waiting::Barrier,
+            let waiting = match gone.pmi.contacted {
+                false => Waiting::Session,
+                true => Waiting::For(gone.rank),
             };
             self.rank_left(waiting, cause, now);
         }
@@ -205,13 +205,16 @@ impl Supervisor {
     /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
     /// and `cause` if they do.
     pub fn rank_left(&mut self, waiting: Waiting, cause: Cause, now: Duration) {
-        if !self.absences.iter().any(|known| known.waiting == waiting) {
-            self.absences.push(Absence {
-                cause,
-                waiting,
-                since: now,
-            });
+        let absences = match waiting {
+            Waiting::Session => &mut self.strangers,
+            Waiting::For(_) => &mut self.leavers,
+        };
+        if absences.each.is_empty() {
+            absences.due = now + JOIN_GRACE;
+        } else if waiting == Waiting::Session {
+            return;
         }
+        absences.each.push((now, waiting, cause));
     }
 
     /// A rank's process was never started because the job failed before.
@@ -262,16 +265,19 @@ impl Supervisor {
             let timeout = self.timeout.take().expect("checked above");
             self.fail(Cause::Timeout(timeout), now, orders);
         }
-        let due = |absence: &&mut Absence| now >= absence.since + JOIN_GRACE;
         let mut missed = None;
-        for absence in self.absences.iter_mut().filter(due) {
+        for absences in [&mut self.strangers, &mut self.leavers] {
+            if absences.each.is_empty() || now < absences.due {
+                continue;
+            }
             // Nobody waits: leaving is a program's right. Look again later, somebody may still
             // come to wait.
-            absence.since = now;
-            if missed.is_none() && waiting(absence.waiting) {
-                missed = Some(absence.cause.clone());
-            }
+            absences.due = now + JOIN_GRACE;
+            let gone = |left: &Duration| now >= *left + JOIN_GRACE;
+            let mut each = absences.each.iter();
+            missed = missed.or_else(|| each.find(|(left, what, _)| gone(left) && waiting(*what)));
         }
+        let missed = missed.map(|(_, _, cause)| cause.clone());
         if let Some(cause) = missed {
             self.fail(cause, now, orders);
         }
@@ -294,8 +300,9 @@ impl Supervisor {
         };
         let running = self.phase == Phase::Running;
         let timeout = self.timeout.filter(|_| running);
-        let absence = self.absences.iter().filter(|_| running);
-        let absence = absence.map(|absence| absence.since + JOIN_GRACE).min();
+        let absences = [&self.strangers, &self.leavers].into_iter();
+        let absence = absences.filter(|absences| running && !absences.each.is_empty());
+        let absence = absence.map(|absences| absences.due).min();
         [kill, timeout, self.note_at, absence]
             .into_iter()
             .flatten()

@@ -18,6 +18,8 @@ mod refusals;
 mod signals;
 mod status;
 mod stdio;
+mod store;
+mod strangers;
 mod terminal;
 mod users;
 mod virtual_nodes;

@@ -94,6 +94,11 @@ impl Drive {
             }
             Report::HostReady(env) => self.nodes[node.index()].env = Some(env),
             Report::HostLost { error } => self.host_lost(node, error),
+            Report::HostWarning { text } => {
+                let name = &self.plan.node_names[node.index()];
+                let text = format!("PMIx server of {name}: {text}");
+                self.tell(&text);
+            }
             Report::RankConnected { rank } => {
                 self.rank_said(node, rank, RankState::Connected);
             }

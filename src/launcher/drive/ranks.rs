@@ -148,7 +148,7 @@ impl Drive {
         matches!(received, Received::Bytes(_))
     }
 
-    /// Reads what PMI-1 ranks have said so far: a rank may exit because another one aborted, and be
+    /// Reads what PMI ranks have said so far: a rank may exit because another one aborted, and be
     /// seen first. MPICH 5 goes on after its abort until it is killed. With PMIx the one that aborts
     /// waits for our answer, so its abort is always heard before what follows from it.
     fn hear_everybody(&mut self) {
@@ -219,7 +219,7 @@ impl Drive {
             } else if !self.plan.pmix {
                 let error = "closed its PMI connection while other ranks wait for it";
                 let (waiting, error) = match state.contacted {
-                    true => (Waiting::Barrier, format!("{error} in a barrier")),
+                    true => (Waiting::For(rank), format!("{error} in a barrier")),
                     false => (Waiting::Session, format!("{error} in MPI_Init")),
                 };
                 let cause = Cause::Misbehaved { rank, error };
@@ -241,20 +241,20 @@ impl Drive {
         // Both fail for what is not watched any more, as a socket whose end was read.
         let _ = self.poll.remove(&child.pidfd);
         let _ = pmi.map(|channel| self.poll.remove(&channel));
-        let end = match spawn::wait(&child.pidfd) {
-            Ok(ExitStatus::Code(code)) => RankEnd::Code(code),
-            Ok(ExitStatus::Signal(signal)) => RankEnd::Signal(signal),
-            Err(errno) => {
-                // Nobody else collects ranks; if somebody did, the status is lost and not guessed.
-                let error = format!("its exit status was lost: {errno}");
-                self.fail(Cause::Misbehaved { rank, error });
-                RankEnd::Code(0)
-            }
-        };
+        let status = spawn::wait(&child.pidfd).map(|status| match status {
+            ExitStatus::Code(code) => RankEnd::Code(code),
+            ExitStatus::Signal(signal) => RankEnd::Signal(signal),
+        });
+        self.lives[rank.index()].end = Some((self.now(), status.ok()));
+        self.rank_changed(rank, RankState::Ended);
+        let end = status.unwrap_or_else(|errno| {
+            // Nobody else collects ranks; if somebody did, the status is lost and not guessed.
+            let error = format!("its exit status was lost: {errno}");
+            self.fail(Cause::Misbehaved { rank, error });
+            RankEnd::Code(0)
+        });
         self.owned.remove(&raw(child.pid));
         drop(child);
-        self.lives[rank.index()].end = Some((self.now(), end));
-        self.rank_changed(rank, RankState::Ended);
         // A signal is a cause of its own, and makes others abort; a code may follow from an abort.
         if matches!(end, RankEnd::Code(code) if code != 0) && !self.supervisor.is_ending() {
             self.hear_everybody();

@@ -9,8 +9,8 @@ use crate::job::outcome::{Cause, RankEnd};
 use crate::launcher::finish::failure_line;
 use crate::launcher::plan::Plan;
 use crate::launcher::record::{
-    App, CauseRecord, Job, JobPlan, JobState, Node, Outcome, Place, RankChange, RankResult,
-    RankState, Record, VERSION, kind_of, ms,
+    App, CauseRecord, EndRecord, Job, JobPlan, JobState, Node, Outcome, Place, RankChange,
+    RankResult, RankState, Record, VERSION, kind_of, ms,
 };
 use crate::launcher::run::RunFailure;
 use crate::launcher::status::own_failure;
@@ -118,7 +118,9 @@ impl Drive {
             state,
             place: place_of(&plan, rank),
             pid: life.pid.map(raw),
-            end: life.end.map(|(_, end)| end.into()),
+            end: life
+                .end
+                .map(|(_, end)| end.map_or_else(EndRecord::default, EndRecord::from)),
         }));
     }
 
@@ -160,7 +162,11 @@ impl Drive {
                 start_ms: start.map(ms),
                 end: end.map(time),
                 end_ms: end.map(ms),
-                how: life.end.map(|(_, end)| end.into()).unwrap_or_default(),
+                how: life
+                    .end
+                    .and_then(|(_, end)| end)
+                    .map(EndRecord::from)
+                    .unwrap_or_default(),
                 connected: state.contacted,
                 last: state.last,
             }

@@ -106,6 +106,24 @@ fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
 }
 
 #[test]
+fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
+    let mut job = Supervisor::new(4, &EndingSpec::default());
+    let mut orders = Vec::new();
+    let second = Duration::from_secs(1);
+    for (rank, at) in [(0, T0), (1, second), (2, second * 9)] {
+        let code = RankEnd::Code(0);
+        job.rank_ended(gone(Rank(rank), code, &finalized()), at, &mut orders);
+    }
+    // Left a moment ago: what it has entered may still be ending elsewhere.
+    let for_2 = |waiting| waiting == Waiting::For(Rank(2));
+    job.tick(second * 10, for_2, &mut orders);
+    assert_eq!(job.cause(), None);
+    assert_eq!(job.next_deadline(), Some(second * 15));
+    job.tick(second * 15, for_2, &mut orders);
+    assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(2) }));
+}
+
+#[test]
 fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barrier() {
     let mut job = Supervisor::new(3, &EndingSpec::default());
     let mut orders = Vec::new();
@@ -117,7 +135,7 @@ fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barr
     let in_session = |waiting| waiting == Waiting::Session;
     job.tick(JOIN_GRACE, in_session, &mut orders);
     assert!(orders.is_empty());
-    let in_barrier = |waiting| waiting == Waiting::Barrier;
+    let in_barrier = |waiting| waiting == Waiting::For(Rank(1));
     job.tick(JOIN_GRACE * 2, in_barrier, &mut orders);
     assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(1) }));
     assert_eq!(job.exit_code(), 1);
@@ -168,9 +186,9 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
 #[test]
 fn a_tolerated_failure_ends_the_job_once_somebody_waits_for_that_rank() {
     for (state, waits_in) in [
-        (active(), Waiting::Rank(Rank(1))),
+        (active(), Waiting::For(Rank(1))),
         (quiet(), Waiting::Session),
-        (finalized(), Waiting::Barrier),
+        (finalized(), Waiting::For(Rank(1))),
     ] {
         let mut job = lenient(2, ExitPolicy::Max);
         let mut orders = Vec::new();
