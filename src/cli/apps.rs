@@ -76,6 +76,8 @@ fn respell_np(args: &mut [OsString], options_from: usize) {
         "--grace",
         "--json",
         "--virtual-nodes",
+        "--ppn",
+        "--map-by",
         "--pmi",
         "--libpmix",
         "--pmix-host",

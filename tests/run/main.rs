@@ -9,6 +9,7 @@ mod common;
 mod ending;
 mod ends;
 mod faults;
+mod layouts;
 mod libraries;
 mod mpi;
 mod pmi1_raw;
