@@ -8,6 +8,7 @@
 mod common;
 mod ends;
 mod faults;
+mod layouts;
 mod libraries;
 mod mpi;
 mod pmi1_raw;
@@ -16,6 +17,8 @@ mod processes;
 mod refusals;
 mod signals;
 mod stdio;
+mod store;
+mod strangers;
 mod terminal;
 mod users;
 mod virtual_nodes;
