@@ -52,7 +52,10 @@ enum wireup_op {
     WIREUP_OP_FENCE = 0x0111,
     WIREUP_OP_DIRECT_MODEX = 0x0112,
     WIREUP_OP_QUERY = 0x0113,
-    WIREUP_OP_LOG = 0x0114
+    WIREUP_OP_LOG = 0x0114,
+    WIREUP_OP_PUBLISH = 0x0115,
+    WIREUP_OP_LOOKUP = 0x0116,
+    WIREUP_OP_UNPUBLISH = 0x0117
 };
 
 /* How far the host came when it sent WIREUP_OP_FAILED. */

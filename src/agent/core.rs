@@ -8,6 +8,7 @@
 
 mod host;
 mod ranks;
+mod store;
 mod upcalls;
 
 use std::sync::Arc;
@@ -17,18 +18,19 @@ use host::HostLife;
 use super::event::{Action, Event, PeerMessage};
 use crate::fence::{self, FenceEngine, FenceInput};
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::outcome::PmiState;
 use crate::job::proc;
 use crate::job::rank_map::RankMap;
 use crate::modex::{self, ModexEngine, ModexInput};
-use crate::names::Names;
 use crate::pmi::collective::Collective;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
+use crate::store::engine::StoreEngine;
+use store::Asker;
 
-/// The node where names are kept.
+/// The node where published names and values are kept.
 pub const HEAD: NodeId = NodeId(0);
 
 /// What all nodes of a job know.
@@ -42,6 +44,8 @@ pub struct JobContext {
     pub appnums: Vec<AppNum>,
     /// Slots the job could grow to.
     pub universe_size: u32,
+    /// For whom its ranks run.
+    pub user: UserId,
 }
 
 /// Who waits for a fence.
@@ -76,7 +80,7 @@ pub struct NodeCore {
     pmi: Option<pmi::Server>,
     fences: FenceEngine<FenceTicket>,
     modex: ModexEngine<UpcallId>,
-    names: Names,
+    store: StoreEngine<Asker>,
     link: HostLink,
     host: HostLife,
     /// By local rank.
@@ -125,7 +129,7 @@ impl NodeCore {
             pmi: server,
             fences: FenceEngine::new(node, fence::Limits::default()),
             modex,
-            names: Names::default(),
+            store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -160,6 +164,7 @@ impl NodeCore {
             Event::Tick => {
                 self.fence(FenceInput::Tick, now, actions);
                 self.modex(ModexInput::Tick, now, actions);
+                self.store_tick(now, actions);
                 self.host_tick(now, actions);
             }
         }
@@ -170,6 +175,7 @@ impl NodeCore {
         [
             self.fences.next_deadline(),
             self.modex.next_deadline(),
+            self.store.next_deadline(),
             self.host.next_deadline(),
         ]
         .into_iter()
@@ -241,9 +247,7 @@ impl NodeCore {
             pmi.closed(local, &mut effects);
         }
         self.pmi_effects(effects, now, actions);
-        if self.node == HEAD {
-            self.names.rank_ended(rank);
-        }
+        self.store_rank_ended(rank, now, actions);
         // What a rank published stays with the sidecar after it has left in order.
         if died {
             let proc = proc::Proc::new(self.job.nspace.clone(), rank);
@@ -254,6 +258,7 @@ impl NodeCore {
     fn job_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
+        self.store_tear_down(now, actions);
         self.stop_host(now, actions);
     }
 
@@ -271,16 +276,7 @@ impl NodeCore {
             PeerMessage::Modex(message) => {
                 self.modex(ModexInput::Message { from, message }, now, actions);
             }
-            PeerMessage::Name { rank, request } => {
-                let answer = self.names.handle(rank, request);
-                actions.push(Action::SendPeer {
-                    to: from,
-                    message: PeerMessage::NameAnswer { rank, answer },
-                });
-            }
-            PeerMessage::NameAnswer { rank, answer } => {
-                self.name_answer(rank, &answer, now, actions);
-            }
+            PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
         }
     }

@@ -8,6 +8,7 @@
 mod common;
 mod ends;
 mod faults;
+mod layouts;
 mod libraries;
 mod mpi;
 mod pmi12;
@@ -19,6 +20,7 @@ mod processes;
 mod refusals;
 mod signals;
 mod stdio;
+mod store;
 mod strangers;
 mod terminal;
 mod users;

@@ -1,15 +1,14 @@
-//! The PMI ranks' part of a node's core: what their server orders, barriers, names.
+//! The PMI ranks' part of a node's core: what their server orders, barriers.
 
-use super::{FenceTicket, HEAD, NodeCore};
-use crate::agent::event::{Action, PeerMessage, Report};
+use super::{FenceTicket, NodeCore};
+use crate::agent::event::{Action, Report};
 use crate::fence::{self, Contribution, FenceInput, Participants};
 use crate::job::clock::Moment;
-use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
+use crate::job::ids::{NodeId, Nspace};
 use crate::job::outcome::Cause;
 use crate::job::proc::ProcRank;
-use crate::names::{NameAnswer, NameRequest};
 use crate::pmi::collective::{Collective, Scope};
-use crate::pmi::server::{self as pmi, Effect};
+use crate::pmi::server::Effect;
 
 impl NodeCore {
     pub(super) fn pmi_effects(
@@ -44,13 +43,13 @@ impl NodeCore {
                     service,
                     port,
                 } => {
-                    self.name(rank, NameRequest::Publish { service, port }, now, actions);
+                    self.pmi_publish(rank, service, port, now, actions);
                 }
                 Effect::Lookup { rank, service } => {
-                    self.name(rank, NameRequest::Lookup { service }, now, actions);
+                    self.pmi_lookup(rank, service, now, actions);
                 }
                 Effect::Unpublish { rank, service } => {
-                    self.name(rank, NameRequest::Unpublish { service }, now, actions);
+                    self.pmi_unpublish(rank, service, now, actions);
                 }
                 Effect::Misbehaved { rank, error } => {
                     let rank = self.rank(rank);
@@ -98,43 +97,6 @@ impl NodeCore {
             ticket: FenceTicket::Pmi(collective),
         };
         self.fence(input, now, actions);
-    }
-
-    fn name(
-        &mut self,
-        local: LocalRank,
-        request: NameRequest,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let rank = self.rank(local);
-        if self.node == HEAD {
-            let answer = self.names.handle(rank, request);
-            self.name_answer(rank, &answer, now, actions);
-        } else {
-            let message = PeerMessage::Name { rank, request };
-            actions.push(Action::SendPeer { to: HEAD, message });
-        }
-    }
-
-    pub(super) fn name_answer(
-        &mut self,
-        rank: Rank,
-        answer: &NameAnswer,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let (Some(local), Some(server)) = (self.local(rank), &mut self.pmi) else {
-            return;
-        };
-        let answer = match answer {
-            NameAnswer::Done => pmi::NameAnswer::Done,
-            NameAnswer::Port(port) => pmi::NameAnswer::Port(port),
-            NameAnswer::Refused(why) => pmi::NameAnswer::Refused(why),
-        };
-        let mut effects = Vec::new();
-        server.name_answer(local, answer, &mut effects);
-        self.pmi_effects(effects, now, actions);
     }
 
     pub(super) fn pmi_released(
