@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod ids;
+pub mod limit;
 pub mod outcome;
 pub mod proc;
 pub mod rank_map;

@@ -4,8 +4,10 @@ mod ending;
 mod interface;
 mod layout;
 mod stdio;
+mod surroundings;
 
 pub(super) use ending::EndingArgs;
 pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;
 pub(super) use stdio::StdioArgs;
+pub(super) use surroundings::SurroundingsArgs;

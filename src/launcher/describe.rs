@@ -15,14 +15,23 @@ use crate::pmix::control::{Client, Control, Init};
 use crate::pmix::job_info::{self, JobInfo};
 use crate::pmix::value::Text;
 
-/// What all ranks of an application context share.
-pub(super) fn app_start(app: &App, own: &HashSet<&OsStr>) -> Result<AppStart, RunFailure> {
+/// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
+pub(super) fn app_start(
+    app: &App,
+    own: &HashSet<&OsStr>,
+    nofile: libc::rlimit,
+) -> Result<AppStart, RunFailure> {
     let argv = app.program.argv(app.args.iter().cloned());
     let argv = argv.ok_or_else(|| RunFailure::own("arguments", "one contains a NUL byte"))?;
     let cwd = app
         .cwd
         .as_ref()
         .map(|dir| CString::new(dir.as_os_str().as_bytes()));
+    let code = libc::RLIMIT_NOFILE as i32;
+    let mut limits = app.limits.clone();
+    if !limits.iter().any(|(known, _)| *known == code) {
+        limits.push((code, nofile));
+    }
     Ok(AppStart {
         program: app.program.exec_path(),
         argv,
@@ -30,6 +39,8 @@ pub(super) fn app_start(app: &App, own: &HashSet<&OsStr>) -> Result<AppStart, Ru
         cwd: cwd
             .transpose()
             .map_err(|error| RunFailure::own("--wdir", error))?,
+        limits,
+        umask: app.umask,
     })
 }
 

@@ -10,6 +10,7 @@ use super::environment::{self, Forward};
 use super::inspect::{Finding, Wants, inspect};
 use super::ldso::{Loader, System};
 use super::libpmix;
+use super::limits::{self, RawLimit};
 use super::parts::{self, HostParts};
 use super::program::Program;
 use super::relocated;
@@ -44,6 +45,10 @@ pub struct App {
     pub cwd: Option<PathBuf>,
     /// What looking at the program said.
     pub finding: Finding,
+    /// Resource limits of its ranks.
+    pub limits: Vec<RawLimit>,
+    /// File mode creation mask of its ranks.
+    pub umask: Option<u32>,
 }
 
 /// A job, decided.
@@ -303,6 +308,9 @@ fn app_plan(
         env,
         cwd: wdir,
         finding,
+        limits: limits::resolve(&app.limits)
+            .map_err(|error| wrong(format!("--rlimit: {error}")))?,
+        umask: app.umask,
     })
 }
 

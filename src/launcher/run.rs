@@ -316,7 +316,7 @@ impl Prepared {
         let apps = plan
             .apps
             .iter()
-            .map(|app| app_start(app, &own))
+            .map(|app| app_start(app, &own, surroundings.nofile))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Arc::new(StartShared {
             apps,
@@ -324,7 +324,6 @@ impl Prepared {
             node_env,
             namespaces: self.namespaces.clone(),
             reset_signals: surroundings.signals_to_reset(),
-            nofile: Some(surroundings.nofile),
             null,
             stdin,
         }))

@@ -16,6 +16,7 @@ mod processes;
 mod refusals;
 mod signals;
 mod stdio;
+mod surroundings;
 mod terminal;
 mod users;
 mod virtual_nodes;
