@@ -16,6 +16,8 @@ mod processes;
 mod refusals;
 mod signals;
 mod stdio;
+mod store;
+mod strangers;
 mod surroundings;
 mod terminal;
 mod users;
