@@ -6,21 +6,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::directory::NodeDirectories;
-use super::plan::{App, Plan};
+use super::plan::Plan;
 use super::rank_env;
 use super::run::RunFailure;
 use crate::agent::start::AppStart;
-use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::pmix::control::{Client, Control, Init};
 use crate::pmix::job_info::{self, JobInfo};
 use crate::pmix::value::Text;
 
 /// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
 pub(super) fn app_start(
-    app: &App,
+    plan: &Plan,
+    number: AppNum,
     own: &HashSet<&OsStr>,
     nofile: libc::rlimit,
 ) -> Result<AppStart, RunFailure> {
+    let app = &plan.apps[number.index()];
     let argv = app.program.argv(app.args.iter().cloned());
     let argv = argv.ok_or_else(|| RunFailure::own("arguments", "one contains a NUL byte"))?;
     let cwd = app
@@ -35,7 +37,7 @@ pub(super) fn app_start(
     Ok(AppStart {
         program: app.program.exec_path(),
         argv,
-        env: rank_env::of_app(&app.env, own),
+        env: rank_env::of_app(plan, number, own),
         cwd: cwd
             .transpose()
             .map_err(|error| RunFailure::own("--wdir", error))?,

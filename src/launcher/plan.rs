@@ -38,6 +38,8 @@ pub struct App {
     pub size: u32,
     /// Environment of its ranks, before wireup's own variables.
     pub env: Vec<(OsString, OsString)>,
+    /// Which of the variables that differ from rank to rank are among these.
+    pub places_given: Vec<&'static str>,
     /// Where it starts, if not where the launcher is.
     pub cwd: Option<PathBuf>,
     /// What looking at the program said.

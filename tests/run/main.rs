@@ -7,6 +7,7 @@
 
 mod common;
 mod ends;
+mod env;
 mod faults;
 mod libraries;
 mod mpi;

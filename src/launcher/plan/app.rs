@@ -8,6 +8,7 @@ use super::super::inspect::inspect;
 use super::super::ldso::{Loader, System};
 use super::super::limits;
 use super::super::program::Program;
+use super::super::rank_env;
 use super::super::relocated;
 use super::super::run::RunFailure;
 use super::{App, wrong};
@@ -68,6 +69,7 @@ pub(super) fn app_plan(
         program,
         args: app.argv[1..].to_vec(),
         size,
+        places_given: rank_env::places_given(&env),
         env,
         cwd: wdir,
         finding,
