@@ -8,6 +8,7 @@
 mod common;
 mod ending;
 mod ends;
+mod env;
 mod faults;
 mod layouts;
 mod libraries;
@@ -24,6 +25,7 @@ mod status;
 mod stdio;
 mod store;
 mod strangers;
+mod surroundings;
 mod terminal;
 mod users;
 mod virtual_nodes;
