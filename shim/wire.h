@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 2
+#define WIREUP_SHIM_ABI 3
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1
@@ -32,6 +32,7 @@ enum wireup_op {
     /* control socket, notices of the host */
     WIREUP_OP_HELLO = 0x0001,
     WIREUP_OP_FAILED = 0x0002,
+    WIREUP_OP_WARNING = 0x0003,
     /* control socket, requests of the agent */
     WIREUP_OP_INIT = 0x0010,
     WIREUP_OP_REGISTER_JOB = 0x0011,

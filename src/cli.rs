@@ -1,7 +1,9 @@
 //! The command line. Nothing below this module knows a flag.
 
+mod apps;
 pub mod exit;
-pub mod run;
+mod options;
+mod run;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -26,7 +28,7 @@ enum Command {
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let (first, rest) = run::split_apps(args);
+    let (first, rest) = apps::split_apps(args);
     let cli = match Cli::try_parse_from(first) {
         Ok(cli) => cli,
         Err(error) => {

@@ -116,6 +116,11 @@ pub enum Report {
         /// How, for people.
         error: String,
     },
+    /// The sidecar has something for the user, and goes on.
+    HostWarning {
+        /// One line.
+        text: String,
+    },
     /// The job has failed.
     Failed(Cause),
     /// A rank's MPI library has something for the user.

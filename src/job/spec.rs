@@ -45,25 +45,36 @@ pub enum PmiChoice {
     None,
 }
 
-/// One job on this machine.
+/// Where the ranks live.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct JobSpec {
-    /// Application contexts in command-line order; never empty.
-    pub apps: Vec<AppSpec>,
+pub struct LayoutSpec {
+    /// Number of nodes this machine acts as; at least 1.
+    pub virtual_nodes: u32,
+    /// Allow more ranks than slots.
+    pub oversubscribe: bool,
+}
+
+/// What becomes of the ranks' input and output.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StdioSpec {
     /// Prefix every output line with its rank.
     pub label: bool,
     /// File name pattern for per-rank output.
     pub output: Option<OsString>,
     /// Who reads standard input.
     pub stdin: StdinTarget,
+}
+
+/// When and how the job ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndingSpec {
     /// The job is ended after this time.
     pub timeout: Option<Duration>,
-    /// Allow more ranks than slots.
-    pub oversubscribe: bool,
-    /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
-    pub verbose: u8,
-    /// Number of nodes this machine acts as; at least 1.
-    pub virtual_nodes: u32,
+}
+
+/// What the ranks are offered for process management, and the parts that serve it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InterfaceSpec {
     /// Interfaces to offer.
     pub pmi: PmiChoice,
     /// libpmix for the sidecar, instead of the one found.
@@ -72,4 +83,21 @@ pub struct JobSpec {
     pub pmix_host: Option<PathBuf>,
     /// The shim library, instead of the one found.
     pub shim: Option<PathBuf>,
+}
+
+/// One job on this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobSpec {
+    /// Application contexts in command-line order; never empty.
+    pub apps: Vec<AppSpec>,
+    /// Where the ranks live.
+    pub layout: LayoutSpec,
+    /// Input and output.
+    pub stdio: StdioSpec,
+    /// The end of the job.
+    pub ending: EndingSpec,
+    /// Process-management interfaces.
+    pub interface: InterfaceSpec,
+    /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
+    pub verbose: u8,
 }

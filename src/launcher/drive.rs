@@ -130,7 +130,7 @@ impl Drive {
     pub(super) fn new(parts: Parts) -> Self {
         let size = parts.plan.job.ranks.size();
         Self {
-            supervisor: Supervisor::new(size, parts.plan.spec.timeout),
+            supervisor: Supervisor::new(size, parts.plan.spec.ending.timeout),
             ranks: (0..size).map(|_| RankSlot::Planned).collect(),
             pids: vec![None; size as usize],
             stdin_pipes: Vec::new(),
@@ -375,6 +375,10 @@ impl Drive {
             }
             Report::HostReady(env) => self.nodes[node.index()].env = Some(env),
             Report::HostLost { error } => self.host_lost(node, error),
+            Report::HostWarning { text } => {
+                let name = &self.plan.node_names[node.index()];
+                self.tell(&format!("PMIx server of {name}: {text}"));
+            }
             Report::Failed(cause) => self.fail_unless_consequence(cause),
             Report::Log { stdout, text } => {
                 self.streams.say(

@@ -53,7 +53,7 @@ fn fill(pattern: &OsStr, fields: &Fields<'_>) -> Result<PathBuf, Option<char>> {
 /// [`RunFailure`] for a pattern that is wrong, gives two ranks the same file, or cannot be written.
 pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
     let size = plan.job.ranks.size();
-    let Some(pattern) = &plan.spec.output else {
+    let Some(pattern) = &plan.spec.stdio.output else {
         return Ok((0..size).map(|_| OutputPlan::Pipes).collect());
     };
     let wrong = |text: String| RunFailure {

@@ -33,8 +33,9 @@ pub fn find(
         code: EXIT_WIREUP,
         message,
     };
-    let program = part(HOST, "--pmix-host", spec.pmix_host.as_deref()).map_err(failure)?;
-    let shim = part(SHIM, "--shim", spec.shim.as_deref()).map_err(failure)?;
+    let program =
+        part(HOST, "--pmix-host", spec.interface.pmix_host.as_deref()).map_err(failure)?;
+    let shim = part(SHIM, "--shim", spec.interface.shim.as_deref()).map_err(failure)?;
     let libpmix = libpmix.map_err(|error| failure(error.to_string()))?;
     Ok(HostParts {
         program,

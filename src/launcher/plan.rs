@@ -93,7 +93,7 @@ impl Plan {
         let slots = Slots::detect();
         let sizes = sizes(&spec.apps, slots.count());
         let size = total(&sizes)?;
-        let nodes = spec.virtual_nodes;
+        let nodes = spec.layout.virtual_nodes;
         if nodes > size {
             return Err(wrong(format!(
                 "--virtual-nodes {nodes} needs at least one rank per node, there are {size} ranks"
@@ -101,7 +101,7 @@ impl Plan {
         }
         // Virtual nodes are for trying a layout: each brings the machine's slots.
         slots
-            .check(size.div_ceil(nodes), spec.oversubscribe)
+            .check(size.div_ceil(nodes), spec.layout.oversubscribe)
             .map_err(|error| match nodes {
                 1 => wrong(error),
                 _ => wrong(format!("on each virtual node, {error}")),
@@ -115,7 +115,7 @@ impl Plan {
                  (ulimit -Hn) or start fewer ranks"
             )));
         }
-        if let StdinTarget::Rank(rank) = spec.stdin
+        if let StdinTarget::Rank(rank) = spec.stdio.stdin
             && rank.0 >= size
             && rank != Rank(0)
         {
@@ -130,14 +130,14 @@ impl Plan {
             .zip(&sizes)
             .map(|(app, size)| app_plan(app, *size, &inherited, &cwd, &mut notes, &mut warnings))
             .collect::<Result<Vec<App>, _>>()?;
-        let (pmi, pmix) = interfaces(spec.pmi, &apps);
+        let (pmi, pmix) = interfaces(spec.interface.pmi, &apps);
         let host = match pmix
             .then(|| host_parts(&spec, &apps, &inherited))
             .transpose()
         {
             Ok(host) => host,
             // Nothing says that the programs need PMIx; they may well live without it.
-            Err(failure) if spec.pmi == PmiChoice::Auto && pmi => {
+            Err(failure) if spec.interface.pmi == PmiChoice::Auto && pmi => {
                 notes.push(format!("PMIx is not offered: {}", failure.message));
                 None
             }
@@ -340,7 +340,7 @@ fn host_parts(
         .filter(|p| !p.as_os_str().is_empty());
     let loader = Loader::new(&wanted.env, Path::new("/"), System::default());
     let libpmix = libpmix::choose(
-        spec.libpmix.as_deref(),
+        spec.interface.libpmix.as_deref(),
         Some(&wanted.finding),
         variable,
         &loader,

@@ -145,7 +145,7 @@ impl Prepared {
         poll.add(signals.as_fd(), Token::new(Source::Signals, 0))
             .and_then(|()| poll.add(&wake, Token::new(Source::Wake, 0)))
             .map_err(|error| own("cannot wait for events", &error))?;
-        let streams = Streams::new(plan.job.ranks.size(), plan.spec.label, &wake)
+        let streams = Streams::new(plan.job.ranks.size(), plan.spec.stdio.label, &wake)
             .map_err(|error| own("cannot duplicate standard output", &error))?;
         let directory = plan
             .pmix
@@ -331,7 +331,7 @@ impl Prepared {
     }
 
     fn rank_plans(&self, plan: &Plan, outputs: Vec<OutputPlan>) -> Vec<RankPlan> {
-        let stdin_target = plan.spec.stdin;
+        let stdin_target = plan.spec.stdio.stdin;
         let readers = match stdin_target {
             StdinTarget::None => 0,
             StdinTarget::Rank(_) => 1,

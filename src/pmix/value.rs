@@ -102,6 +102,7 @@ pub struct Status(pub i32);
 impl Status {
     pub const SUCCESS: Self = Self(0);
     pub const ERROR: Self = Self(-1);
+    pub const ERR_NO_PERMISSIONS: Self = Self(-23);
     pub const ERR_TIMEOUT: Self = Self(-24);
     pub const ERR_UNREACH: Self = Self(-25);
     pub const ERR_BAD_PARAM: Self = Self(-27);

@@ -17,6 +17,7 @@ mod refusals;
 mod signals;
 mod stdio;
 mod store;
+mod strangers;
 mod terminal;
 mod users;
 mod virtual_nodes;

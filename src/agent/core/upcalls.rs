@@ -35,6 +35,10 @@ impl NodeCore {
                     self.host_loaded();
                     actions.push(Action::Report(Report::HostLoaded(hello)));
                 }
+                HostEvent::Warning(text) => {
+                    let text = text.to_string();
+                    actions.push(Action::Report(Report::HostWarning { text }));
+                }
                 HostEvent::Failed(failed) => self.host_gave_up(&failed, now, actions),
                 HostEvent::Reply { id, reply } => self.control_reply(id, reply, now, actions),
                 HostEvent::Upcall {

@@ -1,0 +1,11 @@
+//! Options of `wireup run`, by what they are about: one file for each group of its help.
+
+mod ending;
+mod interface;
+mod layout;
+mod stdio;
+
+pub(super) use ending::EndingArgs;
+pub(super) use interface::InterfaceArgs;
+pub(super) use layout::LayoutArgs;
+pub(super) use stdio::StdioArgs;

@@ -1,0 +1,65 @@
+//! Process-management interfaces.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::job::spec::{InterfaceSpec, PmiChoice};
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Pmi {
+    /// what the programs need, found by inspecting them
+    Auto,
+    /// PMI-1 (MPICH, Intel MPI)
+    Pmi1,
+    /// PMIx (Open MPI)
+    Pmix,
+    /// PMI-1 and PMIx
+    All,
+    /// nothing: plain processes
+    None,
+}
+
+/// Process-management interfaces.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Process management")]
+pub(in crate::cli) struct InterfaceArgs {
+    /// Process-management interface to offer
+    #[arg(long, value_enum, default_value_t = Pmi::Auto)]
+    pmi: Pmi,
+
+    /// libpmix for the PMIx server [default: the program's own, $WIREUP_LIBPMIX, the system's]
+    #[arg(long, value_name = "FILE")]
+    libpmix: Option<PathBuf>,
+
+    /// PMIx server process [default: wireup-pmix-host beside wireup or in ../lib/wireup]
+    #[arg(long, value_name = "FILE")]
+    pmix_host: Option<PathBuf>,
+
+    /// Library between PMIx and wireup [default: libwireup-pmix-host.so, found the same way]
+    #[arg(long, value_name = "FILE")]
+    shim: Option<PathBuf>,
+}
+
+impl From<Pmi> for PmiChoice {
+    fn from(choice: Pmi) -> Self {
+        match choice {
+            Pmi::Auto => Self::Auto,
+            Pmi::Pmi1 => Self::Pmi1,
+            Pmi::Pmix => Self::Pmix,
+            Pmi::All => Self::All,
+            Pmi::None => Self::None,
+        }
+    }
+}
+
+impl From<InterfaceArgs> for InterfaceSpec {
+    fn from(args: InterfaceArgs) -> Self {
+        Self {
+            pmi: args.pmi.into(),
+            libpmix: args.libpmix,
+            pmix_host: args.pmix_host,
+            shim: args.shim,
+        }
+    }
+}

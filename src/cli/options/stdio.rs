@@ -1,0 +1,57 @@
+//! The ranks' input and output.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use crate::job::ids::Rank;
+use crate::job::spec::{StdinTarget, StdioSpec};
+
+/// The ranks' input and output.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Input and output")]
+pub(in crate::cli) struct StdioArgs {
+    /// Put the rank in front of every output line
+    #[arg(short, long)]
+    label: bool,
+
+    /// Write each rank's output to a file: %r rank, %h host, %j job, %n node, %s out or err
+    #[arg(long, value_name = "PATTERN")]
+    output: Option<OsString>,
+
+    /// Who reads standard input: none, all, or a rank
+    #[arg(long, value_name = "none|RANK|all", default_value = "0", value_parser = parse_stdin)]
+    stdin: StdinTarget,
+}
+
+impl From<StdioArgs> for StdioSpec {
+    fn from(args: StdioArgs) -> Self {
+        Self {
+            label: args.label,
+            output: args.output,
+            stdin: args.stdin,
+        }
+    }
+}
+
+fn parse_stdin(text: &str) -> Result<StdinTarget, String> {
+    match text {
+        "none" => Ok(StdinTarget::None),
+        "all" => Ok(StdinTarget::All),
+        number => number
+            .parse()
+            .map(|rank| StdinTarget::Rank(Rank(rank)))
+            .map_err(|_| "give none, all or the number of a rank".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reader_of_standard_input_is_checked() {
+        assert_eq!(parse_stdin("3"), Ok(StdinTarget::Rank(Rank(3))));
+        assert!(parse_stdin("some").is_err());
+    }
+}
