@@ -160,7 +160,7 @@ fn a_rank_that_is_killed_while_it_waits_ends_the_job() {
             let run = client.run(4, &options, "pmix_store", &["stuck"]).start();
             run.wait_for_many(Output::Stdout, " waits", 4);
             let ranks = run.processes().into_iter();
-            let victim = ranks.filter(|process| process.name == "pmix_store").last();
+            let victim = ranks.filter(|process| process.name == "pmix_store").next_back();
             rustix::process::kill_process(
                 rustix::process::Pid::from_raw(victim.unwrap().pid).unwrap(),
                 Signal::KILL,
