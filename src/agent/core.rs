@@ -23,6 +23,7 @@ use crate::job::outcome::PmiState;
 use crate::job::proc;
 use crate::job::rank_map::RankMap;
 use crate::modex::{self, ModexEngine, ModexInput};
+use crate::pmi::collective::Collective;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
@@ -48,10 +49,10 @@ pub struct JobContext {
 }
 
 /// Who waits for a fence.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum FenceTicket {
-    /// The PMI-1 ranks of this node, in a barrier.
-    Pmi,
+    /// The PMI ranks of this node that are in a barrier or ring.
+    Pmi(Collective),
     /// The sidecar.
     Pmix(UpcallId),
 }
@@ -89,7 +90,7 @@ pub struct NodeCore {
 }
 
 impl NodeCore {
-    /// A node whose ranks are offered PMI-1 (`pmi`) or PMIx through a sidecar (`pmix`), or both.
+    /// A node whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix`), or both.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.
@@ -187,7 +188,7 @@ impl NodeCore {
         let pmix = self.pmix[rank.index()];
         let pmi = self.pmi.as_ref().map(|server| server.state(rank));
         let last = match (pmi.filter(|state| state.contacted()), pmix) {
-            (Some(state), _) => format!("PMI-1: {state}"),
+            (Some(state), _) => format!("{}: {state}", state.dialect()),
             (None, PmixState::Connected | PmixState::Died) => "PMIx: connected".to_owned(),
             (None, PmixState::Finalized) => "PMIx: finalized".to_owned(),
             (None, PmixState::Absent | PmixState::Stayed) => "never contacted PMI".to_owned(),
@@ -210,12 +211,10 @@ impl NodeCore {
                 .is_some_and(|pmi| local.any(|rank| pmi.state(rank).in_session()))
     }
 
-    /// Whether some rank of this node waits in a PMI-1 barrier, which needs every rank of the job.
-    pub fn any_in_barrier(&self) -> bool {
-        let mut local = (0..self.job.ranks.local_size(self.node)).map(LocalRank);
-        self.pmi
-            .as_ref()
-            .is_some_and(|pmi| local.any(|rank| pmi.state(rank).in_barrier()))
+    /// Whether some rank of this node waits for what it gets only with the help of this rank of the
+    /// job, whose process has ended: as in a PMI barrier.
+    pub fn waits_for(&self, rank: Rank) -> bool {
+        self.pmi.as_ref().is_some_and(|pmi| pmi.waits_for(rank))
     }
 
     /// How often libpmix asked for something, and how many bytes that were.
@@ -294,10 +293,10 @@ impl NodeCore {
                     });
                 }
                 fence::Output::Complete {
-                    ticket: FenceTicket::Pmi,
+                    ticket: FenceTicket::Pmi(collective),
                     result,
                 } => {
-                    self.pmi_released(result, now, actions);
+                    self.pmi_released(&collective, result, now, actions);
                 }
                 fence::Output::Complete {
                     ticket: FenceTicket::Pmix(id),

@@ -264,7 +264,7 @@ impl Drive {
         let waiting = |waiting| {
             self.nodes.iter().any(|node| match waiting {
                 Waiting::Session => node.core.any_active(),
-                Waiting::Barrier => node.core.any_in_barrier(),
+                Waiting::For(rank) => node.core.waits_for(rank),
             })
         };
         self.supervisor.tick(now, waiting, &mut orders);
