@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Outcome, Output, Pmix, Run, field, mpi, pmix};
 use crate::pmix::{SERVERS, pairs, upcalls};
@@ -159,15 +159,10 @@ fn a_rank_that_is_killed_while_it_waits_ends_the_job() {
             let options = [nodes, &["--libpmix", server.path()]].concat();
             let run = client.run(4, &options, "pmix_store", &["stuck"]).start();
             run.wait_for_many(Output::Stdout, " waits", 4);
-            let ranks = run.processes().into_iter();
-            let victim = ranks
-                .filter(|process| process.name == "pmix_store")
-                .next_back();
-            rustix::process::kill_process(
-                rustix::process::Pid::from_raw(victim.unwrap().pid).unwrap(),
-                Signal::KILL,
-            )
-            .unwrap();
+            let mut processes = run.processes().into_iter();
+            let victim = processes.rfind(|process| process.name == "pmix_store");
+            let victim = Pid::from_raw(victim.unwrap().pid).unwrap();
+            kill_process(victim, Signal::KILL).unwrap();
             let outcome = run.finish().expect(137);
             outcome.expect_one_line(&["was killed by signal 9"]);
         }
