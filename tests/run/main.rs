@@ -13,6 +13,7 @@ mod mpi;
 mod pmi1_raw;
 mod pmix;
 mod processes;
+mod ps;
 mod refusals;
 mod signals;
 mod stdio;
