@@ -7,6 +7,7 @@
 
 mod common;
 mod ends;
+mod endurance;
 mod faults;
 mod libraries;
 mod mpi;
