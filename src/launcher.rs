@@ -13,6 +13,7 @@ pub mod libpmix;
 pub mod output;
 pub mod outputs;
 pub mod parts;
+pub mod pattern;
 pub mod plan;
 pub mod program;
 pub mod rank_env;

@@ -264,7 +264,7 @@ impl Drive {
         let waiting = |waiting| {
             self.nodes.iter().any(|node| match waiting {
                 Waiting::Session => node.core.any_active(),
-                Waiting::Barrier => node.core.any_in_barrier(),
+                Waiting::For(rank) => node.core.waits_for(rank),
             })
         };
         self.supervisor.tick(now, waiting, &mut orders);
@@ -375,6 +375,10 @@ impl Drive {
             }
             Report::HostReady(env) => self.nodes[node.index()].env = Some(env),
             Report::HostLost { error } => self.host_lost(node, error),
+            Report::HostWarning { text } => {
+                let name = &self.plan.node_names[node.index()];
+                self.tell(&format!("PMIx server of {name}: {text}"));
+            }
             Report::Failed(cause) => self.fail_unless_consequence(cause),
             Report::Log { stdout, text } => {
                 self.streams.say(

@@ -38,18 +38,17 @@ pub enum Order {
 pub enum Waiting {
     /// They are between init and finalize: it never joined them.
     Session,
-    /// They are in a barrier: it has finalized and will not come.
-    Barrier,
+    /// They are in a barrier that needs this rank: it has finalized and will not come.
+    For(Rank),
 }
 
-/// The first rank that left in one of the two ways.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Absence {
-    /// Why the job fails if somebody waits for it.
-    cause: Cause,
-    waiting: Waiting,
-    /// Since when others may have been waiting.
-    since: Duration,
+/// Ranks that left, and may be waited for in vain.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Absences {
+    /// When it left, what to look for, and why the job fails if it is seen.
+    each: Vec<(Duration, Waiting, Cause)>,
+    /// When those that left at least [`JOIN_GRACE`] ago are looked at.
+    due: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,8 +69,10 @@ pub struct Supervisor {
     note_at: Option<Duration>,
     interrupted: Option<i32>,
     timeout: Option<Duration>,
-    /// At most one of each kind: the job fails by the first.
-    absences: Vec<Absence>,
+    /// The first rank that never joined, if one left.
+    strangers: Absences,
+    /// All that finalized and left.
+    leavers: Absences,
 }
 
 const SIGINT: i32 = 2;
@@ -89,7 +90,8 @@ impl Supervisor {
             note_at: None,
             interrupted: None,
             timeout,
-            absences: Vec::new(),
+            strangers: Absences::default(),
+            leavers: Absences::default(),
         }
     }
 
@@ -122,7 +124,7 @@ impl Supervisor {
             }
             (Some(cause), _) => self.fail(cause, now, orders),
             (None, _) if joinable => match pmi.contacted {
-                true => self.rank_left(Waiting::Barrier, Cause::LeftOthers { rank }, now),
+                true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, now),
                 false => self.rank_left(Waiting::Session, Cause::NeverJoined { rank }, now),
             },
             (None, _) => {}
@@ -132,13 +134,16 @@ impl Supervisor {
     /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
     /// and `cause` if they do.
     pub fn rank_left(&mut self, waiting: Waiting, cause: Cause, now: Duration) {
-        if !self.absences.iter().any(|known| known.waiting == waiting) {
-            self.absences.push(Absence {
-                cause,
-                waiting,
-                since: now,
-            });
+        let absences = match waiting {
+            Waiting::Session => &mut self.strangers,
+            Waiting::For(_) => &mut self.leavers,
+        };
+        if absences.each.is_empty() {
+            absences.due = now + JOIN_GRACE;
+        } else if waiting == Waiting::Session {
+            return;
         }
+        absences.each.push((now, waiting, cause));
     }
 
     /// A rank's process was never started because the job failed before.
@@ -193,16 +198,19 @@ impl Supervisor {
             let timeout = self.timeout.take().expect("checked above");
             self.fail(Cause::Timeout(timeout), now, orders);
         }
-        let due = |absence: &&mut Absence| now >= absence.since + JOIN_GRACE;
         let mut missed = None;
-        for absence in self.absences.iter_mut().filter(due) {
+        for absences in [&mut self.strangers, &mut self.leavers] {
+            if absences.each.is_empty() || now < absences.due {
+                continue;
+            }
             // Nobody waits: leaving is a program's right. Look again later, somebody may still
             // come to wait.
-            absence.since = now;
-            if missed.is_none() && waiting(absence.waiting) {
-                missed = Some(absence.cause.clone());
-            }
+            absences.due = now + JOIN_GRACE;
+            let gone = |left: &Duration| now >= *left + JOIN_GRACE;
+            let mut each = absences.each.iter();
+            missed = missed.or_else(|| each.find(|(left, what, _)| gone(left) && waiting(*what)));
         }
+        let missed = missed.map(|(_, _, cause)| cause.clone());
         if let Some(cause) = missed {
             self.fail(cause, now, orders);
         }
@@ -225,8 +233,9 @@ impl Supervisor {
         };
         let running = self.phase == Phase::Running;
         let timeout = self.timeout.filter(|_| running);
-        let absence = self.absences.iter().filter(|_| running);
-        let absence = absence.map(|absence| absence.since + JOIN_GRACE).min();
+        let absences = [&self.strangers, &self.leavers].into_iter();
+        let absence = absences.filter(|absences| running && !absences.each.is_empty());
+        let absence = absence.map(|absences| absences.due).min();
         [kill, timeout, self.note_at, absence]
             .into_iter()
             .flatten()
@@ -372,6 +381,24 @@ mod tests {
     }
 
     #[test]
+    fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
+        let mut job = Supervisor::new(4, None);
+        let mut orders = Vec::new();
+        let second = Duration::from_secs(1);
+        for (rank, at) in [(0, T0), (1, second), (2, second * 9)] {
+            let code = RankEnd::Code(0);
+            job.rank_ended(Rank(rank), code, &finalized(), true, at, &mut orders);
+        }
+        // Left a moment ago: what it has entered may still be ending elsewhere.
+        let for_2 = |waiting| waiting == Waiting::For(Rank(2));
+        job.tick(second * 10, for_2, &mut orders);
+        assert_eq!(job.cause(), None);
+        assert_eq!(job.next_deadline(), Some(second * 15));
+        job.tick(second * 15, for_2, &mut orders);
+        assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(2) }));
+    }
+
+    #[test]
     fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barrier() {
         let mut job = Supervisor::new(3, None);
         let mut orders = Vec::new();
@@ -386,7 +413,7 @@ mod tests {
         let in_session = |waiting| waiting == Waiting::Session;
         job.tick(JOIN_GRACE, in_session, &mut orders);
         assert!(orders.is_empty());
-        let in_barrier = |waiting| waiting == Waiting::Barrier;
+        let in_barrier = |waiting| waiting == Waiting::For(Rank(1));
         job.tick(JOIN_GRACE * 2, in_barrier, &mut orders);
         assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(1) }));
         assert_eq!(job.exit_code(), 1);

@@ -9,6 +9,7 @@ mod wire;
 
 use std::collections::VecDeque;
 
+use super::collective::Collective;
 use super::server::{Effect, JobInfo, NameAnswer, Server};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace};
 use crate::job::rank_map::RankMap;
@@ -18,7 +19,7 @@ use crate::kvs;
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 
 /// Its answer.
-const INIT_REPLY: &str = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1";
+const INIT_REPLY: &str = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=2";
 
 /// A server and the effects not yet looked at, one line of text each.
 struct Job {
@@ -81,8 +82,13 @@ impl Job {
     }
 
     fn release(&mut self, outcome: Result<&[u8], &str>) -> Vec<String> {
+        self.end(&Collective::WORLD, outcome)
+    }
+
+    /// Ends a barrier or ring.
+    fn end(&mut self, collective: &Collective, outcome: Result<&[u8], &str>) -> Vec<String> {
         let mut effects = Vec::new();
-        let released = self.server.barrier_released(outcome, &mut effects);
+        let released = self.server.released(collective, outcome, &mut effects);
         assert_eq!(released, Ok(()));
         effects.iter().map(render).collect()
     }
@@ -104,8 +110,14 @@ fn render(effect: &Effect) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match effect {
         Effect::Send { rank, bytes } => format!("{rank} S> {}", escape(bytes)),
-        Effect::BarrierComplete { contribution } => {
-            let mut line = String::from("E> barrier");
+        Effect::Entered {
+            collective,
+            contribution,
+        } => {
+            let mut line = match collective {
+                &Collective::WORLD => String::from("E> barrier"),
+                other => format!("E> enter {other}"),
+            };
             for entry in kvs::decode(contribution) {
                 let (key, value) = entry.unwrap();
                 line = format!("{line} {}={}", text(key), text(value));

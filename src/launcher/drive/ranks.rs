@@ -139,7 +139,7 @@ impl Drive {
         matches!(received, Received::Bytes(_))
     }
 
-    /// Reads what PMI-1 ranks have said so far: a rank may exit because another one aborted, and be
+    /// Reads what PMI ranks have said so far: a rank may exit because another one aborted, and be
     /// seen first. MPICH 5 goes on after its abort until it is killed. With PMIx the one that aborts
     /// waits for our answer, so its abort is always heard before what follows from it.
     fn hear_everybody(&mut self) {
@@ -210,7 +210,7 @@ impl Drive {
             } else if !self.plan.pmix {
                 let error = "closed its PMI connection while other ranks wait for it";
                 let (waiting, error) = match state.contacted {
-                    true => (Waiting::Barrier, format!("{error} in a barrier")),
+                    true => (Waiting::For(rank), format!("{error} in a barrier")),
                     false => (Waiting::Session, format!("{error} in MPI_Init")),
                 };
                 let cause = Cause::Misbehaved { rank, error };

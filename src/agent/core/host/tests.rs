@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::super::JobContext;
 use super::*;
 use crate::agent::event::Event;
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
@@ -25,6 +25,7 @@ impl Node {
             ranks: RankMap::from_runs([(NodeId(0), 2)]),
             appnums: vec![AppNum(0); 2],
             universe_size: 2,
+            user: UserId(1000),
         };
         let mut core = NodeCore::new(NodeId(0), Arc::new(job), false, true).unwrap();
         let requests = [
