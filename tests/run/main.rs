@@ -8,6 +8,7 @@
 mod common;
 mod ending;
 mod ends;
+mod endurance;
 mod env;
 mod faults;
 mod layouts;
@@ -19,6 +20,7 @@ mod pmi2;
 mod pmi2_raw;
 mod pmix;
 mod processes;
+mod ps;
 mod refusals;
 mod signals;
 mod status;
