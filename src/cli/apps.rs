@@ -73,6 +73,8 @@ fn respell_np(args: &mut [OsString], options_from: usize) {
         "--stdin",
         "--timeout",
         "--virtual-nodes",
+        "--ppn",
+        "--map-by",
         "--pmi",
         "--libpmix",
         "--pmix-host",

@@ -45,11 +45,25 @@ pub enum PmiChoice {
     None,
 }
 
+/// In which order ranks are given to nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MapBy {
+    /// A node is filled before the next one.
+    #[default]
+    Slot,
+    /// Each node gets one rank in turn.
+    Node,
+}
+
 /// Where the ranks live.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LayoutSpec {
     /// Number of nodes this machine acts as; at least 1.
     pub virtual_nodes: u32,
+    /// Most ranks on a node; as even as possible when absent.
+    pub ppn: Option<u32>,
+    /// The order of placement.
+    pub map_by: MapBy,
     /// Allow more ranks than slots.
     pub oversubscribe: bool,
 }

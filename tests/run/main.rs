@@ -8,6 +8,7 @@
 mod common;
 mod ends;
 mod faults;
+mod layouts;
 mod libraries;
 mod mpi;
 mod pmi1_raw;

@@ -4,16 +4,21 @@ use super::super::run::RunFailure;
 use super::super::slots::Slots;
 use super::wrong;
 use crate::job::ids::Rank;
-use crate::job::spec::{AppSpec, JobSpec, StdinTarget};
+use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;
 /// Descriptors the launcher needs besides.
 const DESCRIPTORS_BASE: u64 = 100;
 
-/// Ranks of each app: as given, or one per slot for a single program and one for each of several.
-pub(super) fn sizes(apps: &[AppSpec], slots: u32) -> Vec<u32> {
-    let default = if apps.len() == 1 { slots } else { 1 };
+/// Ranks of each app: as given; else for a single program what `--ppn` allows, or one per slot, and
+/// one for each of several.
+pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: u32) -> Vec<u32> {
+    let default = match (apps.len(), layout.ppn) {
+        (1, Some(ppn)) => ppn.saturating_mul(layout.virtual_nodes),
+        (1, None) => slots,
+        _ => 1,
+    };
     apps.iter()
         .map(|app| app.count.unwrap_or(default))
         .collect()
@@ -46,9 +51,30 @@ pub(super) fn check(
             "--virtual-nodes {nodes} needs at least one rank per node, there are {size} ranks"
         )));
     }
+    let fullest = match spec.layout.ppn {
+        Some(ppn) if u64::from(ppn) * u64::from(nodes) < u64::from(size) => {
+            return Err(wrong(format!(
+                "{size} ranks with --ppn {ppn} need {} nodes, there {}; raise --ppn or \
+                 --virtual-nodes",
+                size.div_ceil(ppn),
+                match nodes {
+                    1 => "is 1".to_owned(),
+                    _ => format!("are {nodes}"),
+                }
+            )));
+        }
+        Some(ppn) if u64::from(ppn) * u64::from(nodes - 1) >= u64::from(size) => {
+            return Err(wrong(format!(
+                "{size} ranks with --ppn {ppn} leave nodes empty; {} virtual nodes are enough",
+                size.div_ceil(ppn)
+            )));
+        }
+        Some(ppn) => ppn.min(size),
+        None => size.div_ceil(nodes),
+    };
     // Virtual nodes are for trying a layout: each brings the machine's slots.
     slots
-        .check(size.div_ceil(nodes), spec.layout.oversubscribe)
+        .check(fullest, spec.layout.oversubscribe)
         .map_err(|error| match nodes {
             1 => wrong(error),
             _ => wrong(format!("on each virtual node, {error}")),
