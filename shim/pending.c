@@ -88,6 +88,46 @@ static void release_infos(void *list)
     wireup_infos_free(list);
 }
 
+/*
+ * libpmix takes a group's endpoint data over and frees it, but only if it comes to read it; then it
+ * leaves NULL behind. So these bytes live outside the list, and we free what is still there.
+ */
+static bool is_endpoint_data(const pmix_info_t *info)
+{
+    return info->value.type == PMIX_BYTE_OBJECT
+           && strncmp(info->key, PMIX_GROUP_ENDPT_DATA, PMIX_MAX_KEYLEN) == 0;
+}
+
+static bool lend_endpoint_data(wireup_infos_t *list)
+{
+    bool good = true;
+    for (size_t i = 0; i < list->count; i++) {
+        pmix_byte_object_t *bo = &list->items[i].value.data.bo;
+        if (is_endpoint_data(&list->items[i]) && bo->size > 0) {
+            char *copy = good ? malloc(bo->size) : NULL;
+            if (copy != NULL) {
+                memcpy(copy, bo->bytes, bo->size);
+            } else {
+                bo->size = 0;
+                good = false;
+            }
+            bo->bytes = copy;
+        }
+    }
+    return good;
+}
+
+static void release_group(void *data)
+{
+    wireup_infos_t *list = data;
+    for (size_t i = 0; list != NULL && i < list->count; i++) {
+        if (is_endpoint_data(&list->items[i])) {
+            free(list->items[i].value.data.bo.bytes);
+        }
+    }
+    wireup_infos_free(list);
+}
+
 void complete(const struct completion *completion, struct answer *answer)
 {
     switch (completion->kind) {
@@ -105,6 +145,17 @@ void complete(const struct completion *completion, struct answer *answer)
         answer->infos = NULL;
         completion->call.info(answer->status, list == NULL ? NULL : list->items,
                               list == NULL ? 0 : list->count, completion->cbdata, release_infos,
+                              list);
+        break;
+    }
+    case COMPLETE_GROUP: {
+        wireup_infos_t *list = answer->infos;
+        answer->infos = NULL;
+        if (list != NULL && !lend_endpoint_data(list)) {
+            answer->status = PMIX_ERR_NOMEM;
+        }
+        completion->call.info(answer->status, list == NULL ? NULL : list->items,
+                              list == NULL ? 0 : list->count, completion->cbdata, release_group,
                               list);
         break;
     }

@@ -88,7 +88,7 @@ struct wireup_infos {
 
 /* How libpmix wants to be called back. */
 struct completion {
-    enum { COMPLETE_OP, COMPLETE_MODEX, COMPLETE_INFO, COMPLETE_LOOKUP } kind;
+    enum { COMPLETE_OP, COMPLETE_MODEX, COMPLETE_INFO, COMPLETE_GROUP, COMPLETE_LOOKUP } kind;
     union {
         pmix_op_cbfunc_t op;
         pmix_modex_cbfunc_t modex;

@@ -5,6 +5,7 @@
  * PMIX_SUCCESS promises one callback; PMIX_OPERATION_SUCCEEDED and errors promise none.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "shim.h"
 
@@ -203,6 +204,41 @@ static pmix_status_t job_control(const pmix_proc_t *requestor, const pmix_proc_t
     return PMIX_ERR_NOT_SUPPORTED;
 }
 
+static bool is_local_only(const pmix_info_t infos[], size_t count)
+{
+    for (size_t i = 0; infos != NULL && i < count; i++) {
+        if (strncmp(infos[i].key, PMIX_GROUP_LOCAL_ONLY, PMIX_MAX_KEYLEN) == 0) {
+            const pmix_value_t *value = &infos[i].value;
+            return value->type == PMIX_UNDEF || (value->type == PMIX_BOOL && value->data.flag);
+        }
+    }
+    return false;
+}
+
+/*
+ * Never PMIX_SUCCESS for a local destruct: libpmix 4.2.9 and 5.0 up to 5.0.11 at least would call a
+ * second time with the same tracker, and free it at the first callback. Nobody else waits for it.
+ */
+static pmix_status_t group(pmix_group_operation_t op, char *id, const pmix_proc_t procs[],
+                           size_t nprocs, const pmix_info_t infos[], size_t ninfo,
+                           pmix_info_cbfunc_t cbfunc, void *cbdata)
+{
+    if (op != PMIX_GROUP_CONSTRUCT && op != PMIX_GROUP_DESTRUCT) {
+        return PMIX_ERR_NOT_SUPPORTED;
+    }
+    if (op == PMIX_GROUP_DESTRUCT && is_local_only(infos, ninfo)) {
+        return PMIX_OPERATION_SUCCEEDED;
+    }
+    struct completion completion = {COMPLETE_GROUP, {.info = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_u8(&o, op == PMIX_GROUP_CONSTRUCT ? WIREUP_GROUP_CONSTRUCT : WIREUP_GROUP_DESTRUCT);
+    put_text(&o, id);
+    put_procs(&o, procs, nprocs);
+    put_infos(&o, infos, ninfo);
+    return link_request(&o, WIREUP_OP_GROUP, &completion);
+}
+
 /*
  * libpmix copies as many bytes as its own version of the struct has, which may be more than we
  * were compiled with; and from 6.1 on slots after client_connected2 moved. So: zeroes behind, and
@@ -226,6 +262,7 @@ static union {
             .query = query,
             .log = log_,
             .job_control = job_control,
+            .group = group,
             .client_finalized = client_finalized,
             .client_connected2 = client_connected2,
         },

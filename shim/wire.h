@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 3
+#define WIREUP_SHIM_ABI 4
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1
@@ -55,7 +55,8 @@ enum wireup_op {
     WIREUP_OP_LOG = 0x0114,
     WIREUP_OP_PUBLISH = 0x0115,
     WIREUP_OP_LOOKUP = 0x0116,
-    WIREUP_OP_UNPUBLISH = 0x0117
+    WIREUP_OP_UNPUBLISH = 0x0117,
+    WIREUP_OP_GROUP = 0x0118
 };
 
 /* How far the host came when it sent WIREUP_OP_FAILED. */
@@ -64,6 +65,12 @@ enum wireup_stage {
     WIREUP_STAGE_ABI = 2,  /* shim and host disagree */
     WIREUP_STAGE_PMIX = 3, /* libpmix too old, or it refused */
     WIREUP_STAGE_LINK = 4  /* the peer broke the protocol */
+};
+
+/* First byte of WIREUP_OP_GROUP. */
+enum wireup_group_op {
+    WIREUP_GROUP_CONSTRUCT = 0,
+    WIREUP_GROUP_DESTRUCT = 1
 };
 
 /* First byte of every value. */

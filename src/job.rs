@@ -6,6 +6,7 @@ pub mod ids;
 pub mod limit;
 pub mod outcome;
 pub mod proc;
+pub mod pset;
 pub mod rank_map;
 pub mod spec;
 pub mod wall;

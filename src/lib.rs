@@ -3,7 +3,7 @@
 //!
 //! Map, from the vocabulary up; a module uses only those above it:
 //! - [`job`]: ids, the job's description, where ranks live, how a job ends (no I/O)
-//! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`store`], [`pmix`]: the protocol cores (no I/O)
+//! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`groups`], [`store`], [`pmix`]: the protocol cores (no I/O)
 //! - [`agent`]: the node's state machine (no I/O) and its drivers: ranks, PMI sockets, sidecar
 //! - [`launcher`]: placement, program inspection, standard I/O, signals, the run itself
 //! - [`jobs`]: the jobs of this machine as they are found and ended from outside
@@ -12,6 +12,7 @@
 pub mod agent;
 pub mod cli;
 pub mod fence;
+pub mod groups;
 pub mod job;
 pub mod jobs;
 pub mod kvs;

@@ -7,6 +7,10 @@
 #define PMIX_SERVER_ALLOW_FOREIGN_TOOLS "pmix.srvr.ftools"
 #endif
 
+#ifndef PMIX_GROUP_BOOTSTRAP /* since 6.0 */
+#define PMIX_GROUP_BOOTSTRAP "pmix.grp.btstrp"
+#endif
+
 #define KEY(name) printf("key %s %s\n", #name, PMIX_##name)
 #define STATUS(name) printf("status %s %d\n", #name, PMIX_##name)
 #define RANGE(name) printf("range %s %d\n", #name, PMIX_RANGE_##name)
@@ -75,6 +79,19 @@ int main(void)
     KEY(LOG_ONCE);
     KEY(QUERY_NAMESPACES);
     KEY(QUERY_NUM_PSETS);
+    KEY(QUERY_PSET_NAMES);
+    KEY(QUERY_PSET_MEMBERSHIP);
+    KEY(PSET_NAME);
+    KEY(PROCID);
+    KEY(GROUP_ID);
+    KEY(GROUP_ASSIGN_CONTEXT_ID);
+    KEY(GROUP_CONTEXT_ID);
+    KEY(GROUP_MEMBERSHIP);
+    KEY(GROUP_ENDPT_DATA);
+    KEY(GROUP_INFO);
+    KEY(GROUP_LOCAL_CID);
+    KEY(GROUP_ADD_MEMBERS);
+    KEY(GROUP_BOOTSTRAP);
     KEY(EVENT_AFFECTED_PROC);
     KEY(EVENT_NON_DEFAULT);
     KEY(EVENT_CUSTOM_RANGE);

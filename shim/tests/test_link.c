@@ -64,6 +64,22 @@ static void on_infos(pmix_status_t status, pmix_info_t *infos, size_t count, voi
     bump(&result->calls);
 }
 
+/* Takes the endpoint data over, as libpmix does. */
+static void on_group(pmix_status_t status, pmix_info_t *infos, size_t count, void *data,
+                     pmix_release_cbfunc_t release, void *release_data)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(infos[i].key, PMIX_GROUP_ENDPT_DATA) == 0) {
+            pmix_byte_object_t *bo = &infos[i].value.data.bo;
+            CHECK(bo->size == 3 && memcmp(bo->bytes, "\0\1\0", 3) == 0);
+            free(bo->bytes);
+            bo->bytes = NULL;
+            bo->size = 0;
+        }
+    }
+    on_infos(status, infos, count, data, release, release_data);
+}
+
 /* Writes over what it was given, as it may: nothing of it is read again. */
 static void on_found(pmix_status_t status, pmix_pdata_t found[], size_t count, void *data)
 {
@@ -81,9 +97,9 @@ static void on_found(pmix_status_t status, pmix_pdata_t found[], size_t count, v
 }
 
 static pmix_proc_t me;
-static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn;
-static struct result *const all[] = {&aborted, &fenced, &modexed,   &queried,
-                                     &logged,  &found,  &published, &withdrawn};
+static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped;
+static struct result *const all[] = {&aborted, &fenced,    &modexed,   &queried, &logged,
+                                     &found,   &published, &withdrawn, &grouped};
 enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 
 static void make_requests(void)
@@ -112,6 +128,8 @@ static void make_requests(void)
     CHECK(m->publish(&me, &info, 1, on_op, &published) == PMIX_SUCCESS);
     CHECK(m->lookup(&me, names, &info, 1, on_found, &found) == PMIX_SUCCESS);
     CHECK(m->unpublish(&me, NULL, NULL, 3, on_op, &withdrawn) == PMIX_SUCCESS);
+    CHECK(m->group(PMIX_GROUP_CONSTRUCT, "tag-1", procs, 2, &info, 1, on_group, &grouped)
+          == PMIX_SUCCESS);
 }
 
 static void expect_frame(const char *name)
@@ -122,7 +140,7 @@ static void expect_frame(const char *name)
     free(frame);
 }
 
-/* The first requests of the process, so their ids are 1 to 8. */
+/* The first requests of the process, so their ids are 1 to 9. */
 void test_upcalls(void)
 {
     int fds[2];
@@ -156,9 +174,10 @@ void test_upcalls(void)
     expect_frame("c/publish.bin");
     expect_frame("c/lookup.bin");
     expect_frame("c/unpublish.bin");
+    expect_frame("c/group.bin");
     /* Everything else is left to libpmix. */
     CHECK(m->spawn == NULL && m->connect == NULL && m->disconnect == NULL);
-    CHECK(m->tool_connected == NULL && m->group == NULL && m->iof_pull == NULL);
+    CHECK(m->tool_connected == NULL && m->iof_pull == NULL && m->fabric == NULL);
 }
 
 static void send_golden(const char *name)
@@ -206,9 +225,42 @@ void test_completions(void)
     wait_until(&found.calls, 1);
     CHECK(found.status == PMIX_SUCCESS && found.infos == 2);
     CHECK(strcmp(found.text, "port") == 0);
+    send_golden("rust/answer_group.bin");
+    wait_until(&grouped.calls, 1);
+    CHECK(grouped.status == PMIX_SUCCESS && grouped.infos == 3);
     for (size_t i = 0; i < REQUESTS; i++) {
         CHECK(all[i]->calls == 1);
     }
+}
+
+/* The agent hears nothing of these, and nothing is called back. */
+void test_local_groups(void)
+{
+    pmix_info_t local;
+    memset(&local, 0, sizeof(local));
+    strcpy(local.key, PMIX_GROUP_LOCAL_ONLY);
+    local.value.type = PMIX_BOOL;
+    local.value.data.flag = true;
+    struct result never = {0};
+    CHECK(m->group(PMIX_GROUP_DESTRUCT, "tag-1", &me, 1, &local, 1, on_infos, &never)
+          == PMIX_OPERATION_SUCCEEDED);
+    CHECK(m->group((pmix_group_operation_t)2, "tag-1", &me, 1, NULL, 3, on_infos, &never)
+          == PMIX_ERR_NOT_SUPPORTED);
+    /* With members on other nodes it is a request like any other. */
+    local.value.data.flag = false;
+    CHECK(m->group(PMIX_GROUP_DESTRUCT, "tag-1", &me, 1, &local, 1, on_infos, &never) == PMIX_SUCCESS);
+    size_t len;
+    uint8_t *frame = agent_read(&len);
+    CHECK(len > WIREUP_HEADER_LEN && frame[4] == (WIREUP_OP_GROUP & 0xff));
+    CHECK(frame[8] == REQUESTS + 1 && frame[WIREUP_HEADER_LEN] == WIREUP_GROUP_DESTRUCT);
+    free(frame);
+    /* Endpoint data that nobody takes over is freed all the same. */
+    uint8_t *answer = read_golden("rust/answer_group.bin", &len);
+    answer[8] = REQUESTS + 1;
+    agent_write(answer, len);
+    wait_until(&never.calls, 1);
+    CHECK(never.status == PMIX_SUCCESS && never.infos == 3);
+    free(answer);
 }
 
 /* A second answer to the same request is a broken protocol: everything is completed, once. */

@@ -6,6 +6,7 @@
 //! ```
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
+mod groups;
 mod host;
 mod ranks;
 mod store;
@@ -13,14 +14,17 @@ mod upcalls;
 
 use std::sync::Arc;
 
+use groups::Groups;
 use host::HostLife;
 
 use super::event::{Action, Event, PeerMessage};
 use crate::fence::{self, FenceEngine, FenceInput};
+use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::outcome::PmiState;
 use crate::job::proc;
+use crate::job::pset::ProcessSet;
 use crate::job::rank_map::RankMap;
 use crate::modex::{self, ModexEngine, ModexInput};
 use crate::pmi::collective::Collective;
@@ -46,6 +50,8 @@ pub struct JobContext {
     pub universe_size: u32,
     /// For whom its ranks run.
     pub user: UserId,
+    /// Its process sets.
+    pub psets: Vec<ProcessSet>,
 }
 
 /// Who waits for a fence.
@@ -81,6 +87,7 @@ pub struct NodeCore {
     fences: FenceEngine<FenceTicket>,
     modex: ModexEngine<UpcallId>,
     store: StoreEngine<Asker>,
+    groups: Groups,
     link: HostLink,
     host: HostLife,
     /// By local rank.
@@ -130,6 +137,7 @@ impl NodeCore {
             fences: FenceEngine::new(node, fence::Limits::default()),
             modex,
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
+            groups: Groups::new(node, job.ranks.nodes()),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -165,6 +173,7 @@ impl NodeCore {
                 self.fence(FenceInput::Tick, now, actions);
                 self.modex(ModexInput::Tick, now, actions);
                 self.store_tick(now, actions);
+                self.groups(actions, |engine, out| engine.tick(now, out));
                 self.host_tick(now, actions);
             }
         }
@@ -176,6 +185,7 @@ impl NodeCore {
             self.fences.next_deadline(),
             self.modex.next_deadline(),
             self.store.next_deadline(),
+            self.groups.engine.next_deadline(),
             self.host.next_deadline(),
         ]
         .into_iter()
@@ -249,6 +259,10 @@ impl NodeCore {
         }
         self.pmi_effects(effects, now, actions);
         self.store_rank_ended(rank, now, actions);
+        if self.host.is_offered() {
+            let proc = proc::Proc::new(self.job.nspace.clone(), rank);
+            self.groups(actions, |engine, out| engine.rank_ended(proc, out));
+        }
         // What a rank published stays with the sidecar after it has left in order.
         if died {
             let proc = proc::Proc::new(self.job.nspace.clone(), rank);
@@ -260,6 +274,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
+        self.groups(actions, GroupEngine::tear_down);
         self.stop_host(now, actions);
     }
 
@@ -278,6 +293,7 @@ impl NodeCore {
                 self.modex(ModexInput::Message { from, message }, now, actions);
             }
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
+            PeerMessage::Group(message) => self.group_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::fence::FenceMessage;
+use crate::groups::GroupMessage;
 use crate::job::ids::{LocalRank, NodeId};
 use crate::job::outcome::Cause;
 use crate::modex::ModexMessage;
@@ -60,6 +61,8 @@ pub enum PeerMessage {
     Modex(ModexMessage),
     /// Part of publishing and looking up.
     Store(StoreMessage),
+    /// Part of making or ending a group.
+    Group(GroupMessage),
     /// An event raised by a process of the sending node.
     Notify(Arc<Notification>),
 }

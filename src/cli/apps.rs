@@ -80,6 +80,7 @@ fn respell_np(args: &mut [OsString], options_from: usize) {
         "--virtual-nodes",
         "--ppn",
         "--map-by",
+        "--pset",
         "--pmi",
         "--libpmix",
         "--pmix-host",

@@ -46,11 +46,12 @@ pub(super) struct RunArgs {
 }
 
 /// Runs the job and returns its exit code. `rest` has the words of the programs after the first.
-pub(super) fn execute(args: RunArgs, rest: Vec<Vec<OsString>>) -> Result<u8, RunFailure> {
+pub(super) fn execute(mut args: RunArgs, rest: Vec<Vec<OsString>>) -> Result<u8, RunFailure> {
     let status = StatusSpec::from(args.status);
     let apps = app_specs(args.app, rest).inspect_err(|failure| refused(&status, failure))?;
     run(JobSpec {
         apps,
+        psets: std::mem::take(&mut args.layout.psets),
         layout: args.layout.into(),
         stdio: args.stdio.into(),
         ending: args.ending.into(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::exit_policy::ExitPolicy;
 use super::ids::Rank;
 use super::limit::Limit;
+use super::pset::ProcessSet;
 
 /// One application context: a program with its arguments and the ranks that run it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -156,6 +157,8 @@ pub struct JobSpec {
     pub apps: Vec<AppSpec>,
     /// Where the ranks live.
     pub layout: LayoutSpec,
+    /// Process sets beside those of the applications.
+    pub psets: Vec<ProcessSet>,
     /// Input and output.
     pub stdio: StdioSpec,
     /// The end of the job.

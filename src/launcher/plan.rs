@@ -15,6 +15,7 @@ use super::slots::Slots;
 use crate::agent::core::JobContext;
 use crate::job::ids::{AppNum, Nspace, Rank, UserId};
 use crate::job::outcome::EXIT_WIREUP;
+use crate::job::pset::ProcessSet;
 use crate::job::spec::{JobSpec, PmiChoice};
 
 mod app;
@@ -99,6 +100,7 @@ impl Plan {
         let size = total(&sizes)?;
         let nodes = spec.layout.virtual_nodes;
         size::check(&spec, size, &slots, descriptors)?;
+        let psets = ProcessSet::of_job(&spec.psets, &sizes).map_err(wrong)?;
         let oversubscribed = size > slots.count();
         let apps = spec
             .apps
@@ -148,6 +150,7 @@ impl Plan {
             appnums,
             universe_size: size.max(slots.count() * nodes),
             user: UserId(rustix::process::getuid().as_raw()),
+            psets,
         };
         Ok(Self {
             apps,

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::upcall::{Query, Upcall};
+use super::upcall::{GroupOp, Query, Upcall};
 use super::value::{Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value};
 
 pub(super) fn text() -> impl Strategy<Value = Text> {
@@ -166,5 +166,16 @@ pub(super) fn upcall() -> impl Strategy<Value = Upcall> {
             keys,
             infos
         }),
+        (any::<bool>(), text(), vec(proc(), 0..4), infos()).prop_map(
+            |(construct, name, procs, infos)| Upcall::Group {
+                op: match construct {
+                    true => GroupOp::Construct,
+                    false => GroupOp::Destruct,
+                },
+                name,
+                procs,
+                infos
+            }
+        ),
     ]
 }

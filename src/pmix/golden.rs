@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::host::{HostEvent, HostLink};
 use super::keys;
-use super::upcall::{Answer, Pdata, Query, Upcall, UpcallKind};
+use super::upcall::{Answer, GroupOp, Pdata, Query, Upcall, UpcallKind};
 use super::value::{
     Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
 };
@@ -197,6 +197,12 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             keys: Vec::new(),
             infos: Vec::new(),
         },
+        Upcall::Group {
+            op: GroupOp::Construct,
+            name: "tag-1".into(),
+            procs: targets(),
+            infos: collect(),
+        },
     ];
     let mut link = HostLink::new();
     let mut last_id = 0;
@@ -215,7 +221,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 8);
+    assert_eq!(link.outstanding_upcalls().count(), 9);
 }
 
 #[test]
@@ -248,6 +254,13 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         pdata("pointer", Value::Foreign(31)),
         pdata("record", Value::Infos(all_kinds())),
     ];
+    let members = vec![Value::Proc(proc("job-1", 1)), Value::Proc(proc("job-1", 0))];
+    let members = Array::new(members).unwrap();
+    let group = vec![
+        Info::new(keys::GROUP_CONTEXT_ID, Value::Size(7)),
+        Info::new(keys::GROUP_MEMBERSHIP, Value::Array(members)),
+        Info::new(keys::GROUP_ENDPT_DATA, Value::Bytes(b"\0\x01\0".to_vec())),
+    ];
     for (kind, id, answer) in [
         (UpcallKind::Abort, 1, Answer::Status(Status::SUCCESS)),
         (UpcallKind::Fence, 2, Answer::Data(b"a\0b\0c".to_vec())),
@@ -269,6 +282,7 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
             8,
             Answer::Status(Status::ERR_NOT_FOUND),
         ),
+        (UpcallKind::Group, 9, Answer::Infos(Status::SUCCESS, group)),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());
         match_golden(&name, &answer.encode(kind, id).unwrap());

@@ -128,6 +128,32 @@ keys! {
     LOG_ONCE = "pmix.log.once";
     /// Size: number of process sets.
     QUERY_NUM_PSETS = "pmix.qry.psetnum";
+    /// String: names of the process sets, comma separated.
+    QUERY_PSET_NAMES = "pmix.qry.psets";
+    /// Array of procs: the members of the set that the qualifier `PSET_NAME` names.
+    QUERY_PSET_MEMBERSHIP = "pmix.qry.pmems";
+    /// String: a process set's name.
+    PSET_NAME = "pmix.pset.nm";
+    /// Proc: whose infos those behind it are.
+    PROCID = "pmix.procid";
+    /// String: a group's name.
+    GROUP_ID = "pmix.grp.id";
+    /// Bool: give the group a number of its own.
+    GROUP_ASSIGN_CONTEXT_ID = "pmix.grp.actxid";
+    /// Size: that number.
+    GROUP_CONTEXT_ID = "pmix.grp.ctxid";
+    /// Array of procs: the members.
+    GROUP_MEMBERSHIP = "pmix.grp.mbrs";
+    /// Bytes: what one server tells the others about its members.
+    GROUP_ENDPT_DATA = "pmix.grp.endpt";
+    /// Infos that a member tells the others.
+    GROUP_INFO = "pmix.grp.info";
+    /// Size: a member's own number for the group's communicator; by Open MPI 5 and later.
+    GROUP_LOCAL_CID = "pmix.grp.lclid";
+    /// Array of procs: members who do not take part in making the group.
+    GROUP_ADD_MEMBERS = "pmix.grp.add";
+    /// Size: how many lead the making of a group whose members are not known; since 6.0.
+    GROUP_BOOTSTRAP = "pmix.grp.btstrp";
     /// String: the nspaces that run, comma separated.
     QUERY_NAMESPACES = "pmix.qry.ns";
     /// Proc that an event is about.

@@ -2,6 +2,8 @@
 //!
 //! Does not match answers with upcalls (see [`super::host`]). Payload layouts: docs/shim.md.
 
+use wireup_shim::wire as c;
+
 use super::value::{DataRange, Info, Proc, Status, Text};
 use super::wire::{Reader, WireError, Writer};
 pub use answer::{Answer, Parts, Pdata};
@@ -17,6 +19,32 @@ pub struct Query {
     pub keys: Vec<Text>,
     /// Restrictions.
     pub qualifiers: Vec<Info>,
+}
+
+/// What is done with a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupOp {
+    /// It is made.
+    Construct,
+    /// It is ended.
+    Destruct,
+}
+
+impl GroupOp {
+    fn encode(self, out: &mut Writer) {
+        out.u8(match self {
+            Self::Construct => c::WIREUP_GROUP_CONSTRUCT as u8,
+            Self::Destruct => c::WIREUP_GROUP_DESTRUCT as u8,
+        });
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        match u32::from(from.u8()?) {
+            c::WIREUP_GROUP_CONSTRUCT => Ok(Self::Construct),
+            c::WIREUP_GROUP_DESTRUCT => Ok(Self::Destruct),
+            _ => Err(WireError::Bad("group operation")),
+        }
+    }
 }
 
 /// One upcall.
@@ -125,6 +153,18 @@ pub enum Upcall {
         /// `RANGE`, `USERID`.
         infos: Vec<Info>,
     },
+    /// All local members of a group have called to make it or to end it.
+    Group {
+        /// Which of both.
+        op: GroupOp,
+        /// The group's name.
+        name: Text,
+        /// All its members.
+        procs: Vec<Proc>,
+        /// `GROUP_ASSIGN_CONTEXT_ID`, `GROUP_ENDPT_DATA`, `GROUP_INFO`, `LOCAL_COLLECTIVE_STATUS`,
+        /// `TIMEOUT`; of all callers, so some more than once.
+        infos: Vec<Info>,
+    },
 }
 
 impl Upcall {
@@ -144,6 +184,7 @@ impl Upcall {
             Self::Publish { .. } => UpcallKind::Publish,
             Self::Lookup { .. } => UpcallKind::Lookup,
             Self::Unpublish { .. } => UpcallKind::Unpublish,
+            Self::Group { .. } => UpcallKind::Group,
         }
     }
 
@@ -215,6 +256,12 @@ impl Upcall {
             UpcallKind::Unpublish => Self::Unpublish {
                 proc: Proc::decode(&mut from)?,
                 keys: from.list(Text::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Group => Self::Group {
+                op: GroupOp::decode(&mut from)?,
+                name: Text::decode(&mut from)?,
+                procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
             },
         };
@@ -289,6 +336,17 @@ impl Upcall {
             Self::Lookup { proc, keys, infos } | Self::Unpublish { proc, keys, infos } => {
                 proc.encode(&mut out);
                 encode_keys(keys, &mut out);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::Group {
+                op,
+                name,
+                procs,
+                infos,
+            } => {
+                op.encode(&mut out);
+                name.encode(&mut out);
+                encode_procs(procs, &mut out);
                 Info::encode_list(infos, &mut out);
             }
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::{NodeCore, PmixState};
 use crate::agent::event::{Action, Report};
+use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
 use crate::modex::ModexInput;
 use crate::pmix::control::{Control, ControlReply, Failed, Stage};
@@ -131,6 +132,11 @@ impl HostLife {
         let patience = self.patience.map(|patience| patience.next);
         let doubt = self.doubt.map(|(_, until)| until);
         [patience, self.probe_at, doubt].into_iter().flatten().min()
+    }
+
+    /// Whether the job has one.
+    pub(super) fn is_offered(&self) -> bool {
+        self.state != HostState::Absent
     }
 
     /// Whether it is listened to.
@@ -368,6 +374,7 @@ impl NodeCore {
     fn host_lost(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
         self.host.settle(HostState::Broken);
         actions.push(Action::Report(Report::HostLost { error }));
+        self.groups(actions, GroupEngine::server_lost);
         for (_, proc) in std::mem::take(&mut self.modex_requests) {
             let result = Err(Status::ERR_LOST_CONNECTION.0);
             self.modex(ModexInput::HostAnswered { proc, result }, now, actions);

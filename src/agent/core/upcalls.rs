@@ -33,6 +33,7 @@ impl NodeCore {
             match event {
                 HostEvent::Hello(hello) => {
                     self.host_loaded();
+                    self.groups.libpmix.clone_from(&hello.libpmix);
                     actions.push(Action::Report(Report::HostLoaded(hello)));
                 }
                 HostEvent::Warning(text) => {
@@ -92,7 +93,8 @@ impl NodeCore {
             | Upcall::Log { .. }
             | Upcall::Publish { .. }
             | Upcall::Lookup { .. }
-            | Upcall::Unpublish { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::Unpublish { .. }
+            | Upcall::Group { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -152,6 +154,12 @@ impl NodeCore {
             Upcall::Unpublish { proc, keys, infos } => {
                 self.unpublish(id, &proc, keys, &infos, now, actions);
             }
+            Upcall::Group {
+                op,
+                name,
+                procs,
+                infos,
+            } => self.group(id, op, name, &procs, infos, now, actions),
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
@@ -283,14 +291,21 @@ impl NodeCore {
     fn query(&self, queries: &[Query]) -> Answer {
         let mut infos = Vec::new();
         let mut asked = 0;
-        for key in queries.iter().flat_map(|query| &query.keys) {
+        let keys = queries
+            .iter()
+            .flat_map(|query| query.keys.iter().map(move |key| (query, key)));
+        for (query, key) in keys {
             asked += 1;
-            if *key == keys::QUERY_NAMESPACES {
-                infos.push(Info::new(
-                    keys::QUERY_NAMESPACES,
-                    Value::String(Text::from(&self.job.nspace)),
-                ));
-            }
+            let value = if *key == keys::QUERY_NAMESPACES {
+                Some(Value::String(Text::from(&self.job.nspace)))
+            } else {
+                self.query_sets(key, query)
+            };
+            infos.extend(value.map(|value| Info {
+                key: key.clone(),
+                required: false,
+                value,
+            }));
         }
         match infos.len() {
             0 => Answer::Status(Status::ERR_NOT_FOUND),

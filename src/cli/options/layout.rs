@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use crate::job::pset::ProcessSet;
 use crate::job::spec::{LayoutSpec, MapBy};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -32,6 +33,10 @@ pub(in crate::cli) struct LayoutArgs {
     /// In which order nodes get ranks
     #[arg(long, value_enum, value_name = "slot|node", default_value_t = Order::Slot)]
     map_by: Order,
+
+    /// Name some ranks for MPI sessions, as in io=0,2-4; each program's ranks are app0, app1, ...
+    #[arg(long = "pset", value_name = "NAME=RANKS")]
+    pub(in crate::cli) psets: Vec<ProcessSet>,
 }
 
 impl From<LayoutArgs> for LayoutSpec {

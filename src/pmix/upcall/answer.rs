@@ -18,8 +18,8 @@ pub struct Pdata {
 /// The agent's answer to an upcall.
 ///
 /// `abort`, `log`, `publish` and `unpublish` take a [`Status`](Self::Status), `fence` and
-/// `direct_modex` take [`Data`](Self::Data), `query` takes [`Infos`](Self::Infos), `lookup` takes
-/// [`Found`](Self::Found); a status answers every kind, and is how each of them fails.
+/// `direct_modex` take [`Data`](Self::Data), `query` and `group` take [`Infos`](Self::Infos), `lookup`
+/// takes [`Found`](Self::Found); a status answers every kind, and is how each of them fails.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
     /// Done, or refused.

@@ -34,11 +34,13 @@ pub enum UpcallKind {
     Lookup,
     /// See [`Upcall::Unpublish`].
     Unpublish,
+    /// See [`Upcall::Group`].
+    Group,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -52,6 +54,7 @@ impl UpcallKind {
         Self::Publish,
         Self::Lookup,
         Self::Unpublish,
+        Self::Group,
     ];
 
     /// The operation's name as PMIx has it.
@@ -70,6 +73,7 @@ impl UpcallKind {
             Self::Publish => "publish",
             Self::Lookup => "lookup",
             Self::Unpublish => "unpublish",
+            Self::Group => "group",
         }
     }
 
@@ -101,6 +105,7 @@ impl UpcallKind {
             Self::Publish => c::WIREUP_OP_PUBLISH,
             Self::Lookup => c::WIREUP_OP_LOOKUP,
             Self::Unpublish => c::WIREUP_OP_UNPUBLISH,
+            Self::Group => c::WIREUP_OP_GROUP,
         };
         op as u16
     }

@@ -26,6 +26,7 @@ impl Node {
             appnums: vec![AppNum(0); 2],
             universe_size: 2,
             user: UserId(1000),
+            psets: Vec::new(),
         };
         let mut core = NodeCore::new(NodeId(0), Arc::new(job), false, true).unwrap();
         let requests = [

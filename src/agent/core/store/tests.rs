@@ -32,6 +32,7 @@ impl Job {
             appnums: vec![AppNum(0); 4],
             universe_size: 4,
             user: UserId(1000),
+            psets: Vec::new(),
         });
         let core = |node| {
             let mut core = NodeCore::new(NodeId(node), Arc::clone(&job), true, true).unwrap();

@@ -1,0 +1,295 @@
+//! The PMIx server's groups and process sets: upcalls become operations of the group engine, and
+//! its answers theirs.
+//!
+//! Rule: the answer to a construct lists the members one by one, also when they were given as "all",
+//! for libpmix 5 sends that list when the group is ended. Rule: the servers' data goes into one
+//! info, one after the other. Source: docs/shim.md#groups.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::NodeCore;
+use super::upcalls::timeout;
+use crate::agent::event::{Action, PeerMessage, Report};
+use crate::fence::Participants;
+use crate::groups::{
+    GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output,
+    Released,
+};
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, Rank};
+use crate::job::proc;
+use crate::pmix::host::UpcallId;
+use crate::pmix::keys;
+use crate::pmix::upcall::{Answer, GroupOp, Query};
+use crate::pmix::value::{Array, Info, Proc, ProcRank, Status, Text, Value, find};
+use crate::pmix::wire::{Reader, Writer};
+
+/// First libpmix whose answers Open MPI's sessions understand.
+const SESSIONS_SINCE: u32 = 5;
+
+/// What the node knows of groups beside the engine.
+pub(super) struct Groups {
+    pub(super) engine: GroupEngine<UpcallId>,
+    /// The server's libpmix, as it said itself.
+    pub(super) libpmix: Text,
+    /// The user was told that sessions do not work.
+    warned: bool,
+}
+
+impl Groups {
+    pub(super) fn new(node: NodeId, nodes: u32) -> Self {
+        Self {
+            engine: GroupEngine::new(node, nodes),
+            libpmix: Text::default(),
+            warned: false,
+        }
+    }
+}
+
+impl NodeCore {
+    pub(super) fn group(
+        &mut self,
+        id: UpcallId,
+        op: GroupOp,
+        name: Text,
+        procs: &[Proc],
+        infos: Vec<Info>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if infos.iter().any(has_local_cid) && self.libpmix_is_before(SESSIONS_SINCE) {
+            return self.refuse_sessions(id, actions);
+        }
+        let leaders = [keys::GROUP_ADD_MEMBERS, keys::GROUP_BOOTSTRAP];
+        if procs.is_empty() || leaders.iter().any(|key| find(&infos, key).is_some()) {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+        }
+        let Some(ranks) = self.member_ranks(procs) else {
+            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+        };
+        let nspace = &self.job.nspace;
+        let named = ranks
+            .iter()
+            .map(|rank| (nspace.clone(), proc::ProcRank::One(*rank)));
+        let members = Participants::from_procs(named).expect("ranks of the job, at least one");
+        let nodes: BTreeSet<NodeId> = ranks
+            .iter()
+            .filter_map(|rank| self.job.ranks.node_of(*rank))
+            .collect();
+        let statuses = infos.iter().filter_map(|info| match &info.value {
+            Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
+            _ => None,
+        });
+        let offer = Offer {
+            members: ranks
+                .iter()
+                .map(|rank| proc::Proc::new(nspace.clone(), *rank))
+                .collect(),
+            nodes: nodes.into_iter().collect(),
+            wants_context: infos.iter().any(|info| {
+                info.key == keys::GROUP_ASSIGN_CONTEXT_ID
+                    && matches!(info.value, Value::Bool(true) | Value::Undef)
+            }),
+            status: statuses
+                .into_iter()
+                .find(|status| *status != 0)
+                .unwrap_or(0),
+            timeout: timeout(&infos),
+            part: part(infos),
+        };
+        let key = GroupKey {
+            operation: match op {
+                GroupOp::Construct => Operation::Construct,
+                GroupOp::Destruct => Operation::Destruct,
+            },
+            name: name.into_bytes().into(),
+            members,
+        };
+        self.groups(actions, |engine, out| {
+            engine.arrive(key, offer, id, now, out);
+        });
+    }
+
+    /// The members in the order given, each once; `None` when they are not of this job.
+    fn member_ranks(&self, procs: &[Proc]) -> Option<Vec<Rank>> {
+        let map = &self.job.ranks;
+        let mut ranks = Vec::with_capacity(procs.len());
+        for proc in procs {
+            if proc.nspace != self.job.nspace.as_str() {
+                return None;
+            }
+            match proc.rank {
+                ProcRank::WILDCARD => ranks.extend((0..map.size()).map(Rank)),
+                ProcRank::LOCAL_PEERS | ProcRank::LOCAL_NODE => {
+                    ranks.extend(map.ranks_on(self.node));
+                }
+                rank => {
+                    let rank = rank.rank()?;
+                    map.node_of(rank)?;
+                    ranks.push(rank);
+                }
+            }
+        }
+        let mut seen = BTreeSet::new();
+        ranks.retain(|rank| seen.insert(*rank));
+        Some(ranks)
+    }
+
+    pub(super) fn group_message(
+        &mut self,
+        from: NodeId,
+        message: GroupMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        self.groups(actions, |engine, out| {
+            engine.message(from, message, now, out);
+        });
+    }
+
+    /// Does something with the engine and carries out what follows.
+    pub(super) fn groups(
+        &mut self,
+        actions: &mut Vec<Action>,
+        what: impl FnOnce(&mut GroupEngine<UpcallId>, &mut Vec<Output<UpcallId>>),
+    ) {
+        let mut outputs = Vec::new();
+        what(&mut self.groups.engine, &mut outputs);
+        for output in outputs {
+            match output {
+                Output::Send { to, message } => actions.push(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Group(message),
+                }),
+                Output::Complete { ticket, result } => {
+                    self.answer(ticket, &group_answer(result), actions);
+                }
+            }
+        }
+    }
+
+    /// Whether the server's libpmix is known to be of an earlier major version.
+    fn libpmix_is_before(&self, major: u32) -> bool {
+        let version = self.groups.libpmix.to_string();
+        let first = version
+            .split('.')
+            .next()
+            .and_then(|n| n.parse::<u32>().ok());
+        first.is_some_and(|first| first < major)
+    }
+
+    /// Open MPI 5 wants a communicator of a session's group, and takes the answer of an older server
+    /// for something else: it is given one in which it finds the refusal.
+    fn refuse_sessions(&mut self, id: UpcallId, actions: &mut Vec<Action>) {
+        if !std::mem::replace(&mut self.groups.warned, true) {
+            let text = format!(
+                "the program makes a communicator from a group, as with MPI sessions, which the PMIx \
+                 server's libpmix {} cannot serve; give it one of version {SESSIONS_SINCE} or later \
+                 (--libpmix)",
+                self.groups.libpmix
+            );
+            actions.push(Action::Report(Report::HostWarning { text }));
+        }
+        let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
+        self.answer(
+            id,
+            &Answer::Infos(Status::ERR_NOT_SUPPORTED, nothing),
+            actions,
+        );
+    }
+
+    /// The infos that answer a query for process sets; `None` for any other key, or if there is no
+    /// such set.
+    pub(super) fn query_sets(&self, key: &Text, query: &Query) -> Option<Value> {
+        let sets = &self.job.psets;
+        if *key == keys::QUERY_NUM_PSETS {
+            Some(Value::Size(sets.len() as u64))
+        } else if *key == keys::QUERY_PSET_NAMES {
+            let names: Vec<&str> = sets.iter().map(|set| set.name()).collect();
+            Some(Value::String(names.join(",").into()))
+        } else if *key == keys::QUERY_PSET_MEMBERSHIP {
+            let Some(Value::String(name)) = find(&query.qualifiers, keys::PSET_NAME) else {
+                return None;
+            };
+            let set = sets.iter().find(|set| *name == set.name())?;
+            let members = set.ranks().map(|rank| Proc::new(&self.job.nspace, rank));
+            let members = Array::new(members.map(Value::Proc).collect());
+            Some(Value::Array(members?))
+        } else {
+            None
+        }
+    }
+}
+
+/// What all servers are to get of this one, as an info list: its data, and from libpmix 6 on the
+/// infos of each member, which start with its name.
+fn part(infos: Vec<Info>) -> Arc<[u8]> {
+    let for_all = |info: &Info| {
+        info.key == keys::GROUP_ENDPT_DATA
+            || info.key == keys::GROUP_INFO
+                && matches!(&info.value, Value::Infos(items)
+                    if items.first().is_some_and(|first| first.key == keys::PROCID))
+    };
+    let infos: Vec<Info> = infos.into_iter().filter(for_all).collect();
+    let mut out = Writer::default();
+    Info::encode_list(&infos, &mut out);
+    out.into_bytes().into()
+}
+
+/// Whether Open MPI of version 5 or later makes a communicator with it.
+fn has_local_cid(info: &Info) -> bool {
+    info.key == keys::GROUP_INFO
+        && matches!(&info.value, Value::Infos(items)
+            if items.iter().any(|item| item.key == keys::GROUP_LOCAL_CID))
+}
+
+fn group_answer(result: GroupResult) -> Answer {
+    match result {
+        Ok(released) if released.status != 0 => Answer::Status(Status(released.status)),
+        Ok(released) => match group_infos(&released) {
+            Some(infos) => Answer::Infos(Status::SUCCESS, infos),
+            None => Answer::Status(Status::ERROR),
+        },
+        Err(failure) => Answer::Status(match failure {
+            GroupFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+            GroupFailure::MemberEnded { .. } => Status::ERR_PROC_TERM_WO_SYNC,
+            GroupFailure::ServerLost { .. } | GroupFailure::TornDown { .. } => {
+                Status::ERR_LOST_CONNECTION
+            }
+            GroupFailure::TooMany { .. } => Status::ERR_OUT_OF_RESOURCE,
+            GroupFailure::Busy | GroupFailure::NotMember { .. } => Status::ERR_BAD_PARAM,
+        }),
+    }
+}
+
+/// `None` for parts that are no infos.
+fn group_infos(released: &Released) -> Option<Vec<Info>> {
+    let members = released
+        .members
+        .iter()
+        .map(|member| Value::Proc(Proc::new(&member.nspace, member.rank)));
+    let members = Array::new(members.collect())?;
+    let mut infos = vec![Info::new(keys::GROUP_MEMBERSHIP, Value::Array(members))];
+    if let Some(context) = released.context {
+        infos.push(Info::new(keys::GROUP_CONTEXT_ID, Value::Size(context)));
+    }
+    let mut data = Vec::new();
+    for part in released.parts.iter() {
+        for info in Info::decode_list(&mut Reader::new(part)).ok()? {
+            match info.value {
+                Value::Bytes(bytes) => data.extend(bytes),
+                // Such infos are of no use without the id, and libpmix would not answer at all.
+                _ if released.context.is_none() => {}
+                _ => infos.push(info),
+            }
+        }
+    }
+    if !data.is_empty() {
+        infos.push(Info::new(keys::GROUP_ENDPT_DATA, Value::Bytes(data)));
+    }
+    Some(infos)
+}
+
+#[cfg(test)]
+mod tests;

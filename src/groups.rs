@@ -1,0 +1,312 @@
+//! Groups of processes being made and ended: one engine per node for PMIx's `group` upcall.
+//!
+//! The PMIx server of a node arrives once per operation, when all members of this node have
+//! called. The lowest node with members, the hub, collects one arrival per node and decides for
+//! all; so operations with the same members under different names go on side by side.
+//!
+//! ```text
+//!  server          engine (node 1)                engine (node 0, the hub)
+//!    │               │ ◀─────────────────── Open ── open, by whoever arrives first
+//!    │  arrive ──▶ waiting ── Arrive ────────────▶  │ ... until all nodes arrived
+//!    ◀─ Complete ── (gone) ◀─ Release or Fail ───── closed
+//!                    │ ── Refuse ────────────────▶ fails it
+//! ```
+//!
+//! - An operation has no number. Messages between two nodes arrive once and in order, so the k-th
+//!   arrival of a node under a key belongs to the k-th operation of the hub under it. A node that
+//!   has not arrived when an operation fails owes the hub an arrival: its own processes get the
+//!   failure when they come, and the hub passes over the arrival.
+//! - A member whose process ends before the operation does fails it: its node refuses.
+//! - Context ids count up and carry the number of the hub, so they are unique in the job although
+//!   nobody hands them out, and are never used again.
+//!
+//! Left to others: which nodes host members, what the parts mean, which processes have called.
+
+mod hub;
+mod message;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use hub::{Hub, Step, Verdict};
+pub use message::{
+    GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output, Released,
+};
+
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+use crate::job::proc::Proc;
+
+/// The group operations of one node. See the module.
+pub struct GroupEngine<T> {
+    node: NodeId,
+    hub: Hub,
+    /// What this node has arrived at, with whom to answer and the hub.
+    waiting: BTreeMap<GroupKey, (T, NodeId)>,
+    /// What others have arrived at and this node has not, by the hub's word.
+    open: BTreeMap<GroupKey, NodeId>,
+    /// Failures for arrivals to come, oldest first. The hubs bound how many there are.
+    early: BTreeMap<GroupKey, VecDeque<GroupFailure>>,
+    /// Members of this node whose process has ended.
+    ended: BTreeSet<Proc>,
+    /// Why this node takes part in nothing any more.
+    out_of_service: Option<GroupFailure>,
+}
+
+impl<T> GroupEngine<T> {
+    /// An engine for `node` of `nodes`, with nothing under way.
+    pub fn new(node: NodeId, nodes: u32) -> Self {
+        Self {
+            node,
+            hub: Hub::new(node, nodes),
+            waiting: BTreeMap::new(),
+            open: BTreeMap::new(),
+            early: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            out_of_service: None,
+        }
+    }
+
+    /// All members of this node have called. `offer.nodes` has this node in it; one operation at a
+    /// time under a key.
+    pub fn arrive(
+        &mut self,
+        key: GroupKey,
+        offer: Offer,
+        ticket: T,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let node = self.node;
+        let refusal = match &self.out_of_service {
+            Some(failure) => Some(failure.clone()),
+            None if self.waiting.contains_key(&key) => Some(GroupFailure::Busy),
+            None if !offer.nodes.contains(&node) => Some(GroupFailure::NotMember { node }),
+            None => None,
+        };
+        if let Some(failure) = refusal {
+            let result = Err(failure);
+            return out.push(Output::Complete { ticket, result });
+        }
+        let hub = offer.nodes[0];
+        self.waiting.insert(key.clone(), (ticket, hub));
+        let early = self.take_early(&key);
+        if early.is_none() {
+            self.open.remove(&key);
+        }
+        let refusal = self.ended_member(&key);
+        if hub == node {
+            // Its own failures are settled at once or owed like those of others.
+            let step = self.hub.arrive(key.clone(), node, offer, now);
+            self.carry_out(key.clone(), node, step, out);
+        } else {
+            let message = GroupMessage::Arrive {
+                key: key.clone(),
+                offer,
+            };
+            out.push(Output::Send { to: hub, message });
+        }
+        if let Some(failure) = early {
+            return self.settle(&key, Err(failure), out);
+        }
+        if let Some(failure) = refusal {
+            self.refuse(key, hub, failure, out);
+        }
+    }
+
+    /// A message has come from the engine of another node.
+    pub fn message(
+        &mut self,
+        from: NodeId,
+        message: GroupMessage,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        match message {
+            GroupMessage::Arrive { key, offer } => {
+                let step = if offer.nodes.first() != Some(&self.node) {
+                    Step::Refused(GroupFailure::NotMember { node: self.node })
+                } else if let Some(failure) = &self.out_of_service {
+                    Step::Refused(failure.clone())
+                } else {
+                    self.hub.arrive(key.clone(), from, offer, now)
+                };
+                self.carry_out(key, from, step, out);
+            }
+            GroupMessage::Open { key } => {
+                let refusal = self.out_of_service.clone();
+                match refusal.or_else(|| self.ended_member(&key)) {
+                    Some(failure) => self.refuse(key, from, failure, out),
+                    // An arrival on its way to the hub crosses this.
+                    None if self.waiting.contains_key(&key) => {}
+                    None => {
+                        self.open.insert(key, from);
+                    }
+                }
+            }
+            GroupMessage::Refuse { key, failure } => {
+                if let Some(verdict) = self.hub.fail(&key, failure) {
+                    self.announce(verdict, out);
+                }
+            }
+            GroupMessage::Release { key, released } => self.settle(&key, Ok(released), out),
+            GroupMessage::Fail { key, failure } => self.failed(key, failure, out),
+        }
+    }
+
+    /// The process of a member on this node has ended.
+    pub fn rank_ended(&mut self, proc: Proc, out: &mut Vec<Output<T>>) {
+        let failure = GroupFailure::MemberEnded { proc: proc.clone() };
+        self.refuse_all(|key| key.members.contains(&proc), &failure, out);
+        self.ended.insert(proc);
+    }
+
+    /// Nothing more comes from this node's members: their PMIx server is lost.
+    pub fn server_lost(&mut self, out: &mut Vec<Output<T>>) {
+        let failure = GroupFailure::ServerLost { node: self.node };
+        self.refuse_all(|_| true, &failure, out);
+        self.out_of_service.get_or_insert(failure);
+    }
+
+    /// The job ends: fails what is outstanding and whatever still comes.
+    pub fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
+        let failure = GroupFailure::TornDown { node: self.node };
+        for verdict in self.hub.fail_all(&failure) {
+            self.announce(verdict, out);
+        }
+        self.refuse_all(|_| true, &failure, out);
+        for (_, (ticket, _)) in std::mem::take(&mut self.waiting) {
+            let result = Err(failure.clone());
+            out.push(Output::Complete { ticket, result });
+        }
+        self.open.clear();
+        self.early.clear();
+        self.out_of_service = Some(failure);
+    }
+
+    /// Fails what has taken too long.
+    pub fn tick(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+        for verdict in self.hub.expire(now) {
+            self.announce(verdict, out);
+        }
+    }
+
+    /// When the next [`tick`](Self::tick) is due; `None` while nothing has a deadline.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.hub.next_deadline()
+    }
+
+    fn take_early(&mut self, key: &GroupKey) -> Option<GroupFailure> {
+        let failures = self.early.get_mut(key)?;
+        let failure = failures.pop_front();
+        if failures.is_empty() {
+            self.early.remove(key);
+        }
+        failure
+    }
+
+    fn ended_member(&self, key: &GroupKey) -> Option<GroupFailure> {
+        let ended = self.ended.iter().find(|proc| key.members.contains(proc));
+        ended.map(|proc| GroupFailure::MemberEnded { proc: proc.clone() })
+    }
+
+    fn refuse_all(
+        &mut self,
+        which: impl Fn(&GroupKey) -> bool,
+        failure: &GroupFailure,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let waiting = self.waiting.iter().map(|(key, (_, hub))| (key, hub));
+        let known: Vec<(GroupKey, NodeId)> = waiting
+            .chain(&self.open)
+            .filter(|(key, _)| which(key))
+            .map(|(key, hub)| (key.clone(), *hub))
+            .collect();
+        for (key, hub) in known {
+            self.refuse(key, hub, failure.clone(), out);
+        }
+    }
+
+    /// Has the hub fail an operation; its word comes back to this node too.
+    fn refuse(
+        &mut self,
+        key: GroupKey,
+        hub: NodeId,
+        failure: GroupFailure,
+        out: &mut Vec<Output<T>>,
+    ) {
+        if hub != self.node {
+            let message = GroupMessage::Refuse { key, failure };
+            out.push(Output::Send { to: hub, message });
+        } else if let Some(verdict) = self.hub.fail(&key, failure) {
+            self.announce(verdict, out);
+        }
+    }
+
+    fn carry_out(&mut self, key: GroupKey, from: NodeId, step: Step, out: &mut Vec<Output<T>>) {
+        match step {
+            Step::Nothing => {}
+            Step::Opened(missing) => {
+                for to in missing {
+                    if to == self.node {
+                        if let Some(failure) = self.ended_member(&key) {
+                            return self.refuse(key, to, failure, out);
+                        }
+                        self.open.insert(key.clone(), to);
+                    } else {
+                        let key = key.clone();
+                        let message = GroupMessage::Open { key };
+                        out.push(Output::Send { to, message });
+                    }
+                }
+            }
+            Step::Verdict(verdict) => self.announce(verdict, out),
+            Step::Refused(failure) if from == self.node => self.settle(&key, Err(failure), out),
+            Step::Refused(failure) => {
+                let message = GroupMessage::Fail { key, failure };
+                out.push(Output::Send { to: from, message });
+            }
+        }
+    }
+
+    /// Tells a decision to all it concerns, this node included.
+    fn announce(&mut self, verdict: Verdict, out: &mut Vec<Output<T>>) {
+        let Verdict { key, nodes, result } = verdict;
+        for &to in nodes.iter().filter(|to| **to != self.node) {
+            let key = key.clone();
+            let message = match &result {
+                Ok(released) => GroupMessage::Release {
+                    key,
+                    released: released.clone(),
+                },
+                Err(failure) => GroupMessage::Fail {
+                    key,
+                    failure: failure.clone(),
+                },
+            };
+            out.push(Output::Send { to, message });
+        }
+        match result {
+            Ok(released) => self.settle(&key, Ok(released), out),
+            Err(failure) => self.failed(key, failure, out),
+        }
+    }
+
+    /// An operation has failed, which this node's members may still have to learn.
+    fn failed(&mut self, key: GroupKey, failure: GroupFailure, out: &mut Vec<Output<T>>) {
+        self.open.remove(&key);
+        if self.waiting.contains_key(&key) {
+            self.settle(&key, Err(failure), out);
+        } else {
+            self.early.entry(key).or_default().push_back(failure);
+        }
+    }
+
+    /// Answers the server, if it waits.
+    fn settle(&mut self, key: &GroupKey, result: GroupResult, out: &mut Vec<Output<T>>) {
+        if let Some((ticket, _)) = self.waiting.remove(key) {
+            out.push(Output::Complete { ticket, result });
+        }
+    }
+}

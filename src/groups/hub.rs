@@ -1,0 +1,175 @@
+//! The deciding side of group operations: one arrival per node, then a verdict for all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::message::{GroupFailure, GroupKey, GroupResult, Offer, Operation, Released};
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+
+/// Most operations a hub has under way, and most arrivals owed to it.
+const OPEN_MAX: usize = 1 << 16;
+
+/// A decision, to be told to `nodes`, this one included.
+pub(super) struct Verdict {
+    pub(super) key: GroupKey,
+    pub(super) nodes: Arc<[NodeId]>,
+    pub(super) result: GroupResult,
+}
+
+/// What an arrival led to.
+pub(super) enum Step {
+    /// More nodes are to come, or the operation it belonged to had failed before.
+    Nothing,
+    /// It was the first of several: these nodes have not arrived.
+    Opened(Vec<NodeId>),
+    /// It was the last.
+    Verdict(Verdict),
+    /// It cannot be taken; only its sender is to know.
+    Refused(GroupFailure),
+}
+
+struct Open {
+    nodes: Arc<[NodeId]>,
+    arrivals: BTreeMap<NodeId, Offer>,
+    deadline: Option<Moment>,
+}
+
+/// See the module.
+pub(super) struct Hub {
+    node: NodeId,
+    /// Nodes of the job.
+    nodes: u64,
+    open: BTreeMap<GroupKey, Open>,
+    /// Arrivals to come at operations that have failed.
+    owed: BTreeMap<(GroupKey, NodeId), u32>,
+    /// Context ids given out.
+    contexts: u64,
+}
+
+impl Hub {
+    pub(super) fn new(node: NodeId, nodes: u32) -> Self {
+        Self {
+            node,
+            nodes: u64::from(nodes),
+            open: BTreeMap::new(),
+            owed: BTreeMap::new(),
+            contexts: 0,
+        }
+    }
+
+    pub(super) fn arrive(
+        &mut self,
+        key: GroupKey,
+        from: NodeId,
+        offer: Offer,
+        now: Moment,
+    ) -> Step {
+        let debt = (key.clone(), from);
+        if let Some(count) = self.owed.get_mut(&debt) {
+            *count -= 1;
+            if *count == 0 {
+                self.owed.remove(&debt);
+            }
+            return Step::Nothing;
+        }
+        let is_new = !self.open.contains_key(&key);
+        if is_new && self.open.len() + self.owed.len() >= OPEN_MAX {
+            return Step::Refused(GroupFailure::TooMany { node: self.node });
+        }
+        let open = self.open.entry(key.clone()).or_insert_with(|| Open {
+            nodes: Arc::clone(&offer.nodes),
+            arrivals: BTreeMap::new(),
+            deadline: None,
+        });
+        if !open.nodes.contains(&from) || open.arrivals.contains_key(&from) {
+            return Step::Refused(GroupFailure::NotMember { node: from });
+        }
+        let deadline = offer.timeout.map(|timeout| now + timeout);
+        open.deadline = open.deadline.into_iter().chain(deadline).min();
+        open.arrivals.insert(from, offer);
+        if open.arrivals.len() == open.nodes.len() {
+            return Step::Verdict(self.release(key));
+        }
+        match is_new {
+            true => Step::Opened(open.missing()),
+            false => Step::Nothing,
+        }
+    }
+
+    fn release(&mut self, key: GroupKey) -> Verdict {
+        let open = self.open.remove(&key).expect("it has just been completed");
+        let offers = || open.arrivals.values();
+        let wanted = key.operation == Operation::Construct && offers().any(|o| o.wants_context);
+        let context = wanted.then(|| {
+            let count = self.contexts;
+            self.contexts += 1;
+            count * self.nodes + u64::from(self.node.0) + 1
+        });
+        let members = offers().next().map(|first| Arc::clone(&first.members));
+        let released = Released {
+            context,
+            members: members.expect("a complete operation has an arrival"),
+            parts: offers().map(|offer| Arc::clone(&offer.part)).collect(),
+            status: offers().map(|o| o.status).find(|s| *s != 0).unwrap_or(0),
+        };
+        Verdict {
+            key,
+            nodes: open.nodes,
+            result: Ok(released),
+        }
+    }
+
+    /// Ends an operation as failed; `None` if it is not under way.
+    pub(super) fn fail(&mut self, key: &GroupKey, failure: GroupFailure) -> Option<Verdict> {
+        let open = self.open.remove(key)?;
+        for node in open.missing() {
+            *self.owed.entry((key.clone(), node)).or_default() += 1;
+        }
+        Some(Verdict {
+            key: key.clone(),
+            nodes: open.nodes,
+            result: Err(failure),
+        })
+    }
+
+    /// Fails everything.
+    pub(super) fn fail_all(&mut self, failure: &GroupFailure) -> Vec<Verdict> {
+        let keys: Vec<GroupKey> = self.open.keys().cloned().collect();
+        keys.iter()
+            .filter_map(|key| self.fail(key, failure.clone()))
+            .collect()
+    }
+
+    /// Fails what has a deadline at or before `now`.
+    pub(super) fn expire(&mut self, now: Moment) -> Vec<Verdict> {
+        let late = |open: &Open| open.deadline.is_some_and(|deadline| deadline <= now);
+        let expired = self.open.iter().filter(|(_, open)| late(open));
+        let expired: Vec<(GroupKey, GroupFailure)> = expired
+            .map(|(key, open)| {
+                let failure = GroupFailure::Timeout {
+                    missing: open.missing(),
+                    nodes: open.nodes.len(),
+                };
+                (key.clone(), failure)
+            })
+            .collect();
+        expired
+            .into_iter()
+            .filter_map(|(key, failure)| self.fail(&key, failure))
+            .collect()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.open.values().filter_map(|open| open.deadline).min()
+    }
+}
+
+impl Open {
+    fn missing(&self) -> Vec<NodeId> {
+        let nodes = self.nodes.iter().copied();
+        nodes
+            .filter(|node| !self.arrivals.contains_key(node))
+            .collect()
+    }
+}

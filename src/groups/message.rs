@@ -1,0 +1,173 @@
+//! What goes into and comes out of an engine: names, offers, messages, failures.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fence::Participants;
+use crate::job::ids::NodeId;
+use crate::job::proc::Proc;
+
+/// What is done with a group.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Operation {
+    /// It is made.
+    Construct,
+    /// It is ended.
+    Destruct,
+}
+
+/// What names an operation: groups of different members may have the same name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GroupKey {
+    /// What is done.
+    pub operation: Operation,
+    /// The name that the members gave the group; any bytes.
+    pub name: Arc<[u8]>,
+    /// The members, in whatever order they were given.
+    pub members: Participants,
+}
+
+impl fmt::Display for GroupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = String::from_utf8_lossy(&self.name);
+        write!(f, "group {name:?} of {}", self.members)
+    }
+}
+
+/// What one node brings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// The members in the order of this node's callers, each once.
+    pub members: Arc<[Proc]>,
+    /// The nodes that host members, ascending, each once; the same on every node.
+    pub nodes: Arc<[NodeId]>,
+    /// Whether the group is to have a context id; one node that asks is enough.
+    pub wants_context: bool,
+    /// Outcome among the callers of this node; 0 is success.
+    pub status: i32,
+    /// What all nodes shall get of this one.
+    pub part: Arc<[u8]>,
+    /// How long it may take from the arrival at the hub; `None` for no limit. The most impatient
+    /// node decides.
+    pub timeout: Option<Duration>,
+}
+
+/// What every node gets in the end. Cloning copies no data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Released {
+    /// Unique in the job, never 0, if one was wanted.
+    pub context: Option<u64>,
+    /// The members in the order of the lowest node's callers.
+    pub members: Arc<[Proc]>,
+    /// The nodes' parts, in node order.
+    pub parts: Arc<[Arc<[u8]>]>,
+    /// The first status in node order that is no success, or 0.
+    pub status: i32,
+}
+
+/// How an operation ended, as a node's server learns it.
+pub type GroupResult = Result<Released, GroupFailure>;
+
+/// A message between the engines of two nodes. They must arrive once and in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GroupMessage {
+    /// To the hub: all members of the sending node have called.
+    Arrive {
+        /// What they called.
+        key: GroupKey,
+        /// What the node brings.
+        offer: Offer,
+    },
+    /// From the hub: others have arrived, and the receiver has not.
+    Open {
+        /// At what.
+        key: GroupKey,
+    },
+    /// To the hub: the sender's members cannot all take part.
+    Refuse {
+        /// In what.
+        key: GroupKey,
+        /// Why.
+        failure: GroupFailure,
+    },
+    /// From the hub: it is done.
+    Release {
+        /// What.
+        key: GroupKey,
+        /// What it led to.
+        released: Released,
+    },
+    /// From the hub: it failed, for those who arrived and those who have not.
+    Fail {
+        /// What.
+        key: GroupKey,
+        /// Why.
+        failure: GroupFailure,
+    },
+}
+
+/// An order of an engine.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Output<T> {
+    /// Deliver a message to another node's engine.
+    Send {
+        /// Its node.
+        to: NodeId,
+        /// What to say.
+        message: GroupMessage,
+    },
+    /// Answer the server that arrived with this ticket; exactly one for each.
+    Complete {
+        /// As given with the arrival.
+        ticket: T,
+        /// How it went.
+        result: GroupResult,
+    },
+}
+
+/// Why an operation failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GroupFailure {
+    /// Not every member called in time.
+    #[error("members on {} of {nodes} nodes did not call in time", missing.len())]
+    Timeout {
+        /// Nodes that had not arrived, ascending.
+        missing: Vec<NodeId>,
+        /// How many host members.
+        nodes: usize,
+    },
+    /// A member's process ended first.
+    #[error("{proc} has ended")]
+    MemberEnded {
+        /// The member.
+        proc: Proc,
+    },
+    /// The PMIx server of a node is lost.
+    #[error("the PMIx server of node {node} is lost")]
+    ServerLost {
+        /// Its node.
+        node: NodeId,
+    },
+    /// The node arrived at the same operation twice. A fault of its server.
+    #[error("the same operation is under way")]
+    Busy,
+    /// The node has no members, or is not the hub. A fault of ours.
+    #[error("node {node} has no part in it")]
+    NotMember {
+        /// The node.
+        node: NodeId,
+    },
+    /// The hub has no room for one more operation.
+    #[error("node {node} has too many group operations under way")]
+    TooMany {
+        /// The hub.
+        node: NodeId,
+    },
+    /// The job ends.
+    #[error("node {node} ends the job")]
+    TornDown {
+        /// The node.
+        node: NodeId,
+    },
+}

@@ -1,0 +1,202 @@
+//! Process sets: named ranks of a job, which MPI programs find through sessions.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use super::ids::Rank;
+
+/// Longest name of a set, in bytes: as long as an MPI name may be (`MPI_MAX_PSET_NAME_LEN` is 256
+/// or more everywhere, terminator included).
+const NAME_MAX: usize = 255;
+
+/// Consecutive ranks, both ends included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RankRange {
+    /// The lowest.
+    pub first: Rank,
+    /// The highest; not below `first`.
+    pub last: Rank,
+}
+
+/// One set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessSet {
+    name: String,
+    ranges: Vec<RankRange>,
+}
+
+impl ProcessSet {
+    /// Its name; no comma, no control character.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its members, in the order in which they were given, each once.
+    pub fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
+        let ranges = self.ranges.iter();
+        ranges.flat_map(|range| (range.first.0..=range.last.0).map(Rank))
+    }
+
+    /// The sets of a job: those the user defined, then one for each application context, `app0` and
+    /// so on.
+    ///
+    /// # Errors
+    /// One line when a set names a rank that the job of `sizes` does not have, or two sets have one
+    /// name.
+    pub fn of_job(defined: &[Self], sizes: &[u32]) -> Result<Vec<Self>, String> {
+        let total: u32 = sizes.iter().sum();
+        let mut sets = defined.to_vec();
+        let mut first = 0;
+        for (app, size) in sizes.iter().enumerate() {
+            sets.extend(size.checked_sub(1).map(|more| Self {
+                name: format!("app{app}"),
+                ranges: vec![RankRange {
+                    first: Rank(first),
+                    last: Rank(first + more),
+                }],
+            }));
+            first += size;
+        }
+        let mut names = BTreeSet::new();
+        for set in &sets {
+            if !names.insert(&set.name) {
+                let name = &set.name;
+                return Err(format!(
+                    "--pset {name}: there is another set of that name; app0, app1 and so on are \
+                     the ranks of each program"
+                ));
+            }
+        }
+        for set in defined {
+            let highest = set.ranges.iter().map(|range| range.last.0).max();
+            if let Some(rank) = highest.filter(|rank| *rank >= total) {
+                let (name, most) = (&set.name, total.saturating_sub(1));
+                return Err(format!(
+                    "--pset {name}: there is no rank {rank}, the job has ranks 0 to {most}"
+                ));
+            }
+        }
+        Ok(sets)
+    }
+}
+
+impl FromStr for ProcessSet {
+    type Err = String;
+
+    /// Reads `NAME=RANKS` with ranks and ranges like `0,2-4`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Names may hold '=', ranks cannot.
+        let (name, ranks) = text
+            .rsplit_once('=')
+            .ok_or("give NAME=RANKS, as in io=0,2-4")?;
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(format!("a name has 1 to {NAME_MAX} bytes"));
+        }
+        if name.chars().any(|c| c == ',' || c.is_control()) {
+            return Err("a name has no comma and no control character".to_owned());
+        }
+        let scheme = name.to_ascii_lowercase();
+        if scheme.starts_with("mpi://") || scheme.starts_with("mpix://") {
+            return Err("names that start with mpi:// or mpix:// belong to MPI".to_owned());
+        }
+        let mut ranges = Vec::<RankRange>::new();
+        for part in ranks.split(',') {
+            let range = range(part)
+                .ok_or_else(|| format!("'{part}' is no rank and no range of ranks like 2-4"))?;
+            let overlaps =
+                |other: &RankRange| other.first <= range.last && range.first <= other.last;
+            if ranges.iter().any(overlaps) {
+                return Err(format!("'{part}' repeats a rank of the set"));
+            }
+            ranges.push(range);
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            ranges,
+        })
+    }
+}
+
+fn range(text: &str) -> Option<RankRange> {
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        digits.then(|| text.parse().ok().map(Rank))?
+    };
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (number(first)?, number(last)?);
+    (first <= last).then_some(RankRange { first, last })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranks(text: &str) -> Vec<u32> {
+        let set: ProcessSet = text.parse().unwrap();
+        set.ranks().map(|rank| rank.0).collect()
+    }
+
+    #[test]
+    fn members_keep_the_order_they_are_given_in() {
+        assert_eq!(ranks("io=0,2-4"), [0, 2, 3, 4]);
+        assert_eq!(ranks("back=5,0-1"), [5, 0, 1]);
+        assert_eq!(ranks("a=b=7"), [7]);
+    }
+
+    #[test]
+    fn what_is_no_set_is_refused() {
+        for bad in [
+            "io",
+            "=0",
+            "io=",
+            "io=,",
+            "io=1,",
+            "io=-1",
+            "io=1-",
+            "io=4-2",
+            "io=x",
+            "io=+1",
+            "io=1,0-2",
+            "io=3,3",
+            "a,b=0",
+            "a\nb=0",
+            "mpi://io=0",
+            "MPIX://io=0",
+            "io=4294967296",
+        ] {
+            assert!(bad.parse::<ProcessSet>().is_err(), "{bad}");
+        }
+        assert!(
+            format!("{}=0", "n".repeat(256))
+                .parse::<ProcessSet>()
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn every_program_is_a_set_beside_those_that_were_defined() {
+        let io: ProcessSet = "io=0,3".parse().unwrap();
+        let sets = ProcessSet::of_job(&[io], &[1, 0, 3]).unwrap();
+        let listed: Vec<(&str, Vec<u32>)> = sets
+            .iter()
+            .map(|set| (set.name(), set.ranks().map(|rank| rank.0).collect()))
+            .collect();
+        let expected = [
+            ("io", vec![0, 3]),
+            ("app0", vec![0]),
+            ("app2", vec![1, 2, 3]),
+        ];
+        assert_eq!(listed, expected);
+    }
+
+    #[test]
+    fn a_rank_that_is_not_there_or_a_name_that_is_taken_is_named() {
+        let of_job = |text: &[&str]| {
+            let sets: Vec<ProcessSet> = text.iter().map(|t| t.parse().unwrap()).collect();
+            ProcessSet::of_job(&sets, &[2, 2]).unwrap_err()
+        };
+        assert!(of_job(&["io=0-4"]).contains("no rank 4, the job has ranks 0 to 3"));
+        assert!(of_job(&["app1=0"]).contains("--pset app1"));
+        assert!(of_job(&["io=0", "io=1"]).contains("--pset io"));
+    }
+}
