@@ -1,1 +1,450 @@
+use std::sync::Arc;
+use std::time::Duration;
 
+use super::*;
+use crate::fence::Participants;
+use crate::job::ids::{Nspace, Rank};
+use crate::job::proc::ProcRank;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn nspace() -> Nspace {
+    Nspace::new("job").unwrap()
+}
+
+fn proc(rank: u32) -> Proc {
+    Proc::new(nspace(), Rank(rank))
+}
+
+/// Nodes in a row with one rank each, so that a rank's number is its node's.
+struct Cluster {
+    engines: Vec<GroupEngine<(u32, &'static str)>>,
+    /// Messages under way, oldest first.
+    sent: VecDeque<(NodeId, NodeId, GroupMessage)>,
+    answers: Vec<((u32, &'static str), GroupResult)>,
+    now: Moment,
+}
+
+impl Cluster {
+    fn new(nodes: u32) -> Self {
+        Self {
+            engines: (0..nodes)
+                .map(|n| GroupEngine::new(NodeId(n), nodes))
+                .collect(),
+            sent: VecDeque::new(),
+            answers: Vec::new(),
+            now: Moment::default(),
+        }
+    }
+
+    fn at(
+        &mut self,
+        node: u32,
+        what: impl FnOnce(
+            &mut GroupEngine<(u32, &'static str)>,
+            Moment,
+            &mut Vec<Output<(u32, &'static str)>>,
+        ),
+    ) {
+        let mut out = Vec::new();
+        what(&mut self.engines[node as usize], self.now, &mut out);
+        for output in out {
+            match output {
+                Output::Send { to, message } => self.sent.push_back((NodeId(node), to, message)),
+                Output::Complete { ticket, result } => self.answers.push((ticket, result)),
+            }
+        }
+    }
+
+    fn construct(&mut self, node: u32, name: &'static str, members: &[u32]) {
+        self.arrive(node, Operation::Construct, name, members, None);
+    }
+
+    fn arrive(
+        &mut self,
+        node: u32,
+        operation: Operation,
+        name: &'static str,
+        members: &[u32],
+        timeout: Option<Duration>,
+    ) {
+        let (key, mut offer) = (key(operation, name, members), offer(node, members));
+        offer.timeout = timeout;
+        self.at(node, |engine, now, out| {
+            engine.arrive(key, offer, (node, name), now, out);
+        });
+    }
+
+    fn deliver_one(&mut self) -> bool {
+        let Some((from, to, message)) = self.sent.pop_front() else {
+            return false;
+        };
+        self.at(to.0, |engine, now, out| {
+            engine.message(from, message, now, out)
+        });
+        true
+    }
+
+    fn deliver(&mut self) {
+        while self.deliver_one() {}
+    }
+
+    /// The answers so far, by node and name.
+    fn answers(&mut self) -> BTreeMap<(u32, &'static str), GroupResult> {
+        let answers = std::mem::take(&mut self.answers);
+        let count = answers.len();
+        let answers: BTreeMap<_, _> = answers.into_iter().collect();
+        assert_eq!(answers.len(), count, "one answer each");
+        answers
+    }
+
+    #[track_caller]
+    fn released(&mut self, expected: usize) -> Vec<Released> {
+        let answers = self.answers();
+        assert_eq!(answers.len(), expected, "{answers:?}");
+        answers.into_values().map(Result::unwrap).collect()
+    }
+
+    #[track_caller]
+    fn failed(&mut self) -> BTreeMap<u32, GroupFailure> {
+        let answers = self.answers().into_iter();
+        answers
+            .map(|((node, _), result)| (node, result.unwrap_err()))
+            .collect()
+    }
+}
+
+fn key(operation: Operation, name: &str, members: &[u32]) -> GroupKey {
+    let procs = members.iter().map(|m| (nspace(), ProcRank::One(Rank(*m))));
+    GroupKey {
+        operation,
+        name: name.as_bytes().into(),
+        members: Participants::from_procs(procs).unwrap(),
+    }
+}
+
+fn offer(node: u32, members: &[u32]) -> Offer {
+    let mut nodes: Vec<NodeId> = members.iter().map(|m| NodeId(*m)).collect();
+    nodes.sort_unstable();
+    Offer {
+        members: members.iter().map(|m| proc(*m)).collect(),
+        nodes: nodes.into(),
+        wants_context: true,
+        status: 0,
+        part: Arc::from([node as u8]),
+        timeout: None,
+    }
+}
+
+#[test]
+fn every_node_gets_the_same_members_id_and_parts_once_all_have_come() {
+    let mut cluster = Cluster::new(4);
+    // The lowest node's order counts.
+    cluster.construct(2, "g", &[1, 2, 3]);
+    cluster.construct(3, "g", &[3, 2, 1]);
+    cluster.deliver();
+    assert!(cluster.answers.is_empty());
+    cluster.construct(1, "g", &[2, 1, 3]);
+    cluster.deliver();
+    let released = cluster.released(3);
+    assert!(released.iter().all(|other| *other == released[0]));
+    let order: Vec<u32> = released[0].members.iter().map(|m| m.rank.0).collect();
+    assert_eq!(order, [2, 1, 3]);
+    let parts: Vec<&[u8]> = released[0].parts.iter().map(|part| &**part).collect();
+    assert_eq!(parts, [&[1][..], &[2], &[3]]);
+}
+
+#[test]
+fn a_group_of_one_node_is_made_at_once() {
+    let mut cluster = Cluster::new(3);
+    cluster.construct(2, "g", &[2]);
+    assert!(cluster.sent.is_empty());
+    assert_eq!(cluster.released(1)[0].context, Some(3));
+}
+
+#[test]
+fn ids_differ_whichever_node_gives_them_out_and_only_who_asks_gets_one() {
+    let mut cluster = Cluster::new(3);
+    let mut seen = BTreeSet::new();
+    for round in 0..3 {
+        for members in [&[0, 1, 2][..], &[1, 2], &[0, 2], &[2]] {
+            for node in members {
+                cluster.construct(*node, ["a", "b", "a"][round], members);
+            }
+            cluster.deliver();
+            let id = cluster.released(members.len())[0].context.unwrap();
+            assert!(id > 0 && seen.insert(id), "{id}");
+        }
+    }
+    cluster.arrive(0, Operation::Destruct, "a", &[0], None);
+    assert_eq!(cluster.released(1)[0].context, None);
+}
+
+#[test]
+fn groups_of_the_same_members_go_on_side_by_side_under_different_names() {
+    let mut cluster = Cluster::new(2);
+    cluster.construct(0, "a", &[0, 1]);
+    cluster.construct(1, "b", &[0, 1]);
+    cluster.arrive(1, Operation::Destruct, "a", &[0, 1], None);
+    cluster.deliver();
+    assert!(cluster.answers.is_empty());
+    cluster.construct(1, "a", &[0, 1]);
+    cluster.deliver();
+    let answers = cluster.answers();
+    let done: Vec<_> = answers.keys().collect();
+    assert_eq!(done, [&(0, "a"), &(1, "a")]);
+    cluster.construct(0, "b", &[0, 1]);
+    cluster.deliver();
+    cluster.released(2);
+}
+
+#[test]
+fn the_first_bad_status_in_node_order_reaches_everybody() {
+    let mut cluster = Cluster::new(3);
+    for (node, status) in [(2, -7), (1, -5), (0, 0)] {
+        let (key, mut offer) = (
+            key(Operation::Construct, "g", &[0, 1, 2]),
+            offer(node, &[0, 1, 2]),
+        );
+        offer.status = status;
+        cluster.at(node, |engine, now, out| {
+            engine.arrive(key, offer, (node, "g"), now, out)
+        });
+    }
+    cluster.deliver();
+    assert!(
+        cluster
+            .released(3)
+            .iter()
+            .all(|released| released.status == -5)
+    );
+}
+
+#[test]
+fn who_comes_late_learns_of_the_timeout_and_the_next_attempt_is_a_new_one() {
+    let mut cluster = Cluster::new(3);
+    let members = &[0, 1, 2];
+    cluster.arrive(0, Operation::Construct, "g", members, Some(9 * SECOND));
+    cluster.arrive(1, Operation::Construct, "g", members, Some(2 * SECOND));
+    cluster.deliver();
+    assert_eq!(cluster.engines[0].next_deadline(), Some(Moment(2 * SECOND)));
+    cluster.now = Moment(2 * SECOND);
+    cluster.at(0, |engine, now, out| engine.tick(now, out));
+    cluster.deliver();
+    let missing = vec![NodeId(2)];
+    let failure = GroupFailure::Timeout { missing, nodes: 3 };
+    assert_eq!(
+        cluster.failed(),
+        BTreeMap::from([(0, failure.clone()), (1, failure.clone())])
+    );
+    // Those two try again before the third has come to the first attempt.
+    cluster.construct(0, "g", members);
+    cluster.construct(1, "g", members);
+    cluster.deliver();
+    cluster.construct(2, "g", members);
+    assert_eq!(cluster.failed(), BTreeMap::from([(2, failure)]));
+    cluster.deliver();
+    assert!(
+        cluster.answers.is_empty(),
+        "its first call was not for the second attempt"
+    );
+    cluster.construct(2, "g", members);
+    cluster.deliver();
+    cluster.released(3);
+    assert_eq!(cluster.engines[0].next_deadline(), None);
+}
+
+#[test]
+fn an_arrival_that_crosses_a_timeout_belongs_to_the_operation_that_failed() {
+    let mut cluster = Cluster::new(2);
+    cluster.arrive(0, Operation::Construct, "g", &[0, 1], Some(SECOND));
+    cluster.construct(1, "g", &[0, 1]);
+    cluster.now = Moment(SECOND);
+    cluster.at(0, |engine, now, out| engine.tick(now, out));
+    cluster.deliver();
+    assert_eq!(cluster.failed().len(), 2);
+    cluster.construct(0, "g", &[0, 1]);
+    cluster.deliver();
+    assert!(cluster.answers.is_empty());
+    cluster.construct(1, "g", &[0, 1]);
+    cluster.deliver();
+    cluster.released(2);
+}
+
+#[test]
+fn a_member_that_ends_fails_the_operation_for_all_who_wait() {
+    for (late, dead) in [(false, 2), (true, 2), (false, 0), (true, 0)] {
+        let mut cluster = Cluster::new(3);
+        let failure = GroupFailure::MemberEnded { proc: proc(dead) };
+        let others: Vec<u32> = (0..3).filter(|node| *node != dead).collect();
+        if late {
+            cluster.at(dead, |engine, _, out| engine.rank_ended(proc(dead), out));
+        }
+        for node in &others {
+            cluster.construct(*node, "g", &[0, 1, 2]);
+        }
+        cluster.deliver();
+        if !late {
+            assert!(cluster.answers.is_empty());
+            cluster.at(dead, |engine, _, out| engine.rank_ended(proc(dead), out));
+            cluster.deliver();
+        }
+        let expected = others.iter().map(|node| (*node, failure.clone()));
+        assert_eq!(
+            cluster.failed(),
+            expected.collect(),
+            "late {late}, dead {dead}"
+        );
+        // Others are not concerned.
+        for node in &others {
+            cluster.construct(*node, "h", &others);
+        }
+        cluster.deliver();
+        cluster.released(2);
+    }
+}
+
+#[test]
+fn a_member_that_ends_after_its_node_has_come_fails_it_too() {
+    let mut cluster = Cluster::new(2);
+    cluster.construct(1, "g", &[0, 1]);
+    cluster.deliver();
+    cluster.at(1, |engine, _, out| engine.rank_ended(proc(1), out));
+    cluster.deliver();
+    assert_eq!(cluster.failed().len(), 1);
+    cluster.construct(0, "g", &[0, 1]);
+    let failure = GroupFailure::MemberEnded { proc: proc(1) };
+    assert_eq!(cluster.failed(), BTreeMap::from([(0, failure)]));
+}
+
+#[test]
+fn a_lost_server_fails_what_is_under_way_and_whatever_needs_it_later() {
+    for dead in [0, 1] {
+        let mut cluster = Cluster::new(2);
+        let other = 1 - dead;
+        cluster.construct(other, "g", &[0, 1]);
+        cluster.deliver();
+        cluster.at(dead, |engine, _, out| engine.server_lost(out));
+        cluster.deliver();
+        let failure = GroupFailure::ServerLost { node: NodeId(dead) };
+        assert_eq!(cluster.failed(), BTreeMap::from([(other, failure.clone())]));
+        cluster.construct(other, "h", &[0, 1]);
+        cluster.deliver();
+        assert_eq!(cluster.failed(), BTreeMap::from([(other, failure)]));
+    }
+}
+
+#[test]
+fn the_end_of_the_job_answers_everybody_once() {
+    let mut cluster = Cluster::new(3);
+    cluster.construct(0, "g", &[0, 1, 2]);
+    cluster.construct(1, "g", &[0, 1, 2]);
+    cluster.construct(2, "h", &[1, 2]);
+    cluster.deliver_one();
+    for node in [1, 0, 2] {
+        cluster.at(node, |engine, _, out| engine.tear_down(out));
+    }
+    cluster.deliver();
+    assert_eq!(cluster.failed().len(), 3);
+    cluster.construct(0, "late", &[0]);
+    assert_eq!(cluster.failed().len(), 1);
+}
+
+#[test]
+fn the_same_operation_twice_on_one_node_is_refused() {
+    let mut cluster = Cluster::new(2);
+    cluster.construct(1, "g", &[0, 1]);
+    let (key, offer) = (key(Operation::Construct, "g", &[0, 1]), offer(1, &[0, 1]));
+    cluster.at(1, |engine, now, out| {
+        engine.arrive(key, offer, (9, "g"), now, out)
+    });
+    assert_eq!(cluster.failed(), BTreeMap::from([(9, GroupFailure::Busy)]));
+    cluster.construct(0, "g", &[0, 1]);
+    cluster.deliver();
+    cluster.released(2);
+}
+
+/// Members call in any order, some attempts time out, messages are as late as they like: every
+/// call is answered once, and an attempt that succeeds has one result everywhere.
+#[test]
+fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
+    for seed in 1..=300u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let mut cluster = Cluster::new(4);
+        let groups: [(&'static str, &[u32]); 3] =
+            [("a", &[0, 1, 2, 3]), ("b", &[1, 3]), ("c", &[3, 1])];
+        // Calls still to be made, per node and group; a call waits for the one before.
+        let mut left: BTreeMap<(u32, usize), u32> = BTreeMap::new();
+        for (group, (_, members)) in groups.iter().enumerate() {
+            left.extend(members.iter().map(|node| ((*node, group), 5)));
+        }
+        let mut waiting = BTreeSet::new();
+        let mut contexts: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut calls = 0;
+        for step in 0.. {
+            assert!(step < 100_000, "seed {seed}: {waiting:?} wait for ever");
+            let ready: Vec<(u32, usize)> = left
+                .iter()
+                .filter(|(call, count)| **count > 0 && !waiting.contains(*call))
+                .map(|(call, _)| *call)
+                .collect();
+            if ready.is_empty() && waiting.is_empty() {
+                break;
+            }
+            match random(4) {
+                0 if !ready.is_empty() => {
+                    let (node, group) = ready[random(ready.len())];
+                    let (name, members) = groups[group];
+                    *left.get_mut(&(node, group)).unwrap() -= 1;
+                    waiting.insert((node, group));
+                    calls += 1;
+                    let timeout = SECOND * (1 + random(3) as u32);
+                    cluster.arrive(node, Operation::Construct, name, members, Some(timeout));
+                }
+                1 => {
+                    cluster.now = cluster.now + SECOND / 4;
+                    for node in 0..4 {
+                        cluster.at(node, |engine, now, out| engine.tick(now, out));
+                    }
+                }
+                _ => {
+                    // Any message that is the oldest between its two nodes.
+                    if !cluster.sent.is_empty() {
+                        let pick = random(cluster.sent.len());
+                        let (from, to, _) = &cluster.sent[pick];
+                        let first = cluster
+                            .sent
+                            .iter()
+                            .position(|(f, t, _)| (f, t) == (from, to));
+                        let (from, to, message) = cluster.sent.remove(first.unwrap()).unwrap();
+                        cluster.at(to.0, |engine, now, out| {
+                            engine.message(from, message, now, out)
+                        });
+                    }
+                }
+            }
+            for ((node, name), result) in std::mem::take(&mut cluster.answers) {
+                let group = groups.iter().position(|(other, _)| *other == name).unwrap();
+                assert!(
+                    waiting.remove(&(node, group)),
+                    "seed {seed}: a second answer"
+                );
+                calls -= 1;
+                if let Ok(released) = result {
+                    *contexts.entry(released.context.unwrap()).or_default() += 1;
+                }
+            }
+        }
+        assert_eq!(calls, 0, "seed {seed}");
+        assert!(
+            contexts.values().all(|seen| *seen == 2 || *seen == 4),
+            "seed {seed}: {contexts:?}"
+        );
+    }
+}

@@ -217,11 +217,11 @@ static void timeout(void)
 {
     struct group group = {.name = "late", .count = 3, .ranks = {0, 1, 3}};
     if (me.rank < 2)
-        expect(PMIX_ERR_TIMEOUT, construct(&group, CONTEXT, 1), "PMIx_Group_construct with a limit");
+        expect(PMIX_ERR_TIMEOUT, construct(&group, NO_CONTEXT, 1), "PMIx_Group_construct with a limit");
     barrier();
     /* The one that comes late learns that it was too late. */
     if (me.rank == 3)
-        expect(PMIX_ERR_TIMEOUT, construct(&group, CONTEXT, 60), "a late PMIx_Group_construct");
+        expect(PMIX_ERR_TIMEOUT, construct(&group, NO_CONTEXT, 60), "a late PMIx_Group_construct");
     barrier();
     group.name = "again";
     if (me.rank != 2) {

@@ -1,17 +1,20 @@
 /*
- * sessions [THREADS [ROUNDS]]
+ * sessions [THREADS [ROUNDS [SET]]]
  *
  * Threads of each rank make communicators at once, without MPI_COMM_WORLD: from a session's group
  * of all ranks, and from the ranks that are even or odd like their own, each under a name of its
  * own, and add something up in each. Prints
- *     sessions rank=R size=N threads=T communicators=C
- * An MPI before version 4 has no sessions: prints that and succeeds.
+ *     sessions rank=R size=N threads=T communicators=C sets="NAME ..." set=S
+ * with the process sets that MPI lists; and what came of making a group of SET: the members' number,
+ * or "refused".
+ * An MPI before version 4 has none: prints that and succeeds.
  */
 #include "common.h"
 #include <mpi.h>
 #include <pthread.h>
 
-#if MPI_VERSION < 4
+/* Open MPI 5 has sessions and calls itself an MPI 3.1. */
+#if MPI_VERSION < 4 && !(defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION >= 5)
 
 int main(void)
 {
@@ -44,6 +47,37 @@ static const char *use(MPI_Group group, int thread, int round, int members, int 
     return MPI_Comm_free(&comm) == MPI_SUCCESS ? NULL : "MPI_Comm_free failed";
 }
 
+/* The names of all process sets, with blanks between. */
+static void list_sets(MPI_Session session, char *text, size_t room)
+{
+    int count = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    if (MPI_Session_get_num_psets(session, MPI_INFO_NULL, &count) != MPI_SUCCESS)
+        fail(1, "sessions: the sets cannot be counted");
+    for (int i = 0; i < count; i++) {
+        char name[MPI_MAX_PSET_NAME_LEN];
+        int length = sizeof name;
+        if (MPI_Session_get_nth_pset(session, MPI_INFO_NULL, i, &length, name) != MPI_SUCCESS)
+            fail(1, "sessions: set %d of %d has no name", i, count);
+        if (used < room)
+            used += (size_t)snprintf(text + used, room - used, "%s%s", i == 0 ? "" : " ", name);
+    }
+}
+
+/* The number of members of a set, or "refused". */
+static void try_set(MPI_Session session, const char *name, char *text, size_t room)
+{
+    MPI_Group group = MPI_GROUP_NULL;
+    int members = 0;
+    snprintf(text, room, "refused");
+    if (MPI_Group_from_session_pset(session, name, &group) == MPI_SUCCESS && group != MPI_GROUP_NULL) {
+        MPI_Group_size(group, &members);
+        snprintf(text, room, "%d", members);
+        MPI_Group_free(&group);
+    }
+}
+
 static void *communicate(void *argument)
 {
     int thread = (int)(long)argument, members = 0, sum = 0;
@@ -64,6 +98,7 @@ int main(int argc, char **argv)
     pthread_t threads[THREADS_MAX];
     MPI_Session session;
     MPI_Info info;
+    char sets[1024], set[32] = "-";
     int members[4096], count = 0, many = argc > 1 ? (int)number_argument(argv[1]) : 4;
 
     rounds = argc > 2 ? (int)number_argument(argv[2]) : rounds;
@@ -74,6 +109,9 @@ int main(int argc, char **argv)
     if (MPI_Session_init(info, MPI_ERRORS_RETURN, &session) != MPI_SUCCESS ||
         MPI_Group_from_session_pset(session, "mpi://WORLD", &everybody) != MPI_SUCCESS)
         fail(1, "sessions: no session, or no mpi://WORLD");
+    list_sets(session, sets, sizeof sets);
+    if (argc > 3)
+        try_set(session, argv[3], set, sizeof set);
     MPI_Group_rank(everybody, &rank);
     MPI_Group_size(everybody, &size);
     for (int member = rank % 2; member < size && count < 4096; member += 2)
@@ -89,7 +127,8 @@ int main(int argc, char **argv)
         if (problem != NULL)
             fail(1, "sessions rank=%d thread %d: %s", rank, i, (const char *)problem);
     }
-    report("sessions rank=%d size=%d threads=%d communicators=%d", rank, size, many, 2 * many * rounds);
+    report("sessions rank=%d size=%d threads=%d communicators=%d sets=\"%s\" set=%s", rank, size, many,
+           2 * many * rounds, sets, set);
     MPI_Group_free(&alike);
     MPI_Group_free(&everybody);
     MPI_Info_free(&info);

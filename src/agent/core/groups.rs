@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::NodeCore;
 use super::upcalls::timeout;
@@ -51,8 +52,7 @@ impl NodeCore {
     pub(super) fn group(
         &mut self,
         id: UpcallId,
-        op: GroupOp,
-        name: Text,
+        (op, name): (GroupOp, Text),
         procs: &[Proc],
         infos: Vec<Info>,
         now: Moment,
@@ -95,7 +95,7 @@ impl NodeCore {
                 .into_iter()
                 .find(|status| *status != 0)
                 .unwrap_or(0),
-            timeout: timeout(&infos),
+            timeout: self.group_timeout(&infos),
             part: part(infos),
         };
         let key = GroupKey {
@@ -109,6 +109,16 @@ impl NodeCore {
         self.groups(actions, |engine, out| {
             engine.arrive(key, offer, id, now, out);
         });
+    }
+
+    /// libpmix 4.2 has a timer of its own besides, which breaks the server when it fires: it is
+    /// stopped by an answer that comes first.
+    fn group_timeout(&self, infos: &[Info]) -> Option<Duration> {
+        let given = timeout(infos)?;
+        match self.libpmix_is_before(5) {
+            true => Some(given * 3 / 4),
+            false => Some(given),
+        }
     }
 
     /// The members in the order given, each once; `None` when they are not of this job.
@@ -171,12 +181,10 @@ impl NodeCore {
 
     /// Whether the server's libpmix is known to be of an earlier major version.
     fn libpmix_is_before(&self, major: u32) -> bool {
-        let version = self.groups.libpmix.to_string();
-        let first = version
-            .split('.')
-            .next()
-            .and_then(|n| n.parse::<u32>().ok());
-        first.is_some_and(|first| first < major)
+        let first = version(&self.groups.libpmix).and_then(|text| text.split('.').next());
+        first
+            .and_then(|first| first.parse::<u32>().ok())
+            .is_some_and(|first| first < major)
     }
 
     /// Open MPI 5 wants a communicator of a session's group, and takes the answer of an older server
@@ -184,10 +192,9 @@ impl NodeCore {
     fn refuse_sessions(&mut self, id: UpcallId, actions: &mut Vec<Action>) {
         if !std::mem::replace(&mut self.groups.warned, true) {
             let text = format!(
-                "the program makes a communicator from a group, as with MPI sessions, which the PMIx \
-                 server's libpmix {} cannot serve; give it one of version {SESSIONS_SINCE} or later \
-                 (--libpmix)",
-                self.groups.libpmix
+                "the program uses MPI sessions, which libpmix {} cannot serve; give wireup one of \
+                 version {SESSIONS_SINCE} or later (--libpmix)",
+                version(&self.groups.libpmix).unwrap_or("of an old version"),
             );
             actions.push(Action::Report(Report::HostWarning { text }));
         }
@@ -220,6 +227,13 @@ impl NodeCore {
             None
         }
     }
+}
+
+/// The version in libpmix's own words, as in `OpenPMIx 5.0.11 (PMIx Standard: ...)`.
+fn version(libpmix: &Text) -> Option<&str> {
+    let words = std::str::from_utf8(libpmix.as_bytes()).ok()?;
+    let is_number = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
+    words.split_ascii_whitespace().find(is_number)
 }
 
 /// What all servers are to get of this one, as an info list: its data, and from libpmix 6 on the

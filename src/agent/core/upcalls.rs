@@ -159,7 +159,7 @@ impl NodeCore {
                 name,
                 procs,
                 infos,
-            } => self.group(id, op, name, &procs, infos, now, actions),
+            } => self.group(id, (op, name), &procs, infos, now, actions),
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
@@ -301,6 +301,13 @@ impl NodeCore {
             } else {
                 self.query_sets(key, query)
             };
+            // Open MPI 5.0 cannot read the number, but has it from the names if they come first.
+            if *key == keys::QUERY_NUM_PSETS {
+                let names = keys::QUERY_PSET_NAMES.into();
+                let value = self.query_sets(&names, query);
+                infos.extend(value.map(|value| Info::new(keys::QUERY_PSET_NAMES, value)));
+                asked += 1;
+            }
             infos.extend(value.map(|value| Info {
                 key: key.clone(),
                 required: false,

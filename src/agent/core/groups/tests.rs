@@ -1,1 +1,311 @@
+use std::collections::VecDeque;
 
+use super::super::JobContext;
+use super::*;
+use crate::agent::event::Event;
+use crate::job::ids::{AppNum, LocalRank, Nspace, UserId};
+use crate::job::pset::ProcessSet;
+use crate::job::rank_map::RankMap;
+use crate::pmix::control::{Control, Hello, serve};
+use crate::pmix::upcall::{Parts, Upcall};
+use crate::pmix::wire::FrameDecoder;
+
+/// Two nodes with two ranks each.
+struct Job {
+    cores: Vec<NodeCore>,
+    last: u64,
+    /// What was written to sidecars: node, id, answer.
+    answers: Vec<(u32, u64, Parts)>,
+    warnings: Vec<String>,
+}
+
+impl Job {
+    fn new() -> Self {
+        let io: ProcessSet = "io=3,0".parse().unwrap();
+        let job = Arc::new(JobContext {
+            nspace: Nspace::new("job").unwrap(),
+            ranks: RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 2)]),
+            appnums: vec![AppNum(0); 4],
+            universe_size: 4,
+            user: UserId(1000),
+            psets: ProcessSet::of_job(&[io], &[4]).unwrap(),
+        });
+        let core = |node| {
+            let mut core = NodeCore::new(NodeId(node), Arc::clone(&job), false, true).unwrap();
+            core.start_host(&[Control::Finalize], Moment::default(), &mut Vec::new());
+            core
+        };
+        Self {
+            cores: vec![core(0), core(1)],
+            last: 0,
+            answers: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn with_libpmix(text: &str) -> Self {
+        let mut job = Self::new();
+        let hello = Hello {
+            libpmix: text.into(),
+            warnings: Vec::new(),
+        };
+        let frame = serve::notice(&crate::pmix::control::HostNotice::Hello(hello)).unwrap();
+        job.feed(0, Event::ControlReceived(&frame));
+        job.feed(1, Event::ControlReceived(&frame));
+        job
+    }
+
+    /// Hands in an event and everything that follows from it.
+    fn feed(&mut self, node: u32, event: Event<'_>) {
+        let mut actions = Vec::new();
+        self.cores[node as usize].handle(event, Moment::default(), &mut actions);
+        let mut actions: VecDeque<(u32, Action)> =
+            actions.into_iter().map(|action| (node, action)).collect();
+        while let Some((node, action)) = actions.pop_front() {
+            match action {
+                Action::SendPeer { to, message } => {
+                    let (from, mut more) = (NodeId(node), Vec::new());
+                    let event = Event::Peer { from, message };
+                    self.cores[to.index()].handle(event, Moment::default(), &mut more);
+                    actions.extend(more.into_iter().map(|action| (to.0, action)));
+                }
+                Action::SendUpcall(bytes) => {
+                    let mut frames = Vec::new();
+                    FrameDecoder::default().push(&bytes, &mut frames).unwrap();
+                    for frame in frames {
+                        let parts = Answer::decode(&frame).unwrap();
+                        self.answers.push((node, frame.id, parts));
+                    }
+                }
+                Action::Report(Report::HostWarning { text }) => self.warnings.push(text),
+                _ => {}
+            }
+        }
+    }
+
+    fn call(&mut self, node: u32, upcall: &Upcall) -> u64 {
+        self.last += 1;
+        let frame = upcall.encode(self.last).unwrap();
+        self.feed(node, Event::UpcallReceived(&frame));
+        self.last
+    }
+
+    /// An upcall that is answered at once.
+    #[track_caller]
+    fn ask(&mut self, node: u32, upcall: &Upcall) -> Parts {
+        let id = self.call(node, upcall);
+        let (by, answered, parts) = self.answers.pop().expect("an answer");
+        assert_eq!((by, answered), (node, id));
+        assert!(self.answers.is_empty());
+        parts
+    }
+}
+
+fn ranks(ranks: &[u32]) -> Vec<Proc> {
+    let nspace = Nspace::new("job").unwrap();
+    ranks
+        .iter()
+        .map(|rank| Proc::new(&nspace, ProcRank(*rank)))
+        .collect()
+}
+
+fn construct(procs: Vec<Proc>, infos: Vec<Info>) -> Upcall {
+    Upcall::Group {
+        op: GroupOp::Construct,
+        name: "group".into(),
+        procs,
+        infos,
+    }
+}
+
+fn assign() -> Info {
+    Info::new(keys::GROUP_ASSIGN_CONTEXT_ID, Value::Bool(true))
+}
+
+fn endpoint(bytes: &[u8]) -> Info {
+    Info::new(keys::GROUP_ENDPT_DATA, Value::Bytes(bytes.to_vec()))
+}
+
+fn members(parts: &Parts) -> Vec<u32> {
+    let Some(Value::Array(array)) = find(&parts.infos, keys::GROUP_MEMBERSHIP) else {
+        panic!("no members: {parts:?}");
+    };
+    let rank = |value: &Value| match value {
+        Value::Proc(proc) => proc.rank.0,
+        other => panic!("{other:?}"),
+    };
+    array.items().iter().map(rank).collect()
+}
+
+#[test]
+fn the_data_of_all_nodes_the_id_and_the_members_go_to_every_server() {
+    let mut job = Job::new();
+    job.call(
+        1,
+        &construct(ranks(&[2, 3, 0]), vec![assign(), endpoint(b"b\0")]),
+    );
+    assert!(job.answers.is_empty());
+    job.call(0, &construct(ranks(&[3, 0, 2]), vec![endpoint(b"\0a")]));
+    let answers = std::mem::take(&mut job.answers);
+    assert_eq!(answers.len(), 2);
+    for (_, _, parts) in &answers {
+        assert_eq!(parts.status, Status::SUCCESS);
+        assert_eq!(members(parts), [3, 0, 2]);
+        let data = find(&parts.infos, keys::GROUP_ENDPT_DATA);
+        assert_eq!(data, Some(&Value::Bytes(b"\0ab\0".to_vec())));
+        let id = find(&parts.infos, keys::GROUP_CONTEXT_ID);
+        assert_eq!(id, Some(&Value::Size(1)));
+    }
+}
+
+#[test]
+fn all_ranks_are_listed_one_by_one_and_nobody_twice() {
+    let mut job = Job::new();
+    let all = ranks(&[ProcRank::WILDCARD.0]);
+    job.call(1, &construct(all.clone(), Vec::new()));
+    job.call(0, &construct([ranks(&[2]), all].concat(), Vec::new()));
+    let answers = std::mem::take(&mut job.answers);
+    assert_eq!(members(&answers[0].2), [2, 0, 1, 3]);
+    assert_eq!(find(&answers[0].2.infos, keys::GROUP_CONTEXT_ID), None);
+    let local = ranks(&[ProcRank::LOCAL_PEERS.0, 2]);
+    let parts = job.ask(1, &construct(local, vec![assign()]));
+    assert_eq!(members(&parts), [2, 3]);
+}
+
+#[test]
+fn infos_of_single_members_are_passed_on_only_beside_an_id() {
+    let mut job = Job::new();
+    let named = Info::new(
+        keys::GROUP_INFO,
+        Value::Infos(vec![
+            Info::new(keys::PROCID, Value::Proc(ranks(&[0]).remove(0))),
+            Info::new("number", Value::Size(7)),
+        ]),
+    );
+    let unnamed = Info::new(keys::GROUP_INFO, Value::Infos(vec![assign()]));
+    let infos = vec![named.clone(), unnamed];
+    let parts = job.ask(0, &construct(ranks(&[0]), infos.clone()));
+    assert_eq!(find(&parts.infos, keys::GROUP_INFO), None);
+    let parts = job.ask(0, &construct(ranks(&[0]), [infos, vec![assign()]].concat()));
+    let passed: Vec<&Info> = parts
+        .infos
+        .iter()
+        .filter(|i| i.key == keys::GROUP_INFO)
+        .collect();
+    assert_eq!(passed, [&named]);
+}
+
+#[test]
+fn what_cannot_be_a_group_of_this_job_is_refused() {
+    let mut job = Job::new();
+    let stranger = vec![Proc::new(&Nspace::new("other").unwrap(), Rank(0))];
+    for (procs, infos, status) in [
+        (ranks(&[0, 4]), vec![], Status::ERR_BAD_PARAM),
+        (ranks(&[ProcRank::UNDEF.0]), vec![], Status::ERR_BAD_PARAM),
+        (stranger, vec![], Status::ERR_BAD_PARAM),
+        (vec![], vec![], Status::ERR_NOT_SUPPORTED),
+        // Node 0 has no member.
+        (ranks(&[2, 3]), vec![], Status::ERR_BAD_PARAM),
+        (
+            ranks(&[0]),
+            vec![Info::new(keys::GROUP_BOOTSTRAP, Value::Size(2))],
+            Status::ERR_NOT_SUPPORTED,
+        ),
+        (
+            ranks(&[0]),
+            vec![Info::new(
+                keys::LOCAL_COLLECTIVE_STATUS,
+                Value::Status(Status::ERR_LOST_CONNECTION),
+            )],
+            Status::ERR_LOST_CONNECTION,
+        ),
+    ] {
+        let parts = job.ask(0, &construct(procs, infos));
+        assert_eq!(parts.status, status);
+        assert_eq!(parts.infos, []);
+    }
+}
+
+#[test]
+fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
+    let mut job = Job::new();
+    job.call(0, &construct(ranks(&[0, 3]), vec![assign()]));
+    job.feed(1, Event::RankEnded { rank: LocalRank(0) });
+    assert!(job.answers.is_empty(), "rank 2 is no member");
+    job.feed(1, Event::RankEnded { rank: LocalRank(1) });
+    let (node, _, parts) = job.answers.pop().unwrap();
+    assert_eq!((node, parts.status), (0, Status::ERR_PROC_TERM_WO_SYNC));
+    job.call(0, &construct(ranks(&[1, 2]), vec![assign()]));
+    job.answers.clear();
+    let mut other = Job::new();
+    other.call(0, &construct(ranks(&[0, 3]), vec![assign()]));
+    other.feed(0, Event::JobEnded);
+    let (_, _, parts) = other.answers.pop().unwrap();
+    assert_eq!(parts.status, Status::ERR_LOST_CONNECTION);
+}
+
+#[test]
+fn sessions_over_a_server_that_cannot_serve_them_are_refused_with_the_remedy() {
+    let cid = Info::new(keys::GROUP_LOCAL_CID, Value::Size(3));
+    let infos = vec![
+        assign(),
+        Info::new(keys::GROUP_INFO, Value::Infos(vec![cid])),
+    ];
+    let mut old = Job::with_libpmix("OpenPMIx 4.2.2rc2 (PMIx Standard: 4.2)");
+    for _ in 0..2 {
+        let parts = old.ask(0, &construct(ranks(&[0, 1]), infos.clone()));
+        assert_eq!(parts.status, Status::ERR_NOT_SUPPORTED);
+        // What a client of version 5 takes for the number of members.
+        let id = find(&parts.infos, keys::GROUP_CONTEXT_ID);
+        assert_eq!(id, Some(&Value::Size(0)));
+    }
+    assert_eq!(old.warnings.len(), 1);
+    let told = &old.warnings[0];
+    assert!(
+        told.contains("4.2.2rc2") && told.contains("--libpmix"),
+        "{told}"
+    );
+    assert_eq!(
+        old.ask(0, &construct(ranks(&[0]), vec![assign()])).status,
+        Status::SUCCESS
+    );
+
+    let mut new = Job::with_libpmix("OpenPMIx 5.0.11 (PMIx Standard: 4.2)");
+    let parts = new.ask(0, &construct(ranks(&[0, 1]), infos));
+    assert_eq!((parts.status, new.warnings.len()), (Status::SUCCESS, 0));
+}
+
+#[test]
+fn process_sets_are_counted_listed_and_resolved() {
+    let mut job = Job::new();
+    let mut query = |keys: &[&str], set: &str| {
+        let upcall = Upcall::Query {
+            proc: ranks(&[0]).remove(0),
+            queries: vec![Query {
+                keys: keys.iter().map(|key| (*key).into()).collect(),
+                qualifiers: vec![Info::new(keys::PSET_NAME, Value::String(set.into()))],
+            }],
+        };
+        job.ask(1, &upcall)
+    };
+    let parts = query(&[keys::QUERY_NUM_PSETS, keys::QUERY_PSET_NAMES], "");
+    assert_eq!(parts.status, Status::SUCCESS);
+    let names = Value::String("io,app0".into());
+    assert_eq!(
+        find(&parts.infos, keys::QUERY_NUM_PSETS),
+        Some(&Value::Size(2))
+    );
+    assert_eq!(find(&parts.infos, keys::QUERY_PSET_NAMES), Some(&names));
+    let parts = query(&[keys::QUERY_PSET_MEMBERSHIP], "io");
+    let Some(Value::Array(array)) = find(&parts.infos, keys::QUERY_PSET_MEMBERSHIP) else {
+        panic!("{parts:?}");
+    };
+    let expected: Vec<Value> = ranks(&[3, 0]).into_iter().map(Value::Proc).collect();
+    assert_eq!(array.items(), expected);
+    assert_eq!(
+        query(&[keys::QUERY_PSET_MEMBERSHIP], "x").status,
+        Status::ERR_NOT_FOUND
+    );
+    let parts = query(&[keys::QUERY_NUM_PSETS, "other"], "");
+    assert_eq!(parts.status, Status::QUERY_PARTIAL_SUCCESS);
+}
