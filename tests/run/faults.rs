@@ -53,6 +53,8 @@ enum Job {
     Clients(&'static str),
     /// A PMIx client that publishes values and looks them up: two ranks on each of two nodes.
     Store,
+    /// A PMIx client that makes and ends groups: two ranks on each of two nodes.
+    Groups,
     /// Open MPI: two ranks on one node that wait to be ended.
     Waiting,
 }
@@ -103,7 +105,7 @@ impl Stage {
     fn run(&self, job: Job, rule: &str, options: &[&str]) -> Run {
         let host = self.host.to_str().unwrap();
         let mut options = [options, &["--pmix-host", host]].concat();
-        if matches!(job, Job::Modex | Job::Clients(_) | Job::Store) {
+        if matches!(job, Job::Modex | Job::Clients(_) | Job::Store | Job::Groups) {
             options.extend(["--virtual-nodes", "2"]);
         }
         let run = match job {
@@ -112,6 +114,7 @@ impl Stage {
             Job::Client(mode) => self.client(2, &options, mode),
             Job::Clients(mode) => self.client(4, &options, mode),
             Job::Store => self.pmix.run(4, &options, "pmix_store", &["types"]),
+            Job::Groups => self.pmix.run(4, &options, "pmix_groups", &["all"]),
             // The rank that would end is not there.
             Job::Waiting => self
                 .openmpi

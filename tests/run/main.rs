@@ -11,6 +11,7 @@ mod ends;
 mod endurance;
 mod env;
 mod faults;
+mod groups;
 mod layouts;
 mod libraries;
 mod mpi;

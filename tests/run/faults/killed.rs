@@ -92,6 +92,21 @@ fn a_server_killed_while_ranks_publish_and_look_up_ends_the_run() {
 }
 
 #[test]
+fn a_server_killed_while_ranks_make_and_end_groups_ends_the_run() {
+    let rows = [
+        "group 1 before",
+        "group 1 after",
+        "node=0 group 1 after",
+        "node=1 group reply 1 before",
+        "group reply 1 after",
+        "node=1 group 2 before",
+        "node=0 group reply 2 before",
+    ]
+    .map(|moment| (moment, End::Lost));
+    table(Job::Groups, "kill", &rows, &[KILLED]);
+}
+
+#[test]
 fn a_server_killed_at_an_abort_does_not_hide_one_that_arrived() {
     let abort = Job::Client("abort");
     table(abort, "kill", &[("abort 1 before", End::Lost)], &[KILLED]);

@@ -53,6 +53,7 @@ static const struct {
     {"publish", WIREUP_OP_PUBLISH},
     {"lookup", WIREUP_OP_LOOKUP},
     {"unpublish", WIREUP_OP_UNPUBLISH},
+    {"group", WIREUP_OP_GROUP},
 };
 
 static struct {

@@ -1,0 +1,184 @@
+//! Groups of PMIx processes, MPI sessions and process sets: on one node and on two.
+
+use std::collections::BTreeSet;
+
+use crate::common::{Outcome, Pmix, field, mpi, pmix};
+use crate::pmix::SERVERS;
+
+/// One node, and two.
+const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
+
+/// Every libpmix that is here, as server and as client: replies about groups differ between 4.2
+/// and 5, so no other pairs work. Whether it is the newer one.
+fn versions() -> impl Iterator<Item = (Pmix, bool)> {
+    let named = SERVERS.iter().map(|(name, _)| *name);
+    named.filter_map(|name| Some((pmix(name)?, name != "pmix4")))
+}
+
+fn run(client: &Pmix, options: &[&str], mode: &str) -> Outcome {
+    let options = [&["--libpmix", client.path()], options].concat();
+    client.run(4, &options, "pmix_groups", &[mode]).run()
+}
+
+/// The context ids of each rank's groups; 0 for a group it is not in.
+fn contexts(outcome: &Outcome) -> Vec<Vec<u64>> {
+    let lines = outcome.by_rank("pmix_groups", 4).into_iter();
+    lines
+        .map(|line| {
+            let list = field(&line, "contexts").unwrap();
+            list.split(',').map(|id| id.parse().unwrap()).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn a_group_has_one_id_on_all_nodes_and_a_new_one_each_time() {
+    for (client, _) in versions() {
+        for nodes in NODES {
+            let contexts = contexts(&run(&client, nodes, "all").expect(0));
+            assert!(
+                contexts.iter().all(|ids| *ids == contexts[0]),
+                "{contexts:?}"
+            );
+            let different: BTreeSet<&u64> = contexts[0].iter().collect();
+            assert_eq!(different.len(), 4, "{contexts:?}");
+        }
+    }
+}
+
+#[test]
+fn overlapping_groups_and_groups_of_the_same_members_are_made_at_once() {
+    for (client, _) in versions() {
+        for nodes in NODES {
+            let contexts = contexts(&run(&client, nodes, "subsets").expect(0));
+            let of_group = |group: usize| -> BTreeSet<u64> {
+                let ids = contexts.iter().map(|ids| ids[group]);
+                ids.filter(|id| *id != 0).collect()
+            };
+            let groups: Vec<BTreeSet<u64>> = (0..6).map(of_group).collect();
+            assert!(groups.iter().all(|ids| ids.len() == 1), "{contexts:?}");
+            let different: BTreeSet<&u64> = groups.iter().flatten().collect();
+            assert_eq!(different.len(), 6, "{contexts:?}");
+        }
+    }
+}
+
+#[test]
+fn what_members_tell_each_other_while_a_group_is_made_reaches_all() {
+    for (client, _) in versions() {
+        for nodes in NODES {
+            contexts(&run(&client, nodes, "data").expect(0));
+        }
+    }
+}
+
+#[test]
+fn a_member_that_leaves_or_is_killed_fails_the_group_for_those_who_wait() {
+    let nodes = &["--virtual-nodes", "2", "--no-kill-on-bad-exit"];
+    for (client, _) in versions() {
+        for (mode, code) in [("ended", 0), ("killed", 137)] {
+            let outcome = run(&client, nodes, mode).expect(code);
+            let lines = outcome.sorted_lines();
+            assert_eq!(lines.len(), 3, "{outcome:?}");
+            for line in &lines[..2] {
+                // PMIX_ERR_PROC_TERM_WO_SYNC
+                assert_eq!(field(line, "status"), Some("-200"), "{line}");
+            }
+        }
+        run(&client, &["--virtual-nodes", "2"], "killed").expect(137);
+    }
+}
+
+#[test]
+fn a_group_that_is_not_made_in_time_fails_and_can_be_tried_again() {
+    // The timer of libpmix 4.2 breaks its server.
+    for (client, _) in versions().filter(|(_, newer)| *newer) {
+        for nodes in NODES {
+            run(&client, nodes, "timeout").expect(0);
+        }
+    }
+}
+
+#[test]
+fn process_sets_have_the_ranks_that_were_named_in_their_order() {
+    for (client, _) in versions() {
+        for nodes in NODES {
+            let options = [nodes, &["--pset", "io=3,0-1", "--pset", "one=2"]].concat();
+            let outcome = run(&client, &options, "psets").expect(0);
+            let sets = "sets=\"io:3,0,1 one:2 app0:0,1,2,3\"";
+            assert_eq!(outcome.out().matches(sets).count(), 4, "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_set_of_ranks_that_are_not_there_is_refused() {
+    for (set, told) in [
+        ("io=0-4", "there is no rank 4, the job has ranks 0 to 3"),
+        ("app0=1", "there is another set of that name"),
+        ("io", "give NAME=RANKS, as in io=0,2-4"),
+        ("mpi://io=0", "belong to MPI"),
+    ] {
+        let outcome = crate::common::Run::ranks(4, ["--pset", set, "true"]).run();
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        assert!(outcome.err().contains(told), "{outcome:?}");
+    }
+}
+
+/// Open MPI 5 makes communicators of groups in one thread at a time only, under any launcher.
+#[test]
+fn sessions_make_communicators_and_list_the_process_sets() {
+    let standard = ["mpi://WORLD", "mpi://SELF"];
+    for (name, ours) in [("openmpi5", true), ("mpich5", false), ("impi", false)] {
+        let Some(mpi) = mpi(name) else { continue };
+        for nodes in NODES {
+            let options = [&["--pset", "io=3,0"], nodes].concat();
+            let outcome = mpi
+                .run(4, &options, "sessions", &["1", "3"])
+                .run()
+                .expect(0);
+            for line in outcome.by_rank("sessions", 4) {
+                let sets: Vec<&str> = field(&line, "sets").unwrap().split(' ').collect();
+                assert!(standard.iter().all(|set| sets.contains(set)), "{line}");
+                // PMI has no words for them.
+                let found = ["io", "app0"].iter().all(|set| sets.contains(set));
+                assert_eq!(found, ours, "{line}");
+            }
+        }
+    }
+}
+
+/// Open MPI 5.0 looks for a set's members where there is room for one set per process, and writes
+/// beyond its memory when it finds something there. It must find nothing.
+#[test]
+fn a_group_of_a_process_set_is_refused_by_open_mpi_5_and_nothing_breaks() {
+    let Some(mpi) = mpi("openmpi5") else { return };
+    let options = ["--pset", "io=3,0"];
+    let outcome = mpi
+        .run(4, &options, "sessions", &["1", "1", "io"])
+        .run()
+        .expect(0);
+    for line in outcome.by_rank("sessions", 4) {
+        assert_eq!(field(&line, "set"), Some("refused"), "{line}");
+    }
+}
+
+#[test]
+fn sessions_over_a_server_that_is_too_old_fail_with_its_version_and_the_remedy() {
+    let (Some(mpi), Some(old)) = (mpi("openmpi5"), pmix("pmix4")) else {
+        return;
+    };
+    for nodes in NODES {
+        let options = [&["--libpmix", old.path()], nodes].concat();
+        let outcome = mpi
+            .run(4, &options, "sessions", &["1", "1"])
+            .run()
+            .expect(1);
+        let told = "the program uses MPI sessions, which libpmix 4.";
+        assert!(outcome.err().contains(told), "{outcome:?}");
+        assert!(
+            outcome.err().contains("version 5 or later (--libpmix)"),
+            "{outcome:?}"
+        );
+    }
+}
