@@ -35,8 +35,8 @@ pub enum StdinTarget {
 pub enum PmiChoice {
     /// What the programs need, found by inspecting them.
     Auto,
-    /// PMI-1 on an inherited socket.
-    Pmi1,
+    /// PMI-1 and PMI-2 on an inherited socket.
+    Pmi,
     /// PMIx through the sidecar.
     Pmix,
     /// Both.

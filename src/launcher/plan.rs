@@ -54,7 +54,7 @@ pub struct Plan {
     pub job: Arc<JobContext>,
     /// Host name of each node.
     pub node_names: Vec<String>,
-    /// Offer PMI-1.
+    /// Offer PMI-1 and PMI-2.
     pub pmi: bool,
     /// Offer PMIx.
     pub pmix: bool,
@@ -123,8 +123,8 @@ impl Plan {
                 "{size} ranks on {nodes} {} ({slots}); offered: {}",
                 if nodes == 1 { "node" } else { "virtual nodes" },
                 match (pmi, pmix) {
-                    (true, true) => "PMI-1 and PMIx",
-                    (true, false) => "PMI-1",
+                    (true, true) => "PMI-1, PMI-2 and PMIx",
+                    (true, false) => "PMI-1 and PMI-2",
                     (false, true) => "PMIx",
                     (false, false) => "nothing",
                 }

@@ -130,7 +130,7 @@ fn words(end: RankEnd) -> String {
 pub fn singletons(plan: &Plan, app: &App) -> Option<String> {
     let (needs, offered) = match app.finding.wants {
         Wants::Pmix => ("PMIx", plan.pmix),
-        Wants::Pmi => ("PMI-1", plan.pmi),
+        Wants::Pmi => ("PMI", plan.pmi),
         Wants::Unknown | Wants::Plain => return None,
     };
     let why = if offered {

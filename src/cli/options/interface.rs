@@ -10,11 +10,12 @@ use crate::job::spec::{InterfaceSpec, PmiChoice};
 enum Pmi {
     /// what the programs need, found by inspecting them
     Auto,
-    /// PMI-1 (MPICH, Intel MPI)
-    Pmi1,
+    /// PMI-1 and PMI-2 (MPICH, Intel MPI, Slurm's libpmi2); also pmi1 or pmi2
+    #[value(aliases = ["pmi1", "pmi2"])]
+    Pmi,
     /// PMIx (Open MPI)
     Pmix,
-    /// PMI-1 and PMIx
+    /// all of them
     All,
     /// nothing: plain processes
     None,
@@ -45,7 +46,7 @@ impl From<Pmi> for PmiChoice {
     fn from(choice: Pmi) -> Self {
         match choice {
             Pmi::Auto => Self::Auto,
-            Pmi::Pmi1 => Self::Pmi1,
+            Pmi::Pmi => Self::Pmi,
             Pmi::Pmix => Self::Pmix,
             Pmi::All => Self::All,
             Pmi::None => Self::None,

@@ -14,10 +14,10 @@ use crate::job::spec::{JobSpec, PmiChoice};
 /// Names the libpmix of the sidecar when the program has none of its own.
 const LIBPMIX_VARIABLE: &str = "WIREUP_LIBPMIX";
 
-/// What to offer: PMI-1, PMIx.
+/// What to offer: PMI-1 and PMI-2, which share a socket; PMIx.
 pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> (bool, bool) {
     match choice {
-        PmiChoice::Pmi1 => (true, false),
+        PmiChoice::Pmi => (true, false),
         PmiChoice::Pmix => (false, true),
         PmiChoice::All => (true, true),
         PmiChoice::None => (false, false),
