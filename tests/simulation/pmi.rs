@@ -10,7 +10,7 @@ use std::sync::Arc;
 use wireup::agent::core::{JobContext, NodeCore};
 use wireup::agent::event::{Action, Event, PeerMessage};
 use wireup::job::clock::Moment;
-use wireup::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
+use wireup::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
 use wireup::job::rank_map::RankMap;
 
 use crate::for_each_seed;
@@ -82,6 +82,7 @@ impl World {
             ranks: map.clone(),
             appnums: vec![AppNum(0); all.len()],
             universe_size: map.size(),
+            user: UserId(0),
         });
         let core = |node| NodeCore::new(node, Arc::clone(&context), true, false);
         let cores = map.node_ids().map(|node| core(node).expect("a fine job"));

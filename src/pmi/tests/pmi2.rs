@@ -604,6 +604,18 @@ fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
 }
 
 #[test]
+fn a_single_rank_is_its_own_neighbour_also_with_empty_values() {
+    let mut job = pmi2(1);
+    job.frame(0, "cmd=ring;ring-count=1;ring-left=;ring-right=;");
+    let mut all = Vec::new();
+    kvs::encode_entry(&[0; 4], b"", &mut all);
+    assert_eq!(
+        job.end(&Collective::Ring, Ok(&all)),
+        ["0 S>     59cmd=ring-response;rc=0;ring-count=0;ring-left=;ring-right=;"]
+    );
+}
+
+#[test]
 fn a_ring_without_all_ranks_fails_for_those_in_it_and_for_those_who_come() {
     let mut job = pmi2(2);
     let ring = "cmd=ring;ring-count=1;ring-left=l;ring-right=r;";
