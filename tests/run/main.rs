@@ -6,7 +6,10 @@
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
 mod common;
+mod ending;
 mod ends;
+mod endurance;
+mod env;
 mod faults;
 mod layouts;
 mod libraries;
@@ -18,11 +21,14 @@ mod pmi2_raw;
 mod pmi_faults;
 mod pmix;
 mod processes;
+mod ps;
 mod refusals;
 mod signals;
+mod status;
 mod stdio;
 mod store;
 mod strangers;
+mod surroundings;
 mod terminal;
 mod users;
 mod virtual_nodes;
