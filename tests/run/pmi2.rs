@@ -116,7 +116,7 @@ fn failures_of_a_rank_with_slurms_library_end_the_job() {
             "finalize",
             "0",
             1,
-            "left the job while other ranks wait for it in a barrier; PMI-2: finalized",
+            "left the job while other ranks wait for it; PMI-2: finalized",
         ),
         ("finalize", "6", 6, "exited with code 6; PMI-2: finalized"),
         (

@@ -29,7 +29,7 @@ fn sends(requests: &str, then: &str) -> Option<Run> {
 fn wrong_requests_are_refused_each_with_its_reason() {
     let key = "k".repeat(65);
     let value = "v".repeat(1025);
-    let nspace = "$WIREUP_JOB";
+    let nspace = "$PMI_JOBID";
     let table: [(String, &str); 14] = [
         (
             "cmd=put kvsname=x value=1".into(),
