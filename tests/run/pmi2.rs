@@ -46,7 +46,8 @@ fn expect_api(outcome: &Outcome, ranks: u32, nodes: u32) {
         assert_eq!(seen, [ranks, REFUSED, REFUSED], "{line}");
     }
     for (line, rank) in at("pmi2_node") {
-        assert_eq!(number(&line, "leader"), rank - rank % per_node, "{line}");
+        let seen = ["leader", "ranks"].map(|key| number(&line, key));
+        assert_eq!(seen, [rank - rank % per_node, per_node], "{line}");
         // An attribute is of its node only.
         assert_eq!(number(&line, "found"), u32::from(nodes == 1), "{line}");
     }

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use crate::job::spec::{InterfaceSpec, PmiChoice};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Pmi {
+enum Interface {
     /// what the programs need, found by inspecting them
     Auto,
     /// PMI-1 and PMI-2 (MPICH, Intel MPI, Slurm's libpmi2); also pmi1 or pmi2
@@ -26,8 +26,8 @@ enum Pmi {
 #[command(next_help_heading = "Process management")]
 pub(in crate::cli) struct InterfaceArgs {
     /// Process-management interface to offer
-    #[arg(long, value_enum, default_value_t = Pmi::Auto)]
-    pmi: Pmi,
+    #[arg(long, value_enum, default_value_t = Interface::Auto)]
+    pmi: Interface,
 
     /// libpmix for the PMIx server [default: the program's own, $WIREUP_LIBPMIX, the system's]
     #[arg(long, value_name = "FILE")]
@@ -42,14 +42,14 @@ pub(in crate::cli) struct InterfaceArgs {
     shim: Option<PathBuf>,
 }
 
-impl From<Pmi> for PmiChoice {
-    fn from(choice: Pmi) -> Self {
+impl From<Interface> for PmiChoice {
+    fn from(choice: Interface) -> Self {
         match choice {
-            Pmi::Auto => Self::Auto,
-            Pmi::Pmi => Self::Pmi,
-            Pmi::Pmix => Self::Pmix,
-            Pmi::All => Self::All,
-            Pmi::None => Self::None,
+            Interface::Auto => Self::Auto,
+            Interface::Pmi => Self::Pmi,
+            Interface::Pmix => Self::Pmix,
+            Interface::All => Self::All,
+            Interface::None => Self::None,
         }
     }
 }
