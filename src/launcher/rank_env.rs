@@ -104,7 +104,7 @@ fn is_link_local(ip: Ipv6Addr) -> bool {
 pub fn of_job(plan: &Plan) -> Vec<CString> {
     let size = plan.job.ranks.size().to_string();
     let mut add: Vec<(&str, &str)> = vec![(JOB, plan.job.nspace.as_str()), ("WIREUP_SIZE", &size)];
-    if plan.pmi {
+    if plan.offer.pmi {
         add.push(("PMI_SIZE", &size));
         add.push(("PMI_JOBID", plan.job.nspace.as_str()));
     }
@@ -114,14 +114,14 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
             .any(|app| app.env.iter().any(|(given, _)| given == name))
     };
     let pmi_fd = PMI_FD.to_string();
-    if plan.pmi {
+    if plan.offer.pmi {
         add.push(("PMI_FD", &pmi_fd));
         if plan.oversubscribed {
             // Intel MPI then gives its core away while it waits; MPICH does so by itself.
             add.push(("I_MPI_THREAD_YIELD", "2"));
         }
     }
-    if plan.pmix {
+    if plan.offer.pmix {
         // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one
         // means "started directly, do not bind", which holds. Source: docs/shim.md#open-mpi-4.
         add.push(("JSM_JSRUN_PORT", "wireup"));
@@ -134,7 +134,7 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
             add.push(("OMPI_MCA_btl_tcp_if_include", "lo"));
         }
     }
-    if plan.pmi && plan.pmix {
+    if plan.offer.pmi && plan.offer.pmix {
         // MPICH 5 refuses to choose when both are there.
         add.push(("MPIR_CVAR_PMI_VERSION", "1"));
     }
@@ -198,7 +198,7 @@ pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CStri
     env.extend(entry("WIREUP_RANK", &number));
     env.extend(entry("WIREUP_LOCAL_RANK", &local));
     env.extend(entry("MPI_LOCALRANKID", &local));
-    if plan.pmi {
+    if plan.offer.pmi {
         env.extend(entry("PMI_RANK", &number));
     }
     env

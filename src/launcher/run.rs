@@ -17,6 +17,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use super::describe::{app_start, host_requests};
 use super::directory::{JobDirectory, NodeDirectories};
 use super::drive::{Drive, Node, Parts};
+use super::explain;
 use super::finish::finish;
 use super::guard::{Guard, become_subreaper};
 use super::outputs;
@@ -148,6 +149,7 @@ impl Prepared {
         let streams = Streams::new(plan.job.ranks.size(), plan.spec.stdio.label, &wake)
             .map_err(|error| own("cannot duplicate standard output", &error))?;
         let directory = plan
+            .offer
             .pmix
             .then(|| job_directory(plan, &mut guard))
             .transpose()?;
@@ -166,7 +168,8 @@ impl Prepared {
             .ranks
             .node_ids()
             .map(|node| {
-                NodeCore::new(node, Arc::clone(&plan.job), plan.pmi, plan.pmix).map(Node::new)
+                NodeCore::new(node, Arc::clone(&plan.job), plan.offer.pmi, plan.offer.pmix)
+                    .map(Node::new)
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;
@@ -244,7 +247,7 @@ impl Prepared {
         }
         let shared = self.shared(&plan, surroundings)?;
         let plans = self.rank_plans(&plan, outputs);
-        let threads = plan.cores as usize;
+        let threads = plan.slots.count() as usize;
         let starter = Starter::start(shared, plans, threads, &self.results, &self.drive.wake)
             .map_err(|error| RunFailure::own("cannot start a thread", error))?;
         self.drive.starter = Some(starter);
@@ -257,8 +260,11 @@ impl Prepared {
     fn notes(&self) -> Vec<String> {
         let plan = &self.drive.plan;
         let warnings = plan.warnings.iter().map(|text| format!("warning: {text}"));
-        let notes = plan.notes.iter().filter(|_| plan.spec.verbose > 0).cloned();
-        warnings.chain(notes).collect()
+        let decisions = match plan.spec.verbose {
+            0 => Vec::new(),
+            _ => explain::short(plan),
+        };
+        warnings.chain(decisions).collect()
     }
 
     /// Which libpmix each sidecar really loaded, and what is to be known about it. A warning about
@@ -360,7 +366,7 @@ impl Prepared {
                         (true, false) => StdinPlan::Inherit,
                     },
                     output,
-                    pmi: plan.pmi,
+                    pmi: plan.offer.pmi,
                 }
             })
             .collect()
