@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::inspect::{Finding, Wants};
 use super::ldso::Loader;
+use super::limits::RawLimit;
 use super::parts::HostParts;
 use super::program::Program;
 use super::reasons::{CountWhy, Offer, OfferWhy};
@@ -41,10 +42,16 @@ pub struct App {
     pub count: CountWhy,
     /// Environment of its ranks, before wireup's own variables.
     pub env: Vec<(OsString, OsString)>,
+    /// Which of the variables that differ from rank to rank are among these.
+    pub places_given: Vec<&'static str>,
     /// Where it starts, if not where the launcher is.
     pub cwd: Option<PathBuf>,
     /// What looking at the program said.
     pub finding: Finding,
+    /// Resource limits of its ranks.
+    pub limits: Vec<RawLimit>,
+    /// File mode creation mask of its ranks.
+    pub umask: Option<u32>,
 }
 
 /// A job, decided.

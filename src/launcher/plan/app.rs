@@ -6,7 +6,9 @@ use std::path::Path;
 use super::super::environment::{self, Forward};
 use super::super::inspect::{Inspection, inspect};
 use super::super::ldso::{Loader, System};
+use super::super::limits;
 use super::super::program::Program;
+use super::super::rank_env;
 use super::super::reasons::CountWhy;
 use super::super::relocated;
 use super::super::run::RunFailure;
@@ -69,9 +71,13 @@ pub(super) fn app_plan(
         args: app.argv[1..].to_vec(),
         size,
         count,
+        places_given: rank_env::places_given(&env),
         env,
         cwd: wdir,
         finding,
+        limits: limits::resolve(&app.limits)
+            .map_err(|error| wrong(format!("--rlimit: {error}")))?,
+        umask: app.umask,
     };
     Ok((app, loader))
 }
