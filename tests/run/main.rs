@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
 mod common;
+mod config;
 mod ends;
 mod faults;
+mod help;
 mod libraries;
 mod mpi;
 mod pmi1_raw;
