@@ -20,7 +20,7 @@ fn with_files<'a>(site: &str, user: &str, words: impl IntoIterator<Item = &'a st
 }
 
 /// One rank that prints its variables, after these options.
-fn show<'a>(site: &str, user: &str, options: &[&'a str]) -> Outcome {
+fn show(site: &str, user: &str, options: &[&str]) -> Outcome {
     let words = ["-n", "1"].iter().chain(options).chain(&SHOW);
     with_files(site, user, words.copied()).run()
 }
