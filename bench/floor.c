@@ -1,9 +1,9 @@
 /*
- * floor [--pmi1] N PROGRAM [ARGUMENT...]
+ * floor [--pmi] N PROGRAM [ARGUMENT...]
  *
- * The floor for the benchmarks: starts N processes in parallel and waits for them. With --pmi1 one
- * thread answers PMI-1 on a socketpair for each of them, well enough for the real clients. No
- * checks, no output handling, no recovery: what remains is what the kernel costs.
+ * The floor for the benchmarks: starts N processes in parallel and waits for them. With --pmi one
+ * thread answers PMI-1 and PMI-2 on a socketpair for each of them, well enough for the real
+ * clients. No checks, no output handling, no recovery: what remains is what the kernel costs.
  */
 #define _GNU_SOURCE
 #include "spawn.h"
@@ -15,10 +15,11 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-enum { LINE = 4096, SLOTS = 1 << 14 };
+enum { LINE = 4096, SLOTS = 1 << 14, LENGTH = 6 };
 
 struct client {
-    int fd, used;
+    int fd, rank, used;
+    bool pmi2;
     char buffer[LINE];
 };
 
@@ -40,6 +41,21 @@ static unsigned slot_of(const char *key)
     return slot;
 }
 
+static void store(const char *key, const char *value)
+{
+    unsigned slot = slot_of(key);
+    if (table[slot].key == NULL)
+        table[slot].key = strdup(key);
+    free(table[slot].value);
+    table[slot].value = strdup(value);
+}
+
+static void send_whole(int fd, const char *bytes, int length)
+{
+    if (send(fd, bytes, (size_t)length, MSG_NOSIGNAL) != length)
+        fprintf(stderr, "floor: an answer was lost\n");
+}
+
 static void answer(int fd, const char *format, ...)
 {
     char line[LINE];
@@ -47,20 +63,82 @@ static void answer(int fd, const char *format, ...)
     va_start(args, format);
     int length = vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    if (send(fd, line, (size_t)length, MSG_NOSIGNAL) != length)
-        fprintf(stderr, "floor: an answer was lost\n");
+    send_whole(fd, line, length);
+}
+
+/* The same for PMI-2: a frame `cmd=NAME-response;rc=0;` and what the format adds. */
+static void frame(int fd, const char *name, const char *format, ...)
+{
+    char bytes[LINE], digits[16];
+    va_list args;
+    int head = snprintf(bytes, sizeof bytes, "%*scmd=%s-response;rc=0;", LENGTH, "", name);
+    va_start(args, format);
+    int length = head + vsnprintf(bytes + head, sizeof bytes - (size_t)head, format, args);
+    va_end(args);
+    snprintf(digits, sizeof digits, "%6d", length - LENGTH);
+    memcpy(bytes, digits, LENGTH);
+    send_whole(fd, bytes, length);
 }
 
 /* Cuts the value of ` name=` out of a request; the fields after it must be taken before. */
-static char *take(char *request, const char *name, bool to_the_end)
+static char *take(char *request, const char *name, const char *ends)
 {
     char *at = strstr(request, name);
     if (at == NULL)
         return NULL;
     at += strlen(name);
-    if (!to_the_end)
-        at[strcspn(at, " ")] = '\0';
+    at[strcspn(at, ends)] = '\0';
     return at;
+}
+
+/* Counts a rank in; the last one lets all go on, each in its own dialect. */
+static void enter_barrier(void)
+{
+    if (++waiting < size)
+        return;
+    waiting = 0;
+    for (int i = 0; i < size; i++) {
+        if (clients[i].pmi2)
+            frame(clients[i].fd, "kvs-fence", "");
+        else
+            answer(clients[i].fd, "cmd=barrier_out rc=0\n");
+    }
+}
+
+static void serve_frame(struct client *client, char *request)
+{
+    int fd = client->fd;
+    if (strncmp(request, "cmd=", 4) != 0)
+        return;
+    char *name = request + 4, *rest = name + strcspn(name, ";");
+    if (*rest != '\0')
+        *rest++ = '\0';
+
+    if (strcmp(name, "fullinit") == 0) {
+        frame(fd, name, "pmi-version=2;pmi-subversion=0;rank=%d;size=%d;appnum=0;debugged=FALSE;pmiverbose=FALSE;",
+              client->rank, size);
+    } else if (strcmp(name, "job-getid") == 0) {
+        frame(fd, name, "jobid=%s;", kvsname);
+    } else if (strcmp(name, "kvs-put") == 0) {
+        char *value = take(rest, "value=", ";"), *key = take(rest, "key=", ";");
+        if (value == NULL || key == NULL)
+            return;
+        store(key, value);
+        frame(fd, name, "");
+    } else if (strcmp(name, "kvs-get") == 0 || strcmp(name, "info-getjobattr") == 0) {
+        char *key = take(rest, "key=", ";");
+        const char *value = key == NULL ? NULL : table[slot_of(key)].value;
+        if (value != NULL)
+            frame(fd, name, "found=TRUE;value=%s;", value);
+        else
+            frame(fd, name, "found=FALSE;");
+    } else if (strcmp(name, "kvs-fence") == 0) {
+        enter_barrier();
+    } else if (strcmp(name, "finalize") == 0) {
+        frame(fd, name, "");
+    } else {
+        fprintf(stderr, "floor: unknown request %s\n", name);
+    }
 }
 
 static void serve(struct client *client, char *request)
@@ -75,7 +153,9 @@ static void serve(struct client *client, char *request)
         *rest++ = '\0';
 
     if (strcmp(name, "init") == 0) {
-        answer(fd, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
+        client->pmi2 = strstr(rest, "pmi_version=2") != NULL;
+        answer(fd, "cmd=response_to_init rc=0 pmi_version=%s\n",
+               client->pmi2 ? "2 pmi_subversion=0" : "1 pmi_subversion=1");
     } else if (strcmp(name, "get_maxes") == 0) {
         answer(fd, "cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024\n");
     } else if (strcmp(name, "get_appnum") == 0) {
@@ -85,28 +165,20 @@ static void serve(struct client *client, char *request)
     } else if (strcmp(name, "get_universe_size") == 0) {
         answer(fd, "cmd=universe_size rc=0 size=%d\n", size);
     } else if (strcmp(name, "put") == 0) {
-        char *value = take(rest, "value=", true), *key = take(rest, "key=", false);
+        char *value = take(rest, "value=", ""), *key = take(rest, "key=", " ");
         if (value == NULL || key == NULL)
             return;
-        unsigned slot = slot_of(key);
-        if (table[slot].key == NULL)
-            table[slot].key = strdup(key);
-        free(table[slot].value);
-        table[slot].value = strdup(value);
+        store(key, value);
         answer(fd, "cmd=put_result rc=0\n");
     } else if (strcmp(name, "get") == 0) {
-        char *key = take(rest, "key=", false);
+        char *key = take(rest, "key=", " ");
         const char *value = key == NULL ? NULL : table[slot_of(key)].value;
         if (value != NULL)
             answer(fd, "cmd=get_result rc=0 value=%s\n", value);
         else
             answer(fd, "cmd=get_result rc=-1 msg=key_not_found\n");
     } else if (strcmp(name, "barrier_in") == 0) {
-        if (++waiting == size) {
-            waiting = 0;
-            for (int i = 0; i < size; i++)
-                answer(clients[i].fd, "cmd=barrier_out rc=0\n");
-        }
+        enter_barrier();
     } else if (strcmp(name, "finalize") == 0) {
         answer(fd, "cmd=finalize_ack rc=0\n");
     } else {
@@ -114,7 +186,32 @@ static void serve(struct client *client, char *request)
     }
 }
 
-/* Reads what there is and serves the whole lines; false at the end of the connection. */
+/* Serves the message at the front of the buffer; 0, or its bytes. */
+static int serve_one(struct client *client, char *text, int length)
+{
+    if (!client->pmi2) {
+        char *end = memchr(text, '\n', (size_t)length);
+        if (end == NULL)
+            return 0;
+        *end = '\0';
+        serve(client, text);
+        return (int)(end - text) + 1;
+    }
+    if (length < LENGTH)
+        return 0;
+    char digits[LENGTH + 1] = "";
+    memcpy(digits, text, LENGTH);
+    int whole = LENGTH + atoi(digits);
+    if (length < whole)
+        return 0;
+    char behind = text[whole];
+    text[whole] = '\0';
+    serve_frame(client, text + LENGTH);
+    text[whole] = behind;
+    return whole;
+}
+
+/* Reads what there is and serves the whole messages; false at the end of the connection. */
 static bool receive(struct client *client)
 {
     ssize_t got = read(client->fd, client->buffer + client->used, sizeof client->buffer - 1 - (size_t)client->used);
@@ -122,14 +219,11 @@ static bool receive(struct client *client)
         return false;
     client->used += (int)got;
     client->buffer[client->used] = '\0';
-    char *line = client->buffer, *end;
-    while ((end = strchr(line, '\n')) != NULL) {
-        *end = '\0';
-        serve(client, line);
-        line = end + 1;
-    }
-    client->used -= (int)(line - client->buffer);
-    memmove(client->buffer, line, (size_t)client->used);
+    int done = 0, one;
+    while ((one = serve_one(client, client->buffer + done, client->used - done)) > 0)
+        done += one;
+    client->used -= done;
+    memmove(client->buffer, client->buffer + done, (size_t)client->used);
     return true;
 }
 
@@ -159,12 +253,12 @@ static void *respond(void *unused)
 
 int main(int argc, char **argv)
 {
-    bool pmi1 = argc > 1 && strcmp(argv[1], "--pmi1") == 0;
-    int at = 1 + pmi1, *child_ends = NULL;
+    bool pmi = argc > 1 && strcmp(argv[1], "--pmi") == 0;
+    int at = 1 + pmi, *child_ends = NULL;
     pthread_t responder;
 
     if (argc < at + 2 || (size = atoi(argv[at])) < 1) {
-        fprintf(stderr, "usage: floor [--pmi1] N PROGRAM [ARGUMENT...]\n");
+        fprintf(stderr, "usage: floor [--pmi] N PROGRAM [ARGUMENT...]\n");
         return 64;
     }
     struct rlimit files;
@@ -176,14 +270,12 @@ int main(int argc, char **argv)
     job.pids = calloc((size_t)size, sizeof *job.pids);
     job.environments = calloc((size_t)size, sizeof *job.environments);
     for (int rank = 0; rank < size; rank++)
-        job.environments[rank] = rank == 0 || pmi1 ? environment_with_room(3) : job.environments[0];
-    if (pmi1) {
+        job.environments[rank] = rank == 0 || pmi ? environment_with_room(3) : job.environments[0];
+    if (pmi) {
         snprintf(kvsname, sizeof kvsname, "floor-%d", (int)getpid());
         char mapping[64];
         snprintf(mapping, sizeof mapping, "(vector,(0,1,%d))", size);
-        unsigned slot = slot_of("PMI_process_mapping");
-        table[slot].key = strdup("PMI_process_mapping");
-        table[slot].value = strdup(mapping);
+        store("PMI_process_mapping", mapping);
         clients = calloc((size_t)size, sizeof *clients);
         child_ends = calloc((size_t)size, sizeof *child_ends);
         for (int rank = 0; rank < size; rank++) {
@@ -191,6 +283,7 @@ int main(int argc, char **argv)
             if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
                 die("socketpair");
             clients[rank].fd = pair[0];
+            clients[rank].rank = rank;
             child_ends[rank] = pair[1];
             char **end = job.environments[rank];
             while (*end != NULL)
@@ -205,7 +298,7 @@ int main(int argc, char **argv)
     }
     spawn_all(&job);
     int result = wait_all(&job);
-    if (pmi1)
+    if (pmi)
         pthread_join(responder, NULL);
     return result;
 }

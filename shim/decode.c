@@ -1,4 +1,4 @@
-/* Bytes to infos for libpmix, in an arena. */
+/* Bytes to infos and published values for libpmix, in an arena. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,6 +200,18 @@ static bool take_value(struct in *in, pmix_value_t *value, unsigned depth)
     return true;
 }
 
+/* Takes a key into an array of PMIX_MAX_KEYLEN + 1 zeroed bytes. */
+static void take_key(struct in *in, char *key)
+{
+    size_t len;
+    const uint8_t *at = take_bytes(in, &len);
+    if (len > PMIX_MAX_KEYLEN || (at != NULL && memchr(at, 0, len) != NULL)) {
+        in_fail(in, PMIX_ERR_UNPACK_FAILURE);
+    } else if (at != NULL) {
+        memcpy(key, at, len);
+    }
+}
+
 static pmix_info_t *take_info_list(struct in *in, size_t *count, unsigned depth)
 {
     const size_t listed = take_count(in);
@@ -211,11 +223,9 @@ static pmix_info_t *take_info_list(struct in *in, size_t *count, unsigned depth)
     pmix_info_t *infos = take_memory(in, listed * sizeof(*infos));
     for (size_t i = 0; i < listed && in_ok(in); i++) {
         pmix_info_t *info = &infos[*count];
-        size_t len;
-        const uint8_t *key = take_bytes(in, &len);
+        take_key(in, info->key);
         const uint32_t flags = take_u32(in);
-        if (len > PMIX_MAX_KEYLEN || (key != NULL && memchr(key, 0, len) != NULL)
-            || (flags & ~(uint32_t)WIREUP_INFO_REQUIRED) != 0) {
+        if ((flags & ~(uint32_t)WIREUP_INFO_REQUIRED) != 0) {
             in_fail(in, PMIX_ERR_UNPACK_FAILURE);
         }
         if (!in_ok(in)) {
@@ -225,9 +235,9 @@ static pmix_info_t *take_info_list(struct in *in, size_t *count, unsigned depth)
             if (flags != 0) {
                 in_fail(in, PMIX_ERR_NOT_SUPPORTED);
             }
+            memset(info, 0, sizeof(*info)); /* its place is the next one's */
             continue;
         }
-        memcpy(info->key, key, len);
         if (flags != 0) {
             info->flags = PMIX_INFO_REQD;
         }
@@ -239,4 +249,28 @@ static pmix_info_t *take_info_list(struct in *in, size_t *count, unsigned depth)
 pmix_info_t *take_infos(struct in *in, size_t *count)
 {
     return take_info_list(in, count, 0);
+}
+
+pmix_pdata_t *take_pdata(struct in *in, size_t *count)
+{
+    const size_t listed = take_count(in);
+    *count = 0;
+    if (listed == 0) {
+        return NULL;
+    }
+    pmix_pdata_t *found = take_memory(in, listed * sizeof(*found));
+    for (size_t i = 0; i < listed && in_ok(in); i++) {
+        pmix_pdata_t *pdata = &found[*count];
+        take_proc(in, &pdata->proc);
+        take_key(in, pdata->key);
+        if (!in_ok(in)) {
+            break;
+        }
+        if (take_value(in, &pdata->value, 0)) {
+            *count += 1;
+        } else {
+            memset(pdata, 0, sizeof(*pdata));
+        }
+    }
+    return found;
 }

@@ -1,4 +1,4 @@
-/* Procs, values, infos and queries of libpmix to bytes. */
+/* Procs, values, infos, keys and queries of libpmix to bytes. */
 #include <string.h>
 
 #include "types.h"
@@ -175,19 +175,24 @@ void put_infos(struct out *o, const pmix_info_t *infos, size_t count)
     put_info_list(o, infos, count, 0);
 }
 
+void put_keys(struct out *o, char *const *keys)
+{
+    size_t count = 0;
+    while (keys != NULL && keys[count] != NULL) {
+        count++;
+    }
+    put_count(o, count);
+    for (size_t i = 0; i < count; i++) {
+        put_text(o, keys[i]);
+    }
+}
+
 void put_queries(struct out *o, const pmix_query_t *queries, size_t count)
 {
     count = queries == NULL ? 0 : count;
     put_count(o, count);
     for (size_t i = 0; i < count; i++) {
-        size_t keys = 0;
-        while (queries[i].keys != NULL && queries[i].keys[keys] != NULL) {
-            keys++;
-        }
-        put_count(o, keys);
-        for (size_t k = 0; k < keys; k++) {
-            put_text(o, queries[i].keys[k]);
-        }
+        put_keys(o, queries[i].keys);
         put_infos(o, queries[i].qualifiers, queries[i].nqual);
     }
 }

@@ -134,8 +134,8 @@ static enum outcome receive(uint8_t *bytes, size_t len)
     return GOT_IT;
 }
 
-/* Reads the answer's fields; takes frame over in any case. */
-static bool parse_answer(uint8_t *frame, size_t len, struct answer *answer)
+/* Reads the fields of an answer to that operation; takes frame over in any case. */
+static bool parse_answer(uint16_t op, uint8_t *frame, size_t len, struct answer *answer)
 {
     *answer = (struct answer){.frame = frame, .infos = calloc(1, sizeof(*answer->infos))};
     if (answer->infos == NULL) {
@@ -145,8 +145,12 @@ static bool parse_answer(uint8_t *frame, size_t len, struct answer *answer)
     struct in in;
     in_init(&in, frame, len, &answer->infos->arena);
     answer->status = (pmix_status_t)take_u32(&in);
-    answer->data = take_bytes(&in, &answer->data_len);
-    answer->infos->items = take_infos(&in, &answer->infos->count);
+    if (op == WIREUP_OP_LOOKUP) {
+        answer->found = take_pdata(&in, &answer->found_count);
+    } else {
+        answer->data = take_bytes(&in, &answer->data_len);
+        answer->infos->items = take_infos(&in, &answer->infos->count);
+    }
     if (answer->data_len == 0) {
         answer->data = NULL;
     }
@@ -183,7 +187,7 @@ static enum outcome read_answer(void)
     }
     struct answer answer;
     struct completion completion;
-    if (!parse_answer(frame, len, &answer)) {
+    if (!parse_answer(op, frame, len, &answer)) {
         return GARBAGE;
     }
     if (!pending_take(id, op, &completion)) {

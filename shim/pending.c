@@ -108,6 +108,11 @@ void complete(const struct completion *completion, struct answer *answer)
                               list);
         break;
     }
+    case COMPLETE_LOOKUP:
+        /* libpmix packs or copies the values before it returns; there is no release function. */
+        completion->call.lookup(answer->status, answer->found, answer->found_count,
+                                completion->cbdata);
+        break;
     }
     free(answer->frame);
     wireup_infos_free(answer->infos);

@@ -69,10 +69,14 @@ void put_proc(struct out *o, const pmix_proc_t *proc); /* NULL counts as "", PMI
 void put_procs(struct out *o, const pmix_proc_t *procs, size_t count);
 void put_infos(struct out *o, const pmix_info_t *infos, size_t count);
 void put_codes(struct out *o, const pmix_status_t *codes, size_t count);
+void put_keys(struct out *o, char *const *keys); /* up to the NULL behind the last; NULL counts as none */
 void put_queries(struct out *o, const pmix_query_t *queries, size_t count);
 /* An info list whose memory is in the arena. Infos of types that cannot be rebuilt are left out,
  * or make the list fail with PMIX_ERR_NOT_SUPPORTED if they are required. */
 pmix_info_t *take_infos(struct in *in, size_t *count);
+/* A list of published values whose memory is in the arena. Those of types that cannot be rebuilt
+ * are left out. */
+pmix_pdata_t *take_pdata(struct in *in, size_t *count);
 
 struct wireup_infos {
     struct arena arena;
@@ -84,11 +88,12 @@ struct wireup_infos {
 
 /* How libpmix wants to be called back. */
 struct completion {
-    enum { COMPLETE_OP, COMPLETE_MODEX, COMPLETE_INFO } kind;
+    enum { COMPLETE_OP, COMPLETE_MODEX, COMPLETE_INFO, COMPLETE_LOOKUP } kind;
     union {
         pmix_op_cbfunc_t op;
         pmix_modex_cbfunc_t modex;
         pmix_info_cbfunc_t info;
+        pmix_lookup_cbfunc_t lookup;
     } call;
     void *cbdata;
 };
@@ -100,6 +105,8 @@ struct answer {
     const uint8_t *data;
     size_t data_len;
     wireup_infos_t *infos; /* taken over by complete(); may be NULL */
+    pmix_pdata_t *found;   /* of a lookup, in the arena of infos */
+    size_t found_count;
 };
 
 /* Adds an entry; its id, or 0 if the table is closed or out of memory. */

@@ -122,6 +122,41 @@ static pmix_status_t direct_modex(const pmix_proc_t *proc, const pmix_info_t inf
     return link_request(&o, WIREUP_OP_DIRECT_MODEX, &completion);
 }
 
+static pmix_status_t publish(const pmix_proc_t *proc, const pmix_info_t info[], size_t ninfo,
+                             pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    struct completion completion = {COMPLETE_OP, {.op = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, proc);
+    put_infos(&o, info, ninfo);
+    return link_request(&o, WIREUP_OP_PUBLISH, &completion);
+}
+
+static pmix_status_t lookup(const pmix_proc_t *proc, char **keys, const pmix_info_t info[],
+                            size_t ninfo, pmix_lookup_cbfunc_t cbfunc, void *cbdata)
+{
+    struct completion completion = {COMPLETE_LOOKUP, {.lookup = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, proc);
+    put_keys(&o, keys);
+    put_infos(&o, info, ninfo);
+    return link_request(&o, WIREUP_OP_LOOKUP, &completion);
+}
+
+static pmix_status_t unpublish(const pmix_proc_t *proc, char **keys, const pmix_info_t info[],
+                               size_t ninfo, pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    struct completion completion = {COMPLETE_OP, {.op = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, proc);
+    put_keys(&o, keys);
+    put_infos(&o, info, ninfo);
+    return link_request(&o, WIREUP_OP_UNPUBLISH, &completion);
+}
+
 static pmix_status_t query(pmix_proc_t *proct, pmix_query_t *queries, size_t nqueries,
                            pmix_info_cbfunc_t cbfunc, void *cbdata)
 {
@@ -182,6 +217,9 @@ static union {
             .abort = abort_,
             .fence_nb = fence_nb,
             .direct_modex = direct_modex,
+            .publish = publish,
+            .lookup = lookup,
+            .unpublish = unpublish,
             .register_events = register_events,
             .deregister_events = deregister_events,
             .notify_event = notify_event,

@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 1
+#define WIREUP_SHIM_ABI 3
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1
@@ -32,6 +32,7 @@ enum wireup_op {
     /* control socket, notices of the host */
     WIREUP_OP_HELLO = 0x0001,
     WIREUP_OP_FAILED = 0x0002,
+    WIREUP_OP_WARNING = 0x0003,
     /* control socket, requests of the agent */
     WIREUP_OP_INIT = 0x0010,
     WIREUP_OP_REGISTER_JOB = 0x0011,
@@ -51,7 +52,10 @@ enum wireup_op {
     WIREUP_OP_FENCE = 0x0111,
     WIREUP_OP_DIRECT_MODEX = 0x0112,
     WIREUP_OP_QUERY = 0x0113,
-    WIREUP_OP_LOG = 0x0114
+    WIREUP_OP_LOG = 0x0114,
+    WIREUP_OP_PUBLISH = 0x0115,
+    WIREUP_OP_LOOKUP = 0x0116,
+    WIREUP_OP_UNPUBLISH = 0x0117
 };
 
 /* How far the host came when it sent WIREUP_OP_FAILED. */

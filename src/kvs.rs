@@ -1,9 +1,11 @@
 //! Key-value store of one job on one node; no I/O.
 //!
 //! What is visible when: a put is visible on its own node at once, and on other nodes after the
-//! next barrier. What was put since the last barrier is the node's *contribution*; the fence
-//! concatenates the contributions of all nodes, in one order for everybody, and each node merges
-//! the result. Limits of keys and values are the caller's; this module only enforces them.
+//! next barrier they share. What was put since the last barrier of all nodes is the node's
+//! *contribution*; the fence concatenates the contributions of all nodes, in one order for
+//! everybody, and each node merges the result. A barrier of some nodes exchanges what may be
+//! unknown elsewhere ([`Kvs::recent`]) and takes nothing from the contribution to the next barrier
+//! of all. Limits of keys and values are the caller's; this module only enforces them.
 //!
 //! A contribution is a sequence of entries without header or count, so that concatenation needs
 //! no knowledge of it and no data is no bytes. One entry: length of the key (u32, little-endian),
@@ -11,8 +13,8 @@
 
 use std::collections::BTreeMap;
 
-/// Bytes accounted for one entry besides its key and value: tree node, two vectors, the pending list.
-const ENTRY_COST: usize = 96;
+/// Bytes accounted for one entry besides its key and value: tree nodes and allocations.
+const ENTRY_COST: usize = 128;
 
 /// Bytes in front of the key and value of an encoded entry.
 const ENTRY_HEADER: usize = 8;
@@ -69,16 +71,33 @@ pub enum KvsError {
 #[derive(Debug)]
 struct Entry {
     value: Box<[u8]>,
-    /// Put here since the last contribution was taken.
-    pending: bool,
+    /// When the value came, if it may be unknown on some node; see [`Kvs::recent`].
+    since: Option<Stamp>,
+}
+
+/// A point in the life of a [`Kvs`]: counts its changes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Stamp(u64);
+
+/// A key whose value may be unknown on some node.
+#[derive(Debug)]
+struct Recent {
+    key: Box<[u8]>,
+    /// Put here; otherwise merged from some other nodes.
+    own: bool,
 }
 
 /// The store. Ordered, so that what it produces does not depend on a hash seed.
 #[derive(Debug)]
 pub struct Kvs {
     entries: BTreeMap<Box<[u8]>, Entry>,
-    /// Keys of the pending entries, each once, in the order of their first put.
-    pending: Vec<Box<[u8]>>,
+    /// Keys whose values may be unknown on some node, by the time these came. Each key once.
+    recent: BTreeMap<Stamp, Recent>,
+    now: Stamp,
+    /// Own puts up to here are in a contribution to a barrier of all nodes.
+    contributed: Stamp,
+    /// Whatever came up to here was given away by [`Kvs::recent`] or a contribution.
+    given: Stamp,
     cost: usize,
     limits: KvsLimits,
 }
@@ -88,7 +107,10 @@ impl Kvs {
     pub fn new(limits: KvsLimits) -> Self {
         Self {
             entries: BTreeMap::new(),
-            pending: Vec::new(),
+            recent: BTreeMap::new(),
+            now: Stamp::default(),
+            contributed: Stamp::default(),
+            given: Stamp::default(),
             cost: 0,
             limits,
         }
@@ -120,48 +142,65 @@ impl Kvs {
             return Err(self.limits.full());
         }
         self.cost = cost;
-        match self.entries.get_mut(key) {
-            Some(entry) => {
-                entry.value = value.into();
-                if !entry.pending {
-                    entry.pending = true;
-                    self.pending.push(key.into());
-                }
-            }
-            None => {
-                let entry = Entry {
-                    value: value.into(),
-                    pending: true,
-                };
-                self.entries.insert(key.into(), entry);
-                self.pending.push(key.into());
-            }
-        }
+        self.change(key, value, true);
         Ok(())
     }
 
     /// Takes what was put here since the last call, encoded; empty when there was nothing.
     pub fn take_contribution(&mut self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for key in self.pending.drain(..) {
-            let entry = self
-                .entries
-                .get_mut(&key)
-                .expect("entries are never removed");
-            entry.pending = false;
-            encode_entry(&key, &entry.value, &mut bytes);
-        }
+        let bytes = self.encoded_since(self.contributed, |recent| recent.own);
+        self.contributed = self.now;
+        self.given = self.now;
         bytes
     }
 
-    /// Merges the concatenated contributions of nodes. The last entry of a key wins, but never
+    /// What came after `since` and may be unknown on some node, encoded: for a barrier of some
+    /// nodes. `since` is the last answer of [`Kvs::merge_recent`] for a barrier of the same
+    /// members, or the default.
+    pub fn recent(&mut self, since: Stamp) -> (Vec<u8>, Stamp) {
+        let bytes = self.encoded_since(since, |_| true);
+        self.given = self.now;
+        (bytes, self.now)
+    }
+
+    /// Merges the concatenated contributions of all nodes. The last entry of a key wins, but never
     /// over a local put made after the own contribution was taken, which is newer.
     ///
     /// # Errors
     /// [`KvsError`] when the bytes are no contribution or exceed a limit; nothing is merged then.
     pub fn merge(&mut self, contributions: &[u8]) -> Result<(), KvsError> {
+        let contributed = self.contributed;
+        self.merge_entries(contributions, contributed, true)?;
+        // What the own contribution held is known everywhere now.
+        let left = self.recent.split_off(&Stamp(contributed.0 + 1));
+        for recent in std::mem::replace(&mut self.recent, left).into_values() {
+            if let Some(entry) = self.entries.get_mut(&recent.key) {
+                entry.since = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges what some nodes gave as [`Kvs::recent`], this one at `given`. The last entry of a key
+    /// wins, but never over a later local put. Answers from where on the next such barrier of the
+    /// same members has to give something.
+    ///
+    /// # Errors
+    /// As [`Kvs::merge`].
+    pub fn merge_recent(&mut self, all: &[u8], given: Stamp) -> Result<Stamp, KvsError> {
+        let nothing_since = self.now == given;
+        self.merge_entries(all, given, false)?;
+        Ok(if nothing_since { self.now } else { given })
+    }
+
+    fn merge_entries(
+        &mut self,
+        all: &[u8],
+        given: Stamp,
+        known_everywhere: bool,
+    ) -> Result<(), KvsError> {
         let mut added = 0_usize;
-        for entry in decode(contributions) {
+        for entry in decode(all) {
             let (key, value) = entry?;
             self.limits.check(key, value)?;
             // Counted as if every entry were new: an upper bound, and one that needs no copy.
@@ -170,23 +209,71 @@ impl Kvs {
         if self.cost.saturating_add(added) > self.limits.total {
             return Err(self.limits.full());
         }
-        for entry in decode(contributions) {
+        for entry in decode(all) {
             let (key, value) = entry?;
             let cost = self.cost_after(key, value);
-            match self.entries.get_mut(key) {
-                Some(known) if known.pending || *known.value == *value => continue,
-                Some(known) => known.value = value.into(),
-                None => {
-                    let entry = Entry {
-                        value: value.into(),
-                        pending: false,
-                    };
-                    self.entries.insert(key.into(), entry);
-                }
+            let known = self.entries.get(key);
+            let newer = |at: &Stamp| *at > given && self.recent[at].own;
+            let unchanged =
+                |known: &&Entry| *known.value == *value || known.since.as_ref().is_some_and(newer);
+            if known.filter(unchanged).is_some() {
+                continue;
             }
             self.cost = cost;
+            if known_everywhere {
+                let entry = Entry {
+                    value: value.into(),
+                    since: None,
+                };
+                let before = self.entries.insert(key.into(), entry);
+                if let Some(at) = before.and_then(|before| before.since) {
+                    self.recent.remove(&at);
+                }
+            } else {
+                self.change(key, value, false);
+            }
         }
         Ok(())
+    }
+
+    /// Stores a value that other nodes may not know.
+    fn change(&mut self, key: &[u8], value: &[u8], own: bool) {
+        let recent = match self.entries.get_mut(key) {
+            Some(entry) => {
+                entry.value = value.into();
+                match entry.since {
+                    // Not given to anybody yet: it keeps its place.
+                    Some(at) if at > self.given => {
+                        let recent = self.recent.get_mut(&at);
+                        recent.expect("an entry with a stamp is recent").own = own;
+                        return;
+                    }
+                    before => before.and_then(|at| self.recent.remove(&at)),
+                }
+            }
+            None => {
+                let entry = Entry {
+                    value: value.into(),
+                    since: None,
+                };
+                self.entries.insert(key.into(), entry);
+                None
+            }
+        };
+        self.now.0 += 1;
+        let entry = self.entries.get_mut(key).expect("stored above");
+        entry.since = Some(self.now);
+        let key = recent.map_or_else(|| key.into(), |recent| recent.key);
+        self.recent.insert(self.now, Recent { key, own });
+    }
+
+    fn encoded_since(&self, since: Stamp, which: impl Fn(&Recent) -> bool) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let recent = self.recent.range(Stamp(since.0 + 1)..);
+        for recent in recent.map(|(_, recent)| recent).filter(|r| which(r)) {
+            encode_entry(&recent.key, &self.entries[&recent.key].value, &mut bytes);
+        }
+        bytes
     }
 
     fn cost_after(&self, key: &[u8], value: &[u8]) -> usize {
@@ -221,7 +308,7 @@ impl KvsLimits {
 }
 
 fn entry_cost(key: &[u8], value: &[u8]) -> usize {
-    // The key is stored twice while the entry is pending.
+    // The key is stored twice while the entry is recent.
     2 * key.len() + value.len() + ENTRY_COST
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Map, from the vocabulary up; a module uses only those above it:
 //! - [`job`]: ids, the job's description, where ranks live, how a job ends (no I/O)
-//! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`pmix`]: the protocol cores (no I/O)
+//! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`store`], [`pmix`]: the protocol cores (no I/O)
 //! - [`agent`]: the node's state machine (no I/O) and its drivers: ranks, PMI sockets, sidecar
 //! - [`launcher`]: placement, program inspection, standard I/O, signals, the run itself
 //! - [`cli`]: the command line and the exit-code table
@@ -15,6 +15,6 @@ pub mod job;
 pub mod kvs;
 pub mod launcher;
 pub mod modex;
-pub mod names;
 pub mod pmi;
 pub mod pmix;
+pub mod store;

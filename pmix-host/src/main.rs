@@ -20,6 +20,9 @@ mod foreign;
     reason = "the C boundary: descriptors and libraries from outside"
 )]
 mod libs;
+#[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: libpmix calls it as accept(2)")]
+mod peers;
 mod replies;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: the shim's link")]

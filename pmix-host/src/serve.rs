@@ -21,10 +21,10 @@ use wireup::pmix::control::{ControlKind, Hello, HostNotice, Refusal, Stage};
 use wireup::pmix::value::{Status, Text};
 use wireup::pmix::wire::{Frame, FrameDecoder};
 
-use crate::Fatal;
 use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};
 use crate::replies::{Replies, lock};
+use crate::{Fatal, peers};
 
 /// How long libpmix may take to clean up after the agent is gone.
 const GRACE: Duration = Duration::from_secs(2);
@@ -64,6 +64,7 @@ impl Host {
         if error != 0 {
             return Err(fatal(std::io::Error::from_raw_os_error(error)));
         }
+        peers::guard(Arc::clone(&replies))?;
         let version = libraries.version.to_string_lossy();
         let warnings = libraries
             .warning

@@ -10,6 +10,7 @@
 #define KEY(name) printf("key %s %s\n", #name, PMIX_##name)
 #define STATUS(name) printf("status %s %d\n", #name, PMIX_##name)
 #define RANGE(name) printf("range %s %d\n", #name, PMIX_RANGE_##name)
+#define PERSIST(name) printf("persistence %s %d\n", #name, PMIX_PERSIST_##name)
 #define RANK(name) printf("rank %s %u\n", #name, (unsigned)(PMIX_RANK_##name))
 
 int main(void)
@@ -62,6 +63,12 @@ int main(void)
     KEY(LOCAL_COLLECTIVE_STATUS);
     KEY(REQUIRED_KEY);
     KEY(TIMEOUT);
+    KEY(RANGE);
+    KEY(PERSISTENCE);
+    KEY(WAIT);
+    KEY(ACCESS_PERMISSIONS);
+    KEY(ACCESS_USERIDS);
+    KEY(ACCESS_GRPIDS);
     KEY(LOG_STDERR);
     KEY(LOG_STDOUT);
     KEY(LOG_MSG);
@@ -75,6 +82,7 @@ int main(void)
     KEY(EXIT_CODE);
     STATUS(SUCCESS);
     STATUS(ERROR);
+    STATUS(ERR_NO_PERMISSIONS);
     STATUS(ERR_TIMEOUT);
     STATUS(ERR_UNREACH);
     STATUS(ERR_BAD_PARAM);
@@ -84,6 +92,7 @@ int main(void)
     STATUS(ERR_NOT_FOUND);
     STATUS(ERR_NOT_SUPPORTED);
     STATUS(ERR_PARTIAL_SUCCESS);
+    STATUS(ERR_DUPLICATE_KEY);
     STATUS(ERR_LOST_CONNECTION);
     STATUS(QUERY_PARTIAL_SUCCESS);
     STATUS(EVENT_JOB_END);
@@ -91,6 +100,7 @@ int main(void)
     STATUS(ERR_PROC_TERM_WO_SYNC);
     STATUS(EVENT_NODE_DOWN);
     STATUS(ERR_PROC_ABORTED_BY_SIG);
+    RANGE(UNDEF);
     RANGE(RM);
     RANGE(LOCAL);
     RANGE(NAMESPACE);
@@ -98,6 +108,11 @@ int main(void)
     RANGE(GLOBAL);
     RANGE(CUSTOM);
     RANGE(PROC_LOCAL);
+    PERSIST(INDEF);
+    PERSIST(FIRST_READ);
+    PERSIST(PROC);
+    PERSIST(APP);
+    PERSIST(SESSION);
     RANK(UNDEF);
     RANK(WILDCARD);
     RANK(LOCAL_NODE);

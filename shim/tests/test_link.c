@@ -64,8 +64,27 @@ static void on_infos(pmix_status_t status, pmix_info_t *infos, size_t count, voi
     bump(&result->calls);
 }
 
+/* Writes over what it was given, as it may: nothing of it is read again. */
+static void on_found(pmix_status_t status, pmix_pdata_t found[], size_t count, void *data)
+{
+    struct result *result = data;
+    result->status = status;
+    result->infos = count;
+    if (count > 0) {
+        CHECK(strcmp(found[0].proc.nspace, "job-1") == 0 && found[0].proc.rank == 3);
+        CHECK(strcmp(found[0].key, "name") == 0 && found[0].value.type == PMIX_STRING);
+        strncpy(result->text, found[0].value.data.string, sizeof(result->text) - 1);
+        CHECK(count == 2 && strcmp(found[1].key, "record") == 0);
+        memset(found, 0xff, count * sizeof(*found));
+    }
+    bump(&result->calls);
+}
+
 static pmix_proc_t me;
-static struct result aborted, fenced, modexed, queried, logged;
+static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn;
+static struct result *const all[] = {&aborted, &fenced, &modexed,   &queried,
+                                     &logged,  &found,  &published, &withdrawn};
+enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 
 static void make_requests(void)
 {
@@ -89,6 +108,10 @@ static void make_requests(void)
     text.value.type = PMIX_STRING;
     text.value.data.string = "help\n";
     m->log(&me, &text, 1, NULL, 0, on_op, &logged);
+    char *names[] = {"name", "", NULL};
+    CHECK(m->publish(&me, &info, 1, on_op, &published) == PMIX_SUCCESS);
+    CHECK(m->lookup(&me, names, &info, 1, on_found, &found) == PMIX_SUCCESS);
+    CHECK(m->unpublish(&me, NULL, NULL, 3, on_op, &withdrawn) == PMIX_SUCCESS);
 }
 
 static void expect_frame(const char *name)
@@ -99,7 +122,7 @@ static void expect_frame(const char *name)
     free(frame);
 }
 
-/* The first requests of the process, so their ids are 1 to 5. */
+/* The first requests of the process, so their ids are 1 to 8. */
 void test_upcalls(void)
 {
     int fds[2];
@@ -130,8 +153,11 @@ void test_upcalls(void)
     expect_frame("c/direct_modex.bin");
     expect_frame("c/query.bin");
     expect_frame("c/log.bin");
+    expect_frame("c/publish.bin");
+    expect_frame("c/lookup.bin");
+    expect_frame("c/unpublish.bin");
     /* Everything else is left to libpmix. */
-    CHECK(m->publish == NULL && m->lookup == NULL && m->spawn == NULL && m->connect == NULL);
+    CHECK(m->spawn == NULL && m->connect == NULL && m->disconnect == NULL);
     CHECK(m->tool_connected == NULL && m->group == NULL && m->iof_pull == NULL);
 }
 
@@ -169,21 +195,33 @@ void test_completions(void)
     free(frame);
     wait_until(&logged.calls, 1);
     CHECK(logged.status == PMIX_SUCCESS && !pthread_equal(logged.thread, pthread_self()));
-    CHECK(queried.calls + fenced.calls + modexed.calls + aborted.calls + logged.calls == 5);
+    send_golden("rust/answer_unpublish.bin");
+    wait_until(&withdrawn.calls, 1);
+    CHECK(withdrawn.status == PMIX_ERR_NOT_FOUND);
+    send_golden("rust/answer_publish.bin");
+    wait_until(&published.calls, 1);
+    CHECK(published.status == PMIX_ERR_DUPLICATE_KEY);
+    /* A value of a foreign type between two others is left out. */
+    send_golden("rust/answer_lookup.bin");
+    wait_until(&found.calls, 1);
+    CHECK(found.status == PMIX_SUCCESS && found.infos == 2);
+    CHECK(strcmp(found.text, "port") == 0);
+    for (size_t i = 0; i < REQUESTS; i++) {
+        CHECK(all[i]->calls == 1);
+    }
 }
 
 /* A second answer to the same request is a broken protocol: everything is completed, once. */
 void test_loss(void)
 {
-    struct result *all[] = {&aborted, &fenced, &modexed, &queried, &logged};
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < REQUESTS; i++) {
         memset(all[i], 0, sizeof(*all[i]));
     }
     make_requests();
     send_golden("rust/answer_fence.bin");
     wait_until(&lost_calls, 1);
     CHECK(strstr(lost_reason, "malformed") != NULL);
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < REQUESTS; i++) {
         CHECK(all[i]->calls == 1 && all[i]->status == PMIX_ERR_LOST_CONNECTION);
     }
     /* And refused from now on, with nothing called back. */
@@ -191,7 +229,8 @@ void test_loss(void)
     CHECK(m->client_finalized(&proc, NULL, NULL, NULL) == PMIX_ERR_LOST_CONNECTION);
     CHECK(m->fence_nb(&proc, 1, NULL, 0, malloc(9), 9, on_modex, &fenced) == PMIX_ERR_LOST_CONNECTION);
     CHECK(m->abort(&proc, NULL, 1, NULL, NULL, 0, on_op, &aborted) == PMIX_ERR_LOST_CONNECTION);
+    CHECK(m->lookup(&proc, NULL, NULL, 0, on_found, &found) == PMIX_ERR_LOST_CONNECTION);
     wireup_link_stop();
-    CHECK(fenced.calls == 1 && aborted.calls == 1 && lost_calls == 1);
+    CHECK(fenced.calls == 1 && aborted.calls == 1 && found.calls == 1 && lost_calls == 1);
     close(agent_fd);
 }

@@ -148,6 +148,52 @@ static void mutated_lists_do_no_harm(void)
     free(bytes);
 }
 
+/* The values of a lookup, behind the status; -1 if they are refused. */
+static int decode_found(const uint8_t *bytes, size_t len)
+{
+    struct arena arena = {0};
+    struct in in;
+    in_init(&in, bytes, len, &arena);
+    size_t count;
+    pmix_pdata_t *found = take_pdata(&in, &count);
+    const bool good = in_ok(&in) && in.next == in.end;
+    struct out o;
+    out_init(&o);
+    for (size_t i = 0; good && i < count; i++) {
+        CHECK(memchr(found[i].key, 0, sizeof(found[i].key)) != NULL);
+        pmix_info_t info;
+        memset(&info, 0, sizeof(info));
+        info.value = found[i].value;
+        put_infos(&o, &info, 1);
+    }
+    out_free(&o);
+    arena_free(&arena);
+    return good ? (int)count : -1;
+}
+
+static void mutated_and_cut_lookups_do_no_harm(void)
+{
+    const size_t before = WIREUP_HEADER_LEN + 4;
+    size_t len;
+    uint8_t *frame = read_golden("rust/answer_lookup.bin", &len);
+    len -= before;
+    CHECK(decode_found(frame + before, len) == 2);
+    for (int round = 0; round < 20000; round++) {
+        const size_t cut = random_number() % 4 ? len : random_number() % len;
+        uint8_t *copy = malloc(cut > 0 ? cut : 1);
+        memcpy(copy, frame + before, cut);
+        for (uint64_t n = random_number() % 4; cut > 0 && n > 0; n--) {
+            copy[random_number() % cut] = (uint8_t)(random_number() % 3 ? random_number() % 48 : 255);
+        }
+        decode_found(copy, cut);
+        free(copy);
+    }
+    for (size_t cut = 0; cut < len; cut++) {
+        CHECK(decode_found(frame + before, cut) == -1);
+    }
+    free(frame);
+}
+
 static void nesting_beyond_the_limit_is_cut(void)
 {
     enum { LEVELS = WIREUP_MAX_DEPTH + 2 };
@@ -228,6 +274,7 @@ void test_wire(void)
     every_truncation_is_refused();
     names_over_their_limits_are_refused();
     mutated_lists_do_no_harm();
+    mutated_and_cut_lookups_do_no_harm();
     nesting_beyond_the_limit_is_cut();
     null_pointers_in_values_are_read_as_nothing();
     output_over_the_limit_fails();

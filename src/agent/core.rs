@@ -8,6 +8,7 @@
 
 mod host;
 mod ranks;
+mod store;
 mod upcalls;
 
 use std::sync::Arc;
@@ -17,17 +18,19 @@ use host::HostLife;
 use super::event::{Action, Event, PeerMessage};
 use crate::fence::{self, FenceEngine, FenceInput};
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::outcome::PmiState;
 use crate::job::proc;
 use crate::job::rank_map::RankMap;
 use crate::modex::{self, ModexEngine, ModexInput};
-use crate::names::Names;
+use crate::pmi::collective::Collective;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
+use crate::store::engine::StoreEngine;
+use store::Asker;
 
-/// The node where names are kept.
+/// The node where published names and values are kept.
 pub const HEAD: NodeId = NodeId(0);
 
 /// What all nodes of a job know.
@@ -41,13 +44,15 @@ pub struct JobContext {
     pub appnums: Vec<AppNum>,
     /// Slots the job could grow to.
     pub universe_size: u32,
+    /// For whom its ranks run.
+    pub user: UserId,
 }
 
 /// Who waits for a fence.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum FenceTicket {
-    /// The PMI-1 ranks of this node, in a barrier.
-    Pmi,
+    /// The PMI ranks of this node that are in a barrier or ring.
+    Pmi(Collective),
     /// The sidecar.
     Pmix(UpcallId),
 }
@@ -75,7 +80,7 @@ pub struct NodeCore {
     pmi: Option<pmi::Server>,
     fences: FenceEngine<FenceTicket>,
     modex: ModexEngine<UpcallId>,
-    names: Names,
+    store: StoreEngine<Asker>,
     link: HostLink,
     host: HostLife,
     /// By local rank.
@@ -85,7 +90,7 @@ pub struct NodeCore {
 }
 
 impl NodeCore {
-    /// A node whose ranks are offered PMI-1 (`pmi`) or PMIx through a sidecar (`pmix`), or both.
+    /// A node whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix`), or both.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.
@@ -124,7 +129,7 @@ impl NodeCore {
             pmi: server,
             fences: FenceEngine::new(node, fence::Limits::default()),
             modex,
-            names: Names::default(),
+            store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -159,6 +164,7 @@ impl NodeCore {
             Event::Tick => {
                 self.fence(FenceInput::Tick, now, actions);
                 self.modex(ModexInput::Tick, now, actions);
+                self.store_tick(now, actions);
                 self.host_tick(now, actions);
             }
         }
@@ -169,6 +175,7 @@ impl NodeCore {
         [
             self.fences.next_deadline(),
             self.modex.next_deadline(),
+            self.store.next_deadline(),
             self.host.next_deadline(),
         ]
         .into_iter()
@@ -181,7 +188,7 @@ impl NodeCore {
         let pmix = self.pmix[rank.index()];
         let pmi = self.pmi.as_ref().map(|server| server.state(rank));
         let last = match (pmi.filter(|state| state.contacted()), pmix) {
-            (Some(state), _) => format!("PMI-1: {state}"),
+            (Some(state), _) => format!("{}: {state}", state.dialect()),
             (None, PmixState::Connected | PmixState::Died) => "PMIx: connected".to_owned(),
             (None, PmixState::Finalized) => "PMIx: finalized".to_owned(),
             (None, PmixState::Absent | PmixState::Stayed) => "never contacted PMI".to_owned(),
@@ -204,12 +211,11 @@ impl NodeCore {
                 .is_some_and(|pmi| local.any(|rank| pmi.state(rank).in_session()))
     }
 
-    /// Whether some rank of this node waits in a PMI-1 barrier, which needs every rank of the job.
-    pub fn any_in_barrier(&self) -> bool {
-        let mut local = (0..self.job.ranks.local_size(self.node)).map(LocalRank);
-        self.pmi
-            .as_ref()
-            .is_some_and(|pmi| local.any(|rank| pmi.state(rank).in_barrier()))
+    /// Whether some rank of this node waits for what it gets only with the help of this rank of the
+    /// job, whose process has ended: as in a PMI barrier, or a PMIx fence between nodes.
+    pub fn waits_for(&self, rank: Rank) -> bool {
+        let proc = proc::Proc::new(self.job.nspace.clone(), rank);
+        self.pmi.as_ref().is_some_and(|pmi| pmi.waits_for(rank)) || self.fences.waits_for(&proc)
     }
 
     /// How often libpmix asked for something, and how many bytes that were.
@@ -242,9 +248,7 @@ impl NodeCore {
             pmi.closed(local, &mut effects);
         }
         self.pmi_effects(effects, now, actions);
-        if self.node == HEAD {
-            self.names.rank_ended(rank);
-        }
+        self.store_rank_ended(rank, now, actions);
         // What a rank published stays with the sidecar after it has left in order.
         if died {
             let proc = proc::Proc::new(self.job.nspace.clone(), rank);
@@ -255,6 +259,7 @@ impl NodeCore {
     fn job_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
+        self.store_tear_down(now, actions);
         self.stop_host(now, actions);
     }
 
@@ -272,16 +277,7 @@ impl NodeCore {
             PeerMessage::Modex(message) => {
                 self.modex(ModexInput::Message { from, message }, now, actions);
             }
-            PeerMessage::Name { rank, request } => {
-                let answer = self.names.handle(rank, request);
-                actions.push(Action::SendPeer {
-                    to: from,
-                    message: PeerMessage::NameAnswer { rank, answer },
-                });
-            }
-            PeerMessage::NameAnswer { rank, answer } => {
-                self.name_answer(rank, &answer, now, actions);
-            }
+            PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
         }
     }
@@ -298,10 +294,10 @@ impl NodeCore {
                     });
                 }
                 fence::Output::Complete {
-                    ticket: FenceTicket::Pmi,
+                    ticket: FenceTicket::Pmi(collective),
                     result,
                 } => {
-                    self.pmi_released(result, now, actions);
+                    self.pmi_released(&collective, result, now, actions);
                 }
                 fence::Output::Complete {
                     ticket: FenceTicket::Pmix(id),

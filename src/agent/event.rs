@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::fence::FenceMessage;
-use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::ids::{LocalRank, NodeId};
 use crate::job::outcome::Cause;
 use crate::modex::ModexMessage;
-use crate::names::{NameAnswer, NameRequest};
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
+use crate::store::engine::StoreMessage;
 
 /// Something that happened on a node.
 #[derive(Debug)]
@@ -58,20 +58,8 @@ pub enum PeerMessage {
     Fence(FenceMessage),
     /// Part of a direct modex.
     Modex(ModexMessage),
-    /// A name service call, to the head node.
-    Name {
-        /// The caller.
-        rank: Rank,
-        /// The call.
-        request: NameRequest,
-    },
-    /// The head node's answer.
-    NameAnswer {
-        /// The caller.
-        rank: Rank,
-        /// The answer.
-        answer: NameAnswer,
-    },
+    /// Part of publishing and looking up.
+    Store(StoreMessage),
     /// An event raised by a process of the sending node.
     Notify(Arc<Notification>),
 }
@@ -127,6 +115,21 @@ pub enum Report {
     HostLost {
         /// How, for people.
         error: String,
+    },
+    /// A rank made contact with a process-management interface.
+    RankConnected {
+        /// Which.
+        rank: LocalRank,
+    },
+    /// A rank has left its process-management interface in order. It may come back.
+    RankFinalized {
+        /// Which.
+        rank: LocalRank,
+    },
+    /// The sidecar has something for the user, and goes on.
+    HostWarning {
+        /// One line.
+        text: String,
     },
     /// The job has failed.
     Failed(Cause),

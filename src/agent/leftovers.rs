@@ -10,7 +10,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The variable in the environment of every process of a job that names the job.
-pub const JOB: &str = "WIREUP_JOB";
+pub const JOB: &str = "WIREUP_JOB_ID";
 
 /// One line of `/proc/PID/stat`, as far as needed.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,6 +7,7 @@ use clap::{Args, FromArgMatches, Parser, ValueHint};
 
 use super::line::Own;
 use super::negation::with_negations;
+use super::options::SurroundingsArgs;
 use super::problem;
 use crate::job::spec::AppSpec;
 use crate::launcher::run::RunFailure;
@@ -19,10 +20,6 @@ pub(super) struct AppArgs {
     #[arg(value_parser = parse_count, allow_negative_numbers = true)]
     count: Option<u32>,
 
-    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher
-    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
-    env: Vec<OsString>,
-
     /// Directory the ranks start in [default: this one]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     wdir: Option<PathBuf>,
@@ -31,6 +28,9 @@ pub(super) struct AppArgs {
     #[arg(required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     #[arg(value_name = "PROGRAM")]
     argv: Vec<OsString>,
+
+    #[command(flatten)]
+    surroundings: SurroundingsArgs,
 }
 
 /// A further program of the job.
@@ -69,8 +69,10 @@ impl From<AppArgs> for AppSpec {
     fn from(args: AppArgs) -> Self {
         Self {
             count: args.count,
-            env: args.env,
+            env: args.surroundings.env,
             wdir: args.wdir,
+            limits: args.surroundings.limits,
+            umask: args.surroundings.umask,
             argv: args.argv,
         }
     }

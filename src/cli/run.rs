@@ -10,10 +10,11 @@ use super::exit;
 use super::habits;
 use super::line::Own;
 use super::negation::with_negations;
-use super::options::{EndingArgs, InterfaceArgs, LayoutArgs, StdioArgs};
+use super::options::{EndingArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
 use super::problem;
-use crate::job::spec::JobSpec;
+use crate::job::spec::{JobSpec, StatusSpec};
 use crate::launcher::run::{RunFailure, run};
+use crate::launcher::status::refused;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -59,9 +60,6 @@ earlier word has set.";
 #[command(override_usage = USAGE, after_help = EXAMPLES)]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{SURROUNDINGS}\n\n{}", exit::TABLE))]
 pub(super) struct RunArgs {
-    #[command(flatten)]
-    app: AppArgs,
-
     /// Tell what is decided and why; twice: every step
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -71,6 +69,9 @@ pub(super) struct RunArgs {
     no_config: bool,
 
     #[command(flatten)]
+    app: AppArgs,
+
+    #[command(flatten)]
     layout: LayoutArgs,
 
     #[command(flatten)]
@@ -78,6 +79,9 @@ pub(super) struct RunArgs {
 
     #[command(flatten)]
     ending: EndingArgs,
+
+    #[command(flatten)]
+    status: StatusArgs,
 
     #[command(flatten)]
     interface: InterfaceArgs,
@@ -110,7 +114,9 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
     // What holds for every program stands in front of each one's own words.
     let mut shared = defaults.words_of_every_program();
     shared.extend(everywhere);
-    let apps = app_specs(args.app, &shared, rest)?;
+    let status = StatusSpec::from(args.status);
+    let apps =
+        app_specs(args.app, &shared, rest).inspect_err(|failure| refused(&status, failure))?;
     if args.verbose > 0 {
         for line in defaults.describe(args.no_config) {
             eprintln!("wireup: {line}");
@@ -121,6 +127,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
         layout: args.layout.into(),
         stdio: args.stdio.into(),
         ending: args.ending.into(),
+        status,
         interface: args.interface.into(),
         verbose: args.verbose,
     })

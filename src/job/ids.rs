@@ -97,6 +97,10 @@ number! {
     /// Position of an application context in the command line, from 0 (MPI's appnum).
     AppNum
 }
+number! {
+    /// A user of the system.
+    UserId
+}
 
 #[cfg(test)]
 mod tests {

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 
-use super::supervisor::GRACE;
 use crate::agent::leftovers::{self, Process};
 use crate::agent::spawn::open_pidfd;
 use crate::job::ids::Nspace;
+use crate::job::spec::GRACE;
 
 /// How long processes are looked for at least: one that was being started when the launcher died
 /// bears no mark before it executes its program.

@@ -1,51 +1,18 @@
 //! Per-rank output files.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, fcntl_setfl, open as open_file};
 
+use super::pattern::Fields;
 use super::plan::Plan;
 use super::run::RunFailure;
 use crate::agent::start::OutputPlan;
 use crate::job::ids::Rank;
 use crate::job::outcome::EXIT_WIREUP;
-
-/// What a pattern's fields stand for.
-struct Fields<'a> {
-    rank: Rank,
-    host: &'a str,
-    job: &'a str,
-    node: u32,
-    stream: &'a str,
-}
-
-/// Fills a pattern in. `Err` holds the unknown character after a `%`, or nothing at the end.
-fn fill(pattern: &OsStr, fields: &Fields<'_>) -> Result<PathBuf, Option<char>> {
-    let mut out = Vec::new();
-    let mut bytes = pattern.as_bytes().iter();
-    while let Some(&byte) = bytes.next() {
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        match bytes.next() {
-            Some(b'r') => out.extend_from_slice(fields.rank.to_string().as_bytes()),
-            Some(b'h') => out.extend_from_slice(fields.host.as_bytes()),
-            Some(b'j') => out.extend_from_slice(fields.job.as_bytes()),
-            Some(b'n') => out.extend_from_slice(fields.node.to_string().as_bytes()),
-            Some(b's') => out.extend_from_slice(fields.stream.as_bytes()),
-            Some(b'%') => out.push(b'%'),
-            Some(other) => return Err(Some(char::from(*other))),
-            None => return Err(None),
-        }
-    }
-    Ok(OsString::from_vec(out).into())
-}
 
 /// Where each rank's output goes, by rank; files are made, and emptied if they exist.
 ///
@@ -64,19 +31,13 @@ pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
     let mut taken: BTreeMap<PathBuf, Rank> = BTreeMap::new();
     let mut names = Vec::with_capacity(size as usize);
     for rank in (0..size).map(Rank) {
-        let node = plan.job.ranks.node_of(rank).unwrap_or_default();
         let name = |stream| {
             let fields = Fields {
-                rank,
-                host: &plan.node_names[node.index()],
-                job: plan.job.nspace.as_str(),
-                node: node.0,
-                stream,
+                stream: Some(stream),
+                ..Fields::of(plan, rank)
             };
-            fill(pattern, &fields).map_err(|unknown| match unknown {
-                Some(c) => wrong(format!("%{c} is unknown; known are %r %h %j %n %s and %%")),
-                None => wrong("a single % at the end; write %% for a percent sign".into()),
-            })
+            let name = fields.fill(pattern).map(PathBuf::from);
+            name.map_err(|error| wrong(error.to_string()))
         };
         let (out, err) = (name("out")?, name("err")?);
         let err = (err != out).then_some(err);
@@ -120,27 +81,4 @@ fn create(path: &Path) -> rustix::io::Result<File> {
     let fd = open_file(path, flags | OFlags::NONBLOCK | OFlags::CLOEXEC, mode)?;
     fcntl_setfl(&fd, OFlags::APPEND)?;
     Ok(fd.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_are_filled_in_and_mistakes_named() {
-        let fields = Fields {
-            rank: Rank(7),
-            host: "h",
-            job: "j",
-            node: 2,
-            stream: "out",
-        };
-        let fill = |text: &str| fill(OsStr::new(text), &fields);
-        assert_eq!(
-            fill("a/%r-%h-%j-%n.%s%%"),
-            Ok(PathBuf::from("a/7-h-j-2.out%"))
-        );
-        assert_eq!(fill("%x"), Err(Some('x')));
-        assert_eq!(fill("a%"), Err(None));
-    }
 }

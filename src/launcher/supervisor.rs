@@ -8,15 +8,16 @@
 //!
 //! The first cause is kept and names the job's result; what happens afterwards is its
 //! consequence. A first interrupt is only passed on: the ranks may finish by themselves.
+//!
+//! Where the user wants the job to go on after a failure, a rank that failed is only counted, and
+//! becomes an absence: the job ends by it as soon as somebody waits for it in vain.
 
 use std::time::Duration;
 
+use crate::job::exit_policy::Tally;
 use crate::job::ids::Rank;
 use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
-
-/// Time between SIGTERM and SIGKILL. MPI libraries that catch SIGTERM need well under two
-/// seconds. Source: docs/pmi-wire.md#failures.
-pub const GRACE: Duration = Duration::from_secs(2);
+use crate::job::spec::EndingSpec;
 
 /// How long others may wait in vain for a rank that left, before the job fails.
 pub const JOIN_GRACE: Duration = Duration::from_secs(5);
@@ -31,6 +32,24 @@ pub enum Order {
     Signal(i32),
     /// Tell the user that ranks still run after an interrupt.
     NoteInterrupt,
+    /// Tell the user about the first failure that does not end the job.
+    NoteFailure,
+}
+
+/// A rank whose process has ended, after everything it had sent was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Departure<'a> {
+    /// Which.
+    pub rank: Rank,
+    /// How.
+    pub end: RankEnd,
+    /// What it had done with its process-management interface.
+    pub pmi: &'a PmiState,
+    /// Whether the job offers anything to join.
+    pub joinable: bool,
+    /// Why it is known to have run alone although its program loads an MPI, where that is a
+    /// failure.
+    pub alone: Option<&'a str>,
 }
 
 /// What shows that others wait for a rank that left in order.
@@ -38,24 +57,31 @@ pub enum Order {
 pub enum Waiting {
     /// They are between init and finalize: it never joined them.
     Session,
-    /// They are in a barrier: it has finalized and will not come.
-    Barrier,
+    /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
+    /// or died.
+    For(Rank),
 }
 
-/// The first rank that left in one of the two ways.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Absence {
-    /// Why the job fails if somebody waits for it.
-    cause: Cause,
-    waiting: Waiting,
-    /// Since when others may have been waiting.
-    since: Duration,
+/// Ranks that left, and may be waited for in vain.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Absences {
+    /// When it left, what to look for, and why the job fails if it is seen.
+    each: Vec<(Duration, Waiting, Cause)>,
+    /// When those that left at least [`JOIN_GRACE`] ago are looked at.
+    due: Duration,
 }
 
+/// Where a job is on its way to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+pub enum Phase {
+    /// Its ranks run, or are about to.
     Running,
-    Terminating { kill_at: Duration },
+    /// They were asked to end.
+    Terminating {
+        /// When those that have not are killed.
+        kill_at: Duration,
+    },
+    /// They were killed.
     Killing,
 }
 
@@ -66,12 +92,23 @@ pub struct Supervisor {
     /// Ranks that have not ended: to be started or running.
     remaining: u32,
     cause: Option<Cause>,
+    /// The first failure, where failures do not end the job.
+    tolerated: Option<Cause>,
+    /// Ranks that failed by themselves.
+    failed: u32,
+    tally: Tally,
+    /// Whether the cause is what a rank did at its end, so that the user's policy decides.
+    by_end: bool,
+    kill_on_bad_exit: bool,
+    grace: Duration,
     /// When to note that ranks still run after an interrupt.
     note_at: Option<Duration>,
     interrupted: Option<i32>,
     timeout: Option<Duration>,
-    /// At most one of each kind: the job fails by the first.
-    absences: Vec<Absence>,
+    /// The first rank that never joined, if one left.
+    strangers: Absences,
+    /// All that finalized and left.
+    leavers: Absences,
 }
 
 const SIGINT: i32 = 2;
@@ -80,65 +117,104 @@ const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
 
 impl Supervisor {
-    /// A job of `size` ranks that are about to be started. `timeout` counts from time zero.
-    pub fn new(size: u32, timeout: Option<Duration>) -> Self {
+    /// A job of `size` ranks that are about to be started. Its timeout counts from time zero.
+    pub fn new(size: u32, ending: &EndingSpec) -> Self {
         Self {
             phase: Phase::Running,
             remaining: size,
             cause: None,
+            tolerated: None,
+            failed: 0,
+            tally: Tally::new(ending.exit),
+            by_end: false,
+            kill_on_bad_exit: ending.kill_on_bad_exit,
+            grace: ending.grace,
             note_at: None,
             interrupted: None,
-            timeout,
-            absences: Vec::new(),
+            timeout: ending.timeout,
+            strangers: Absences::default(),
+            leavers: Absences::default(),
         }
     }
 
-    /// A rank's process ended, after everything it had sent was read.
-    ///
-    /// `joinable` says whether the job offers anything to join.
-    pub fn rank_ended(
-        &mut self,
-        rank: Rank,
-        end: RankEnd,
-        pmi: &PmiState,
-        joinable: bool,
-        now: Duration,
-        orders: &mut Vec<Order>,
-    ) {
+    /// A rank's process ended.
+    pub fn rank_ended(&mut self, gone: Departure<'_>, now: Duration, orders: &mut Vec<Order>) {
         self.remaining = self.remaining.saturating_sub(1);
         if self.cause.is_some() {
             return;
         }
-        match (judge(rank, end, pmi), self.interrupted) {
+        let Departure { rank, end, pmi, .. } = gone;
+        let failure = judge(rank, end, pmi).or_else(|| {
+            let why = gone.alone.filter(|_| !pmi.contacted)?.to_owned();
+            Some(Cause::RanAlone { rank, why })
+        });
+        let code = failure.as_ref().map_or(0, Cause::exit_code);
+        self.tally.count(rank, code);
+        let Some(cause) = failure else {
+            if gone.joinable {
+                match pmi.contacted {
+                    true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, now),
+                    false => self.rank_left(Waiting::Session, Cause::NeverJoined { rank }, now),
+                }
+            }
+            return;
+        };
+        self.failed += 1;
+        match (&cause, self.interrupted) {
             // Ending by the signal that was passed on is what the user asked for.
             (
-                Some(Cause::RankFailed {
+                Cause::RankFailed {
                     end: RankEnd::Signal(signal),
                     ..
-                }),
+                },
                 Some(sent),
-            ) if signal == sent => {
+            ) if *signal == sent => {
                 self.fail(Cause::Interrupted(sent), now, orders);
             }
-            (Some(cause), _) => self.fail(cause, now, orders),
-            (None, _) if joinable => match pmi.contacted {
-                true => self.rank_left(Waiting::Barrier, Cause::LeftOthers { rank }, now),
-                false => self.rank_left(Waiting::Session, Cause::NeverJoined { rank }, now),
-            },
-            (None, _) => {}
+            // What it offers is wrong for the whole job.
+            (Cause::RanAlone { .. }, _) => self.fail(cause, now, orders),
+            _ if self.kill_on_bad_exit => {
+                self.by_end = true;
+                self.fail(cause, now, orders);
+            }
+            _ => self.tolerate(gone, cause, now, orders),
+        }
+    }
+
+    /// A rank failed and the others go on, as long as they do not wait for it.
+    fn tolerate(
+        &mut self,
+        gone: Departure<'_>,
+        cause: Cause,
+        now: Duration,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.tolerated.is_none() {
+            self.tolerated = Some(cause.clone());
+            orders.push(Order::NoteFailure);
+        }
+        if gone.joinable {
+            let waiting = match gone.pmi.contacted {
+                false => Waiting::Session,
+                true => Waiting::For(gone.rank),
+            };
+            self.rank_left(waiting, cause, now);
         }
     }
 
     /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
     /// and `cause` if they do.
     pub fn rank_left(&mut self, waiting: Waiting, cause: Cause, now: Duration) {
-        if !self.absences.iter().any(|known| known.waiting == waiting) {
-            self.absences.push(Absence {
-                cause,
-                waiting,
-                since: now,
-            });
+        let absences = match waiting {
+            Waiting::Session => &mut self.strangers,
+            Waiting::For(_) => &mut self.leavers,
+        };
+        if absences.each.is_empty() {
+            absences.due = now + JOIN_GRACE;
+        } else if waiting == Waiting::Session {
+            return;
         }
+        absences.each.push((now, waiting, cause));
     }
 
     /// A rank's process was never started because the job failed before.
@@ -152,7 +228,7 @@ impl Supervisor {
             return;
         }
         self.cause = Some(cause);
-        self.terminate(now, orders);
+        self.terminate(SIGTERM, now, orders);
     }
 
     /// The launcher got SIGINT.
@@ -175,11 +251,7 @@ impl Supervisor {
             return;
         }
         self.cause = Some(Cause::Interrupted(signal));
-        orders.push(Order::Signal(signal));
-        orders.push(Order::Signal(SIGCONT));
-        self.phase = Phase::Terminating {
-            kill_at: now + GRACE,
-        };
+        self.terminate(signal, now, orders);
     }
 
     /// Time has passed. `waiting` tells whether some rank is where it would be if it waited.
@@ -193,16 +265,19 @@ impl Supervisor {
             let timeout = self.timeout.take().expect("checked above");
             self.fail(Cause::Timeout(timeout), now, orders);
         }
-        let due = |absence: &&mut Absence| now >= absence.since + JOIN_GRACE;
         let mut missed = None;
-        for absence in self.absences.iter_mut().filter(due) {
+        for absences in [&mut self.strangers, &mut self.leavers] {
+            if absences.each.is_empty() || now < absences.due {
+                continue;
+            }
             // Nobody waits: leaving is a program's right. Look again later, somebody may still
             // come to wait.
-            absence.since = now;
-            if missed.is_none() && waiting(absence.waiting) {
-                missed = Some(absence.cause.clone());
-            }
+            absences.due = now + JOIN_GRACE;
+            let gone = |left: &Duration| now >= *left + JOIN_GRACE;
+            let mut each = absences.each.iter();
+            missed = missed.or_else(|| each.find(|(left, what, _)| gone(left) && waiting(*what)));
         }
+        let missed = missed.map(|(_, _, cause)| cause.clone());
         if let Some(cause) = missed {
             self.fail(cause, now, orders);
         }
@@ -225,8 +300,9 @@ impl Supervisor {
         };
         let running = self.phase == Phase::Running;
         let timeout = self.timeout.filter(|_| running);
-        let absence = self.absences.iter().filter(|_| running);
-        let absence = absence.map(|absence| absence.since + JOIN_GRACE).min();
+        let absences = [&self.strangers, &self.leavers].into_iter();
+        let absence = absences.filter(|absences| running && !absences.each.is_empty());
+        let absence = absence.map(|absences| absences.due).min();
         [kill, timeout, self.note_at, absence]
             .into_iter()
             .flatten()
@@ -248,29 +324,55 @@ impl Supervisor {
         self.remaining
     }
 
-    /// The first thing that went wrong.
+    /// Where the job is on its way to its end.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The first thing that went wrong and ended the job.
     pub fn cause(&self) -> Option<&Cause> {
         self.cause.as_ref()
+    }
+
+    /// The first failure that did not end the job.
+    pub fn tolerated(&self) -> Option<&Cause> {
+        self.tolerated.as_ref()
+    }
+
+    /// Whether the job ended because a failure that had been tolerated keeps others waiting.
+    pub fn waited_in_vain(&self) -> bool {
+        let by_rank =
+            |cause: &Cause| matches!(cause, Cause::RankFailed { .. } | Cause::NotFinalized { .. });
+        !self.by_end && self.cause.as_ref().is_some_and(by_rank)
+    }
+
+    /// Ranks that failed by themselves: before the job was being ended.
+    pub fn failed(&self) -> u32 {
+        self.failed
     }
 
     /// The exit code of the run.
     pub fn exit_code(&self) -> u8 {
         match (&self.cause, self.interrupted) {
-            (Some(cause), _) => cause.exit_code(),
+            (Some(cause), _) if !self.by_end => cause.exit_code(),
             (None, Some(signal)) => Cause::Interrupted(signal).exit_code(),
-            (None, None) => 0,
+            _ => self.tally.exit_code(),
         }
     }
 
-    fn terminate(&mut self, now: Duration, orders: &mut Vec<Order>) {
-        if self.phase == Phase::Running {
-            orders.push(Order::Signal(SIGTERM));
-            // A stopped process acts on SIGTERM only once it is continued.
-            orders.push(Order::Signal(SIGCONT));
-            self.phase = Phase::Terminating {
-                kill_at: now + GRACE,
-            };
+    fn terminate(&mut self, signal: i32, now: Duration, orders: &mut Vec<Order>) {
+        if self.phase != Phase::Running {
+            return;
         }
+        if self.grace.is_zero() {
+            return self.kill(orders);
+        }
+        orders.push(Order::Signal(signal));
+        // A stopped process acts on SIGTERM only once it is continued.
+        orders.push(Order::Signal(SIGCONT));
+        self.phase = Phase::Terminating {
+            kill_at: now.saturating_add(self.grace),
+        };
     }
 
     fn kill(&mut self, orders: &mut Vec<Order>) {
@@ -280,115 +382,4 @@ impl Supervisor {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const T0: Duration = Duration::ZERO;
-
-    fn quiet() -> PmiState {
-        PmiState::default()
-    }
-
-    fn finalized() -> PmiState {
-        PmiState {
-            contacted: true,
-            ..PmiState::default()
-        }
-    }
-
-    #[test]
-    fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
-        let mut job = Supervisor::new(3, None);
-        let mut orders = Vec::new();
-        job.rank_ended(Rank(0), RankEnd::Code(0), &quiet(), true, T0, &mut orders);
-        assert!(orders.is_empty());
-        job.rank_ended(Rank(2), RankEnd::Code(7), &quiet(), true, T0, &mut orders);
-        assert_eq!(orders, [Order::Signal(SIGTERM), Order::Signal(SIGCONT)]);
-        orders.clear();
-        assert_eq!(job.next_deadline(), Some(GRACE));
-        job.tick(GRACE, |_| false, &mut orders);
-        assert_eq!(orders, [Order::Signal(SIGKILL)]);
-        job.rank_ended(
-            Rank(1),
-            RankEnd::Signal(9),
-            &quiet(),
-            true,
-            GRACE,
-            &mut orders,
-        );
-        assert!(job.is_over());
-        assert_eq!(job.exit_code(), 7);
-    }
-
-    #[test]
-    fn one_interrupt_is_passed_on_two_terminate_three_kill() {
-        let mut job = Supervisor::new(1, None);
-        let mut orders = Vec::new();
-        job.interrupt(T0, &mut orders);
-        assert_eq!(orders, [Order::Signal(SIGINT)]);
-        assert!(!job.is_ending());
-        job.interrupt(T0, &mut orders);
-        assert_eq!(
-            orders[1..],
-            [Order::Signal(SIGTERM), Order::Signal(SIGCONT)]
-        );
-        job.interrupt(T0, &mut orders);
-        assert_eq!(orders[3..], [Order::Signal(SIGKILL)]);
-        job.rank_ended(Rank(0), RankEnd::Signal(9), &quiet(), true, T0, &mut orders);
-        assert_eq!(job.exit_code(), 130);
-    }
-
-    #[test]
-    fn ranks_that_finish_after_an_interrupt_still_give_130() {
-        let mut job = Supervisor::new(1, None);
-        let mut orders = Vec::new();
-        job.interrupt(T0, &mut orders);
-        job.tick(Duration::from_secs(1), |_| false, &mut orders);
-        assert_eq!(orders, [Order::Signal(SIGINT), Order::NoteInterrupt]);
-        job.rank_ended(Rank(0), RankEnd::Code(0), &quiet(), true, T0, &mut orders);
-        assert_eq!((job.cause(), job.exit_code()), (None, 130));
-    }
-
-    #[test]
-    fn a_timeout_ends_the_job_with_124() {
-        let mut job = Supervisor::new(1, Some(Duration::from_secs(3)));
-        let mut orders = Vec::new();
-        job.tick(Duration::from_secs(2), |_| false, &mut orders);
-        assert!(orders.is_empty());
-        job.tick(Duration::from_secs(3), |_| false, &mut orders);
-        assert_eq!(job.exit_code(), 124);
-        assert!(job.is_ending());
-    }
-
-    #[test]
-    fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
-        let mut job = Supervisor::new(3, None);
-        let mut orders = Vec::new();
-        job.rank_ended(Rank(1), RankEnd::Code(0), &quiet(), true, T0, &mut orders);
-        job.tick(JOIN_GRACE, |_| false, &mut orders);
-        assert!(orders.is_empty());
-        job.tick(JOIN_GRACE * 2, |_| true, &mut orders);
-        assert_eq!(job.cause(), Some(&Cause::NeverJoined { rank: Rank(1) }));
-    }
-
-    #[test]
-    fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barrier() {
-        let mut job = Supervisor::new(3, None);
-        let mut orders = Vec::new();
-        job.rank_ended(
-            Rank(1),
-            RankEnd::Code(0),
-            &finalized(),
-            true,
-            T0,
-            &mut orders,
-        );
-        let in_session = |waiting| waiting == Waiting::Session;
-        job.tick(JOIN_GRACE, in_session, &mut orders);
-        assert!(orders.is_empty());
-        let in_barrier = |waiting| waiting == Waiting::Barrier;
-        job.tick(JOIN_GRACE * 2, in_barrier, &mut orders);
-        assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(1) }));
-        assert_eq!(job.exit_code(), 1);
-    }
-}
+mod tests;

@@ -1,70 +1,74 @@
 //! Protocol state of one rank's connection, and what to tell about it in a failure report.
 //!
 //! ```text
-//! Silent --init--> Initialized --barrier_in--> InBarrier --release--> Initialized
-//!                      |   ^  --name command--> InNameCall --answer--> Initialized
-//!                  finalize init
-//!                      v   |
-//!                    Finalized            any of them --protocol error--> broken (final)
+//! Silent ──init 1──▶ Initialized ──finalize──▶ Finalized     any of them ──protocol error──▶
+//!    └──init 2─▶ Greeted ─fullinit─▲    ▲           │          broken (final)
+//!                                       └──init─────┘
 //! ```
+//! Requests that are not answered at once (barriers, names, awaited attributes) are open beside
+//! that; several may be when the client has threads.
 //!
 //! Rule: after finalize the connection stays, and another init may follow. Source:
 //! docs/pmi-wire.md#finalize.
 
+use std::collections::VecDeque;
 use std::fmt;
 
-use super::message::{Command, Request};
-use super::wire_v1::{Framer, ProtocolError};
-use crate::job::ids::AppNum;
-use crate::pmi::spawn_v1::SpawnLines;
-
-/// A name-service request whose answer is outstanding.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NameCall {
-    /// `publish_name`
-    Publish,
-    /// `lookup_name`
-    Lookup,
-    /// `unpublish_name`
-    Unpublish,
-}
-
-impl NameCall {
-    /// The command that asked.
-    pub(super) fn command(self) -> Command<'static> {
-        match self {
-            Self::Publish => Command::Publish,
-            Self::Lookup => Command::Lookup,
-            Self::Unpublish => Command::Unpublish,
-        }
-    }
-}
+use super::collective::Collective;
+use super::command::{Call, Command, Dialect};
+use super::effect::Effect;
+use super::limits::OPEN_REQUESTS_MAX;
+use super::spawn_v1::SpawnLines;
+use super::wire_v1::{self, ProtocolError};
+use super::wire_v2;
+use crate::job::ids::{AppNum, LocalRank, Rank};
 
 /// Where a rank is in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// No init was accepted yet.
     Silent,
-    /// Between init and finalize, and nothing is outstanding.
+    /// Between the two parts of the start of PMI-2.
+    Greeted,
+    /// Between init and finalize.
     Initialized,
-    /// Waits for the release of a barrier.
-    InBarrier {
-        /// Which barrier of the job, from 1.
-        number: u64,
-    },
-    /// Waits for an answer of the name service.
-    InNameCall(NameCall),
     /// After finalize; init may come again.
     Finalized,
+}
+
+/// A request whose answer is outstanding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Open {
+    /// A barrier or ring, and the how-manieth barrier of the whole job it is, from 1.
+    Collective(Collective, u64),
+    /// Of the name service.
+    Name,
+    /// Waits for an attribute of the node.
+    Attribute(Vec<u8>),
+}
+
+impl Open {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Collective(Collective::Ring, _) => "a ring",
+            Self::Collective(..) => "a barrier",
+            Self::Name => "a name request",
+            Self::Attribute(_) => "a node attribute",
+        }
+    }
 }
 
 /// State of one rank, as shown to the caller.
 #[derive(Debug)]
 pub struct ClientState {
     phase: Phase,
+    dialect: Dialect,
+    /// Requests not answered yet, and the threads they belong to; in the order they came.
+    open: Vec<(Option<Box<[u8]>>, Open)>,
     /// Name of the last request, empty before the first. A buffer that is reused: requests are
     /// many, reports are few.
     last: Vec<u8>,
+    ended: bool,
     error: Option<ProtocolError>,
 }
 
@@ -72,7 +76,10 @@ impl ClientState {
     fn new() -> Self {
         Self {
             phase: Phase::Silent,
+            dialect: Dialect::default(),
+            open: Vec::new(),
             last: Vec::new(),
+            ended: false,
             error: None,
         }
     }
@@ -82,14 +89,14 @@ impl ClientState {
         self.phase
     }
 
+    /// The form in which the connection speaks, PMI-1 before its first word.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
     /// Whether init was accepted and finalize has not followed: an exit now is a failure.
     pub fn in_session(&self) -> bool {
         !matches!(self.phase, Phase::Silent | Phase::Finalized)
-    }
-
-    /// Whether the rank waits for the release of a barrier.
-    pub fn in_barrier(&self) -> bool {
-        matches!(self.phase, Phase::InBarrier { .. })
     }
 
     /// Whether the rank sent at least one whole request.
@@ -102,26 +109,72 @@ impl ClientState {
         self.error.as_ref()
     }
 
+    /// Whether the rank's process has ended.
+    pub(super) fn ended(&self) -> bool {
+        self.ended
+    }
+
+    fn fail(&mut self, error: ProtocolError) {
+        self.error = Some(error);
+    }
+
     pub(super) fn enter(&mut self, phase: Phase) {
         self.phase = phase;
     }
 
-    pub(super) fn fail(&mut self, error: ProtocolError) {
-        self.error = Some(error);
+    pub(super) fn speak(&mut self, dialect: Dialect) {
+        self.dialect = dialect;
+    }
+
+    /// What the rank waits for.
+    pub(super) fn open(&self) -> impl Iterator<Item = &Open> {
+        self.open.iter().map(|(_, open)| open)
+    }
+
+    /// A request is held back.
+    pub(super) fn wait(&mut self, call: &Call<'_>, open: Open) {
+        let thrid = call.thrid.as_deref().map(Box::from);
+        self.open.push((thrid, open));
+    }
+
+    /// A request that was held back is answered.
+    pub(super) fn answered(&mut self, which: impl Fn(&Open) -> bool) {
+        if let Some(at) = self.open.iter().position(|(_, open)| which(open)) {
+            self.open.remove(at);
+        }
+    }
+
+    /// Fails if the request may not come now.
+    ///
+    /// Rule: requests of several threads may be open at a time: under PMI 1.2, and under PMI-2
+    /// where they have different thrids. Source: docs/pmi-wire.md#threads.
+    pub(super) fn check_idle(&self, call: &Call<'_>) -> Result<(), ProtocolError> {
+        let all = matches!(
+            call.command,
+            Command::Init | Command::FullInit | Command::Finalize
+        );
+        let same_thread = |thrid: &Option<Box<[u8]>>| {
+            call.dialect == Dialect::Pmi2 && thrid.as_deref() == call.thrid.as_deref()
+        };
+        let mut open = self.open.iter();
+        match open.find(|(thrid, _)| all || same_thread(thrid)) {
+            Some((_, open)) => Err(ProtocolError::Busy {
+                request: call.name.escape_ascii().to_string(),
+                open: open.kind().to_owned(),
+            }),
+            None if self.open.len() >= OPEN_REQUESTS_MAX => Err(ProtocolError::TooManyOpen),
+            None => Ok(()),
+        }
     }
 
     /// Remembers a request for reports.
-    pub(super) fn note(&mut self, command: Command<'_>, subject: &[u8]) {
+    pub(super) fn note(&mut self, call: &Call<'_>, subject: &[u8]) {
         self.last.clear();
-        self.last.extend_from_slice(command.name());
+        self.last.extend_from_slice(&call.name);
         if !subject.is_empty() {
             self.last.push(b' ');
             self.last.extend_from_slice(subject);
         }
-    }
-
-    pub(super) fn note_request(&mut self, request: &Request<'_>) {
-        self.note(request.command(), request.subject());
     }
 }
 
@@ -133,14 +186,75 @@ impl fmt::Display for ClientState {
         if let Some(error) = &self.error {
             return write!(f, "broke the protocol: {error}");
         }
-        match self.phase {
-            Phase::Silent if !self.contacted() => f.write_str("never contacted PMI"),
-            Phase::Silent => write!(f, "not initialized, last request {last}"),
-            Phase::Initialized => write!(f, "initialized, last request {last}"),
-            Phase::InBarrier { number } => write!(f, "in barrier {number}"),
-            Phase::InNameCall(_) => write!(f, "waits for the name service, {last}"),
-            Phase::Finalized => f.write_str("finalized"),
+        match self.open.first() {
+            Some((_, Open::Collective(collective, number))) => match (collective, self.dialect) {
+                (&Collective::WORLD, Dialect::Pmi1) => write!(f, "in barrier {number}"),
+                (&Collective::WORLD, Dialect::Pmi2) => write!(f, "in fence {number}"),
+                (Collective::Ring, _) => f.write_str("in a ring"),
+                _ => write!(f, "in barrier {collective}"),
+            },
+            Some((_, Open::Name)) => write!(f, "waits for the name service, {last}"),
+            Some((_, Open::Attribute(key))) => {
+                write!(f, "waits for the node attribute {}", key.escape_ascii())
+            }
+            None => match self.phase {
+                Phase::Silent if !self.contacted() => f.write_str("never contacted PMI"),
+                Phase::Silent => write!(f, "not initialized, last request {last}"),
+                Phase::Greeted | Phase::Initialized => {
+                    write!(f, "initialized, last request {last}")
+                }
+                Phase::Finalized => f.write_str("finalized"),
+            },
+        }?;
+        match self.open.len() {
+            0 | 1 => Ok(()),
+            open => write!(f, " (one of {open} open requests)"),
         }
+    }
+}
+
+/// A request that is held back, and whom to answer.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) rank: LocalRank,
+    pub(super) call: Call<'static>,
+}
+
+/// Unfinished input of a connection.
+#[derive(Debug)]
+pub(super) enum Input {
+    Lines(wire_v1::Framer),
+    Frames(wire_v2::Framer),
+}
+
+impl Input {
+    /// An empty one for a dialect.
+    pub(super) fn of(dialect: Dialect) -> Self {
+        match dialect {
+            Dialect::Pmi1 => Self::Lines(wire_v1::Framer::default()),
+            Dialect::Pmi2 => Self::Frames(wire_v2::Framer::default()),
+        }
+    }
+
+    /// The dialect it reads.
+    pub(super) fn dialect(&self) -> Dialect {
+        match self {
+            Self::Lines(_) => Dialect::Pmi1,
+            Self::Frames(_) => Dialect::Pmi2,
+        }
+    }
+
+    fn unfinished(&self) -> usize {
+        match self {
+            Self::Lines(framer) => framer.unfinished(),
+            Self::Frames(framer) => framer.unfinished(),
+        }
+    }
+}
+
+impl Default for Input {
+    fn default() -> Self {
+        Self::of(Dialect::default())
     }
 }
 
@@ -148,31 +262,45 @@ impl fmt::Display for ClientState {
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) state: ClientState,
+    pub(super) rank: Rank,
     pub(super) appnum: AppNum,
-    pub(super) framer: Framer,
+    pub(super) input: Input,
     /// A spawn request of which some lines arrived.
     pub(super) spawn: Option<Box<SpawnLines>>,
+    /// Calls of the name service in the order they came. The first has been asked, its effect is
+    /// taken; the others follow one by one.
+    pub(super) names: VecDeque<(Call<'static>, Option<Effect>)>,
 }
 
 impl Client {
-    pub(super) fn new(appnum: AppNum) -> Self {
+    pub(super) fn new(rank: Rank, appnum: AppNum) -> Self {
         Self {
             state: ClientState::new(),
+            rank,
             appnum,
-            framer: Framer::default(),
+            input: Input::default(),
             spawn: None,
+            names: VecDeque::new(),
         }
     }
 
     /// Bytes held of a message that has not ended.
     pub(super) fn unfinished(&self) -> usize {
-        self.framer.unfinished() + self.spawn.as_ref().map_or(0, |lines| lines.unfinished())
+        self.input.unfinished() + self.spawn.as_ref().map_or(0, |lines| lines.unfinished())
     }
 
     /// Drops the unfinished input; nothing more will be read from this client.
     pub(super) fn fail(&mut self, error: ProtocolError) {
-        self.framer = Framer::default();
+        self.input = Input::default();
         self.spawn = None;
+        self.names.clear();
+        self.state.answered(|open| *open == Open::Name);
         self.state.fail(error);
+    }
+
+    /// The rank's process has ended: nobody waits for its answers.
+    pub(super) fn end(&mut self) {
+        self.names.clear();
+        self.state.ended = true;
     }
 }

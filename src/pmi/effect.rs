@@ -1,5 +1,6 @@
 //! What a [`Server`] asks of its caller, and the answers that come back.
 
+use super::collective::Collective;
 #[cfg(doc)]
 use super::server::Server;
 use crate::job::ids::LocalRank;
@@ -14,10 +15,13 @@ pub enum Effect {
         /// One whole message.
         bytes: Vec<u8>,
     },
-    /// Every local rank waits in the barrier: exchange the contribution with the other nodes, then
-    /// call [`Server::barrier_released`] with all contributions, this one included.
-    BarrierComplete {
-        /// What was put here since the last barrier (see [`crate::kvs`]); empty for nothing.
+    /// Every local rank that takes part has entered: exchange the contribution with the other
+    /// nodes that host participants, then call [`Server::released`] with all contributions, this
+    /// one included, in one order for all nodes.
+    Entered {
+        /// What they entered.
+        collective: Collective,
+        /// What this node brings; empty for nothing.
         contribution: Vec<u8>,
     },
     /// End the job with this code.

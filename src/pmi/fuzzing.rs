@@ -1,16 +1,20 @@
-//! Entry point of the fuzzer, and of the plain test that runs it over a corpus and random input.
+//! Entry points of the fuzzer, and of the plain tests that run them over a corpus and random input.
 //!
-//! Input is a list of steps for a server of three ranks. A step is two bytes, what to do and how
-//! many bytes follow, and those bytes: most steps feed them to a rank, some answer what the server
-//! asked for. Panics when the server breaks a promise.
+//! Input is a list of steps for a server of three ranks, which lives on the first of two nodes. A
+//! step is two bytes, what to do and how many bytes follow, and those bytes: most steps feed them
+//! to a rank, some answer what the server asked for. Panics when the server breaks a promise.
 
-use super::limits::{REQUEST_LINE_MAX, SPAWN_MAX};
+use std::collections::{BTreeMap, VecDeque};
+
+use super::collective::Collective;
+use super::limits::{FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
 use super::server::{Effect, JobInfo, NameAnswer, Server};
 use super::wire_v1::Line;
+use super::wire_v2::{Frame, Framer, Message};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace};
 use crate::job::rank_map::RankMap;
 
-/// Ranks of the fuzzed job.
+/// Ranks of the fuzzed job on this node.
 const RANKS: u32 = 3;
 
 /// Name of the fuzzed job; inputs that use it get further.
@@ -22,33 +26,48 @@ const FAIL: u8 = 61;
 const NAME: u8 = 62;
 const CLOSE: u8 = 63;
 
-/// Runs one input.
+/// Runs one input whose ranks say themselves which dialect they speak.
 ///
 /// # Panics
 /// When the server breaks a promise that this module checks.
 pub fn pmi1(data: &[u8]) {
+    Job::new().run(data);
+}
+
+/// Runs one input whose first two ranks have started PMI-2, and the third PMI-1.
+///
+/// # Panics
+/// As [`pmi1`].
+pub fn pmi2(data: &[u8]) {
     let mut job = Job::new();
-    let mut rest = data;
-    while let [head, length, tail @ ..] = rest {
-        let (bytes, after) = tail.split_at(tail.len().min(usize::from(*length)));
-        job.step(head >> 2, LocalRank(u32::from(head & 3) % RANKS), bytes);
-        rest = after;
+    for rank in (0..RANKS).map(LocalRank) {
+        let version = if rank.0 < 2 { "2" } else { "1" };
+        let init = format!("cmd=init pmi_version={version} pmi_subversion=0\n");
+        job.step(0, rank, init.as_bytes());
+        if rank.0 < 2 {
+            job.step(0, rank, b"13    cmd=fullinit;");
+        }
     }
+    job.run(data);
 }
 
 /// The server, and what an observer remembers to judge it by.
 struct Job {
     server: Server,
     effects: Vec<Effect>,
-    /// Newlines fed to each rank: each can end at most one request, which has at most one answer.
-    lines: [usize; RANKS as usize],
+    /// Bytes fed to each rank that are not accounted for by an answer: no request is shorter than
+    /// five bytes, and each has at most one answer.
+    fed: [usize; RANKS as usize],
     broken: [bool; RANKS as usize],
-    contribution: Option<Vec<u8>>,
+    /// What was entered and not yet released, and what was brought.
+    entered: BTreeMap<Collective, Vec<u8>>,
+    /// Ranks whose names call is with the name service.
+    asked: VecDeque<LocalRank>,
 }
 
 impl Job {
     fn new() -> Self {
-        let map = RankMap::from_runs([(NodeId(0), RANKS)]);
+        let map = RankMap::from_runs([(NodeId(0), RANKS), (NodeId(1), 1)]);
         let job = JobInfo {
             kvsname: Nspace::new(KVSNAME).expect("a valid name"),
             appnums: vec![AppNum(0); RANKS as usize],
@@ -58,9 +77,19 @@ impl Job {
         Self {
             server: Server::new(job, &map, NodeId(0)).expect("a valid job"),
             effects: Vec::new(),
-            lines: [0; RANKS as usize],
+            fed: [0; RANKS as usize],
             broken: [false; RANKS as usize],
-            contribution: None,
+            entered: BTreeMap::new(),
+            asked: VecDeque::new(),
+        }
+    }
+
+    fn run(&mut self, data: &[u8]) {
+        let mut rest = data;
+        while let [head, length, tail @ ..] = rest {
+            let (bytes, after) = tail.split_at(tail.len().min(usize::from(*length)));
+            self.step(head >> 2, LocalRank(u32::from(head & 3) % RANKS), bytes);
+            rest = after;
         }
     }
 
@@ -69,9 +98,12 @@ impl Job {
             RELEASE => self.release(bytes),
             FAIL => {
                 let why = String::from_utf8_lossy(bytes);
-                let failed = self.server.barrier_released(Err(&why), &mut self.effects);
+                let entered = self.entered.pop_first();
+                let collective = entered.map_or(Collective::WORLD, |(entered, _)| entered);
+                let failed = self
+                    .server
+                    .released(&collective, Err(&why), &mut self.effects);
                 assert_eq!(failed, Ok(()), "a failure can always be reported");
-                self.contribution = None;
             }
             NAME => {
                 let why = String::from_utf8_lossy(bytes);
@@ -80,54 +112,65 @@ impl Job {
                     1 => NameAnswer::Port(bytes),
                     _ => NameAnswer::Refused(&why),
                 };
+                let rank = self.asked.pop_front().unwrap_or(rank);
                 self.server.name_answer(rank, answer, &mut self.effects);
             }
             CLOSE => self.server.closed(rank, &mut self.effects),
             _ => {
-                self.lines[rank.index()] += bytes.iter().filter(|&&byte| byte == b'\n').count();
+                self.fed[rank.index()] += bytes.len();
                 self.server.receive(rank, bytes, &mut self.effects);
             }
         }
         self.judge();
     }
 
-    /// Releases with all that was contributed, followed by whatever the input says other nodes sent.
+    /// Releases with all that was brought, followed by whatever the input says other nodes sent.
     fn release(&mut self, others: &[u8]) {
-        let all = [self.contribution.as_deref().unwrap_or_default(), others].concat();
-        let released = self.server.barrier_released(Ok(&all), &mut self.effects);
-        if self.contribution.is_none() {
-            assert!(released.is_err(), "released a barrier that is not complete");
-        } else {
-            self.contribution = None;
-        }
+        let entered = self.entered.pop_first();
+        let is_early = entered.is_none();
+        let (collective, own) = entered.unwrap_or((Collective::WORLD, Vec::new()));
+        let all = [&own, others].concat();
+        let released = self
+            .server
+            .released(&collective, Ok(&all), &mut self.effects);
+        assert!(
+            !is_early || released.is_err(),
+            "released what is not complete"
+        );
     }
 
     fn judge(&mut self) {
         let held = self.server.unfinished();
-        assert!(held <= RANKS as usize * (REQUEST_LINE_MAX + SPAWN_MAX));
+        assert!(held <= RANKS as usize * (REQUEST_LINE_MAX.max(FRAME_MAX) + SPAWN_MAX));
         for effect in std::mem::take(&mut self.effects) {
             match effect {
                 Effect::Send { rank, bytes } => {
                     assert!(!self.broken[rank.index()], "answer to a broken client");
-                    let lines = &mut self.lines[rank.index()];
-                    *lines = lines.checked_sub(1).expect("no more answers than lines");
+                    let fed = &mut self.fed[rank.index()];
+                    *fed = fed.checked_sub(5).expect("no more answers than requests");
                     assert_well_formed(&bytes);
                 }
-                Effect::BarrierComplete { contribution } => {
-                    let open = self.contribution.replace(contribution);
-                    assert_eq!(open, None, "two barriers complete at once");
+                Effect::Entered {
+                    collective,
+                    contribution,
+                } => {
+                    let open = self.entered.insert(collective, contribution);
+                    assert_eq!(open, None, "entered twice at once");
                 }
                 Effect::Misbehaved { rank, error } => {
                     assert!(!error.is_empty());
                     assert!(!self.broken[rank.index()], "reported twice");
                     self.broken[rank.index()] = true;
                 }
+                Effect::Publish { rank, .. }
+                | Effect::Lookup { rank, .. }
+                | Effect::Unpublish { rank, .. } => {
+                    assert!(!self.broken[rank.index()]);
+                    self.asked.push_back(rank);
+                }
                 Effect::Abort { rank, .. }
                 | Effect::Initialized { rank }
-                | Effect::Finalized { rank }
-                | Effect::Publish { rank, .. }
-                | Effect::Lookup { rank, .. }
-                | Effect::Unpublish { rank, .. } => assert!(!self.broken[rank.index()]),
+                | Effect::Finalized { rank } => assert!(!self.broken[rank.index()]),
             }
             // A report must be possible at any time.
             for rank in (0..RANKS).map(LocalRank) {
@@ -137,16 +180,19 @@ impl Job {
     }
 }
 
-/// One line, with `rc`, with no empty value.
+/// One message, with `rc`, with no empty value.
 fn assert_well_formed(bytes: &[u8]) {
     let text = bytes.escape_ascii();
+    if !bytes.starts_with(b"cmd=") {
+        return assert_frame(bytes);
+    }
     let line = bytes.strip_suffix(b"\n").expect("a reply ends its line");
     assert!(!line.contains(&b'\n') && !line.contains(&0), "{text}");
     let line = Line::parse(line).expect("a reply is a message");
-    let (mut head, mut tail) = line.split_tail(b" value=");
-    if tail.is_none() {
-        (head, tail) = line.split_tail(b" port=");
-    }
+    let (head, tail) = line.split_tail(match line.name {
+        b"lookup_result" => b" port=",
+        _ => b" value=",
+    });
     assert_ne!(tail, Some(&b""[..]), "{text}");
     let fields: Vec<_> = head
         .collect::<Result<_, _>>()
@@ -156,4 +202,22 @@ fn assert_well_formed(bytes: &[u8]) {
     let (_, rc) = rc.expect("a reply has an rc");
     let carries = matches!(line.name, b"get_result" | b"lookup_result");
     assert_eq!(tail.is_some(), carries && rc == b"0", "{text}");
+    let tagged = fields.iter().any(|(key, _)| key == b"tag");
+    assert_eq!(tagged, line.name == b"barrier_out", "{text}");
+}
+
+fn assert_frame(bytes: &[u8]) {
+    let text = bytes.escape_ascii();
+    let mut framer = Framer::default();
+    let mut rest = bytes;
+    let Ok(Some(Message::Frame(frame))) = framer.next(&mut rest) else {
+        panic!("not a frame: {text}");
+    };
+    assert_eq!(frame.len() + 6, bytes.len(), "{text}");
+    let frame = Frame::parse(frame).expect("a reply is a message");
+    assert!(frame.name.ends_with(b"-response"), "{text}");
+    assert!(frame.pairs().all(|(_, value)| !value.is_empty()), "{text}");
+    let rc = frame.get("rc").expect("a reply has an rc");
+    let found = frame.get("found") == Some(b"TRUE");
+    assert_eq!(frame.get("value").is_some(), found && rc == b"0", "{text}");
 }

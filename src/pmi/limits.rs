@@ -25,6 +25,10 @@ pub const VALLEN_MAX: usize = 1024;
 /// docs/pmi-wire.md#process-mapping.
 pub const PROCESS_MAPPING_MAX: usize = 673;
 
+/// Longest value in bytes that every PMI-2 client takes: its buffers hold 1024 with a terminator.
+/// Source: docs/pmi-wire.md#limits.
+pub const VALLEN_2_MAX: usize = VALLEN_MAX - 1;
+
 /// Longest service or port name in bytes. MPI bounds port names at 256; service names share it
 /// with room to spare.
 pub const NAME_MAX: usize = 1024;
@@ -33,6 +37,21 @@ pub const NAME_MAX: usize = 1024;
 ///
 /// Real requests stay below 1.5 KiB; the bound only has to stop garbage that never ends a line.
 pub const REQUEST_LINE_MAX: usize = 64 * 1024;
+
+/// Longest PMI-2 frame in bytes, without its length, but for spawn requests.
+///
+/// What the clients' own buffers hold. Source: docs/pmi-wire.md#limits.
+pub const FRAME_MAX: usize = 64 * 1024;
+
+/// Longest group of a barrier in bytes: MPICH 5 reserves 8 for each rank, so 6000 ranks may be
+/// listed at least.
+pub const GROUP_MAX: usize = 48 * 1024;
+
+/// Most memory in bytes the attributes of a node may take.
+pub const NODE_ATTRIBUTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Most requests of one rank that may wait for their answers at a time, one per thread.
+pub const OPEN_REQUESTS_MAX: usize = 1024;
 
 /// Largest multi-line spawn request in bytes, all its blocks and newlines included.
 ///

@@ -1,25 +1,35 @@
-//! Typed PMI-1 replies and the one line each becomes.
+//! Typed replies, the same for both dialects, and the bytes each becomes: a line
+//! ([`reply_v1`](super::reply_v1)) or a frame ([`reply_v2`](super::reply_v2)).
 //!
 //! Rule: every reply carries `rc`; a missing one counts as success in old MPICH and crashes MPICH
 //! 5 in a name lookup. Source: docs/pmi-wire.md#replies.
-//! Rule: clients only tell rc 0 from the rest; `msg` is one word. Source:
-//! docs/pmi-wire.md#replies.
 
 use std::borrow::Cow;
 
-use super::limits::{KEYLEN_MAX, KVSNAME_MAX, VALLEN_MAX};
-use super::message::Command;
-use super::wire_v1::LineBuilder;
-use crate::job::ids::{AppNum, Nspace};
+use super::command::{Call, Dialect};
+use super::{reply_v1, reply_v2};
+use crate::job::ids::{AppNum, Nspace, Rank};
 
-/// The PMI-1 version and subversion served. Subversion 2 would promise group barriers.
-pub const VERSION: (u32, u32) = (1, 1);
+/// The PMI-1 version and subversion served. Subversion 2 promises group barriers.
+pub const VERSION_1: (u32, u32) = (1, 2);
+
+/// The PMI-2 version and subversion served.
+pub const VERSION_2: (u32, u32) = (2, 0);
 
 /// What is answered to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply<'a> {
-    /// Init accepted.
-    Init,
+    /// Init accepted; the connection speaks this dialect from here on.
+    Init(Dialect),
+    /// PMI-2 start accepted.
+    FullInit {
+        /// The rank itself.
+        rank: Rank,
+        /// Ranks of the job.
+        size: u32,
+        /// The rank's appnum.
+        appnum: AppNum,
+    },
     /// The announced limits.
     Maxes,
     /// The rank's appnum.
@@ -28,38 +38,51 @@ pub enum Reply<'a> {
     KvsName(&'a Nspace),
     /// The universe size; `None` is sent as −1, "not available".
     UniverseSize(Option<u32>),
-    /// All ranks of the job entered the barrier, and their puts are visible.
+    /// All members entered the barrier, and their puts are visible.
     BarrierOut,
-    /// The pair is stored.
+    /// The pair or attribute is stored.
     Put,
-    /// A value or attribute: not empty, without newline.
+    /// A value or attribute that the dialect can carry.
     Value(&'a [u8]),
     /// The service is published.
     Published,
-    /// The port of a service: not empty, without newline.
+    /// The port of a service, which the dialect can carry.
     Port(&'a [u8]),
     /// The service is withdrawn.
     Unpublished,
+    /// Access to the job's store is given, without a copy of it being needed.
+    Connected,
+    /// Access is given up.
+    Disconnected,
+    /// All ranks entered the ring.
+    Ring {
+        /// Place of the rank in it, from 0.
+        place: u32,
+        /// What the left neighbour gave for its right.
+        left: &'a [u8],
+        /// What the right neighbour gave for its left.
+        right: &'a [u8],
+    },
     /// Finalize accepted.
     FinalizeAck,
     /// Any command that is not carried out; clients see rc ≠ 0.
-    Refused(Command<'a>, Refusal<'a>),
+    Refused(Refusal<'a>),
 }
 
-/// Why a command is not carried out. Sent as one word, for the user's eyes only.
+/// Why a command is not carried out. For the user's eyes: clients only see that it is not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal<'a> {
     /// A required field is missing or empty.
     MissingField(&'static str),
-    /// A field is not the number it must be.
+    /// A field is not what it must be.
     BadField(&'static str),
     /// A field exceeds its limit.
     TooLong(&'static str),
-    /// No such key, or a value this protocol cannot carry.
+    /// No such key, or a value this dialect cannot carry.
     KeyNotFound,
     /// The kvsname is not this job's.
     UnknownKvsname,
-    /// The key names a job attribute, which a put could never replace.
+    /// The key names a job attribute, which a put could never replace, or must never be found.
     ReservedKey,
     /// The key-value store is full.
     KvsFull,
@@ -67,74 +90,38 @@ pub enum Refusal<'a> {
     UnknownCommand,
     /// The command is known and not offered.
     NotSupported,
-    /// PMI version other than [`VERSION`].
+    /// A PMI version that is not served.
     Version,
     /// Sent before init or after finalize.
     NotInitialized,
-    /// A second barrier request while the first is open.
+    /// The client takes itself for another rank than its connection belongs to.
+    OtherRank,
+    /// Another thread of the rank is in this barrier or ring.
     AlreadyInBarrier,
+    /// A group with a rank that the job does not have.
+    UnknownRank,
+    /// A group that lists a rank twice.
+    RankTwice,
+    /// A group without the rank that named it.
+    NotAMember,
     /// In the caller's words: a failed barrier, or a name that is not published.
     Other(&'a str),
 }
 
 impl Reply<'_> {
-    /// The line, with its newline.
-    pub fn to_line(&self) -> Vec<u8> {
-        let ok = |command: Command<'static>| command.reply().number("rc", 0);
-        match *self {
-            Self::Init => with_version(ok(Command::Init)),
-            Self::Maxes => ok(Command::Maxes)
-                .number("kvsname_max", size(KVSNAME_MAX))
-                .number("keylen_max", size(KEYLEN_MAX))
-                .number("vallen_max", size(VALLEN_MAX)),
-            Self::AppNum(appnum) => ok(Command::AppNum).number("appnum", appnum.0.into()),
-            Self::KvsName(name) => ok(Command::KvsName).field("kvsname", name.as_str().as_bytes()),
-            Self::UniverseSize(slots) => {
-                ok(Command::UniverseSize).number("size", slots.map_or(-1, i64::from))
-            }
-            Self::BarrierOut => ok(Command::Barrier),
-            Self::Put => ok(Command::Put).word("msg", "success"),
-            Self::Value(value) => ok(Command::Get)
-                .word("msg", "success")
-                .field("value", value),
-            Self::Published => ok(Command::Publish)
-                .word("info", "ok")
-                .word("msg", "success"),
-            Self::Port(port) => ok(Command::Lookup).word("info", "ok").field("port", port),
-            Self::Unpublished => ok(Command::Unpublish).word("info", "ok"),
-            Self::FinalizeAck => ok(Command::Finalize),
-            Self::Refused(command, why) => refused(command, why),
+    /// The whole message that answers `call`.
+    pub fn to_bytes(&self, call: &Call<'_>) -> Vec<u8> {
+        match (self, call.dialect) {
+            // Also the start of PMI-2 is answered by a line.
+            (Self::Init(_), _) | (_, Dialect::Pmi1) => reply_v1::line(self, call),
+            (_, Dialect::Pmi2) => reply_v2::frame(self, call),
         }
-        .end()
     }
-}
-
-fn refused(command: Command<'_>, why: Refusal<'_>) -> LineBuilder {
-    let line = command.reply();
-    match command {
-        Command::Init => with_version(line.number("rc", -1)),
-        // Old clients of the name service look at `info`.
-        Command::Publish | Command::Lookup | Command::Unpublish => {
-            line.number("rc", 1).word("info", "fail")
-        }
-        _ => line.number("rc", -1),
-    }
-    .word("msg", &why.text())
-}
-
-/// A refused init names the version served too, so that what a client reports of it is true.
-fn with_version(line: LineBuilder) -> LineBuilder {
-    line.number("pmi_version", VERSION.0.into())
-        .number("pmi_subversion", VERSION.1.into())
-}
-
-fn size(limit: usize) -> i64 {
-    i64::try_from(limit).expect("limits are small constants")
 }
 
 impl Refusal<'_> {
-    /// The reason as it is sent, before anything unprintable in it is replaced.
-    fn text(&self) -> Cow<'_, str> {
+    /// The reason as one word of a PMI-1 message, before anything unprintable in it is replaced.
+    pub(super) fn text(&self) -> Cow<'_, str> {
         Cow::Borrowed(match *self {
             Self::MissingField(field) => return Cow::Owned(format!("missing_{field}")),
             Self::BadField(field) => return Cow::Owned(format!("invalid_{field}")),
@@ -147,7 +134,11 @@ impl Refusal<'_> {
             Self::NotSupported => "not_supported",
             Self::Version => "unsupported_version",
             Self::NotInitialized => "not_initialized",
+            Self::OtherRank => "not_the_rank_of_this_connection",
             Self::AlreadyInBarrier => "already_in_barrier",
+            Self::UnknownRank => "unknown_rank_in_group",
+            Self::RankTwice => "rank_twice_in_group",
+            Self::NotAMember => "not_a_member_of_group",
             Self::Other("") => "failed",
             Self::Other(text) => text,
         })

@@ -1,49 +1,60 @@
-//! PMI server of one job on one node: the ranks that live here, their key-value store and barrier.
+//! PMI server of one job on one node: the ranks that live here, what they store and do together.
 //!
 //! The caller owns one connection per local rank. It hands in what it read ([`Server::receive`])
-//! and carries out the [`Effect`]s in order. What needs other nodes comes back later: the barrier
-//! by [`Server::barrier_released`], names by [`Server::name_answer`]. No I/O, no time: deadlines
-//! are the caller's, and [`Server::state`] says what each rank was doing.
+//! and carries out the [`Effect`]s in order. What needs other nodes comes back later: barriers and
+//! rings by [`Server::released`], names by [`Server::name_answer`]. No I/O, no time: deadlines are
+//! the caller's, and [`Server::state`] says what each rank was doing. Requests are carried out in
+//! [`serve`].
 //!
-//! Rule: a barrier is of the whole job and publishes all puts; its failure is fatal for clients.
-//! Source: docs/pmi-wire.md#barrier.
-//! Rule: one request is open per client; only abort may overtake. Source:
-//! docs/pmi-wire.md#malformed-input.
+//! Rule: the dialect is a matter of the connection and follows from its init; ranks of a job may
+//! differ, and share one store and its barriers. Source: docs/pmi-wire.md#versions.
+//! Rule: a barrier publishes the puts of its members; its failure is fatal for clients. Source:
+//! docs/pmi-wire.md#barrier.
 
-use super::client::{Client, ClientState, NameCall, Phase};
-use super::message::{Command, Request, RequestError};
-use super::reply::{Refusal, Reply, VERSION};
+mod serve;
+
+use super::client::{Client, ClientState, Input, Open};
+use super::collective::Collective;
+use super::command::{Call, Command};
+use super::meetings::Meetings;
+use super::node_attributes::NodeAttributes;
+use super::reply::{Refusal, Reply};
 use super::spawn_v1::SpawnLines;
 use super::store::{Store, sendable};
 use super::wire_v1::{Line, ProtocolError};
-use crate::job::ids::{LocalRank, NodeId};
+use super::wire_v2::{Frame, Message};
+use super::{request_v1, request_v2};
+use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::rank_map::RankMap;
 use crate::kvs::KvsError;
 
 pub use super::effect::{Effect, NameAnswer};
 pub use super::store::{JobInfo, SetupError};
 
-/// Why a barrier cannot be released as told.
+/// Why a barrier or ring cannot be released as told.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReleaseError {
-    /// Success reported for a barrier that local ranks have not all entered. Nothing was done.
-    #[error("barrier {number} released with {arrived} of {expected} local ranks in it")]
+    /// Success reported for what local ranks have not all entered. Nothing was done.
+    #[error("barrier {collective} released with {arrived} of {expected} local ranks in it")]
     NotComplete {
-        /// The barrier, from 1.
-        number: u64,
+        /// What was released.
+        collective: Collective,
         /// Local ranks in it.
         arrived: usize,
-        /// Local ranks of the job.
+        /// Local ranks that take part.
         expected: usize,
     },
     /// The merged data are unusable. The waiting ranks were told that the barrier failed.
-    #[error("data of barrier {number}: {source}")]
+    #[error("data of barrier {collective}: {source}")]
     Data {
-        /// The barrier, from 1.
-        number: u64,
+        /// What was released.
+        collective: Collective,
         /// What is wrong with them.
         source: KvsError,
     },
+    /// The values of the ring do not have every rank. The waiting ranks were told.
+    #[error("data of a ring are not those of all ranks")]
+    Ring,
 }
 
 /// This node's ranks of one job.
@@ -51,25 +62,17 @@ pub enum ReleaseError {
 pub struct Server {
     universe_size: Option<u32>,
     store: Store,
+    node_attributes: NodeAttributes,
+    meetings: Meetings,
     clients: Vec<Client>,
-    barrier: Barrier,
-}
-
-/// The barrier that is open or comes next.
-#[derive(Debug)]
-struct Barrier {
-    /// Counted from 1.
-    number: u64,
-    arrived: usize,
-    /// A failed barrier stays failed: ranks that come later must not wait for ever.
-    failed: Option<String>,
 }
 
 impl Server {
     /// A server for the ranks that `map` places on `node`.
     ///
-    /// A process mapping too long for the smallest client buffer is not served
-    /// ([`PROCESS_MAPPING_MAX`](super::limits::PROCESS_MAPPING_MAX)).
+    /// A process mapping too long for a client's buffer is not served to it
+    /// ([`PROCESS_MAPPING_MAX`](super::limits::PROCESS_MAPPING_MAX),
+    /// [`VALLEN_2_MAX`](super::limits::VALLEN_2_MAX)).
     ///
     /// # Errors
     /// [`SetupError`] when the parts contradict each other or an attribute cannot be sent.
@@ -82,15 +85,15 @@ impl Server {
                 node,
             });
         }
+        let clients = map.ranks_on(node).zip(job.appnums);
         Ok(Self {
             universe_size: job.universe_size,
             store: Store::new(job.kvsname, map, job.attributes)?,
-            clients: job.appnums.into_iter().map(Client::new).collect(),
-            barrier: Barrier {
-                number: 1,
-                arrived: 0,
-                failed: None,
-            },
+            node_attributes: NodeAttributes::default(),
+            meetings: Meetings::new(node, map),
+            clients: clients
+                .map(|(rank, appnum)| Client::new(rank, appnum))
+                .collect(),
         })
     }
 
@@ -105,68 +108,101 @@ impl Server {
         if self.client(rank).state.error().is_some() {
             return;
         }
-        // Taken out for the loop: a line borrows from it while the server changes.
-        let mut framer = std::mem::take(&mut self.client(rank).framer);
-        let mut input = bytes;
-        let outcome = loop {
-            match framer.next(&mut input) {
-                Ok(Some(line)) => {
-                    if let Err(error) = self.line(rank, line, effects) {
-                        break Err(error);
-                    }
-                }
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-        };
-        match outcome {
-            Ok(()) => self.client(rank).framer = framer,
+        // Taken out for the loop: a message borrows from it while the server changes.
+        let mut input = std::mem::take(&mut self.client(rank).input);
+        match self.messages(rank, &mut input, bytes, effects) {
+            Ok(()) => self.client(rank).input = input,
             Err(error) => self.misbehaved(rank, error, effects),
         }
     }
 
-    /// The rank's end of the connection is closed. Half a message is a protocol error; whether the
-    /// exit itself is a failure is for the caller to judge by [`Server::state`].
+    fn messages(
+        &mut self,
+        rank: LocalRank,
+        input: &mut Input,
+        mut bytes: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), ProtocolError> {
+        loop {
+            match input {
+                Input::Lines(framer) => match framer.next(&mut bytes)? {
+                    Some(line) => self.line(rank, line, effects)?,
+                    None => return Ok(()),
+                },
+                Input::Frames(framer) => match framer.next(&mut bytes)? {
+                    Some(Message::Frame(text)) => self.frame(rank, text, effects)?,
+                    Some(Message::Line(line)) => self.line(rank, line, effects)?,
+                    None => return Ok(()),
+                },
+            }
+            // A message has just ended, so nothing is lost.
+            let dialect = self.client(rank).state.dialect();
+            if dialect != input.dialect() {
+                *input = Input::of(dialect);
+            }
+        }
+    }
+
+    /// The rank's process has ended. Half a message is a protocol error; whether the exit itself
+    /// is a failure is for the caller to judge by [`Server::state`].
     pub fn closed(&mut self, rank: LocalRank, effects: &mut Vec<Effect>) {
         let unfinished = self.client(rank).unfinished();
         if unfinished > 0 {
             self.misbehaved(rank, ProtocolError::ClosedInside(unfinished), effects);
         }
+        self.node_attributes.forget(rank);
+        self.client(rank).end();
     }
 
-    /// Ends the open barrier: with the concatenated contributions of all nodes, or with the reason
-    /// of its failure. A failure may come at any time, and later arrivals fail at once.
+    /// Ends a barrier or ring: with the concatenated contributions of the nodes that take part, or
+    /// with the reason of its failure. A failure may come at any time, and later arrivals fail at
+    /// once.
     ///
     /// # Errors
     /// [`ReleaseError`]; the job should be failed.
-    pub fn barrier_released(
+    pub fn released(
         &mut self,
+        collective: &Collective,
         outcome: Result<&[u8], &str>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), ReleaseError> {
-        let number = self.barrier.number;
-        let (arrived, expected) = (self.barrier.arrived, self.clients.len());
-        let contributions = match outcome {
-            Ok(contributions) => contributions,
+        let all = match outcome {
+            Ok(all) => all,
             Err(why) => {
-                self.fail_barrier(why.to_owned(), effects);
+                self.fail_meeting(collective, why, effects);
                 return Ok(());
             }
         };
-        if arrived < expected {
+        let meeting = self.meetings.open(collective);
+        let Some(given) = meeting.and_then(|meeting| meeting.given()) else {
+            let everybody = (0, self.clients.len());
+            let (arrived, expected) = meeting.map_or(everybody, |meeting| meeting.progress());
             return Err(ReleaseError::NotComplete {
-                number,
+                collective: collective.clone(),
                 arrived,
                 expected,
             });
+        };
+        let merged = match collective {
+            Collective::Ring => return self.ring_released(all, effects),
+            &Collective::WORLD => self.store.merge(all).map(|()| None),
+            _ => self.store.merge_recent(all, given).map(Some),
+        };
+        match merged {
+            Ok(news_since) => {
+                for waiter in self.meetings.end(collective, news_since) {
+                    self.answer(waiter, collective, &Reply::BarrierOut, effects);
+                }
+                Ok(())
+            }
+            Err(source) => {
+                self.fail_meeting(collective, &source.to_string(), effects);
+                Err(ReleaseError::Data {
+                    collective: collective.clone(),
+                    source,
+                })
+            }
         }
-        if let Err(source) = self.store.merge(contributions) {
-            self.fail_barrier(source.to_string(), effects);
-            return Err(ReleaseError::Data { number, source });
-        }
-        self.barrier.number += 1;
-        self.release(Reply::BarrierOut, effects);
-        Ok(())
     }
 
     /// The name service answered the rank's open request. Without one (the rank misbehaved
@@ -178,27 +214,44 @@ impl Server {
         effects: &mut Vec<Effect>,
     ) {
         let client = self.client(rank);
-        let Phase::InNameCall(call) = client.state.phase() else {
+        let Some((call, _)) = client.names.pop_front() else {
             return;
         };
-        client.state.enter(Phase::Initialized);
-        if client.state.error().is_some() {
-            return;
-        }
-        let refused = |why| Reply::Refused(call.command(), Refusal::Other(why));
-        let reply = match (call, answer) {
-            (_, NameAnswer::Refused(why)) => refused(why),
-            (NameCall::Publish, _) => Reply::Published,
-            (NameCall::Unpublish, _) => Reply::Unpublished,
-            (NameCall::Lookup, NameAnswer::Port(port)) if sendable(port) => Reply::Port(port),
-            (NameCall::Lookup, _) => refused("service_not_found"),
+        client.state.answered(|open| *open == Open::Name);
+        let reply = match (call.command, answer) {
+            (_, NameAnswer::Refused(why)) => Reply::Refused(Refusal::Other(why)),
+            (Command::Publish, _) => Reply::Published,
+            (Command::Unpublish, _) => Reply::Unpublished,
+            (_, NameAnswer::Port(port)) if sendable(call.dialect, port) => Reply::Port(port),
+            _ => Reply::Refused(Refusal::Other("service_not_found")),
         };
-        send(rank, &reply, effects);
+        send(rank, &call, &reply, effects);
+        let next = client.names.front_mut();
+        effects.extend(next.and_then(|(_, effect)| effect.take()));
     }
 
     /// What a rank did last, and whether its session is open.
     pub fn state(&self, rank: LocalRank) -> &ClientState {
         &self.clients[rank.index()].state
+    }
+
+    /// Whether some local rank waits for something that it gets only with the help of this rank of
+    /// the job, whose process has ended.
+    pub fn waits_for(&self, rank: Rank) -> bool {
+        self.meetings.need(rank)
+            || self.meetings.is_here(rank) && self.clients.iter().any(|client| self.is_left(client))
+    }
+
+    /// Whether a rank waits for an attribute of this node that no other rank is left to put.
+    fn is_left(&self, client: &Client) -> bool {
+        let waits = |open| matches!(open, &Open::Attribute(_));
+        let others = self
+            .clients
+            .iter()
+            .filter(|other| other.rank != client.rank);
+        !client.state.ended()
+            && client.state.open().any(waits)
+            && others.into_iter().all(|other| other.state.ended())
     }
 
     /// Bytes of unfinished messages held for all ranks: bounded by the limits of one message each.
@@ -215,6 +268,7 @@ impl Server {
             rank,
             error: error.to_string(),
         });
+        self.node_attributes.forget(rank);
         self.client(rank).fail(error);
     }
 
@@ -228,198 +282,32 @@ impl Server {
         if client.spawn.is_some() || SpawnLines::starts_with(line) {
             let lines = client.spawn.get_or_insert_default();
             if lines.push(line)? {
-                let request = client.spawn.take().expect("pushed to it just now");
-                self.spawn(rank, &request, effects)?;
+                let lines = client.spawn.take().expect("pushed to it just now");
+                return self.asked(rank, Call::spawn_lines(), lines.request(), effects);
             }
             return Ok(());
         }
-        let line = Line::parse(line)?;
-        match Request::parse(&line) {
-            Ok(request) => self.request(rank, request, effects),
-            Err(RequestError::Refused(command, why)) => {
-                self.idle(rank, command)?;
-                self.client(rank).state.note(command, b"");
-                send(rank, &Reply::Refused(command, why), effects);
-                Ok(())
-            }
-            Err(RequestError::Protocol(error)) => Err(error),
-        }
+        let (call, request) = request_v1::parse(&Line::parse(line)?)?;
+        self.asked(rank, call, request, effects)
     }
 
-    /// Fails unless the rank has no request open.
-    fn idle(&mut self, rank: LocalRank, command: Command<'_>) -> Result<(), ProtocolError> {
-        let open = match self.client(rank).state.phase() {
-            Phase::InBarrier { .. } => "a barrier",
-            Phase::InNameCall(_) => "a name request",
-            Phase::Silent | Phase::Initialized | Phase::Finalized => return Ok(()),
-        };
-        Err(ProtocolError::Busy {
-            request: command.to_string(),
-            open,
-        })
-    }
-
-    /// Spawning is not offered yet; a malformed request is told so.
-    fn spawn(
+    fn frame(
         &mut self,
         rank: LocalRank,
-        lines: &SpawnLines,
+        text: &[u8],
         effects: &mut Vec<Effect>,
     ) -> Result<(), ProtocolError> {
-        self.idle(rank, Command::Spawn)?;
-        self.client(rank).state.note(Command::Spawn, b"");
-        let why = match lines.parse() {
-            Ok(_) => Refusal::NotSupported,
-            Err(why) => why,
-        };
-        send(rank, &Reply::Refused(Command::Spawn, why), effects);
-        Ok(())
-    }
-
-    fn request(
-        &mut self,
-        rank: LocalRank,
-        request: Request<'_>,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), ProtocolError> {
-        let command = request.command();
-        let refused = |why| Reply::Refused(command, why);
-        let phase = self.client(rank).state.phase();
-        match (phase, &request) {
-            (_, Request::Abort { .. }) => {}
-            (Phase::InBarrier { .. }, Request::Barrier) => {
-                send(rank, &refused(Refusal::AlreadyInBarrier), effects);
-                return Ok(());
-            }
-            (Phase::Silent | Phase::Finalized, Request::Init { .. }) => {}
-            (Phase::Silent | Phase::Finalized, _) => {
-                self.client(rank).state.note_request(&request);
-                send(rank, &refused(Refusal::NotInitialized), effects);
-                return Ok(());
-            }
-            _ => self.idle(rank, command)?,
-        }
-        self.client(rank).state.note_request(&request);
-        let reply = match request {
-            Request::Init { version, .. } if version != VERSION.0 => refused(Refusal::Version),
-            Request::Init { .. } => {
-                self.client(rank).state.enter(Phase::Initialized);
-                send(rank, &Reply::Init, effects);
-                if phase != Phase::Initialized {
-                    effects.push(Effect::Initialized { rank });
-                }
-                return Ok(());
-            }
-            Request::Maxes => Reply::Maxes,
-            Request::AppNum => Reply::AppNum(self.client(rank).appnum),
-            Request::KvsName => Reply::KvsName(self.store.kvsname()),
-            Request::UniverseSize => Reply::UniverseSize(self.universe_size),
-            Request::Barrier => {
-                self.arrive(rank, effects);
-                return Ok(());
-            }
-            Request::Put {
-                kvsname,
-                key,
-                value,
-            } => match self.store.put(kvsname, key, value) {
-                Ok(()) => Reply::Put,
-                Err(why) => refused(why),
-            },
-            Request::Get { kvsname, key } => match self.store.get(kvsname, key) {
-                Ok(value) => Reply::Value(value),
-                Err(why) => refused(why),
-            },
-            Request::Publish { service, port } => {
-                let (service, port) = (service.to_vec(), port.to_vec());
-                self.client(rank)
-                    .state
-                    .enter(Phase::InNameCall(NameCall::Publish));
-                effects.push(Effect::Publish {
-                    rank,
-                    service,
-                    port,
-                });
-                return Ok(());
-            }
-            Request::Lookup { service } => {
-                let service = service.to_vec();
-                self.client(rank)
-                    .state
-                    .enter(Phase::InNameCall(NameCall::Lookup));
-                effects.push(Effect::Lookup { rank, service });
-                return Ok(());
-            }
-            Request::Unpublish { service } => {
-                let service = service.to_vec();
-                self.client(rank)
-                    .state
-                    .enter(Phase::InNameCall(NameCall::Unpublish));
-                effects.push(Effect::Unpublish { rank, service });
-                return Ok(());
-            }
-            Request::Abort { code, message } => {
-                let message = String::from_utf8_lossy(message).into_owned();
-                effects.push(Effect::Abort {
-                    rank,
-                    code,
-                    message,
-                });
-                return Ok(());
-            }
-            Request::Finalize => {
-                self.client(rank).state.enter(Phase::Finalized);
-                send(rank, &Reply::FinalizeAck, effects);
-                effects.push(Effect::Finalized { rank });
-                return Ok(());
-            }
-        };
-        send(rank, &reply, effects);
-        Ok(())
-    }
-
-    fn arrive(&mut self, rank: LocalRank, effects: &mut Vec<Effect>) {
-        if let Some(why) = &self.barrier.failed {
-            let reply = Reply::Refused(Command::Barrier, Refusal::Other(why));
-            return send(rank, &reply, effects);
-        }
-        let number = self.barrier.number;
-        self.client(rank).state.enter(Phase::InBarrier { number });
-        self.barrier.arrived += 1;
-        if self.barrier.arrived == self.clients.len() {
-            let contribution = self.store.take_contribution();
-            effects.push(Effect::BarrierComplete { contribution });
-        }
-    }
-
-    fn fail_barrier(&mut self, why: String, effects: &mut Vec<Effect>) {
-        let reply = Reply::Refused(Command::Barrier, Refusal::Other(&why));
-        self.release(reply, effects);
-        self.barrier.failed = Some(why);
-    }
-
-    /// Answers every rank in the barrier and opens the next one.
-    fn release(&mut self, reply: Reply<'_>, effects: &mut Vec<Effect>) {
-        let bytes = reply.to_line();
-        for (client, local) in self.clients.iter_mut().zip(0..) {
-            if !matches!(client.state.phase(), Phase::InBarrier { .. }) {
-                continue;
-            }
-            client.state.enter(Phase::Initialized);
-            if client.state.error().is_none() {
-                effects.push(Effect::Send {
-                    rank: LocalRank(local),
-                    bytes: bytes.clone(),
-                });
-            }
-        }
-        self.barrier.arrived = 0;
+        let frame = Frame::parse(text)?;
+        let call = request_v2::call(&frame);
+        let request = request_v2::parse(call.command, &frame);
+        self.asked(rank, call, request, effects)
     }
 }
 
-fn send(rank: LocalRank, reply: &Reply<'_>, effects: &mut Vec<Effect>) {
+/// Sends the answer to a request.
+fn send(rank: LocalRank, call: &Call<'_>, reply: &Reply<'_>, effects: &mut Vec<Effect>) {
     effects.push(Effect::Send {
         rank,
-        bytes: reply.to_line(),
+        bytes: reply.to_bytes(call),
     });
 }

@@ -10,8 +10,9 @@ use std::collections::HashMap;
 use memchr::memchr;
 
 use super::limits::SPAWN_MAX;
-use super::message::number;
 use super::reply::Refusal;
+use super::request::{Request, number};
+use super::spawn::{Pair, Spawn, SpawnCommand};
 use super::wire_v1::{ProtocolError, excerpt};
 
 /// First line of every block.
@@ -19,31 +20,6 @@ const START: &[u8] = b"mcmd=spawn";
 
 /// Last line of every block.
 const END: &[u8] = b"endcmd";
-
-/// A key and its value, as the client wrote them.
-pub type Pair = (Vec<u8>, Vec<u8>);
-
-/// A request to start a new job.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Spawn {
-    /// What to start, in appnum order; at least one.
-    pub commands: Vec<SpawnCommand>,
-    /// Pairs to put into the new job's key-value store before its ranks start.
-    pub preputs: Vec<Pair>,
-}
-
-/// One command of a [`Spawn`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SpawnCommand {
-    /// Number of processes.
-    pub nprocs: u32,
-    /// The program, absolute or not.
-    pub program: Vec<u8>,
-    /// Arguments without the program itself; each may be empty.
-    pub args: Vec<Vec<u8>>,
-    /// Info keys and values given by the application (`wdir`, `path`, `host`, ...).
-    pub info: Vec<Pair>,
-}
 
 /// A spawn request that is still arriving; at most [`SPAWN_MAX`] bytes.
 #[derive(Debug, Default)]
@@ -117,6 +93,11 @@ impl SpawnLines {
         };
         let commands = blocks.iter().map(command).collect::<Result<_, _>>()?;
         Ok(Spawn { commands, preputs })
+    }
+
+    /// The complete request, for the server.
+    pub(super) fn request(&self) -> Result<Request<'static>, Refusal<'static>> {
+        self.parse().map(Request::Spawn)
     }
 
     fn open(&mut self, line: &[u8]) -> Result<(), ProtocolError> {

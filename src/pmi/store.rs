@@ -1,22 +1,28 @@
-//! What `get` and `put` see: the job's attributes and its key-value store on this node.
+//! What `get` and `put` see: the job's attributes and its key-value store on this node, one for
+//! the clients of both dialects.
 //!
-//! Rule: attributes are read by `get` like any key, before any barrier. Source:
-//! docs/pmi-wire.md#job-attributes.
+//! Rule: attributes are read by `get` like any key, before any barrier; PMI-2 has a command of its
+//! own for them too. Source: docs/pmi-wire.md#job-attributes.
 //! Rule: the kvsname is unique per job on a node, because MPICH 5 derives shared-memory names from
 //! it. Source: docs/pmi-wire.md#kvsname.
 
 use std::collections::BTreeMap;
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
-use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_MAX};
+use super::command::Dialect;
+use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX, VALLEN_MAX};
 use super::reply::Refusal;
 use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::rank_map::RankMap;
-use crate::kvs::{Kvs, KvsError, KvsLimits};
+use crate::kvs::{Kvs, KvsError, KvsLimits, Stamp};
 
 /// Attribute with the placement of all ranks.
-const PROCESS_MAPPING: &str = "PMI_process_mapping";
+const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
+
+/// A key that is never stored: the barrier of MPICH from 4.1 on asks for it under PMI-2 and gives no
+/// place for a value. Source: docs/pmi-wire.md#pmi-2-fence.
+const NEVER_STORED: &[u8] = b"-NONEXIST-KEY";
 
 /// What a server must know about its job.
 #[derive(Clone, Debug)]
@@ -54,33 +60,30 @@ pub enum SetupError {
 #[derive(Debug)]
 pub(super) struct Store {
     kvsname: Nspace,
+    process_mapping: String,
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     kvs: Kvs,
 }
 
 impl Store {
-    /// The attributes of a job placed by `map`, and an empty store. A process mapping longer than
-    /// [`PROCESS_MAPPING_MAX`] is left out.
+    /// The attributes of a job placed by `map`, and an empty store.
     pub(super) fn new(
         kvsname: Nspace,
         map: &RankMap,
         extra: Vec<(String, Vec<u8>)>,
     ) -> Result<Self, SetupError> {
         let mut attributes = BTreeMap::new();
-        let mapping = map.process_mapping();
-        if mapping.len() <= PROCESS_MAPPING_MAX {
-            attributes.insert(PROCESS_MAPPING.into(), mapping.into());
-        }
         for (key, value) in extra {
             let printable = key.bytes().all(|byte| byte.is_ascii_graphic());
             let fits = (1..=KEYLEN_MAX).contains(&key.len()) && value.len() <= VALLEN_MAX;
-            if !(printable && fits && sendable(&value)) {
+            if !(printable && fits && sendable(Dialect::Pmi1, &value)) {
                 return Err(SetupError::Attribute(key));
             }
             attributes.insert(key.into_bytes(), value);
         }
         Ok(Self {
             kvsname,
+            process_mapping: map.process_mapping(),
             attributes,
             kvs: Kvs::new(KvsLimits {
                 key: KEYLEN_MAX,
@@ -94,14 +97,15 @@ impl Store {
         &self.kvsname
     }
 
+    /// Stores a pair; without a kvsname into the own job's store.
     pub(super) fn put(
         &mut self,
-        kvsname: &[u8],
+        kvsname: Option<&[u8]>,
         key: &[u8],
         value: &[u8],
     ) -> Result<(), Refusal<'static>> {
         self.own_kvs(kvsname)?;
-        if self.attributes.contains_key(key) {
+        if key == NEVER_STORED || key == PROCESS_MAPPING || self.attributes.contains_key(key) {
             return Err(Refusal::ReservedKey);
         }
         match self.kvs.put(key, value) {
@@ -113,20 +117,41 @@ impl Store {
         }
     }
 
-    pub(super) fn get(&self, kvsname: &[u8], key: &[u8]) -> Result<&[u8], Refusal<'static>> {
+    /// The value of an attribute or key that the dialect can carry.
+    pub(super) fn get(
+        &self,
+        dialect: Dialect,
+        kvsname: Option<&[u8]>,
+        key: &[u8],
+    ) -> Result<&[u8], Refusal<'static>> {
         self.own_kvs(kvsname)?;
-        let attribute = self.attributes.get(key).map(Vec::as_slice);
-        attribute
+        self.attribute(dialect, key)
             .or_else(|| self.kvs.get(key))
-            .filter(|value| sendable(value))
+            .filter(|value| sendable(dialect, value))
             .ok_or(Refusal::KeyNotFound)
     }
 
-    fn own_kvs(&self, kvsname: &[u8]) -> Result<(), Refusal<'static>> {
-        if kvsname == self.kvsname.as_str().as_bytes() {
-            Ok(())
-        } else {
-            Err(Refusal::UnknownKvsname)
+    /// The value of a job attribute that the dialect can carry.
+    ///
+    /// Rule: a process mapping that a client would cut is a miss. Source:
+    /// docs/pmi-wire.md#process-mapping.
+    pub(super) fn attribute(&self, dialect: Dialect, key: &[u8]) -> Option<&[u8]> {
+        if key == PROCESS_MAPPING {
+            let limit = match dialect {
+                Dialect::Pmi1 => PROCESS_MAPPING_MAX,
+                Dialect::Pmi2 => VALLEN_2_MAX,
+            };
+            let mapping = self.process_mapping.as_bytes();
+            return (mapping.len() <= limit).then_some(mapping);
+        }
+        self.attributes.get(key).map(Vec::as_slice)
+    }
+
+    /// Fails for the name of any job but the own.
+    pub(super) fn own_kvs(&self, kvsname: Option<&[u8]>) -> Result<(), Refusal<'static>> {
+        match kvsname {
+            Some(name) if name != self.kvsname.as_str().as_bytes() => Err(Refusal::UnknownKvsname),
+            _ => Ok(()),
         }
     }
 
@@ -135,13 +160,27 @@ impl Store {
         self.kvs.take_contribution()
     }
 
+    /// See [`Kvs::recent`].
+    pub(super) fn recent(&mut self, since: Stamp) -> (Vec<u8>, Stamp) {
+        self.kvs.recent(since)
+    }
+
     /// See [`Kvs::merge`].
     pub(super) fn merge(&mut self, contributions: &[u8]) -> Result<(), KvsError> {
         self.kvs.merge(contributions)
     }
+
+    /// See [`Kvs::merge_recent`].
+    pub(super) fn merge_recent(&mut self, all: &[u8], given: Stamp) -> Result<Stamp, KvsError> {
+        self.kvs.merge_recent(all, given)
+    }
 }
 
-/// Whether PMI-1 can carry a text to a client: it must not be empty nor end the line early.
-pub(super) fn sendable(text: &[u8]) -> bool {
-    !text.is_empty() && memchr2(b'\n', 0, text).is_none()
+/// Whether a dialect can carry a text to a client: it must not be empty, nor end the message early.
+pub(super) fn sendable(dialect: Dialect, text: &[u8]) -> bool {
+    let end = match dialect {
+        Dialect::Pmi1 => memchr2(b'\n', 0, text),
+        Dialect::Pmi2 => memchr(0, text),
+    };
+    !text.is_empty() && end.is_none()
 }

@@ -10,7 +10,7 @@ use std::io::Write as _;
 
 use memchr::{memchr, memmem};
 
-use super::limits::{COMMAND_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
+use super::limits::{COMMAND_MAX, FRAME_MAX, OPEN_REQUESTS_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
 
 /// Capacity a line buffer keeps between messages, in bytes; real lines are shorter.
 const BUFFER_KEPT: usize = 2048;
@@ -48,14 +48,26 @@ pub enum ProtocolError {
     /// An abort whose exit code is missing or no number.
     #[error("abort without a valid exit code")]
     AbortCode,
-    /// PMI-1.1 allows one request at a time.
+    /// What stands in front of a frame is no length.
+    #[error("bad length of a PMI-2 message: `{0}`")]
+    FrameLength(String),
+    /// A frame longer than any request but a spawn.
+    #[error("PMI-2 message of {0} bytes, allowed are {FRAME_MAX}")]
+    FrameTooLong(usize),
+    /// The frame is not `cmd=NAME;` and pairs.
+    #[error("PMI-2 message does not start with cmd=NAME; : `{0}`")]
+    NotAFrame(String),
+    /// One thread of a client has one request at a time.
     #[error("request {request} while {open} is not answered yet")]
     Busy {
         /// The request that came too early.
         request: String,
         /// The request still open.
-        open: &'static str,
+        open: String,
     },
+    /// More threads than any program has.
+    #[error("more than {OPEN_REQUESTS_MAX} requests that are not answered yet")]
+    TooManyOpen,
     /// The client closed its end inside a message.
     #[error("connection closed in the middle of a message ({0} bytes)")]
     ClosedInside(usize),

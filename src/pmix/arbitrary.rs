@@ -155,5 +155,16 @@ pub(super) fn upcall() -> impl Strategy<Value = Upcall> {
             data,
             directives
         }),
+        (proc(), infos()).prop_map(|(proc, infos)| Upcall::Publish { proc, infos }),
+        (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Lookup {
+            proc,
+            keys,
+            infos
+        }),
+        (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Unpublish {
+            proc,
+            keys,
+            infos
+        }),
     ]
 }

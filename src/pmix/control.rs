@@ -354,6 +354,8 @@ pub enum HostNotice {
     Hello(Hello),
     /// See [`Failed`].
     Failed(Failed),
+    /// Something the user should know, one line; the host goes on.
+    Warning(Text),
 }
 
 impl HostNotice {
@@ -381,6 +383,7 @@ impl HostNotice {
                     text: Text::decode(&mut from)?,
                 })
             }
+            c::WIREUP_OP_WARNING => Self::Warning(Text::decode(&mut from)?),
             _ => return Err(WireError::Operation { op, reply: false }),
         };
         from.end()?;

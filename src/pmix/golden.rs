@@ -8,8 +8,10 @@ use std::path::PathBuf;
 
 use super::host::{HostEvent, HostLink};
 use super::keys;
-use super::upcall::{Answer, Query, Upcall, UpcallKind};
-use super::value::{Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value};
+use super::upcall::{Answer, Pdata, Query, Upcall, UpcallKind};
+use super::value::{
+    Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
+};
 use super::wire::{HEADER_LEN, Reader, Writer};
 
 fn path(name: &str) -> PathBuf {
@@ -181,6 +183,20 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             data: vec![Info::new(keys::LOG_STDERR, Value::String("help\n".into()))],
             directives: Vec::new(),
         },
+        Upcall::Publish {
+            proc: me(),
+            infos: collect(),
+        },
+        Upcall::Lookup {
+            proc: me(),
+            keys: vec!["name".into(), "".into()],
+            infos: collect(),
+        },
+        Upcall::Unpublish {
+            proc: me(),
+            keys: Vec::new(),
+            infos: Vec::new(),
+        },
     ];
     let mut link = HostLink::new();
     let mut last_id = 0;
@@ -199,7 +215,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 5);
+    assert_eq!(link.outstanding_upcalls().count(), 8);
 }
 
 #[test]
@@ -222,6 +238,16 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         Info::new("answer", Value::String("42".into())),
         Info::new("more", Value::Infos(all_kinds())),
     ];
+    let pdata = |key: &str, value| Pdata {
+        proc: proc("job-1", 3),
+        key: key.into(),
+        value,
+    };
+    let found = vec![
+        pdata("name", Value::String("port".into())),
+        pdata("pointer", Value::Foreign(31)),
+        pdata("record", Value::Infos(all_kinds())),
+    ];
     for (kind, id, answer) in [
         (UpcallKind::Abort, 1, Answer::Status(Status::SUCCESS)),
         (UpcallKind::Fence, 2, Answer::Data(b"a\0b\0c".to_vec())),
@@ -232,6 +258,17 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         ),
         (UpcallKind::Query, 4, Answer::Infos(Status::SUCCESS, infos)),
         (UpcallKind::Log, 5, Answer::Status(Status::SUCCESS)),
+        (
+            UpcallKind::Publish,
+            6,
+            Answer::Status(Status::ERR_DUPLICATE_KEY),
+        ),
+        (UpcallKind::Lookup, 7, Answer::Found(Status::SUCCESS, found)),
+        (
+            UpcallKind::Unpublish,
+            8,
+            Answer::Status(Status::ERR_NOT_FOUND),
+        ),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());
         match_golden(&name, &answer.encode(kind, id).unwrap());
@@ -262,6 +299,7 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
     let statuses = [
         ("SUCCESS", Status::SUCCESS),
         ("ERROR", Status::ERROR),
+        ("ERR_NO_PERMISSIONS", Status::ERR_NO_PERMISSIONS),
         ("ERR_TIMEOUT", Status::ERR_TIMEOUT),
         ("ERR_UNREACH", Status::ERR_UNREACH),
         ("ERR_BAD_PARAM", Status::ERR_BAD_PARAM),
@@ -271,6 +309,7 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("ERR_NOT_FOUND", Status::ERR_NOT_FOUND),
         ("ERR_NOT_SUPPORTED", Status::ERR_NOT_SUPPORTED),
         ("ERR_PARTIAL_SUCCESS", Status::ERR_PARTIAL_SUCCESS),
+        ("ERR_DUPLICATE_KEY", Status::ERR_DUPLICATE_KEY),
         ("ERR_LOST_CONNECTION", Status::ERR_LOST_CONNECTION),
         ("QUERY_PARTIAL_SUCCESS", Status::QUERY_PARTIAL_SUCCESS),
         ("EVENT_JOB_END", Status::EVENT_JOB_END),
@@ -283,6 +322,7 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         assert_eq!(headers[&("status", name)], status.0.to_string(), "{name}");
     }
     let ranges = [
+        ("UNDEF", DataRange::UNDEF),
         ("RM", DataRange::RM),
         ("LOCAL", DataRange::LOCAL),
         ("NAMESPACE", DataRange::NAMESPACE),
@@ -293,6 +333,16 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
     ];
     for (name, range) in ranges {
         assert_eq!(headers[&("range", name)], range.0.to_string(), "{name}");
+    }
+    let persistences = [
+        ("INDEF", persistence::INDEF),
+        ("FIRST_READ", persistence::FIRST_READ),
+        ("PROC", persistence::PROC),
+        ("APP", persistence::APP),
+        ("SESSION", persistence::SESSION),
+    ];
+    for (name, number) in persistences {
+        assert_eq!(headers[&("persistence", name)], number.to_string());
     }
     let ranks = [
         ("UNDEF", ProcRank::UNDEF),

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use super::control::{Control, ControlKind, ControlReply, Failed, Hello, HostNotice};
 use super::upcall::{Answer, Upcall, UpcallKind};
-use super::value::Status;
+use super::value::{Status, Text};
 use super::wire::{Frame, FrameDecoder, WireError};
 
 /// Names one request of the agent on one link.
@@ -31,6 +31,8 @@ pub enum HostEvent {
     Hello(Hello),
     /// The host gives up and exits; end of file follows.
     Failed(Failed),
+    /// Something the user should know; the host goes on.
+    Warning(Text),
     /// A request is done.
     Reply {
         /// Which request.
@@ -196,6 +198,7 @@ impl HostLink {
                     Ok(HostEvent::Hello(hello))
                 }
                 HostNotice::Failed(failed) => Ok(HostEvent::Failed(failed)),
+                HostNotice::Warning(text) => Ok(HostEvent::Warning(text)),
             };
         }
         let id = RequestId(frame.id);

@@ -106,6 +106,18 @@ keys! {
     REQUIRED_KEY = "pmix.req.key";
     /// Int or u32: seconds, 0 for no limit.
     TIMEOUT = "pmix.timeout";
+    /// Data range of a published value, or of the processes whose values are wanted.
+    RANGE = "pmix.range";
+    /// Persistence of a published value.
+    PERSISTENCE = "pmix.persist";
+    /// Int: a lookup waits until so many of its keys are published, 0 for all.
+    WAIT = "pmix.wait";
+    /// Infos: who else may see a published value.
+    ACCESS_PERMISSIONS = "pmix.aperms";
+    /// Array of u32: users who may see it.
+    ACCESS_USERIDS = "pmix.auids";
+    /// Array of u32: groups who may see it.
+    ACCESS_GRPIDS = "pmix.agids";
     /// String: text for stderr.
     LOG_STDERR = "pmix.log.stderr";
     /// String: text for stdout.

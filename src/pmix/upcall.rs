@@ -2,97 +2,13 @@
 //!
 //! Does not match answers with upcalls (see [`super::host`]). Payload layouts: docs/shim.md.
 
-use wireup_shim::wire as c;
-
 use super::value::{DataRange, Info, Proc, Status, Text};
-use super::wire::{Frame, Reader, WireError, Writer};
+use super::wire::{Reader, WireError, Writer};
+pub use answer::{Answer, Parts, Pdata};
+pub use kind::UpcallKind;
 
-/// Names the upcalls; those for which [`wants_answer`](Self::wants_answer) holds are requests.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum UpcallKind {
-    /// See [`Upcall::ClientConnected`].
-    ClientConnected,
-    /// See [`Upcall::ClientFinalized`].
-    ClientFinalized,
-    /// See [`Upcall::RegisterEvents`].
-    RegisterEvents,
-    /// See [`Upcall::DeregisterEvents`].
-    DeregisterEvents,
-    /// See [`Upcall::NotifyEvent`].
-    NotifyEvent,
-    /// See [`Upcall::Abort`].
-    Abort,
-    /// See [`Upcall::Fence`].
-    Fence,
-    /// See [`Upcall::DirectModex`].
-    DirectModex,
-    /// See [`Upcall::Query`].
-    Query,
-    /// See [`Upcall::Log`].
-    Log,
-}
-
-impl UpcallKind {
-    /// Every kind.
-    pub const ALL: [Self; 10] = [
-        Self::ClientConnected,
-        Self::ClientFinalized,
-        Self::RegisterEvents,
-        Self::DeregisterEvents,
-        Self::NotifyEvent,
-        Self::Abort,
-        Self::Fence,
-        Self::DirectModex,
-        Self::Query,
-        Self::Log,
-    ];
-
-    /// The operation's name as PMIx has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ClientConnected => "client_connected",
-            Self::ClientFinalized => "client_finalized",
-            Self::RegisterEvents => "register_events",
-            Self::DeregisterEvents => "deregister_events",
-            Self::NotifyEvent => "notify_event",
-            Self::Abort => "abort",
-            Self::Fence => "fence",
-            Self::DirectModex => "direct_modex",
-            Self::Query => "query",
-            Self::Log => "log",
-        }
-    }
-
-    /// Whether the host waits for an answer.
-    pub fn wants_answer(self) -> bool {
-        matches!(
-            self,
-            Self::Abort | Self::Fence | Self::DirectModex | Self::Query | Self::Log
-        )
-    }
-
-    /// The operation code.
-    pub fn op(self) -> u16 {
-        let op = match self {
-            Self::ClientConnected => c::WIREUP_OP_CLIENT_CONNECTED,
-            Self::ClientFinalized => c::WIREUP_OP_CLIENT_FINALIZED,
-            Self::RegisterEvents => c::WIREUP_OP_REGISTER_EVENTS,
-            Self::DeregisterEvents => c::WIREUP_OP_DEREGISTER_EVENTS,
-            Self::NotifyEvent => c::WIREUP_OP_NOTIFY_EVENT,
-            Self::Abort => c::WIREUP_OP_ABORT,
-            Self::Fence => c::WIREUP_OP_FENCE,
-            Self::DirectModex => c::WIREUP_OP_DIRECT_MODEX,
-            Self::Query => c::WIREUP_OP_QUERY,
-            Self::Log => c::WIREUP_OP_LOG,
-        };
-        op as u16
-    }
-
-    /// The kind of an operation code.
-    pub fn of_op(op: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.op() == op)
-    }
-}
+mod answer;
+mod kind;
 
 /// One query of a client: keys, and what narrows them.
 #[derive(Clone, PartialEq, Debug)]
@@ -184,6 +100,31 @@ pub enum Upcall {
         /// How.
         directives: Vec<Info>,
     },
+    /// Values to be made known.
+    Publish {
+        /// Who.
+        proc: Proc,
+        /// The values, and among them `RANGE`, `PERSISTENCE`, `USERID`.
+        infos: Vec<Info>,
+    },
+    /// Values are wanted.
+    Lookup {
+        /// By whom.
+        proc: Proc,
+        /// Under which keys.
+        keys: Vec<Text>,
+        /// `RANGE`, `WAIT`, `TIMEOUT`, `USERID`.
+        infos: Vec<Info>,
+    },
+    /// Values to be withdrawn.
+    Unpublish {
+        /// By whom.
+        proc: Proc,
+        /// Which; all if empty.
+        keys: Vec<Text>,
+        /// `RANGE`, `USERID`.
+        infos: Vec<Info>,
+    },
 }
 
 impl Upcall {
@@ -200,6 +141,9 @@ impl Upcall {
             Self::DirectModex { .. } => UpcallKind::DirectModex,
             Self::Query { .. } => UpcallKind::Query,
             Self::Log { .. } => UpcallKind::Log,
+            Self::Publish { .. } => UpcallKind::Publish,
+            Self::Lookup { .. } => UpcallKind::Lookup,
+            Self::Unpublish { .. } => UpcallKind::Unpublish,
         }
     }
 
@@ -259,6 +203,20 @@ impl Upcall {
                 data: Info::decode_list(&mut from)?,
                 directives: Info::decode_list(&mut from)?,
             },
+            UpcallKind::Publish => Self::Publish {
+                proc: Proc::decode(&mut from)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Lookup => Self::Lookup {
+                proc: Proc::decode(&mut from)?,
+                keys: from.list(Text::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Unpublish => Self::Unpublish {
+                proc: Proc::decode(&mut from)?,
+                keys: from.list(Text::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
         };
         from.end()?;
         Ok(upcall)
@@ -272,7 +230,9 @@ impl Upcall {
     pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
         let mut out = Writer::frame();
         match self {
-            Self::ClientConnected { proc, infos } | Self::DirectModex { proc, infos } => {
+            Self::ClientConnected { proc, infos }
+            | Self::DirectModex { proc, infos }
+            | Self::Publish { proc, infos } => {
                 proc.encode(&mut out);
                 Info::encode_list(infos, &mut out);
             }
@@ -313,8 +273,7 @@ impl Upcall {
                 proc.encode(&mut out);
                 out.count(queries.len());
                 for query in queries {
-                    out.count(query.keys.len());
-                    query.keys.iter().for_each(|key| key.encode(&mut out));
+                    encode_keys(&query.keys, &mut out);
                     Info::encode_list(&query.qualifiers, &mut out);
                 }
             }
@@ -327,6 +286,11 @@ impl Upcall {
                 Info::encode_list(data, &mut out);
                 Info::encode_list(directives, &mut out);
             }
+            Self::Lookup { proc, keys, infos } | Self::Unpublish { proc, keys, infos } => {
+                proc.encode(&mut out);
+                encode_keys(keys, &mut out);
+                Info::encode_list(infos, &mut out);
+            }
         }
         out.finish(self.kind().op(), false, id)
     }
@@ -337,58 +301,14 @@ fn encode_codes(codes: &[Status], out: &mut Writer) {
     codes.iter().for_each(|code| out.i32(code.0));
 }
 
+fn encode_keys(keys: &[Text], out: &mut Writer) {
+    out.count(keys.len());
+    keys.iter().for_each(|key| key.encode(out));
+}
+
 fn encode_procs(procs: &[Proc], out: &mut Writer) {
     out.count(procs.len());
     procs.iter().for_each(|proc| proc.encode(out));
-}
-
-/// The agent's answer to an upcall.
-///
-/// `abort` and `log` take a [`Status`](Self::Status), `fence` and `direct_modex` take
-/// [`Data`](Self::Data), `query` takes [`Infos`](Self::Infos); a status answers every kind, and is
-/// how each of them fails.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Answer {
-    /// Done, or refused.
-    Status(Status),
-    /// Success, with the collected data.
-    Data(Vec<u8>),
-    /// What is known; the status says whether it is all.
-    Infos(Status, Vec<Info>),
-}
-
-impl Answer {
-    /// The reply frame's bytes.
-    ///
-    /// # Errors
-    /// [`WireError::TooLarge`].
-    pub fn encode(&self, kind: UpcallKind, id: u64) -> Result<Vec<u8>, WireError> {
-        let (status, data, infos): (Status, &[u8], &[Info]) = match self {
-            Self::Status(status) => (*status, &[], &[]),
-            Self::Data(data) => (Status::SUCCESS, data, &[]),
-            Self::Infos(status, infos) => (*status, &[], infos),
-        };
-        let mut out = Writer::frame();
-        out.i32(status.0);
-        out.bytes(data);
-        Info::encode_list(infos, &mut out);
-        out.finish(kind.op(), true, id)
-    }
-
-    /// Reads a reply as the shim does: status, data, infos.
-    ///
-    /// # Errors
-    /// [`WireError`].
-    pub fn decode(frame: &Frame) -> Result<(Status, Vec<u8>, Vec<Info>), WireError> {
-        let mut from = Reader::new(&frame.payload);
-        let parts = (
-            Status(from.i32()?),
-            from.bytes()?.to_vec(),
-            Info::decode_list(&mut from)?,
-        );
-        from.end()?;
-        Ok(parts)
-    }
 }
 
 #[cfg(test)]

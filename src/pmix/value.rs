@@ -102,6 +102,7 @@ pub struct Status(pub i32);
 impl Status {
     pub const SUCCESS: Self = Self(0);
     pub const ERROR: Self = Self(-1);
+    pub const ERR_NO_PERMISSIONS: Self = Self(-23);
     pub const ERR_TIMEOUT: Self = Self(-24);
     pub const ERR_UNREACH: Self = Self(-25);
     pub const ERR_BAD_PARAM: Self = Self(-27);
@@ -111,6 +112,7 @@ impl Status {
     pub const ERR_NOT_FOUND: Self = Self(-46);
     pub const ERR_NOT_SUPPORTED: Self = Self(-47);
     pub const ERR_PARTIAL_SUCCESS: Self = Self(-52);
+    pub const ERR_DUPLICATE_KEY: Self = Self(-53);
     pub const ERR_LOST_CONNECTION: Self = Self(-61);
     pub const QUERY_PARTIAL_SUCCESS: Self = Self(-104);
     pub const EVENT_JOB_END: Self = Self(-145);
@@ -201,6 +203,7 @@ pub struct DataRange(pub u8);
 /// Numbers of the PMIx standard.
 #[allow(missing_docs, reason = "the PMIx standard's names")]
 impl DataRange {
+    pub const UNDEF: Self = Self(0);
     pub const RM: Self = Self(1);
     pub const LOCAL: Self = Self(2);
     pub const NAMESPACE: Self = Self(3);
@@ -208,6 +211,16 @@ impl DataRange {
     pub const GLOBAL: Self = Self(5);
     pub const CUSTOM: Self = Self(6);
     pub const PROC_LOCAL: Self = Self(7);
+}
+
+/// How long a published value is kept: numbers of the PMIx standard for [`Value::Persistence`].
+#[allow(missing_docs, reason = "the PMIx standard's names")]
+pub mod persistence {
+    pub const INDEF: u8 = 0;
+    pub const FIRST_READ: u8 = 1;
+    pub const PROC: u8 = 2;
+    pub const APP: u8 = 3;
+    pub const SESSION: u8 = 4;
 }
 
 /// What PMIx tells about one process.

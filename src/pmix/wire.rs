@@ -160,8 +160,9 @@ impl FrameDecoder {
     }
 }
 
-/// Builds one frame: room for the header first, then the fields in order.
-#[derive(Debug)]
+/// Builds one frame: room for the header first, then the fields in order. An empty one by default,
+/// without that room, builds a part to be kept.
+#[derive(Debug, Default)]
 pub struct Writer(Vec<u8>);
 
 macro_rules! write_number {
@@ -200,6 +201,11 @@ impl Writer {
     /// Appends the u32 number of elements that follow.
     pub fn count(&mut self, count: usize) {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
+    /// What was written, for a part to be kept.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
     }
 
     /// Fills in the header and hands out the frame's bytes.

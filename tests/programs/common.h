@@ -94,4 +94,16 @@ static inline long number_argument(const char *text)
     return value;
 }
 
+/*
+ * What a rank puts for its peers to read: as many bytes as wanted, at least 16, none alike in two
+ * ranks. `card` has room for one more.
+ */
+static inline void fill_card(int owner, char *card, size_t bytes)
+{
+    int head = snprintf(card, bytes + 1, "%d:", owner);
+    for (size_t i = (size_t)head; i < bytes; i++)
+        card[i] = (char)('A' + (i + (size_t)owner) % 26);
+    card[bytes] = '\0';
+}
+
 #endif

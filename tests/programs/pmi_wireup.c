@@ -48,14 +48,6 @@ static char *field(const char *name)
     return at;
 }
 
-static void value_of(int owner, char *value, size_t bytes)
-{
-    int head = snprintf(value, bytes + 1, "%d:", owner);
-    for (size_t i = (size_t)head; i < bytes; i++)
-        value[i] = (char)('A' + (i + (size_t)owner) % 26);
-    value[bytes] = '\0';
-}
-
 int main(int argc, char **argv)
 {
     char kvsname[256], value[1024], expected[1024];
@@ -82,13 +74,13 @@ int main(int argc, char **argv)
         fail(1, "pmi_wireup rank=%d: values of %zu bytes are not allowed", rank, bytes);
     ask("my_kvsname", "cmd=get_my_kvsname\n");
     snprintf(kvsname, sizeof kvsname, "%s", field("kvsname"));
-    value_of(rank, value, bytes);
+    fill_card(rank, value, bytes);
     ask("put_result", "cmd=put kvsname=%s key=card-%d value=%s\n", kvsname, rank, value);
     ask("barrier_out", "cmd=barrier_in\n");
     for (int i = 1; i <= gets; i++) {
         int peer = (rank + i) % size;
         ask("get_result", "cmd=get kvsname=%s key=card-%d\n", kvsname, peer);
-        value_of(peer, expected, bytes);
+        fill_card(peer, expected, bytes);
         if (strcmp(field("value"), expected) != 0)
             fail(1, "pmi_wireup rank=%d: wrong value for rank %d", rank, peer);
     }

@@ -161,6 +161,7 @@ fn show_tells_every_default_with_its_origin_as_a_file_that_can_be_used() {
         r#"libpmix = "/from/environment" # $WIREUP_LIBPMIX"#,
         r#"pmi = "auto" # built in"#,
         "# output # not set",
+        "# kill-on-bad-exit # not set",
     ] {
         let line = line.replace("DIR", outcome.dir().to_str().unwrap());
         let squeezed = text

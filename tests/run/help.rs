@@ -194,8 +194,8 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
         ),
         (&["-H", "a,b", "true"], "-H: ranks run on this machine only"),
         (
-            &["--map-by", "core", "true"],
-            "--map-by: ranks are laid out in blocks",
+            &["--rank-by", "core", "true"],
+            "--rank-by: ranks are numbered as",
         ),
         (
             &["--bind-to", "core", "true"],

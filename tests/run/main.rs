@@ -7,17 +7,27 @@
 
 mod common;
 mod config;
+mod ending;
 mod ends;
+mod env;
 mod faults;
 mod help;
+mod layouts;
 mod libraries;
 mod mpi;
+mod pmi12;
 mod pmi1_raw;
+mod pmi2;
+mod pmi2_raw;
 mod pmix;
 mod processes;
 mod refusals;
 mod signals;
+mod status;
 mod stdio;
+mod store;
+mod strangers;
+mod surroundings;
 mod terminal;
 mod users;
 mod virtual_nodes;

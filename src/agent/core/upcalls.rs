@@ -35,6 +35,10 @@ impl NodeCore {
                     self.host_loaded();
                     actions.push(Action::Report(Report::HostLoaded(hello)));
                 }
+                HostEvent::Warning(text) => {
+                    let text = text.to_string();
+                    actions.push(Action::Report(Report::HostWarning { text }));
+                }
                 HostEvent::Failed(failed) => self.host_gave_up(&failed, now, actions),
                 HostEvent::Reply { id, reply } => self.control_reply(id, reply, now, actions),
                 HostEvent::Upcall {
@@ -53,11 +57,13 @@ impl NodeCore {
             Upcall::ClientConnected { proc, .. } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
+                    actions.push(Action::Report(Report::RankConnected { rank: local }));
                 }
             }
             Upcall::ClientFinalized { proc } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Finalized;
+                    actions.push(Action::Report(Report::RankFinalized { rank: local }));
                 }
             }
             Upcall::NotifyEvent {
@@ -83,7 +89,10 @@ impl NodeCore {
             | Upcall::Fence { .. }
             | Upcall::DirectModex { .. }
             | Upcall::Query { .. }
-            | Upcall::Log { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::Log { .. }
+            | Upcall::Publish { .. }
+            | Upcall::Lookup { .. }
+            | Upcall::Unpublish { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -136,6 +145,13 @@ impl NodeCore {
                 actions.extend(data.into_iter().filter_map(log_text).map(Action::Report));
                 self.answer(id, &Answer::Status(Status::SUCCESS), actions);
             }
+            Upcall::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
+            Upcall::Lookup { proc, keys, infos } => {
+                self.look_up(id, &proc, keys, &infos, now, actions);
+            }
+            Upcall::Unpublish { proc, keys, infos } => {
+                self.unpublish(id, &proc, keys, &infos, now, actions);
+            }
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
@@ -144,7 +160,7 @@ impl NodeCore {
         }
     }
 
-    fn answer(&mut self, id: UpcallId, answer: &Answer, actions: &mut Vec<Action>) {
+    pub(super) fn answer(&mut self, id: UpcallId, answer: &Answer, actions: &mut Vec<Action>) {
         actions.extend(self.link.answer(id, answer).map(Action::SendUpcall));
     }
 
@@ -323,7 +339,7 @@ impl NodeCore {
         self.control(&control, now, actions);
     }
 
-    fn named(&self, proc: &Proc) -> Option<proc::Proc> {
+    pub(super) fn named(&self, proc: &Proc) -> Option<proc::Proc> {
         (proc.nspace == self.job.nspace.as_str())
             .then(|| proc.rank.rank())?
             .map(|rank| proc::Proc::new(self.job.nspace.clone(), rank))
@@ -335,7 +351,7 @@ impl NodeCore {
 }
 
 /// `PMIX_TIMEOUT` comes as int or unsigned; 0 means none.
-fn timeout(infos: &[Info]) -> Option<Duration> {
+pub(super) fn timeout(infos: &[Info]) -> Option<Duration> {
     let seconds = infos
         .iter()
         .filter(|info| info.key == keys::TIMEOUT)

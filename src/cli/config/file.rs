@@ -82,6 +82,15 @@ fn entry(own: &Own, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Entry, St
             "'{key}' belongs to one job; give --{key} on the command line"
         ));
     }
+    // `no-X = true` where X has an option of its own for both: one key for both.
+    if let Some(positive) = key.strip_prefix("no-")
+        && let DeValue::Boolean(on) = value.get_ref()
+        && may_be_given(own).any(|arg| arg.get_long() == Some(key))
+        && may_be_given(own).any(|arg| arg.get_long() == Some(positive))
+    {
+        let value = Spanned::new(value.span(), DeValue::Boolean(!on));
+        return entry(own, positive, &value);
+    }
     let options = || may_be_given(own).filter_map(Arg::get_long);
     let Some(arg) = may_be_given(own).find(|arg| arg.get_long() == Some(key)) else {
         return Err(unknown(key, options()));
@@ -129,9 +138,8 @@ fn plain(key: &str, value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) if text.contains('\0') => Err(format!("'{key}' holds a NUL byte")),
         DeValue::String(text) => Ok(text.clone().into_owned()),
-        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-            .map(|number| number.to_string())
-            .map_err(|error| format!("'{key}': {error}")),
+        // As written: 0o22 is not 18 to an option that takes octal numbers.
+        DeValue::Integer(number) => Ok(number.to_string()),
         DeValue::Float(number) => Ok(number.as_str().to_owned()),
         _ => Err(format!(
             "'{key}' takes a text or a number, in quotes if need be"

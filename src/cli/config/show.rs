@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, Args, Subcommand};
 use super::place::Place;
 use super::{Defaults, may_be_given, read, variable_of};
 use crate::cli::line::Own;
+use crate::cli::negation::{PREFIX, opposite};
 use crate::cli::print;
 use crate::cli::run::RunArgs;
 use crate::launcher::run::RunFailure;
@@ -79,7 +80,11 @@ fn table(own: &Own, defaults: &Defaults) -> String {
     text.push_str("\n[run]\n");
     for arg in may_be_given(own) {
         let key = arg.get_long().expect("has a long name");
-        let (value, from) = effective(arg, key, defaults);
+        // Stands under the name of its opposite.
+        if key.starts_with(PREFIX) && own.long(&opposite(key)).is_some() {
+            continue;
+        }
+        let (value, from) = effective(own, arg, key, defaults);
         let line = match value {
             Some(value) => format!("{key} = {value}"),
             None => format!("# {key}"),
@@ -90,14 +95,14 @@ fn table(own: &Own, defaults: &Defaults) -> String {
 }
 
 /// An option's default in TOML, if it has any, and where it comes from.
-fn effective(arg: &Arg, key: &str, defaults: &Defaults) -> (Option<String>, String) {
+fn effective(own: &Own, arg: &Arg, key: &str, defaults: &Defaults) -> (Option<String>, String) {
     if let Some((name, value)) = variable_of(key) {
         return (Some(quoted(&value)), format!("${name}"));
     }
     let is_list = matches!(arg.get_action(), ArgAction::Append);
     let given = || defaults.entries().filter(|(_, entry)| entry.key == key);
     let Some((last, entry)) = given().last() else {
-        return built_in(arg);
+        return built_in(own, arg, key);
     };
     let mut from = last.path.display().to_string();
     let value = if is_list {
@@ -115,8 +120,10 @@ fn effective(arg: &Arg, key: &str, defaults: &Defaults) -> (Option<String>, Stri
     (Some(value), from)
 }
 
-fn built_in(arg: &Arg) -> (Option<String>, String) {
+fn built_in(own: &Own, arg: &Arg, key: &str) -> (Option<String>, String) {
     let text = match arg.get_action() {
+        // Neither of two opposite switches is given: not the same as false.
+        _ if own.long(&opposite(key)).is_some() => None,
         ArgAction::SetTrue => Some("false".to_owned()),
         ArgAction::SetFalse => Some("true".to_owned()),
         ArgAction::Count => Some("0".to_owned()),

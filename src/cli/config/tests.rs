@@ -50,7 +50,10 @@ fn values_become_the_words_of_a_command_line_in_the_files_order() {
     ];
     assert_eq!(words(text), expected);
     assert_eq!(words("run.timeout = 0.5"), ["--timeout=0.5"]);
-    assert_eq!(words("run.stdin = 0x10"), ["--stdin=16"]);
+    assert_eq!(words("run.umask = 0o22"), ["--umask=0o22"]);
+    let opposite = words("run.no-kill-on-bad-exit = true");
+    assert_eq!(opposite, ["--no-kill-on-bad-exit"]);
+    assert_eq!(words("run.kill-on-bad-exit = false"), opposite);
     assert_eq!(words("[run]\nenv = 'A=1'"), ["--env=A=1"]);
     assert_eq!(words("[run]\nlabel = false"), ["--no-label"]);
     assert_eq!(

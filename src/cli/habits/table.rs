@@ -41,8 +41,8 @@ const ONE_MACHINE: &str = "ranks run on this machine only; leave it out \
     (--virtual-nodes K makes this machine act as K nodes)";
 const NO_BINDING: &str = "wireup does not bind ranks to cores; leave it out, or let the program \
     line do it: wireup run ... taskset -c LIST PROGRAM";
-const NO_MAPPING: &str = "ranks are laid out in blocks, as many on each node; leave it out \
-    (--virtual-nodes K makes this machine act as K nodes)";
+const NO_MAPPING: &str = "ranks are numbered as they are laid out, see --map-by slot and node; \
+    leave it out";
 const ALL_VARIABLES: &str = "every variable is passed on, except those of an outer launcher; \
     leave it out, or run below env -i to pass on fewer";
 const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port; leave it out";
@@ -53,19 +53,11 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["-np", "--np", "-c", "--n"], 1, Option("-n")),
     habit(&["--ntasks"], 1, Instead("write -n {1}")),
     habit(
-        &[
-            "-N",
-            "--nodes",
-            "-ppn",
-            "--ppn",
-            "-perhost",
-            "-npernode",
-            "--npernode",
-            "--ntasks-per-node",
-        ],
+        &["-perhost", "-npernode", "--npernode", "--ntasks-per-node"],
         1,
-        Instead(NO_MAPPING),
+        Option("--ppn"),
     ),
+    habit(&["-N", "--nodes"], 1, Instead(ONE_MACHINE)),
     habit(
         &["-nooversubscribe", "--nooversubscribe"],
         0,
@@ -101,14 +93,7 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     habit(&["-nolocal", "--nolocal"], 0, Instead(ONE_MACHINE)),
     habit(
-        &[
-            "-map-by",
-            "--map-by",
-            "-rank-by",
-            "--rank-by",
-            "-rr",
-            "-order-nodes",
-        ],
+        &["-rank-by", "--rank-by", "-rr", "-order-nodes"],
         1,
         Instead(NO_MAPPING),
     ),

@@ -28,6 +28,8 @@ fn options_that_mean_the_same_are_taken() {
     becomes("-tag-output -wd d a", "--label --wdir d a");
     becomes("--bind-to none --allow-run-as-root -genvall a", "a");
     becomes("--bind-to=none a -genvall", "a -genvall");
+    becomes("-ppn 2 a", "--ppn 2 a");
+    becomes("-perhost 2 -map-by node a", "--ppn 2 --map-by node a");
     becomes("--nooversubscribe a", "--no-oversubscribe a");
     becomes(
         "-wdir d -timeout=4 -oversubscribe a",
@@ -45,10 +47,7 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
             "--mca: write -x OMPI_MCA_btl=self,tcp",
         ),
         ("-l -mca btl tcp a", "-mca: write -x OMPI_MCA_btl=tcp"),
-        (
-            "--map-by=core a",
-            "--map-by=core: ranks are laid out in blocks",
-        ),
+        ("--rank-by=core a", "--rank-by=core: ranks are numbered as"),
         ("--bind-to core a", "does not bind ranks"),
         ("-host b a", "--virtual-nodes"),
         ("-machinefile", "--virtual-nodes"),

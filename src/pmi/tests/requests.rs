@@ -32,10 +32,6 @@ fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
             "cmd=getbyidx_results rc=-1 msg=not_supported",
         ),
         (
-            "cmd=barrier_in group=WORLD:7",
-            "cmd=barrier_out rc=-1 msg=not_supported",
-        ),
-        (
             "cmd=get kvsname=other key=k",
             "cmd=get_result rc=-1 msg=unknown_kvsname",
         ),
@@ -92,16 +88,16 @@ fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
             "cmd=unpublish_result rc=1 info=fail msg=missing_service",
         ),
         (
-            "cmd=init pmi_version=2 pmi_subversion=0",
-            "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1 msg=unsupported_version",
+            "cmd=init pmi_version=3 pmi_subversion=0",
+            "cmd=response_to_init rc=-1 pmi_version=2 pmi_subversion=0 msg=unsupported_version",
         ),
         (
             "cmd=init pmi_version=one pmi_subversion=0",
-            "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1 msg=invalid_pmi_version",
+            "cmd=response_to_init rc=-1 pmi_version=2 pmi_subversion=0 msg=invalid_pmi_version",
         ),
         (
             "cmd=init",
-            "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1 msg=missing_pmi_version",
+            "cmd=response_to_init rc=-1 pmi_version=2 pmi_subversion=0 msg=missing_pmi_version",
         ),
     ];
     let mut job = Job::initialized(1);

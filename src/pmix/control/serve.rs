@@ -176,6 +176,10 @@ pub fn notice(notice: &HostNotice) -> Result<Vec<u8>, WireError> {
             text.encode(&mut out);
             c::WIREUP_OP_FAILED
         }
+        HostNotice::Warning(text) => {
+            text.encode(&mut out);
+            c::WIREUP_OP_WARNING
+        }
     };
     out.finish(op as u16, false, 0)
 }

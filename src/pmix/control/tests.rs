@@ -219,7 +219,11 @@ fn notices_come_back_as_given() {
             text: "why".into(),
         })
     };
-    for notice in std::iter::once(hello.clone()).chain(Stage::ALL.map(failed)) {
+    let warning = HostNotice::Warning("beware".into());
+    for notice in [hello.clone(), warning]
+        .into_iter()
+        .chain(Stage::ALL.map(failed))
+    {
         let frame = frame(&serve::notice(&notice).unwrap());
         assert_eq!((frame.reply, frame.id), (false, 0));
         assert_eq!(HostNotice::decode(frame.op, &frame.payload), Ok(notice));
@@ -241,7 +245,7 @@ proptest! {
             let frame = Frame { op: kind.op(), reply: false, id: 1, payload: payload.clone() };
             let _ = Request::decode(&frame);
         }
-        for op in [1, 2] {
+        for op in [1, 2, 3] {
             let _ = HostNotice::decode(op, &payload);
         }
     }

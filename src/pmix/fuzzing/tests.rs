@@ -48,10 +48,12 @@ fn control_inputs() -> Vec<(String, Vec<u8>)> {
         libpmix: "OpenPMIx".into(),
         warnings: vec!["old".into()],
     };
-    let mut inputs = vec![(
-        "hello".to_owned(),
-        serve::notice(&HostNotice::Hello(hello)).unwrap(),
-    )];
+    let mut inputs = [
+        ("hello", HostNotice::Hello(hello)),
+        ("warning", HostNotice::Warning("beware".into())),
+    ]
+    .map(|(name, notice)| (name.to_owned(), serve::notice(&notice).unwrap()))
+    .to_vec();
     for (control, id) in every_request().into_iter().zip(1..) {
         let kind = control.kind();
         let body = match kind {

@@ -2,8 +2,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::super::arbitrary;
-use super::super::wire::{FrameDecoder, HEADER_LEN};
+use super::super::value::Value;
+use super::super::wire::{Frame, FrameDecoder, HEADER_LEN};
 use super::*;
+use crate::job::ids::{Nspace, Rank};
 
 fn frame(bytes: &[u8]) -> Frame {
     let mut frames = Vec::new();
@@ -22,21 +24,42 @@ fn every_kind_has_its_own_operation() {
 
 #[test]
 fn answers_read_as_the_shim_reads_them() {
-    let infos = vec![Info::new("k", super::super::value::Value::Bool(true))];
+    let infos = vec![Info::new("k", Value::Bool(true))];
+    let found = vec![Pdata {
+        proc: Proc::new(&Nspace::new("job").unwrap(), Rank(3)),
+        key: "k".into(),
+        value: Value::Bytes(vec![0, 1]),
+    }];
     let (fine, gone) = (Status::SUCCESS, Status::ERR_NOT_FOUND);
-    for (answer, read) in [
-        (Answer::Status(gone), (gone, Vec::new(), Vec::new())),
-        (Answer::Data(vec![1, 2]), (fine, vec![1, 2], Vec::new())),
+    let read = |status, data: &[u8], infos: &[Info], found: &[Pdata]| Parts {
+        status,
+        data: data.to_vec(),
+        infos: infos.to_vec(),
+        found: found.to_vec(),
+    };
+    let (query, lookup) = (UpcallKind::Query, UpcallKind::Lookup);
+    for (kind, answer, read) in [
+        (query, Answer::Status(gone), read(gone, &[], &[], &[])),
         (
-            Answer::Infos(fine, infos.clone()),
-            (fine, Vec::new(), infos),
+            query,
+            Answer::Data(vec![1, 2]),
+            read(fine, &[1, 2], &[], &[]),
         ),
+        (
+            query,
+            Answer::Infos(fine, infos.clone()),
+            read(fine, &[], &infos, &[]),
+        ),
+        (lookup, Answer::Status(gone), read(gone, &[], &[], &[])),
+        (
+            lookup,
+            Answer::Found(fine, found.clone()),
+            read(fine, &[], &[], &found),
+        ),
+        (lookup, Answer::Data(vec![1, 2]), read(fine, &[], &[], &[])),
     ] {
-        let frame = frame(&answer.encode(UpcallKind::Query, 9).unwrap());
-        assert_eq!(
-            (frame.op, frame.reply, frame.id),
-            (UpcallKind::Query.op(), true, 9)
-        );
+        let frame = frame(&answer.encode(kind, 9).unwrap());
+        assert_eq!((frame.op, frame.reply, frame.id), (kind.op(), true, 9));
         assert_eq!(Answer::decode(&frame), Ok(read));
     }
 }

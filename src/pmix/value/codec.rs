@@ -66,9 +66,36 @@ impl Value {
     }
 
     /// Takes tag and body; `depth` counts the arrays around it.
-    pub(super) fn decode(from: &mut Reader<'_>, depth: u32) -> Result<Self, WireError> {
+    pub(in crate::pmix) fn decode(from: &mut Reader<'_>, depth: u32) -> Result<Self, WireError> {
         let tag = from.u8()?;
         Self::decode_body(tag, from, depth)
+    }
+
+    /// The value by itself, for who keeps it without looking into it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        self.encode(&mut out);
+        out.into_bytes()
+    }
+
+    /// The value of [`to_bytes`](Self::to_bytes).
+    ///
+    /// # Errors
+    /// [`WireError`] for any other bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(bytes);
+        let value = Self::decode(&mut from, 0)?;
+        from.end().map(|()| value)
+    }
+
+    /// Whether it can be handed back to libpmix as it was: it and what it holds are of types that
+    /// the protocol carries.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Self::Foreign(_) => false,
+            Self::Infos(infos) => infos.iter().all(|info| info.value.is_complete()),
+            _ => true,
+        }
     }
 
     pub(super) fn tag(&self) -> u8 {

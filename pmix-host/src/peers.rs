@@ -1,0 +1,315 @@
+//! Who is at the other end of OpenPMIx's listener.
+//!
+//! It listens on 127.0.0.1, where every user of the machine can connect; it believes the user id
+//! that a client claims; and its one thread reads the first words of a connection with a call that
+//! waits, so that whoever connects and says nothing stops the server. So libpmix's `accept` is
+//! ours: the kernel is asked who owns the other end, and what is neither the job's user's nor root's
+//! is closed before libpmix knows of it.
+//!
+//! Where the kernel cannot be asked about one socket (it may be built without `tcp_diag`), its table
+//! of all of them is read, which is slower.
+//!
+//! Limits: whoever may become the job's user or root is trusted, as is a process that such a
+//! process gave its socket to.
+
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_sock_diag::SockDiagMessage;
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP, TCP_ESTABLISHED};
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
+use rustix::net::{getpeername, getsockname};
+
+use wireup::pmix::control::{HostNotice, Stage};
+
+use crate::Fatal;
+use crate::replies::{Replies, lock};
+
+/// Room for one answer of the kernel, which has 100 bytes and some attributes.
+const ANSWER: usize = 4096;
+
+/// Set before libpmix's server starts; without it nobody is checked.
+static GATE: OnceLock<Mutex<Gate>> = OnceLock::new();
+
+/// What libpmix calls instead of the C library's function, because names are looked up in the
+/// executable first. A refused connection looks like none.
+///
+/// # Safety
+/// As accept(2): `address` is null, or has room for `*length` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(
+    listener: c_int,
+    address: *mut libc::sockaddr,
+    length: *mut libc::socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { libc::accept4(listener, address, length, libc::SOCK_CLOEXEC) };
+    if fd < 0 {
+        return fd;
+    }
+    // SAFETY: it was just made, and nobody else knows of it.
+    let connection = unsafe { OwnedFd::from_raw_fd(fd) };
+    if GATE
+        .get()
+        .is_none_or(|gate| lock(gate).admits(connection.as_fd()))
+    {
+        return connection.into_raw_fd();
+    }
+    drop(connection);
+    // SAFETY: the thread's own variable.
+    unsafe { *libc::__errno_location() = libc::EAGAIN };
+    -1
+}
+
+/// From now on strangers are not let in, and reported. Once, before the server starts.
+///
+/// # Errors
+/// When libpmix would call another `accept`: the linker did not export ours.
+pub(crate) fn guard(replies: Arc<Replies>) -> Result<(), Fatal> {
+    GATE.get_or_init(|| Mutex::new(Gate::new(replies)));
+    // SAFETY: a terminated name; nothing is called.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"accept".as_ptr()) };
+    match std::ptr::eq(found, accept as *const c_void) {
+        true => Ok(()),
+        false => Err(Fatal::new(
+            Stage::Link,
+            "this wireup-pmix-host was linked so that nobody checks who connects to the PMIx \
+             server; build it with its build script, which exports accept",
+        )),
+    }
+}
+
+/// Decides who may connect; see the module.
+#[derive(Debug)]
+struct Gate {
+    replies: Arc<Replies>,
+    user: u32,
+    /// Made for the first connection.
+    kernel: Option<Kernel>,
+    /// Strangers that were reported.
+    reported: BTreeSet<u32>,
+}
+
+impl Gate {
+    /// For the user that this process runs as.
+    fn new(replies: Arc<Replies>) -> Self {
+        Self {
+            replies,
+            user: rustix::process::geteuid().as_raw(),
+            kernel: None,
+            reported: BTreeSet::new(),
+        }
+    }
+
+    /// Whether libpmix may have the connection. Others than TCP's have no strangers.
+    fn admits(&mut self, connection: BorrowedFd<'_>) -> bool {
+        let Some((own, peer)) = ends(connection) else {
+            return true;
+        };
+        match self.owner(own, peer) {
+            Ok(Owner::User(user)) if user == self.user || user == 0 => true,
+            Ok(Owner::User(user)) => {
+                if self.reported.insert(user) {
+                    self.warn(format!(
+                        "a process of user {user} connected from {peer} and was shut out"
+                    ));
+                }
+                false
+            }
+            Ok(Owner::Gone) => false,
+            Err(error) => {
+                self.warn(format!(
+                    "who connected from {peer} cannot be found out, and was shut out: {error}"
+                ));
+                false
+            }
+        }
+    }
+
+    fn owner(&mut self, own: SocketAddr, peer: SocketAddr) -> io::Result<Owner> {
+        let kernel = match self.kernel.take() {
+            Some(kernel) => kernel,
+            None => Kernel::that_knows(own, peer)?,
+        };
+        let owner = kernel.owner(peer, own);
+        self.kernel = Some(kernel);
+        owner
+    }
+
+    fn warn(&self, text: String) {
+        self.replies
+            .notice(&HostNotice::Warning(text.as_str().into()));
+    }
+}
+
+/// How to ask who owns a socket.
+#[derive(Debug)]
+enum Kernel {
+    Diag(Socket),
+    Tables,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    User(u32),
+    /// It is closed, at least in one direction.
+    Gone,
+}
+
+impl Kernel {
+    /// A way to ask that finds the socket of this process at `own`, connected to `peer`.
+    fn that_knows(own: SocketAddr, peer: SocketAddr) -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+        socket.bind_auto()?;
+        socket.connect(&NetlinkAddr::new(0, 0))?;
+        Ok(match ask(&socket, own, peer) {
+            Ok(Some(_)) => Self::Diag(socket),
+            Ok(None) | Err(_) => Self::Tables,
+        })
+    }
+
+    /// Who owns the socket at `local` that is connected to `remote`.
+    fn owner(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<Owner> {
+        let found = match self {
+            Self::Diag(socket) => ask(socket, local, remote)?,
+            Self::Tables => search(local, remote)?,
+        };
+        // In other states what the kernel calls the owner is not always somebody's user id.
+        Ok(match found {
+            Some((user, TCP_ESTABLISHED)) => Owner::User(user),
+            _ => Owner::Gone,
+        })
+    }
+}
+
+/// Owner and state of a socket, from the kernel's tables.
+fn search(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<(u32, u8)>> {
+    let table = match local.is_ipv4() {
+        true => procfs::net::tcp(),
+        false => procfs::net::tcp6(),
+    };
+    let table = table.map_err(io::Error::other)?;
+    let entry = table
+        .iter()
+        .find(|entry| entry.local_address == local && entry.remote_address == remote);
+    Ok(entry.map(|entry| (entry.uid, entry.state.to_u8())))
+}
+
+/// The same, asked for one socket.
+fn ask(kernel: &Socket, local: SocketAddr, remote: SocketAddr) -> io::Result<Option<(u32, u8)>> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST;
+    let request = InetRequest {
+        family: if local.is_ipv4() { AF_INET } else { AF_INET6 },
+        protocol: IPPROTO_TCP,
+        extensions: ExtensionFlags::empty(),
+        states: StateFlags::all(),
+        socket_id: SocketId {
+            source_port: local.port(),
+            destination_port: remote.port(),
+            source_address: local.ip(),
+            destination_address: remote.ip(),
+            interface_id: 0,
+            cookie: [0xff; 8],
+        },
+    };
+    let mut message = NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    kernel.send(&bytes, 0)?;
+    let mut answer = vec![0; ANSWER];
+    let len = kernel.recv(&mut &mut answer[..], 0)?;
+    let answer = NetlinkMessage::<SockDiagMessage>::deserialize(&answer[..len])
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    match answer.payload {
+        NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
+            Ok(Some((found.header.uid, found.header.state)))
+        }
+        NetlinkPayload::Error(error) => match error.to_io() {
+            error if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            error => Err(error),
+        },
+        _ => Err(io::Error::from(io::ErrorKind::InvalidData)),
+    }
+}
+
+/// Both ends of a TCP connection, ours first; addresses as the kernel looks them up.
+fn ends(socket: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
+    let own = SocketAddr::try_from(getsockname(socket).ok()?).ok()?;
+    let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;
+    Some((plain(own), plain(peer)))
+}
+
+/// An IPv4 address that came in by an IPv6 socket belongs to an IPv4 socket at the other end.
+fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => SocketAddr::new(IpAddr::V4(ip), address.port()),
+            None => address,
+        },
+        IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Both ends of a connection, as they call themselves.
+    fn connection(address: &str) -> (TcpStream, TcpStream, SocketAddr, SocketAddr) {
+        let listener = TcpListener::bind((address, 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        let addresses = (server.local_addr().unwrap(), client.local_addr().unwrap());
+        (server, client, addresses.0, addresses.1)
+    }
+
+    #[test]
+    fn both_ways_to_ask_know_an_open_connection_and_its_end() {
+        let user = rustix::process::geteuid().as_raw();
+        let (server, client, own, peer) = connection("127.0.0.1");
+        let asked = Kernel::that_knows(own, peer).unwrap();
+        for kernel in [&asked, &Kernel::Tables] {
+            assert_eq!(kernel.owner(peer, own).unwrap(), Owner::User(user));
+            let nobody = SocketAddr::new(peer.ip(), 1);
+            assert_eq!(kernel.owner(nobody, own).unwrap(), Owner::Gone);
+        }
+        drop(client);
+        for kernel in [&asked, &Kernel::Tables] {
+            assert_eq!(kernel.owner(peer, own).unwrap(), Owner::Gone);
+        }
+        drop(server);
+    }
+
+    #[test]
+    fn a_listener_on_the_port_of_a_client_that_left_is_not_taken_for_it() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let peer = listener.local_addr().unwrap();
+        let (_server, _client, own, _) = connection("127.0.0.1");
+        let asked = Kernel::that_knows(own, own).unwrap();
+        assert!(matches!(asked, Kernel::Tables), "there is no such socket");
+        let (_server, _client, one, other) = connection("127.0.0.1");
+        let asked = Kernel::that_knows(one, other).unwrap();
+        assert_eq!(asked.owner(peer, own).unwrap(), Owner::Gone);
+    }
+
+    #[test]
+    fn mapped_addresses_are_the_plain_ones() {
+        let mapped: SocketAddr = "[::ffff:127.0.0.1]:7".parse().unwrap();
+        assert_eq!(plain(mapped), "127.0.0.1:7".parse().unwrap());
+        let plain6: SocketAddr = "[::1]:7".parse().unwrap();
+        assert_eq!(plain(plain6), plain6);
+    }
+}

@@ -1,0 +1,214 @@
+//! What ranks do together: which barrier, or a ring.
+//!
+//! Rule: a barrier is `WORLD`, `NODE` or a list of ranks, then `:` and a tag; barriers that differ
+//! in any of it are different, and may be open at the same time. Source:
+//! docs/pmi-wire.md#group-barriers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::limits::GROUP_MAX;
+use super::reply::Refusal;
+use crate::job::ids::Rank;
+
+/// Who takes part.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Scope {
+    /// All ranks of the job.
+    World,
+    /// All ranks of the job that live on the caller's node.
+    Node,
+    /// These ranks, ascending, each once.
+    Ranks(Arc<[Rank]>),
+}
+
+/// One thing done together. It may be done again once it has ended.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Collective {
+    /// A barrier.
+    Barrier {
+        /// Who takes part.
+        scope: Scope,
+        /// Tells barriers of one scope apart.
+        tag: u32,
+    },
+    /// The exchange with the neighbours in a ring of all ranks of the job.
+    Ring,
+}
+
+/// A group as a request names it; the ranks may still be unknown, or listed twice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Group {
+    pub(super) scope: Scope,
+    pub(super) tag: u32,
+}
+
+impl Collective {
+    /// The barrier without group: PMI-1 `barrier_in`, PMI-2 `kvs-fence`.
+    pub const WORLD: Self = Self::Barrier {
+        scope: Scope::World,
+        tag: 0,
+    };
+
+    /// Whether a rank of the job has to take part; `here` tells whether it lives on this node.
+    pub(super) fn needs(&self, rank: Rank, here: bool) -> bool {
+        match self {
+            Self::Barrier {
+                scope: Scope::Node, ..
+            } => here,
+            Self::Barrier {
+                scope: Scope::Ranks(ranks),
+                ..
+            } => ranks.binary_search(&rank).is_ok(),
+            Self::Barrier { .. } | Self::Ring => true,
+        }
+    }
+}
+
+impl Group {
+    /// The group of a barrier that names none.
+    pub(super) const WORLD: Self = Self {
+        scope: Scope::World,
+        tag: 0,
+    };
+
+    /// The tag at the end of a group, also of one that is otherwise wrong; 0 without one.
+    pub(super) fn tag_of(text: &[u8]) -> u32 {
+        let digits = text.rsplit(|&byte| byte == b':').next();
+        let digits = digits.filter(|digits| digits.len() < text.len());
+        digits.and_then(number).unwrap_or(0)
+    }
+
+    /// Takes a group as it was sent.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLong`] or [`Refusal::BadField`].
+    pub(super) fn parse(text: &[u8]) -> Result<Self, Refusal<'static>> {
+        if text.len() > GROUP_MAX {
+            return Err(Refusal::TooLong("group"));
+        }
+        let bad = Refusal::BadField("group");
+        let (members, tag) = match text.iter().position(|&byte| byte == b':') {
+            Some(at) => (&text[..at], number(&text[at + 1..]).ok_or(bad)?),
+            None => (text, 0),
+        };
+        let scope = match members {
+            b"WORLD" => Scope::World,
+            b"NODE" => Scope::Node,
+            list => {
+                let ranks = list.split(|&byte| byte == b',').map(number);
+                let mut ranks: Vec<Rank> = ranks
+                    .map(|rank| rank.map(Rank).ok_or(bad))
+                    .collect::<Result<_, _>>()?;
+                ranks.sort_unstable();
+                if ranks.windows(2).any(|pair| pair[0] == pair[1]) {
+                    return Err(Refusal::RankTwice);
+                }
+                Scope::Ranks(Arc::from(ranks))
+            }
+        };
+        Ok(Self { scope, tag })
+    }
+}
+
+/// A number of digits only: no sign, no blank.
+fn number(text: &[u8]) -> Option<u32> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    digits.then(|| super::request::number(text))?
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Ranks shown of a list.
+        const SHOWN: usize = 8;
+        let Self::Barrier { scope, tag } = self else {
+            return f.write_str("ring");
+        };
+        match scope {
+            Scope::World => f.write_str("WORLD")?,
+            Scope::Node => f.write_str("NODE")?,
+            Scope::Ranks(ranks) => {
+                for (position, rank) in ranks.iter().take(SHOWN).enumerate() {
+                    write!(f, "{}{rank}", if position == 0 { "" } else { "," })?;
+                }
+                if ranks.len() > SHOWN {
+                    write!(f, ",... ({} ranks)", ranks.len())?;
+                }
+            }
+        }
+        write!(f, ":{tag}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(text: &str) -> Result<String, Refusal<'static>> {
+        let Group { scope, tag } = Group::parse(text.as_bytes())?;
+        Ok(Collective::Barrier { scope, tag }.to_string())
+    }
+
+    #[test]
+    fn a_group_is_world_node_or_a_list_with_a_tag() {
+        let bad = Err(Refusal::BadField("group"));
+        let table = [
+            ("WORLD:0", Ok("WORLD:0")),
+            ("WORLD:552154479", Ok("WORLD:552154479")),
+            ("NODE:7", Ok("NODE:7")),
+            ("NODE", Ok("NODE:0")),
+            ("1,3:250856029", Ok("1,3:250856029")),
+            ("3,1:5", Ok("1,3:5")),
+            ("2:5", Ok("2:5")),
+            ("", bad),
+            (":5", bad),
+            ("1,,3:5", bad),
+            ("1,3,:5", bad),
+            ("1,-3:5", bad),
+            ("+1:5", bad),
+            ("1, 3:5", bad),
+            ("world:0", bad),
+            ("1,3:", bad),
+            ("1,3:-1", bad),
+            ("1,3:5:6", bad),
+            ("1,3:4294967296", bad),
+            ("1,3,1:5", Err(Refusal::RankTwice)),
+        ];
+        for (text, expected) in table {
+            assert_eq!(parsed(text), expected.map(str::to_owned), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_group_longer_than_the_limit_is_refused() {
+        let text = format!("{}:1", "1,".repeat(GROUP_MAX / 2));
+        assert_eq!(parsed(&text), Err(Refusal::TooLong("group")));
+    }
+
+    #[test]
+    fn the_tag_of_a_wrong_group_is_still_found() {
+        for (text, tag) in [("1,x:7", 7), ("x", 0), ("12", 0), ("1:x", 0), ("a:b:3", 3)] {
+            assert_eq!(Group::tag_of(text.as_bytes()), tag, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_ranks_does_not_matter(
+            ranks in proptest::collection::btree_set(0_u32..100, 1..9)
+                .prop_map(Vec::from_iter)
+                .prop_shuffle(),
+            tag in 0_u32..=i32::MAX as u32,
+        ) {
+            let text = |ranks: &[u32]| {
+                let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+                format!("{}:{tag}", ranks.join(","))
+            };
+            let mut sorted = ranks.clone();
+            sorted.sort_unstable();
+            prop_assert_eq!(parsed(&text(&ranks)), Ok(text(&sorted)));
+        }
+    }
+}

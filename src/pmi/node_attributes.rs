@@ -1,0 +1,83 @@
+//! Attributes of a node, which its ranks set for each other, and who waits for one. PMI-2 only.
+//!
+//! Rule: a request with `wait` is answered when the attribute is put on this node. Source:
+//! docs/pmi-wire.md#node-attributes.
+
+use std::collections::BTreeMap;
+
+use super::client::Waiter;
+use super::command::{Call, Dialect};
+use super::limits::NODE_ATTRIBUTES_MAX;
+use super::reply::Refusal;
+use super::store::sendable;
+use crate::job::ids::{LocalRank, Rank};
+
+/// Bytes accounted for one attribute besides its name and value.
+const ENTRY_COST: usize = 96;
+
+/// Names that a node's server answers for itself: who lives here, and how many.
+const LOCAL_RANKS: &[u8] = b"localRanks";
+const LOCAL_RANKS_COUNT: &[u8] = b"localRanksCount";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct NodeAttributes {
+    values: BTreeMap<Vec<u8>, Vec<u8>>,
+    cost: usize,
+    waiting: BTreeMap<Vec<u8>, Vec<Waiter>>,
+}
+
+impl NodeAttributes {
+    /// Sets an attribute and hands out who waited for it.
+    pub(super) fn put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Vec<Waiter>, Refusal<'static>> {
+        let cost = |value: &[u8]| key.len() + value.len() + ENTRY_COST;
+        let before = self.values.get(key).map_or(0, |old| cost(old));
+        let after = self.cost - before + cost(value);
+        if after > NODE_ATTRIBUTES_MAX {
+            return Err(Refusal::KvsFull);
+        }
+        self.cost = after;
+        self.values.insert(key.to_vec(), value.to_vec());
+        Ok(match sendable(Dialect::Pmi2, value) {
+            true => self.waiting.remove(key).unwrap_or_default(),
+            // No reply could carry it: as if it had not been put.
+            false => Vec::new(),
+        })
+    }
+
+    /// The value of an attribute that a reply can carry.
+    pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        let value = self.values.get(key).map(Vec::as_slice);
+        value.filter(|value| sendable(Dialect::Pmi2, value))
+    }
+
+    /// An attribute that follows from where the ranks live, unless a rank has set it.
+    pub(super) fn of_placement(key: &[u8], ranks: &[Rank]) -> Option<String> {
+        match key {
+            LOCAL_RANKS_COUNT => Some(ranks.len().to_string()),
+            LOCAL_RANKS => {
+                let ranks: Vec<String> = ranks.iter().map(Rank::to_string).collect();
+                Some(ranks.join(","))
+            }
+            _ => None,
+        }
+    }
+
+    /// Holds a request back until the attribute is put.
+    pub(super) fn wait(&mut self, key: &[u8], rank: LocalRank, call: Call<'static>) {
+        let waiter = Waiter { rank, call };
+        self.waiting.entry(key.to_vec()).or_default().push(waiter);
+    }
+
+    /// Forgets what a rank waits for.
+    pub(super) fn forget(&mut self, rank: LocalRank) {
+        self.waiting.retain(|_, waiters| {
+            waiters.retain(|waiter| waiter.rank != rank);
+            !waiters.is_empty()
+        });
+    }
+}

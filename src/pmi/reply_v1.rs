@@ -1,0 +1,81 @@
+//! Replies as PMI-1 lines.
+//!
+//! Rule: clients only tell rc 0 from the rest; `msg` is one word. Source:
+//! docs/pmi-wire.md#replies.
+//! Rule: the answer to a barrier carries its tag. Source: docs/pmi-wire.md#group-barriers.
+
+use super::command::{Call, Command, Dialect};
+use super::limits::{COMMAND_MAX, KEYLEN_MAX, KVSNAME_MAX, VALLEN_MAX};
+use super::reply::{Refusal, Reply, VERSION_1, VERSION_2};
+use super::wire_v1::LineBuilder;
+
+/// The line, with its newline.
+pub(super) fn line(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
+    let ok = || start(call).number("rc", 0);
+    match *reply {
+        Reply::Init(Dialect::Pmi1) => with_version(ok(), VERSION_1),
+        Reply::Init(Dialect::Pmi2) => with_version(ok(), VERSION_2),
+        Reply::Maxes => ok()
+            .number("kvsname_max", size(KVSNAME_MAX))
+            .number("keylen_max", size(KEYLEN_MAX))
+            .number("vallen_max", size(VALLEN_MAX)),
+        Reply::AppNum(appnum) => ok().number("appnum", appnum.0.into()),
+        Reply::KvsName(name) => ok().field("kvsname", name.as_str().as_bytes()),
+        Reply::UniverseSize(slots) => ok().number("size", slots.map_or(-1, i64::from)),
+        Reply::BarrierOut => ok().number("tag", call.tag.into()),
+        Reply::Put => ok().word("msg", "success"),
+        Reply::Value(value) => ok().word("msg", "success").field("value", value),
+        Reply::Published => ok().word("info", "ok").word("msg", "success"),
+        Reply::Port(port) => ok().word("info", "ok").field("port", port),
+        Reply::Unpublished => ok().word("info", "ok"),
+        // Those after the first are never asked for in a line.
+        Reply::FinalizeAck
+        | Reply::FullInit { .. }
+        | Reply::Connected
+        | Reply::Disconnected
+        | Reply::Ring { .. } => ok(),
+        Reply::Refused(why) => refused(call, why),
+    }
+    .end()
+}
+
+/// Starts the line that answers a command.
+fn start(call: &Call<'_>) -> LineBuilder {
+    /// What the reply to a command has behind its name, unless it has a name of its own.
+    const END: &[u8] = b"_result";
+    match call.command.reply_line() {
+        Some(name) => LineBuilder::new(name),
+        None => {
+            // An unknown name may have the full length; its reply is a command too.
+            let kept = call.name.len().min(COMMAND_MAX - END.len());
+            LineBuilder::new(&[&call.name[..kept], END].concat())
+        }
+    }
+}
+
+fn refused(call: &Call<'_>, why: Refusal<'_>) -> LineBuilder {
+    let line = start(call);
+    let line = match call.command {
+        // A refused init names the version served too, so that what a client reports of it is true.
+        Command::Init => with_version(line.number("rc", -1), VERSION_2),
+        // Old clients of the name service look at `info`.
+        Command::Publish | Command::Lookup | Command::Unpublish => {
+            line.number("rc", 1).word("info", "fail")
+        }
+        _ => line.number("rc", -1),
+    };
+    let line = line.word("msg", &why.text());
+    match call.command {
+        Command::Barrier => line.number("tag", call.tag.into()),
+        _ => line,
+    }
+}
+
+fn with_version(line: LineBuilder, (version, subversion): (u32, u32)) -> LineBuilder {
+    line.number("pmi_version", version.into())
+        .number("pmi_subversion", subversion.into())
+}
+
+fn size(limit: usize) -> i64 {
+    i64::try_from(limit).expect("limits are small constants")
+}

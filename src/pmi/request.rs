@@ -1,0 +1,152 @@
+//! Typed requests, the same for both dialects. Read from lines by
+//! [`request_v1`](super::request_v1), from frames by [`request_v2`](super::request_v2); answers
+//! are in [`reply`](super::reply), the meaning in [`server`](super::server).
+
+use std::str::FromStr;
+
+use super::collective::Group;
+use super::reply::Refusal;
+use super::spawn::Spawn;
+use crate::job::ids::Rank;
+
+/// One request of a rank, borrowed from its message. Lengths are within [`limits`](super::limits).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request<'a> {
+    /// Start of the protocol, or a new start after a finalize. A line in both dialects.
+    Init {
+        /// PMI version the client speaks from here on.
+        version: u32,
+        /// Its subversion.
+        subversion: u32,
+    },
+    /// Second half of the start of PMI-2.
+    FullInit {
+        /// Who the client takes itself for, if it says so.
+        rank: Option<Rank>,
+    },
+    /// Asks for the announced limits.
+    Maxes,
+    /// Asks for the rank's appnum.
+    AppNum,
+    /// Asks for the job's kvsname, which is its PMI-2 job id too.
+    KvsName,
+    /// Asks for the universe size.
+    UniverseSize,
+    /// Enters a barrier.
+    Barrier(Group),
+    /// Stores a pair. The value may be empty.
+    Put {
+        /// Name of the store; `None` for the own job's.
+        kvsname: Option<&'a [u8]>,
+        /// Key, not empty.
+        key: &'a [u8],
+        /// Value.
+        value: &'a [u8],
+    },
+    /// Asks for a value or a job attribute.
+    Get {
+        /// Name of the store; `None` for the own job's.
+        kvsname: Option<&'a [u8]>,
+        /// Key, not empty.
+        key: &'a [u8],
+    },
+    /// Asks for a job attribute.
+    JobAttribute {
+        /// Its name, not empty.
+        key: &'a [u8],
+    },
+    /// Sets an attribute of the caller's node.
+    PutNodeAttribute {
+        /// Its name, not empty.
+        key: &'a [u8],
+        /// Its value; may be empty.
+        value: &'a [u8],
+    },
+    /// Asks for an attribute of the caller's node.
+    NodeAttribute {
+        /// Its name, not empty.
+        key: &'a [u8],
+        /// Whether to answer only once it is set.
+        wait: bool,
+    },
+    /// Publishes a port under a service name.
+    Publish {
+        /// Service name; may hold blanks.
+        service: &'a [u8],
+        /// Port name.
+        port: &'a [u8],
+    },
+    /// Asks for the port of a service.
+    Lookup {
+        /// Service name; may hold blanks.
+        service: &'a [u8],
+    },
+    /// Withdraws a service.
+    Unpublish {
+        /// Service name; may hold blanks.
+        service: &'a [u8],
+    },
+    /// Starts a new job.
+    Spawn(Spawn),
+    /// Asks for access to another job's store.
+    Connect {
+        /// The other job.
+        job: &'a [u8],
+    },
+    /// Gives up that access.
+    Disconnect {
+        /// The other job.
+        job: &'a [u8],
+    },
+    /// Enters the ring of all ranks.
+    Ring {
+        /// What the left neighbour shall get as the value to its right.
+        left: &'a [u8],
+        /// What the right neighbour shall get as the value to its left.
+        right: &'a [u8],
+    },
+    /// Ends the whole job. Has no reply.
+    Abort {
+        /// Exit code for the job.
+        code: i32,
+        /// The client's words, perhaps empty.
+        message: &'a [u8],
+    },
+    /// Ends the protocol, not the process.
+    Finalize,
+}
+
+impl<'a> Request<'a> {
+    /// What the request is about, for a report: a key or a service, else empty.
+    pub fn subject(&self) -> &'a [u8] {
+        match *self {
+            Self::Put { key, .. }
+            | Self::Get { key, .. }
+            | Self::JobAttribute { key }
+            | Self::PutNodeAttribute { key, .. }
+            | Self::NodeAttribute { key, .. } => key,
+            Self::Publish { service, .. }
+            | Self::Lookup { service }
+            | Self::Unpublish { service } => service,
+            _ => b"",
+        }
+    }
+}
+
+/// A text that must be there and have 1 to `limit` bytes.
+pub(super) fn bounded<'a>(
+    value: Option<&'a [u8]>,
+    name: &'static str,
+    limit: usize,
+) -> Result<&'a [u8], Refusal<'static>> {
+    match value {
+        None | Some([]) => Err(Refusal::MissingField(name)),
+        Some(value) if value.len() > limit => Err(Refusal::TooLong(name)),
+        Some(value) => Ok(value),
+    }
+}
+
+/// A decimal number, whole and in range.
+pub(super) fn number<N: FromStr>(text: &[u8]) -> Option<N> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}

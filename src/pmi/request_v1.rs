@@ -1,0 +1,164 @@
+//! PMI-1 lines to requests: which fields the commands have.
+//!
+//! Rule: the last field of `put`, of the name commands and of `abort` runs to the end of the line
+//! and may hold blanks. Source: docs/pmi-wire.md#framing.
+
+use super::collective::Group;
+use super::command::{Call, Command};
+use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
+use super::reply::Refusal;
+use super::request::{Request, bounded, number};
+use super::wire_v1::{Fields, Line, ProtocolError};
+
+/// Interprets one line: what was called, and with what, or why it is refused.
+///
+/// # Errors
+/// A [`ProtocolError`] when the line is not understood at all: the connection is lost.
+pub fn parse<'a>(
+    line: &Line<'a>,
+) -> Result<(Call<'a>, Result<Request<'a>, Refusal<'static>>), ProtocolError> {
+    let mut call = Call::line(line.name);
+    let request = match call.command {
+        Command::Barrier => {
+            let [group] = pick(line.fields(), ["group"])?;
+            call.tag = group.map_or(0, Group::tag_of);
+            Ok(match group.map_or(Ok(Group::WORLD), Group::parse) {
+                Ok(group) => Request::Barrier(group),
+                Err(why) => return Ok((call, Err(why))),
+            })
+        }
+        Command::Init => {
+            let [version, subversion] = pick(line.fields(), ["pmi_version", "pmi_subversion"])?;
+            init(version, subversion)
+        }
+        Command::Put => {
+            let (head, value) = line.split_tail(b" value=");
+            let [kvsname, key] = pick(head, ["kvsname", "key"])?;
+            put(kvsname, key, value)
+        }
+        Command::Get => {
+            let [kvsname, key] = pick(line.fields(), ["kvsname", "key"])?;
+            get(kvsname, key)
+        }
+        Command::Publish => {
+            let (service, port) = line.split_service(Some(b" port="));
+            publish(service, port)
+        }
+        Command::Lookup => {
+            let (service, _) = line.split_service(None);
+            bounded(service, "service", NAME_MAX).map(|service| Request::Lookup { service })
+        }
+        Command::Unpublish => {
+            let (service, _) = line.split_service(None);
+            bounded(service, "service", NAME_MAX).map(|service| Request::Unpublish { service })
+        }
+        Command::Abort => Ok(abort(line)?),
+        Command::Maxes => plain(line, Request::Maxes)?,
+        Command::AppNum => plain(line, Request::AppNum)?,
+        Command::KvsName => plain(line, Request::KvsName)?,
+        Command::UniverseSize => plain(line, Request::UniverseSize)?,
+        Command::Finalize => plain(line, Request::Finalize)?,
+        Command::CreateKvs | Command::DestroyKvs | Command::GetByIndex => {
+            Err(Refusal::NotSupported)
+        }
+        _ => Err(Refusal::UnknownCommand),
+    };
+    Ok((call, request))
+}
+
+fn init<'a>(
+    version: Option<&[u8]>,
+    subversion: Option<&[u8]>,
+) -> Result<Request<'a>, Refusal<'static>> {
+    let numeric = |value: Option<&[u8]>, name| {
+        let value = value.ok_or(Refusal::MissingField(name))?;
+        number(value).ok_or(Refusal::BadField(name))
+    };
+    Ok(Request::Init {
+        version: numeric(version, "pmi_version")?,
+        subversion: numeric(subversion, "pmi_subversion")?,
+    })
+}
+
+fn put<'a>(
+    kvsname: Option<&'a [u8]>,
+    key: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
+) -> Result<Request<'a>, Refusal<'static>> {
+    let kvsname = bounded(kvsname, "kvsname", KVSNAME_MAX)?;
+    let key = bounded(key, "key", KEYLEN_MAX)?;
+    let value = value.ok_or(Refusal::MissingField("value"))?;
+    if value.len() > VALLEN_MAX {
+        return Err(Refusal::TooLong("value"));
+    }
+    Ok(Request::Put {
+        kvsname: Some(kvsname),
+        key,
+        value,
+    })
+}
+
+fn get<'a>(
+    kvsname: Option<&'a [u8]>,
+    key: Option<&'a [u8]>,
+) -> Result<Request<'a>, Refusal<'static>> {
+    Ok(Request::Get {
+        kvsname: Some(bounded(kvsname, "kvsname", KVSNAME_MAX)?),
+        key: bounded(key, "key", KEYLEN_MAX)?,
+    })
+}
+
+fn publish<'a>(
+    service: Option<&'a [u8]>,
+    port: Option<&'a [u8]>,
+) -> Result<Request<'a>, Refusal<'static>> {
+    Ok(Request::Publish {
+        service: bounded(service, "service", NAME_MAX)?,
+        port: bounded(port, "port", NAME_MAX)?,
+    })
+}
+
+/// An abort is never refused: without a usable code it fails the job as a protocol error.
+fn abort<'a>(line: &Line<'a>) -> Result<Request<'a>, ProtocolError> {
+    let (head, message) = match line.split_tail(b" message=") {
+        (head, None) => match line.split_tail(b" error_msg=") {
+            (_, None) => (head, None),
+            found => found,
+        },
+        found => found,
+    };
+    let [code, flux_code] = pick(head, ["exitcode", "exit_code"])?;
+    let code = code
+        .or(flux_code)
+        .and_then(number)
+        .ok_or(ProtocolError::AbortCode)?;
+    Ok(Request::Abort {
+        code,
+        message: message.unwrap_or(b""),
+    })
+}
+
+/// The first value of each wanted key; other fields are ignored, as long as they are fields.
+fn pick<'a, const N: usize>(
+    fields: Fields<'a>,
+    wanted: [&str; N],
+) -> Result<[Option<&'a [u8]>; N], ProtocolError> {
+    let mut found = [None; N];
+    for field in fields {
+        let (key, value) = field?;
+        let place = wanted.iter().position(|name| name.as_bytes() == key);
+        if let Some(place) = place.map(|index| &mut found[index]) {
+            place.get_or_insert(value);
+        }
+    }
+    Ok(found)
+}
+
+/// A request without fields of its own.
+fn plain<'a>(
+    line: &Line<'a>,
+    request: Request<'a>,
+) -> Result<Result<Request<'a>, Refusal<'static>>, ProtocolError> {
+    let [] = pick(line.fields(), [])?;
+    Ok(Ok(request))
+}

@@ -1,0 +1,121 @@
+//! PMI-2 frames to requests: which keys the commands have.
+//!
+//! Rule: requests are read by key, unknown keys are passed over, an empty `jobid` means the own
+//! job. Source: docs/pmi-wire.md#pmi-2-commands.
+//! Rule: the exit code of an abort is in `exitcode`, or only in MPICH's words. Source:
+//! docs/pmi-wire.md#pmi-2-abort.
+
+use super::collective::Group;
+use super::command::{Call, Command};
+use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
+use super::reply::Refusal;
+use super::request::{Request, bounded, number};
+use super::spawn_v2;
+use super::wire_v2::Frame;
+use crate::job::ids::Rank;
+
+/// Exit code of an abort that tells none.
+const NO_CODE: i32 = -1;
+
+/// What precedes the code in the message of an abort by MPICH.
+const MPI_ABORT: &[u8] = b"MPI_Abort(";
+
+/// What was called by a frame.
+pub fn call<'a>(frame: &'a Frame<'_>) -> Call<'a> {
+    let thrid = frame.get("thrid").filter(|thrid| !thrid.is_empty());
+    Call::frame(frame.name, thrid)
+}
+
+/// Interprets the keys of a command.
+///
+/// # Errors
+/// The [`Refusal`] to answer with.
+pub fn parse<'a>(command: Command, frame: &'a Frame<'_>) -> Result<Request<'a>, Refusal<'static>> {
+    let key = || bounded(frame.get("key"), "key", KEYLEN_MAX);
+    let service = || bounded(frame.get("name"), "name", NAME_MAX);
+    let job = || bounded(frame.get("jobid"), "jobid", KVSNAME_MAX);
+    Ok(match command {
+        Command::FullInit => {
+            let stated = frame.get("pmirank").or_else(|| frame.get("srcid"));
+            let rank = match stated.filter(|text| !text.is_empty()) {
+                Some(text) => Some(number(text).ok_or(Refusal::BadField("pmirank"))?),
+                None => None,
+            };
+            Request::FullInit {
+                rank: rank.map(Rank),
+            }
+        }
+        Command::KvsName => Request::KvsName,
+        Command::Put => Request::Put {
+            kvsname: None,
+            key: key()?,
+            value: value(frame, "value")?,
+        },
+        Command::Get => Request::Get {
+            kvsname: frame.get("jobid").filter(|name| !name.is_empty()),
+            key: key()?,
+        },
+        Command::Barrier => Request::Barrier(Group::WORLD),
+        Command::JobAttribute => Request::JobAttribute { key: key()? },
+        Command::PutNodeAttribute => Request::PutNodeAttribute {
+            key: key()?,
+            value: value(frame, "value")?,
+        },
+        Command::NodeAttribute => Request::NodeAttribute {
+            key: key()?,
+            wait: frame
+                .get("wait")
+                .is_some_and(|wait| wait.eq_ignore_ascii_case(b"true")),
+        },
+        Command::Publish => Request::Publish {
+            service: service()?,
+            port: bounded(frame.get("port"), "port", NAME_MAX)?,
+        },
+        Command::Lookup => Request::Lookup {
+            service: service()?,
+        },
+        Command::Unpublish => Request::Unpublish {
+            service: service()?,
+        },
+        Command::Spawn => Request::Spawn(spawn_v2::parse(frame)?),
+        Command::Connect => Request::Connect { job: job()? },
+        Command::Disconnect => Request::Disconnect { job: job()? },
+        Command::Ring => Request::Ring {
+            left: value(frame, "ring-left")?,
+            right: value(frame, "ring-right")?,
+        },
+        Command::Abort => abort(frame),
+        Command::Finalize => Request::Finalize,
+        _ => return Err(Refusal::UnknownCommand),
+    })
+}
+
+/// A value that must be there and may be empty.
+fn value<'a>(frame: &'a Frame<'_>, name: &'static str) -> Result<&'a [u8], Refusal<'static>> {
+    let value = frame.get(name).ok_or(Refusal::MissingField(name))?;
+    match value {
+        value if value.len() > VALLEN_MAX => Err(Refusal::TooLong(name)),
+        value if memchr::memchr(0, value).is_some() => Err(Refusal::BadField(name)),
+        value => Ok(value),
+    }
+}
+
+fn abort<'a>(frame: &'a Frame<'_>) -> Request<'a> {
+    let message = frame.get("message").or_else(|| frame.get("msg"));
+    let message = message.unwrap_or_default();
+    let stated = frame.get("exitcode").and_then(number);
+    // MPICH 5 states -1, whatever the program said.
+    let stated = stated.filter(|&code| code != NO_CODE);
+    Request::Abort {
+        code: stated.or_else(|| code_in(message)).unwrap_or(NO_CODE),
+        message,
+    }
+}
+
+/// The code in `... MPI_Abort(MPI_COMM_WORLD, 42) ...`.
+fn code_in(message: &[u8]) -> Option<i32> {
+    let at = memchr::memmem::find(message, MPI_ABORT)? + MPI_ABORT.len();
+    let (arguments, _) = message[at..].split_at(memchr::memchr(b')', &message[at..])?);
+    let comma = memchr::memrchr(b',', arguments)?;
+    number(arguments[comma + 1..].trim_ascii())
+}

@@ -1,0 +1,377 @@
+//! Carries out one request of a rank: answers it, or holds it back until others have come.
+
+use super::{ReleaseError, Server, send};
+use crate::job::ids::{LocalRank, Rank};
+use crate::pmi::client::{Open, Phase, Waiter};
+use crate::pmi::collective::{Collective, Group, Scope};
+use crate::pmi::command::{Call, Dialect};
+use crate::pmi::effect::Effect;
+use crate::pmi::limits::VALLEN_2_MAX;
+use crate::pmi::meetings::{Arrival, RingValues};
+use crate::pmi::node_attributes::NodeAttributes;
+use crate::pmi::reply::{Refusal, Reply, VERSION_1, VERSION_2};
+use crate::pmi::request::Request;
+use crate::pmi::ring::Ring;
+use crate::pmi::wire_v1::ProtocolError;
+
+/// Job attribute of PMI-2 with the universe size.
+const UNIVERSE_SIZE: &[u8] = b"universeSize";
+
+/// Job attribute of PMI-2 that tells whether names can be published.
+const HAS_NAME_SERVICE: &[u8] = b"hasNameServ";
+
+impl Server {
+    /// A whole request has come, or one that is to be refused.
+    pub(super) fn asked(
+        &mut self,
+        rank: LocalRank,
+        call: Call<'_>,
+        request: Result<Request<'_>, Refusal<'static>>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), ProtocolError> {
+        let state = &mut self.client(rank).state;
+        let aborts = matches!(request, Ok(Request::Abort { .. }));
+        if !aborts {
+            state.check_idle(&call)?;
+        }
+        let subject = request.as_ref().map_or(&b""[..], Request::subject);
+        state.note(&call, subject);
+        let phase = state.phase();
+        let is_out_of_place = match (&request, phase) {
+            (Ok(Request::Init { .. }) | Err(_), _) => false,
+            (Ok(Request::FullInit { .. }), phase) => phase == Phase::Silent,
+            (Ok(_), phase) => !aborts && phase != Phase::Initialized,
+        };
+        let reply = match request {
+            _ if is_out_of_place => Err(Refusal::NotInitialized),
+            Ok(request) => self.carry_out(rank, &call, request, effects),
+            Err(why) => Err(why),
+        };
+        match reply {
+            Ok(Some(reply)) => send(rank, &call, &reply, effects),
+            Ok(None) => {}
+            Err(why) => send(rank, &call, &Reply::Refused(why), effects),
+        }
+        Ok(())
+    }
+
+    /// The answer, or none if there is none now.
+    fn carry_out(
+        &mut self,
+        rank: LocalRank,
+        call: &Call<'_>,
+        request: Request<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<Reply<'_>>, Refusal<'static>> {
+        Ok(Some(match request {
+            Request::Init { version, .. } => {
+                self.init(rank, version, effects)?;
+                return Ok(None);
+            }
+            Request::FullInit { rank: stated } => self.full_init(rank, stated, effects)?,
+            Request::Maxes => Reply::Maxes,
+            Request::AppNum => Reply::AppNum(self.client(rank).appnum),
+            Request::KvsName => Reply::KvsName(self.store.kvsname()),
+            Request::UniverseSize => Reply::UniverseSize(self.universe_size),
+            Request::Barrier(group) => {
+                let collective = self.barrier(rank, group)?;
+                return self.arrive(rank, call, collective, None, effects);
+            }
+            Request::Ring { left, right } => {
+                let values = (self.client(rank).rank, left.to_vec(), right.to_vec());
+                return self.arrive(rank, call, Collective::Ring, Some(values), effects);
+            }
+            Request::Put {
+                kvsname,
+                key,
+                value,
+            } => {
+                self.store.put(kvsname, key, value)?;
+                Reply::Put
+            }
+            Request::Get { kvsname, key } => {
+                Reply::Value(self.store.get(call.dialect, kvsname, key)?)
+            }
+            Request::JobAttribute { key } => self.job_attribute(call.dialect, key)?,
+            Request::PutNodeAttribute { key, value } => {
+                self.put_node_attribute(rank, call, key, value, effects)?;
+                return Ok(None);
+            }
+            Request::NodeAttribute { key, wait } => {
+                return self.node_attribute(rank, call, key, wait);
+            }
+            Request::Publish { service, port } => {
+                let (service, port) = (service.to_vec(), port.to_vec());
+                let effect = Effect::Publish {
+                    rank,
+                    service,
+                    port,
+                };
+                return Ok(self.name(rank, call, effect, effects));
+            }
+            Request::Lookup { service } => {
+                let service = service.to_vec();
+                return Ok(self.name(rank, call, Effect::Lookup { rank, service }, effects));
+            }
+            Request::Unpublish { service } => {
+                let service = service.to_vec();
+                return Ok(self.name(rank, call, Effect::Unpublish { rank, service }, effects));
+            }
+            // Not offered yet; a malformed one has been told so.
+            Request::Spawn(_) => return Err(Refusal::NotSupported),
+            Request::Connect { job } => {
+                self.store.own_kvs(Some(job))?;
+                Reply::Connected
+            }
+            Request::Disconnect { job } => {
+                self.store.own_kvs(Some(job))?;
+                Reply::Disconnected
+            }
+            Request::Abort { code, message } => {
+                let message = String::from_utf8_lossy(message).into_owned();
+                effects.push(Effect::Abort {
+                    rank,
+                    code,
+                    message,
+                });
+                return Ok(None);
+            }
+            Request::Finalize => {
+                self.client(rank).state.enter(Phase::Finalized);
+                send(rank, call, &Reply::FinalizeAck, effects);
+                effects.push(Effect::Finalized { rank });
+                return Ok(None);
+            }
+        }))
+    }
+
+    /// A connection starts, or starts again, in either dialect.
+    fn init(
+        &mut self,
+        rank: LocalRank,
+        version: u32,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal<'static>> {
+        let dialect = match version {
+            version if version == VERSION_1.0 => Dialect::Pmi1,
+            version if version == VERSION_2.0 => Dialect::Pmi2,
+            _ => return Err(Refusal::Version),
+        };
+        let state = &mut self.client(rank).state;
+        let was_in_session = state.in_session();
+        state.speak(dialect);
+        state.enter(match dialect {
+            Dialect::Pmi1 => Phase::Initialized,
+            Dialect::Pmi2 => Phase::Greeted,
+        });
+        send(rank, &Call::line(b"init"), &Reply::Init(dialect), effects);
+        if !was_in_session {
+            effects.push(Effect::Initialized { rank });
+        }
+        Ok(())
+    }
+
+    /// Rule: who a rank is follows from its connection; a client that states otherwise is refused.
+    /// Source: docs/pmi-wire.md#pmi-2-commands.
+    fn full_init(
+        &mut self,
+        local: LocalRank,
+        stated: Option<Rank>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply<'static>, Refusal<'static>> {
+        let size = self.meetings.size();
+        let client = self.client(local);
+        if stated.is_some_and(|stated| stated != client.rank) {
+            return Err(Refusal::OtherRank);
+        }
+        if !client.state.in_session() {
+            effects.push(Effect::Initialized { rank: local });
+        }
+        client.state.enter(Phase::Initialized);
+        Ok(Reply::FullInit {
+            rank: client.rank,
+            size,
+            appnum: client.appnum,
+        })
+    }
+
+    /// The barrier a group stands for, if its caller and all it names can take part.
+    fn barrier(&mut self, local: LocalRank, group: Group) -> Result<Collective, Refusal<'static>> {
+        let Group { scope, tag } = group;
+        if let Scope::Ranks(ranks) = &scope {
+            let size = self.meetings.size();
+            if ranks.last().is_some_and(|rank| rank.0 >= size) {
+                return Err(Refusal::UnknownRank);
+            }
+            if ranks.binary_search(&self.client(local).rank).is_err() {
+                return Err(Refusal::NotAMember);
+            }
+        }
+        Ok(Collective::Barrier { scope, tag })
+    }
+
+    fn arrive(
+        &mut self,
+        rank: LocalRank,
+        call: &Call<'_>,
+        collective: Collective,
+        ring: Option<RingValues>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<Reply<'_>>, Refusal<'static>> {
+        let number = self.meetings.number();
+        let state = &mut self.client(rank).state;
+        let same = |open: &Open| matches!(open, Open::Collective(open, _) if *open == collective);
+        if state.open().any(same) {
+            return Err(Refusal::AlreadyInBarrier);
+        }
+        if self.meetings.failure(&collective).is_some() {
+            let why = self.meetings.failure(&collective).unwrap_or_default();
+            return Ok(Some(Reply::Refused(Refusal::Other(why))));
+        }
+        let state = &mut self.client(rank).state;
+        state.wait(call, Open::Collective(collective.clone(), number));
+        let call = call.clone().keep();
+        let arrival =
+            self.meetings
+                .arrive(&collective, Waiter { rank, call }, ring, &mut self.store);
+        match arrival {
+            Arrival::Waits => {}
+            Arrival::Entered(contribution) => effects.push(Effect::Entered {
+                collective,
+                contribution,
+            }),
+            Arrival::Ended => {
+                for waiter in self.meetings.end(&collective, None) {
+                    self.answer(waiter, &collective, &Reply::BarrierOut, effects);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Answers a rank that waited in a barrier or ring, unless it has broken the protocol since.
+    pub(super) fn answer(
+        &mut self,
+        waiter: Waiter,
+        collective: &Collective,
+        reply: &Reply<'_>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let state = &mut self.client(waiter.rank).state;
+        state.answered(|open| matches!(open, Open::Collective(open, _) if open == collective));
+        if state.error().is_none() {
+            send(waiter.rank, &waiter.call, reply, effects);
+        }
+    }
+
+    /// Tells everybody in a barrier or ring, now and later, that it failed.
+    pub(super) fn fail_meeting(
+        &mut self,
+        collective: &Collective,
+        why: &str,
+        effects: &mut Vec<Effect>,
+    ) {
+        let reply = Reply::Refused(Refusal::Other(why));
+        for waiter in self.meetings.fail(collective, why.to_owned()) {
+            self.answer(waiter, collective, &reply, effects);
+        }
+    }
+
+    /// All ranks of the job have entered the ring.
+    pub(super) fn ring_released(
+        &mut self,
+        all: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), ReleaseError> {
+        let Some(ring) = Ring::decode(all, self.meetings.size()) else {
+            self.fail_meeting(&Collective::Ring, &ReleaseError::Ring.to_string(), effects);
+            return Err(ReleaseError::Ring);
+        };
+        for waiter in self.meetings.end(&Collective::Ring, None) {
+            let rank = self.client(waiter.rank).rank;
+            let (left, right) = ring.neighbours(rank);
+            let reply = Reply::Ring {
+                place: rank.0,
+                left,
+                right,
+            };
+            self.answer(waiter, &Collective::Ring, &reply, effects);
+        }
+        Ok(())
+    }
+
+    fn job_attribute(&self, dialect: Dialect, key: &[u8]) -> Result<Reply<'_>, Refusal<'static>> {
+        if let Some(value) = self.store.attribute(dialect, key) {
+            return Ok(Reply::Value(value));
+        }
+        match key {
+            UNIVERSE_SIZE => Ok(Reply::UniverseSize(self.universe_size)),
+            HAS_NAME_SERVICE => Ok(Reply::Value(b"TRUE")),
+            _ => Err(Refusal::KeyNotFound),
+        }
+    }
+
+    fn put_node_attribute(
+        &mut self,
+        rank: LocalRank,
+        call: &Call<'_>,
+        key: &[u8],
+        value: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal<'static>> {
+        let woken = self.node_attributes.put(key, value)?;
+        send(rank, call, &Reply::Put, effects);
+        for waiter in woken {
+            let state = &mut self.client(waiter.rank).state;
+            state.answered(|open| matches!(open, Open::Attribute(name) if name == key));
+            send(waiter.rank, &waiter.call, &Reply::Value(value), effects);
+        }
+        Ok(())
+    }
+
+    fn node_attribute(
+        &mut self,
+        rank: LocalRank,
+        call: &Call<'_>,
+        key: &[u8],
+        wait: bool,
+    ) -> Result<Option<Reply<'_>>, Refusal<'static>> {
+        if self.node_attributes.get(key).is_none() {
+            let ranks: Vec<Rank> = self.clients.iter().map(|client| client.rank).collect();
+            let value = NodeAttributes::of_placement(key, &ranks);
+            if let Some(value) = value.filter(|value| value.len() <= VALLEN_2_MAX) {
+                self.node_attributes.put(key, value.as_bytes())?;
+            } else if wait {
+                let open = Open::Attribute(key.to_vec());
+                self.client(rank).state.wait(call, open);
+                self.node_attributes.wait(key, rank, call.clone().keep());
+                return Ok(None);
+            }
+        }
+        match self.node_attributes.get(key) {
+            Some(value) => Ok(Some(Reply::Value(value))),
+            None => Err(Refusal::KeyNotFound),
+        }
+    }
+
+    /// Hands a call to the name service, or keeps it until the rank's earlier ones are answered.
+    fn name(
+        &mut self,
+        rank: LocalRank,
+        call: &Call<'_>,
+        effect: Effect,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Reply<'static>> {
+        let client = self.client(rank);
+        client.state.wait(call, Open::Name);
+        let effect = match client.names.is_empty() {
+            true => {
+                effects.push(effect);
+                None
+            }
+            false => Some(effect),
+        };
+        client.names.push_back((call.clone().keep(), effect));
+        None
+    }
+}

@@ -1,0 +1,104 @@
+//! The agent's answers to upcalls, and their encoding.
+
+use super::UpcallKind;
+use crate::pmix::value::{Info, Proc, Status, Text, Value};
+use crate::pmix::wire::{Frame, Reader, WireError, Writer};
+
+/// A published value as a lookup gets it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Pdata {
+    /// Who published it.
+    pub proc: Proc,
+    /// Its key.
+    pub key: Text,
+    /// The value.
+    pub value: Value,
+}
+
+/// The agent's answer to an upcall.
+///
+/// `abort`, `log`, `publish` and `unpublish` take a [`Status`](Self::Status), `fence` and
+/// `direct_modex` take [`Data`](Self::Data), `query` takes [`Infos`](Self::Infos), `lookup` takes
+/// [`Found`](Self::Found); a status answers every kind, and is how each of them fails.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Answer {
+    /// Done, or refused.
+    Status(Status),
+    /// Success, with the collected data.
+    Data(Vec<u8>),
+    /// What is known; the status says whether it is all.
+    Infos(Status, Vec<Info>),
+    /// What was found; the status says whether it is all.
+    Found(Status, Vec<Pdata>),
+}
+
+/// An answer as the shim reads it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Parts {
+    /// How it went.
+    pub status: Status,
+    /// See [`Answer::Data`]; else empty.
+    pub data: Vec<u8>,
+    /// See [`Answer::Infos`]; else empty.
+    pub infos: Vec<Info>,
+    /// See [`Answer::Found`]; else empty.
+    pub found: Vec<Pdata>,
+}
+
+impl Answer {
+    /// The reply frame's bytes. An answer that is not for this kind of upcall loses all but its
+    /// status.
+    ///
+    /// # Errors
+    /// [`WireError::TooLarge`].
+    pub fn encode(&self, kind: UpcallKind, id: u64) -> Result<Vec<u8>, WireError> {
+        let (status, data, infos, found): (Status, &[u8], &[Info], &[Pdata]) = match self {
+            Self::Status(status) => (*status, &[], &[], &[]),
+            Self::Data(data) => (Status::SUCCESS, data, &[], &[]),
+            Self::Infos(status, infos) => (*status, &[], infos, &[]),
+            Self::Found(status, found) => (*status, &[], &[], found),
+        };
+        let mut out = Writer::frame();
+        out.i32(status.0);
+        if kind == UpcallKind::Lookup {
+            out.count(found.len());
+            for pdata in found {
+                pdata.proc.encode(&mut out);
+                pdata.key.encode(&mut out);
+                pdata.value.encode(&mut out);
+            }
+        } else {
+            out.bytes(data);
+            Info::encode_list(infos, &mut out);
+        }
+        out.finish(kind.op(), true, id)
+    }
+
+    /// Reads a reply as the shim does.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn decode(frame: &Frame) -> Result<Parts, WireError> {
+        let mut from = Reader::new(&frame.payload);
+        let mut parts = Parts {
+            status: Status(from.i32()?),
+            data: Vec::new(),
+            infos: Vec::new(),
+            found: Vec::new(),
+        };
+        if frame.op == UpcallKind::Lookup.op() {
+            parts.found = from.list(|from| {
+                Ok(Pdata {
+                    proc: Proc::decode(from)?,
+                    key: Text::decode(from)?,
+                    value: Value::decode(from, 0)?,
+                })
+            })?;
+        } else {
+            parts.data = from.bytes()?.to_vec();
+            parts.infos = Info::decode_list(&mut from)?;
+        }
+        from.end()?;
+        Ok(parts)
+    }
+}

@@ -1,0 +1,257 @@
+//! What processes publish for each other (`MPI_Publish_name`, `PMIx_Publish`): one store for all
+//! protocols of a job, on its head node; no I/O.
+//!
+//! ```text
+//!  process      its node (engine)             head node (engine ─▶ store)
+//!     │  Ask ─────▶ outstanding ── Ask ────────▶ values, waiting lookups
+//!     ◀─ Complete ── (gone) ◀───── Answer ────── at once │ when what it waits for comes │ timeout
+//! ```
+//! [`engine`] carries requests to the head node and answers each once; [`Store`] holds what is
+//! published and who waits. PMI names are texts in the range and persistence that
+//! `agent::core` gives them.
+//!
+//! Rule: a key is published once per range (`LOCAL`: per node, `NAMESPACE`: per job, …), by
+//! whomever; a second time is refused, and the first one stays. Source: `PMIx_Publish`.
+//! Rule: of several visible values under a key the one with the narrowest range is found.
+//! Rule: a value with persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one
+//! that it completes. A lookup that needs more takes nothing before it can take all, so two
+//! that need the same values cannot block each other.
+//! Rule: an incomplete answer consumes nothing. libpmix does not deliver the values of an answer
+//! with `PMIX_ERR_PARTIAL_SUCCESS` in any release up to 5.0.11 and 6.1.
+
+pub mod engine;
+pub mod request;
+mod values;
+mod waiting;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use crate::job::clock::Moment;
+use crate::job::ids::{AppNum, Nspace};
+use crate::job::proc::Proc;
+use request::{Answer, Found, Lookup, Persistence, Refusal, Removal, Request, Requester};
+use values::{ValueId, Values};
+use waiting::{Waiter, WaiterId, Waiting};
+
+/// Most values published at a time.
+pub const VALUES_MAX: usize = 65_536;
+/// Most lookups waiting at a time.
+pub const WAITING_MAX: usize = 65_536;
+/// Most bytes of keys and values held at a time, and as many for the keys of waiting lookups.
+/// Real stores hold some kilobytes; the bound keeps a rank that publishes in a loop from
+/// filling the memory of the launcher.
+pub const BYTES_MAX: usize = 256 << 20;
+/// Longest key in bytes: a PMI service name; PMIx allows 511.
+pub const KEY_MAX: usize = 1024;
+/// Most keys in one request.
+pub const KEYS_MAX: usize = 4096;
+
+/// What is published, and who waits. `T` names a requester and comes back with its answer.
+#[derive(Debug)]
+pub struct Store<T> {
+    values: Values,
+    waiting: Waiting<T>,
+}
+
+impl<T> Default for Store<T> {
+    fn default() -> Self {
+        Self {
+            values: Values::default(),
+            waiting: Waiting::new(),
+        }
+    }
+}
+
+impl<T> Store<T> {
+    /// Carries out a request; appends its answer, now or later, and those of lookups that waited
+    /// for what was published.
+    pub fn handle(
+        &mut self,
+        who: &Requester,
+        request: Request,
+        ticket: T,
+        now: Moment,
+        answers: &mut Vec<(T, Answer)>,
+    ) {
+        match request {
+            Request::Publish {
+                range,
+                persistence,
+                values,
+            } => {
+                let keys: Vec<Vec<u8>> = values.iter().map(|(key, _)| key.clone()).collect();
+                let added =
+                    usable(&keys).and_then(|()| self.values.add(who, &range, persistence, values));
+                answers.push((
+                    ticket,
+                    added.map_or_else(Answer::Refused, |()| Answer::Done),
+                ));
+                self.published(&keys, answers);
+            }
+            Request::Lookup(lookup) => self.look_up(who, lookup, ticket, now, answers),
+            Request::Unpublish { removal, keys } => {
+                answers.push((ticket, self.unpublish(who, &removal, &keys)));
+            }
+        }
+    }
+
+    /// A process has ended: nothing it published for its lifetime stays, and nothing it waits for
+    /// is kept for it.
+    pub fn proc_ended(&mut self, proc: &Proc, answers: &mut Vec<(T, Answer)>) {
+        self.values.owner_ended(proc);
+        let waiting = self.waiting.of_proc(proc);
+        self.refuse(waiting, &Refusal::RequesterEnded, answers);
+    }
+
+    /// Every rank of an application context has ended.
+    pub fn app_ended(&mut self, nspace: &Nspace, app: AppNum) {
+        self.values.app_ended(nspace, app);
+    }
+
+    /// Refuses the lookups whose time is over.
+    pub fn tick(&mut self, now: Moment, answers: &mut Vec<(T, Answer)>) {
+        let expired = self.waiting.expired(now);
+        self.refuse(expired, &Refusal::Timeout, answers);
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.waiting.next_deadline()
+    }
+
+    /// Refuses everybody who waits.
+    pub fn tear_down(&mut self, answers: &mut Vec<(T, Answer)>) {
+        let all = self.waiting.ids();
+        self.refuse(all, &Refusal::TornDown, answers);
+    }
+
+    fn look_up(
+        &mut self,
+        who: &Requester,
+        mut lookup: Lookup,
+        ticket: T,
+        now: Moment,
+        answers: &mut Vec<(T, Answer)>,
+    ) {
+        let mut seen = BTreeSet::new();
+        lookup.keys.retain(|key| seen.insert(key.clone()));
+        if let Err(refusal) = usable(&lookup.keys) {
+            return answers.push((ticket, Answer::Refused(refusal)));
+        }
+        let all = lookup.keys.len();
+        let need = match lookup.wait.map(|wait| usize::try_from(wait.at_least)) {
+            None | Some(Ok(0) | Err(_)) => all,
+            Some(Ok(count)) => count.min(all),
+        };
+        let found = self.find(who, &lookup);
+        if found.len() >= need {
+            return answers.push((ticket, Answer::Found(self.take(&found))));
+        }
+        let Some(wait) = lookup.wait else {
+            let answer = match found.is_empty() {
+                true => Answer::Refused(Refusal::NotFound),
+                false => Answer::Partial(self.show(&found)),
+            };
+            return answers.push((ticket, answer));
+        };
+        let waiter = Waiter {
+            who: who.clone(),
+            lookup,
+            need,
+            ticket,
+            deadline: request::deadline(wait, now),
+        };
+        if let Err((ticket, refusal)) = self.waiting.add(waiter) {
+            answers.push((ticket, Answer::Refused(refusal)));
+        }
+    }
+
+    /// Something was published under these keys: serves who waits for it.
+    fn published(&mut self, keys: &[Vec<u8>], answers: &mut Vec<(T, Answer)>) {
+        for id in self.waiting.for_keys(keys.iter().map(Vec::as_slice)) {
+            let Waiter {
+                who, lookup, need, ..
+            } = self.waiting.waiter(id);
+            let found = self.find(who, lookup);
+            if found.len() < *need {
+                continue;
+            }
+            let values = self.take(&found);
+            if let Some(waiter) = self.waiting.remove(id) {
+                answers.push((waiter.ticket, Answer::Found(values)));
+            }
+        }
+    }
+
+    fn find(&self, who: &Requester, lookup: &Lookup) -> Vec<ValueId> {
+        let find = |key: &Vec<u8>| self.values.find(who, &lookup.range, lookup.accepts, key);
+        lookup.keys.iter().filter_map(find).collect()
+    }
+
+    /// The values of a complete answer; those for one reader are gone with it.
+    fn take(&mut self, ids: &[ValueId]) -> Vec<Found> {
+        let found = ids.iter().map(|id| self.found(*id)).collect();
+        for id in ids {
+            if self.values.value(*id).persistence == Persistence::FirstRead {
+                self.values.remove(*id);
+            }
+        }
+        found
+    }
+
+    /// The values of an incomplete answer.
+    fn show(&self, ids: &[ValueId]) -> Vec<Found> {
+        let lasting = |id: &&ValueId| self.values.value(**id).persistence != Persistence::FirstRead;
+        ids.iter()
+            .filter(lasting)
+            .map(|id| self.found(*id))
+            .collect()
+    }
+
+    fn found(&self, id: ValueId) -> Found {
+        let value = self.values.value(id);
+        Found {
+            key: value.key.clone(),
+            owner: value.owner.proc.clone(),
+            data: value.data.clone(),
+        }
+    }
+
+    fn unpublish(&mut self, who: &Requester, removal: &Removal, keys: &[Vec<u8>]) -> Answer {
+        if !keys.is_empty()
+            && let Err(refusal) = usable(keys)
+        {
+            return Answer::Refused(refusal);
+        }
+        let wanted: BTreeSet<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let removed = match removal {
+            Removal::Own(range) => self.values.remove_own(&who.proc, range.as_ref(), &wanted),
+            Removal::Anybodys => wanted
+                .iter()
+                .filter(|key| self.values.remove_in_session(who, key))
+                .count(),
+        };
+        match removed {
+            0 if !wanted.is_empty() => Answer::Refused(Refusal::NotFound),
+            removed if removed < wanted.len() => Answer::Partial(Vec::new()),
+            _ => Answer::Done,
+        }
+    }
+
+    fn refuse(&mut self, ids: Vec<WaiterId>, why: &Refusal, answers: &mut Vec<(T, Answer)>) {
+        let waiters = ids.into_iter().filter_map(|id| self.waiting.remove(id));
+        answers.extend(waiters.map(|waiter| (waiter.ticket, Answer::Refused(why.clone()))));
+    }
+}
+
+/// Refuses a list of keys that nothing can be published under.
+fn usable(keys: &[Vec<u8>]) -> Result<(), Refusal> {
+    let good = |key: &Vec<u8>| (1..=KEY_MAX).contains(&key.len());
+    match (1..=KEYS_MAX).contains(&keys.len()) && keys.iter().all(good) {
+        true => Ok(()),
+        false => Err(Refusal::Keys),
+    }
+}

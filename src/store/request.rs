@@ -1,0 +1,212 @@
+//! What is asked of the store, and its answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::job::clock::Moment;
+use crate::job::ids::{AppNum, NodeId, UserId};
+use crate::job::proc::{Proc, ProcRank};
+
+use super::{BYTES_MAX, KEY_MAX, KEYS_MAX, VALUES_MAX, WAITING_MAX};
+use crate::job::ids::Nspace;
+
+/// Who asks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Requester {
+    /// The process.
+    pub proc: Proc,
+    /// Where it lives.
+    pub node: NodeId,
+    /// For whom it runs. Nobody sees what another user published.
+    pub user: UserId,
+    /// Its application context.
+    pub app: AppNum,
+    /// Number of ranks of that context.
+    pub app_size: u32,
+}
+
+/// Who may see a value, or whose values a lookup wants to see.
+///
+/// Source: `pmix_data_range_t` of the PMIx standard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Range {
+    /// The resource manager itself. It publishes nothing and looks nothing up.
+    Rm,
+    /// Processes on the same node.
+    Local,
+    /// Processes of the same job.
+    Namespace,
+    /// Processes of the same session.
+    Session,
+    /// Everybody.
+    Global,
+    /// These processes.
+    Custom(Arc<[(Nspace, ProcRank)]>),
+    /// The process itself.
+    ProcLocal,
+}
+
+/// How long a value is kept.
+///
+/// Source: `pmix_persistence_t` of the PMIx standard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Persistence {
+    /// Until it is withdrawn.
+    Indefinite,
+    /// Until somebody has got it.
+    FirstRead,
+    /// Until its publisher ends.
+    Proc,
+    /// Until every rank of its publisher's application context has ended.
+    App,
+    /// Until the session ends.
+    Session,
+}
+
+/// A published value. Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// A text, known to all protocols.
+    Text(Arc<[u8]>),
+    /// Anything else: for the store just bytes, for PMIx a typed value.
+    Typed(Arc<[u8]>),
+}
+
+impl Data {
+    /// The bytes of either.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(bytes) | Self::Typed(bytes) => bytes,
+        }
+    }
+}
+
+/// What a lookup can make use of; other values do not exist for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accepts {
+    /// Every value.
+    Anything,
+    /// Texts of at most so many bytes.
+    Text(usize),
+}
+
+impl Accepts {
+    pub(super) fn takes(self, data: &Data) -> bool {
+        match (self, data) {
+            (Self::Anything, _) => true,
+            (Self::Text(longest), Data::Text(text)) => text.len() <= longest,
+            (Self::Text(_), Data::Typed(_)) => false,
+        }
+    }
+}
+
+/// Readiness to wait for values that are not there yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wait {
+    /// So many of the keys are enough; 0 stands for all.
+    pub at_least: u64,
+    /// And no longer than this; `None` for no limit.
+    pub timeout: Option<Duration>,
+}
+
+/// What values a lookup wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lookup {
+    /// Whose values.
+    pub range: Range,
+    /// Of which kind.
+    pub accepts: Accepts,
+    /// Under which keys; one that is repeated counts once.
+    pub keys: Vec<Vec<u8>>,
+    /// `None` to be answered at once.
+    pub wait: Option<Wait>,
+}
+
+/// Whose values [`Request::Unpublish`] removes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Removal {
+    /// The requester's own: all, or those of one range.
+    Own(Option<Range>),
+    /// Whoever published it in the range `Session`, as PMI has it.
+    Anybodys,
+}
+
+/// One request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Make values known, all or none of them.
+    Publish {
+        /// Who may see them.
+        range: Range,
+        /// How long they are kept.
+        persistence: Persistence,
+        /// The values under their keys.
+        values: Vec<(Vec<u8>, Data)>,
+    },
+    /// Ask for values.
+    Lookup(Lookup),
+    /// Withdraw values.
+    Unpublish {
+        /// Whose.
+        removal: Removal,
+        /// Which; all if empty.
+        keys: Vec<Vec<u8>>,
+    },
+}
+
+/// A value as it is handed out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Who published it.
+    pub owner: Proc,
+    /// The value.
+    pub data: Data,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Published or withdrawn.
+    Done,
+    /// As much as was asked for.
+    Found(Vec<Found>),
+    /// Some of it: what was found, without values that are for one reader only.
+    Partial(Vec<Found>),
+    /// Nothing was done.
+    Refused(Refusal),
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The key is taken within that range.
+    #[error("{} is published already", .0.escape_ascii())]
+    Duplicate(Vec<u8>),
+    /// None of it is there.
+    #[error("not found")]
+    NotFound,
+    /// No or too many keys, or one that is empty or too long.
+    #[error("1 to {KEYS_MAX} keys of 1 to {KEY_MAX} bytes are allowed")]
+    Keys,
+    /// The store is full.
+    #[error(
+        "the store is full ({VALUES_MAX} values, {WAITING_MAX} waiting lookups, {BYTES_MAX} bytes)"
+    )]
+    Full,
+    /// What was waited for did not come in time.
+    #[error("not published in time")]
+    Timeout,
+    /// The requester has ended.
+    #[error("the requester has ended")]
+    RequesterEnded,
+    /// The node that keeps the store, or this one, ends the job.
+    #[error("the job ends")]
+    TornDown,
+}
+
+/// The time at which a wait that starts now ends.
+pub(super) fn deadline(wait: Wait, now: Moment) -> Option<Moment> {
+    wait.timeout.map(|timeout| now + timeout)
+}

@@ -1,0 +1,590 @@
+use std::time::Duration;
+
+use super::request::{Accepts, Data, Range, Wait};
+use super::*;
+use crate::job::ids::{NodeId, Rank, UserId};
+use crate::job::proc::ProcRank;
+
+mod across_nodes;
+mod random;
+
+const USER: UserId = UserId(1000);
+
+/// Rank `rank` of `nspace`, two ranks to a node, all of one application.
+fn who_of(nspace: &str, rank: u32) -> Requester {
+    Requester {
+        proc: Proc::new(Nspace::new(nspace).unwrap(), Rank(rank)),
+        node: NodeId(rank / 2),
+        user: USER,
+        app: AppNum(0),
+        app_size: 4,
+    }
+}
+
+fn who(rank: u32) -> Requester {
+    who_of("job", rank)
+}
+
+fn key(name: &str) -> Vec<u8> {
+    name.as_bytes().to_vec()
+}
+
+fn text(value: &str) -> Data {
+    Data::Text(value.as_bytes().into())
+}
+
+fn publish_as(range: Range, persistence: Persistence, names: &[&str]) -> Request {
+    Request::Publish {
+        range,
+        persistence,
+        values: names.iter().map(|name| (key(name), text(name))).collect(),
+    }
+}
+
+fn publish(names: &[&str]) -> Request {
+    publish_as(Range::Session, Persistence::Session, names)
+}
+
+fn once(name: &str) -> Request {
+    publish_as(Range::Session, Persistence::FirstRead, &[name])
+}
+
+fn lookup(names: &[&str]) -> Request {
+    lookup_in(Range::Session, names, None)
+}
+
+fn lookup_in(range: Range, names: &[&str], wait: Option<Wait>) -> Request {
+    Request::Lookup(Lookup {
+        range,
+        accepts: Accepts::Anything,
+        keys: names.iter().map(|name| key(name)).collect(),
+        wait,
+    })
+}
+
+fn wait_for(at_least: u64, names: &[&str]) -> Request {
+    let wait = Wait {
+        at_least,
+        timeout: None,
+    };
+    lookup_in(Range::Session, names, Some(wait))
+}
+
+fn unpublish(range: Option<Range>, names: &[&str]) -> Request {
+    Request::Unpublish {
+        removal: Removal::Own(range),
+        keys: names.iter().map(|name| key(name)).collect(),
+    }
+}
+
+/// A store whose requests are numbered from 1.
+#[derive(Default)]
+struct Shop {
+    store: Store<u32>,
+    last: u32,
+    now: Moment,
+    answers: Vec<(u32, Answer)>,
+}
+
+impl Shop {
+    /// Makes a request; its number.
+    fn ask(&mut self, who: &Requester, request: Request) -> u32 {
+        self.last += 1;
+        self.store
+            .handle(who, request, self.last, self.now, &mut self.answers);
+        self.last
+    }
+
+    /// Makes a request that is answered at once, and nobody else's with it.
+    #[track_caller]
+    fn answer(&mut self, who: &Requester, request: Request) -> Answer {
+        let number = self.ask(who, request);
+        let mut answers = std::mem::take(&mut self.answers);
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        let (answered, answer) = answers.remove(0);
+        assert_eq!(answered, number);
+        answer
+    }
+
+    fn later(&mut self, seconds: u64) -> Vec<(u32, Answer)> {
+        self.now = self.now + Duration::from_secs(seconds);
+        self.store.tick(self.now, &mut self.answers);
+        std::mem::take(&mut self.answers)
+    }
+
+    /// Whom the last request answered: their numbers, and the keys each got.
+    fn served(&mut self) -> Vec<(u32, Vec<String>)> {
+        let answers = std::mem::take(&mut self.answers).into_iter();
+        answers.map(|(who, answer)| (who, names(answer))).collect()
+    }
+}
+
+/// The keys of an answer with values; none for any other.
+fn names(answer: Answer) -> Vec<String> {
+    let (Answer::Found(found) | Answer::Partial(found)) = answer else {
+        return Vec::new();
+    };
+    let name = |found: Found| String::from_utf8(found.key).unwrap();
+    found.into_iter().map(name).collect()
+}
+
+fn refused(refusal: Refusal) -> Answer {
+    Answer::Refused(refusal)
+}
+
+#[test]
+fn a_value_is_found_with_its_publisher_until_it_is_withdrawn() {
+    let mut shop = Shop::default();
+    assert_eq!(
+        shop.answer(&who(0), lookup(&["a"])),
+        refused(Refusal::NotFound)
+    );
+    assert_eq!(shop.answer(&who(1), publish(&["a"])), Answer::Done);
+    let found = vec![Found {
+        key: key("a"),
+        owner: who(1).proc,
+        data: text("a"),
+    }];
+    assert_eq!(
+        shop.answer(&who(3), lookup(&["a"])),
+        Answer::Found(found.clone())
+    );
+    assert_eq!(shop.answer(&who(3), lookup(&["a"])), Answer::Found(found));
+    assert_eq!(shop.answer(&who(1), unpublish(None, &["a"])), Answer::Done);
+    assert_eq!(
+        shop.answer(&who(3), lookup(&["a"])),
+        refused(Refusal::NotFound)
+    );
+    assert_eq!(shop.answer(&who(3), publish(&["a"])), Answer::Done);
+}
+
+#[test]
+fn a_key_is_published_once_per_range_and_the_first_stays() {
+    let custom = |rank| {
+        let member = (Nspace::new("job").unwrap(), ProcRank::One(Rank(rank)));
+        Range::Custom([member].into())
+    };
+    // Who publishes first, and who then collides with it in the same range, and who does not.
+    for (range, collide, fit) in [
+        (Range::Local, vec![who(1)], vec![who(2)]),
+        (Range::Namespace, vec![who(3)], vec![who_of("other", 0)]),
+        (Range::Session, vec![who(3), who_of("other", 0)], vec![]),
+        (Range::Global, vec![who(3), who_of("other", 0)], vec![]),
+        (custom(3), vec![who(3)], vec![]),
+        (Range::ProcLocal, vec![who(0)], vec![who(1)]),
+    ] {
+        let mut shop = Shop::default();
+        let publish = || publish_as(range.clone(), Persistence::Session, &["a"]);
+        assert_eq!(shop.answer(&who(0), publish()), Answer::Done);
+        let duplicate = || refused(Refusal::Duplicate(key("a")));
+        assert_eq!(shop.answer(&who(0), publish()), duplicate(), "{range:?}");
+        for other in collide {
+            assert_eq!(shop.answer(&other, publish()), duplicate(), "{range:?}");
+        }
+        for other in fit {
+            assert_eq!(shop.answer(&other, publish()), Answer::Done, "{range:?}");
+        }
+        let other_range = match range {
+            Range::Global => Range::Session,
+            _ => Range::Global,
+        };
+        let elsewhere = publish_as(other_range, Persistence::Session, &["a"]);
+        assert_eq!(shop.answer(&who(0), elsewhere), Answer::Done, "{range:?}");
+    }
+}
+
+#[test]
+fn values_are_published_all_or_none() {
+    let mut shop = Shop::default();
+    assert_eq!(shop.answer(&who(0), publish(&["b"])), Answer::Done);
+    let duplicate = |name| refused(Refusal::Duplicate(key(name)));
+    assert_eq!(
+        shop.answer(&who(1), publish(&["a", "b", "c"])),
+        duplicate("b")
+    );
+    assert_eq!(shop.answer(&who(1), publish(&["d", "d"])), duplicate("d"));
+    assert_eq!(
+        shop.answer(&who(0), lookup(&["a", "c", "d"])),
+        refused(Refusal::NotFound)
+    );
+}
+
+#[test]
+fn a_range_says_who_sees_a_value() {
+    let stranger = who_of("other", 1);
+    let both = [
+        (Nspace::new("job").unwrap(), ProcRank::One(Rank(2))),
+        (Nspace::new("other").unwrap(), ProcRank::Wildcard),
+    ];
+    // Seen by: itself, its neighbour on the node, a rank of another node, one of another job that
+    // is on its node.
+    for (range, seen) in [
+        (Range::Rm, [false; 4]),
+        (Range::ProcLocal, [true, false, false, false]),
+        (Range::Local, [true, true, false, true]),
+        (Range::Namespace, [true, true, true, false]),
+        (Range::Custom(both.into()), [false, false, true, true]),
+        (Range::Session, [true; 4]),
+        (Range::Global, [true; 4]),
+    ] {
+        let mut shop = Shop::default();
+        let publish = publish_as(range.clone(), Persistence::Session, &["a"]);
+        assert_eq!(shop.answer(&who(0), publish), Answer::Done);
+        let see = [who(0), who(1), who(2), stranger.clone()]
+            .map(|other| matches!(shop.answer(&other, lookup(&["a"])), Answer::Found(_)));
+        assert_eq!(see, seen, "{range:?}");
+    }
+}
+
+#[test]
+fn a_lookups_range_says_whose_values_it_wants() {
+    for (range, seen) in [
+        (Range::Rm, [false; 4]),
+        (Range::ProcLocal, [true, false, false, false]),
+        (Range::Local, [true, true, false, true]),
+        (Range::Namespace, [true, true, true, false]),
+        (Range::Global, [true; 4]),
+    ] {
+        let publishers = [who(0), who(1), who(2), who_of("other", 1)];
+        let see = publishers.map(|publisher| {
+            let mut shop = Shop::default();
+            let publish = publish_as(Range::Global, Persistence::Session, &["a"]);
+            assert_eq!(shop.answer(&publisher, publish), Answer::Done);
+            let lookup = lookup_in(range.clone(), &["a"], None);
+            matches!(shop.answer(&who(0), lookup), Answer::Found(_))
+        });
+        assert_eq!(see, seen, "{range:?}");
+    }
+}
+
+#[test]
+fn of_several_values_the_narrowest_range_is_found() {
+    let mut shop = Shop::default();
+    for range in [
+        Range::Global,
+        Range::ProcLocal,
+        Range::Session,
+        Range::Local,
+        Range::Namespace,
+    ] {
+        let name = format!("{range:?}");
+        let request = Request::Publish {
+            range,
+            persistence: Persistence::FirstRead,
+            values: vec![(key("a"), text(&name))],
+        };
+        assert_eq!(shop.answer(&who(0), request), Answer::Done);
+    }
+    for expected in ["ProcLocal", "Local", "Namespace", "Session", "Global"] {
+        let Answer::Found(found) = shop.answer(&who(0), lookup(&["a"])) else {
+            panic!("not found: {expected}");
+        };
+        assert_eq!(found[0].data, text(expected));
+    }
+}
+
+#[test]
+fn other_users_see_nothing_and_are_in_nobodys_way() {
+    let mut shop = Shop::default();
+    let other = Requester {
+        user: UserId(1001),
+        ..who(1)
+    };
+    let global = || publish_as(Range::Global, Persistence::Session, &["a"]);
+    assert_eq!(shop.answer(&who(0), global()), Answer::Done);
+    assert_eq!(
+        shop.answer(&other, lookup(&["a"])),
+        refused(Refusal::NotFound)
+    );
+    let waiting = shop.ask(&other, wait_for(0, &["a"]));
+    assert_eq!(shop.ask(&other, global()), waiting + 1);
+    let answers = std::mem::take(&mut shop.answers);
+    assert_eq!(answers[0], (waiting + 1, Answer::Done));
+    assert!(matches!(&answers[1], (at, Answer::Found(found))
+        if *at == waiting && found[0].owner == other.proc));
+}
+
+#[test]
+fn only_texts_that_fit_are_there_for_who_accepts_no_other() {
+    let mut shop = Shop::default();
+    let publish = Request::Publish {
+        range: Range::Session,
+        persistence: Persistence::FirstRead,
+        values: vec![
+            (key("typed"), Data::Typed((*b"1").into())),
+            (key("long"), text("12345")),
+            (key("fits"), text("1234")),
+        ],
+    };
+    assert_eq!(shop.answer(&who(0), publish), Answer::Done);
+    let text_lookup = |name| {
+        Request::Lookup(Lookup {
+            range: Range::Session,
+            accepts: Accepts::Text(4),
+            keys: vec![key(name)],
+            wait: None,
+        })
+    };
+    assert_eq!(
+        shop.answer(&who(1), text_lookup("typed")),
+        refused(Refusal::NotFound)
+    );
+    assert_eq!(
+        shop.answer(&who(1), text_lookup("long")),
+        refused(Refusal::NotFound)
+    );
+    assert!(matches!(
+        shop.answer(&who(1), text_lookup("fits")),
+        Answer::Found(_)
+    ));
+    // And what was not accepted is still there for others.
+    let rest = shop.answer(&who(1), lookup(&["typed", "long"]));
+    assert_eq!(names(rest), ["typed", "long"]);
+}
+
+#[test]
+fn a_value_for_one_reader_goes_to_the_oldest_waiter_alone() {
+    let mut shop = Shop::default();
+    let waiters: Vec<u32> = (1..4)
+        .map(|rank| shop.ask(&who(rank), wait_for(0, &["a"])))
+        .collect();
+    for waiter in waiters {
+        assert_eq!(shop.answers, []);
+        shop.ask(&who(0), once("a"));
+        let served = shop.served();
+        assert_eq!(served[1..], [(waiter, vec!["a".to_owned()])]);
+    }
+    assert_eq!(shop.answer(&who(0), once("a")), Answer::Done);
+    assert_eq!(names(shop.answer(&who(1), lookup(&["a"]))), ["a"]);
+    assert_eq!(
+        shop.answer(&who(2), lookup(&["a"])),
+        refused(Refusal::NotFound)
+    );
+}
+
+#[test]
+fn who_waits_for_more_takes_nothing_before_it_can_take_all() {
+    let mut shop = Shop::default();
+    let both = shop.ask(&who(1), wait_for(0, &["a", "b"]));
+    let swapped = shop.ask(&who(2), wait_for(0, &["b", "a"]));
+    let one = shop.ask(&who(3), wait_for(0, &["a"]));
+    shop.ask(&who(0), once("a"));
+    assert_eq!(shop.served()[1..], [(one, vec!["a".to_owned()])]);
+    assert_eq!(shop.answer(&who(0), once("b")), Answer::Done);
+    shop.ask(&who(0), once("a"));
+    assert_eq!(
+        shop.served()[1..],
+        [(both, vec!["a".to_owned(), "b".to_owned()])]
+    );
+    shop.ask(&who(0), publish(&["a", "b"]));
+    assert_eq!(
+        shop.served()[1..],
+        [(swapped, vec!["b".to_owned(), "a".to_owned()])]
+    );
+}
+
+#[test]
+fn a_lasting_value_serves_everybody_who_waits() {
+    let mut shop = Shop::default();
+    let waiters: Vec<u32> = (1..4)
+        .map(|rank| shop.ask(&who(rank), wait_for(0, &["a"])))
+        .collect();
+    let own = shop.ask(&who(0), publish(&["a"]));
+    let served: Vec<u32> = shop.served().into_iter().map(|(who, _)| who).collect();
+    assert_eq!(served, [vec![own], waiters].concat());
+}
+
+#[test]
+fn a_wait_is_for_so_many_keys_or_for_all() {
+    let mut shop = Shop::default();
+    assert_eq!(shop.answer(&who(0), publish(&["a", "b"])), Answer::Done);
+    let two_of_three = shop.answer(&who(1), wait_for(2, &["a", "missing", "b"]));
+    assert!(matches!(two_of_three, Answer::Found(_)));
+    assert_eq!(names(two_of_three), ["a", "b"]);
+    // A key that is repeated counts once, and more than all is all.
+    for request in [wait_for(3, &["a", "a", "b", "c"]), wait_for(9, &["c", "a"])] {
+        let waiting = shop.ask(&who(1), request);
+        assert_eq!(shop.answers, []);
+        shop.ask(&who(0), publish(&["c"]));
+        assert_eq!(shop.served()[1].0, waiting);
+        assert_eq!(shop.answer(&who(0), unpublish(None, &["c"])), Answer::Done);
+    }
+}
+
+#[test]
+fn a_wait_ends_with_its_time_and_leaves_what_it_saw() {
+    let mut shop = Shop::default();
+    let wait = |seconds| {
+        let wait = Wait {
+            at_least: 0,
+            timeout: Some(Duration::from_secs(seconds)),
+        };
+        lookup_in(Range::Session, &["a", "b"], Some(wait))
+    };
+    assert_eq!(shop.answer(&who(0), once("a")), Answer::Done);
+    let (long, short) = (shop.ask(&who(1), wait(20)), shop.ask(&who(2), wait(10)));
+    assert_eq!(
+        shop.store.next_deadline(),
+        Some(Moment(Duration::from_secs(10)))
+    );
+    assert_eq!(shop.later(9), []);
+    assert_eq!(shop.later(1), [(short, refused(Refusal::Timeout))]);
+    assert_eq!(
+        shop.store.next_deadline(),
+        Some(Moment(Duration::from_secs(20)))
+    );
+    assert_eq!(shop.later(10), [(long, refused(Refusal::Timeout))]);
+    assert_eq!(shop.store.next_deadline(), None);
+    assert_eq!(names(shop.answer(&who(3), lookup(&["a"]))), ["a"]);
+}
+
+#[test]
+fn an_incomplete_answer_has_what_is_there_and_consumes_nothing() {
+    let mut shop = Shop::default();
+    assert_eq!(shop.answer(&who(0), publish(&["a"])), Answer::Done);
+    assert_eq!(shop.answer(&who(0), once("b")), Answer::Done);
+    let partial = shop.answer(&who(1), lookup(&["missing", "b", "a"]));
+    assert!(matches!(partial, Answer::Partial(_)));
+    assert_eq!(names(partial), ["a"]);
+    assert_eq!(names(shop.answer(&who(1), lookup(&["a", "b"]))), ["a", "b"]);
+}
+
+#[test]
+fn a_process_withdraws_its_own_values_by_key_by_range_or_all() {
+    let mut shop = Shop::default();
+    let publish = |shop: &mut Shop, rank, range, names: &[&str]| {
+        let request = publish_as(range, Persistence::Session, names);
+        assert_eq!(shop.answer(&who(rank), request), Answer::Done);
+    };
+    publish(&mut shop, 0, Range::Session, &["a", "b"]);
+    publish(&mut shop, 0, Range::Namespace, &["a", "c"]);
+    publish(&mut shop, 1, Range::Session, &["d"]);
+    let session = || Some(Range::Session);
+    let not_found = || refused(Refusal::NotFound);
+    assert_eq!(
+        shop.answer(&who(0), unpublish(session(), &["d"])),
+        not_found()
+    );
+    assert_eq!(
+        shop.answer(&who(0), unpublish(session(), &["c"])),
+        not_found()
+    );
+    assert_eq!(
+        shop.answer(&who(0), unpublish(session(), &["a", "c"])),
+        Answer::Partial(Vec::new())
+    );
+    assert_eq!(
+        names(shop.answer(&who(2), lookup(&["a", "b", "c", "d"]))).len(),
+        4
+    );
+    let namespace = Some(Range::Namespace);
+    assert_eq!(
+        shop.answer(&who(0), unpublish(namespace, &[])),
+        Answer::Done
+    );
+    assert_eq!(
+        names(shop.answer(&who(2), lookup(&["a", "b", "c", "d"]))),
+        ["b", "d"]
+    );
+    assert_eq!(shop.answer(&who(0), unpublish(None, &[])), Answer::Done);
+    assert_eq!(shop.answer(&who(0), unpublish(None, &[])), Answer::Done);
+    assert_eq!(names(shop.answer(&who(2), lookup(&["b", "d"]))), ["d"]);
+}
+
+#[test]
+fn any_rank_withdraws_a_name_as_pmi_has_it() {
+    let mut shop = Shop::default();
+    let withdraw = || Request::Unpublish {
+        removal: Removal::Anybodys,
+        keys: vec![key("a")],
+    };
+    assert_eq!(shop.answer(&who(0), publish(&["a"])), Answer::Done);
+    let namespace = publish_as(Range::Namespace, Persistence::Session, &["a"]);
+    assert_eq!(shop.answer(&who(0), namespace), Answer::Done);
+    assert_eq!(shop.answer(&who(3), withdraw()), Answer::Done);
+    // What is not a name stays.
+    assert_eq!(shop.answer(&who(3), withdraw()), refused(Refusal::NotFound));
+    assert_eq!(names(shop.answer(&who(3), lookup(&["a"]))), ["a"]);
+}
+
+#[test]
+fn the_end_of_a_process_takes_what_lives_as_long_and_its_waits() {
+    let mut shop = Shop::default();
+    for (name, persistence) in [
+        ("proc", Persistence::Proc),
+        ("app", Persistence::App),
+        ("session", Persistence::Session),
+        ("indefinite", Persistence::Indefinite),
+    ] {
+        let request = publish_as(Range::Session, persistence, &[name]);
+        assert_eq!(shop.answer(&who(1), request), Answer::Done);
+    }
+    let all = || lookup(&["proc", "app", "session", "indefinite"]);
+    let waiting = shop.ask(&who(1), wait_for(0, &["late"]));
+    shop.store.proc_ended(&who(1).proc, &mut shop.answers);
+    let answers = std::mem::take(&mut shop.answers);
+    assert_eq!(answers, [(waiting, refused(Refusal::RequesterEnded))]);
+    assert_eq!(shop.answer(&who(0), once("late")), Answer::Done);
+    let stays = ["app", "session", "indefinite"];
+    assert_eq!(names(shop.answer(&who(0), all())), stays);
+    shop.store
+        .app_ended(&Nspace::new("other").unwrap(), AppNum(0));
+    shop.store.app_ended(&who(1).proc.nspace, AppNum(1));
+    assert_eq!(names(shop.answer(&who(0), all())), stays);
+    shop.store.app_ended(&who(1).proc.nspace, AppNum(0));
+    assert_eq!(names(shop.answer(&who(0), all())), stays[1..]);
+}
+
+#[test]
+fn requests_over_a_limit_are_refused_and_change_nothing() {
+    let mut shop = Shop::default();
+    let long = "x".repeat(KEY_MAX + 1);
+    let many = vec!["x"; KEYS_MAX + 1];
+    for bad in [&[""][..], &[&*long], &[], &many] {
+        assert_eq!(shop.answer(&who(0), publish(bad)), refused(Refusal::Keys));
+    }
+    for bad in [&[""][..], &[&*long], &[]] {
+        assert_eq!(shop.answer(&who(0), lookup(bad)), refused(Refusal::Keys));
+    }
+    assert_eq!(
+        shop.answer(&who(0), unpublish(None, &many)),
+        refused(Refusal::Keys)
+    );
+    let longest = &long[1..];
+    assert_eq!(shop.answer(&who(0), publish(&[longest])), Answer::Done);
+
+    let big = |name: &str, size| Request::Publish {
+        range: Range::Session,
+        persistence: Persistence::Session,
+        values: vec![(key(name), Data::Typed(vec![0; size].into()))],
+    };
+    let rest = BYTES_MAX - 2 * KEY_MAX - 1;
+    assert_eq!(
+        shop.answer(&who(0), big("big", rest)),
+        refused(Refusal::Full)
+    );
+    assert_eq!(shop.answer(&who(0), big("b", rest)), Answer::Done);
+    assert_eq!(shop.answer(&who(0), big("c", 0)), refused(Refusal::Full));
+    assert_eq!(shop.answer(&who(0), unpublish(None, &["b"])), Answer::Done);
+
+    for number in 1..VALUES_MAX {
+        assert_eq!(
+            shop.answer(&who(0), once(&number.to_string())),
+            Answer::Done
+        );
+    }
+    assert_eq!(
+        shop.answer(&who(0), once("one more")),
+        refused(Refusal::Full)
+    );
+    for _ in 0..WAITING_MAX {
+        shop.ask(&who(1), wait_for(0, &["late"]));
+    }
+    assert_eq!(
+        shop.answer(&who(1), wait_for(0, &["late"])),
+        refused(Refusal::Full)
+    );
+    assert_eq!(names(shop.answer(&who(1), wait_for(0, &["1"]))), ["1"]);
+    shop.store.tear_down(&mut shop.answers);
+    assert_eq!(shop.answers.len(), WAITING_MAX);
+}

@@ -1,0 +1,247 @@
+//! The engines of several nodes.
+
+use std::collections::VecDeque;
+
+use super::*;
+use crate::store::engine::{Output, StoreEngine, StoreMessage};
+
+/// A job of nodes with two ranks each; its messages are delivered when the test says so.
+struct Job {
+    engines: Vec<StoreEngine<u32>>,
+    messages: VecDeque<(NodeId, NodeId, StoreMessage)>,
+    answers: Vec<(u32, Answer)>,
+    now: Moment,
+    last: u32,
+}
+
+impl Job {
+    fn new(nodes: u32) -> Self {
+        let engine = |node| StoreEngine::new(NodeId(node), NodeId(0), nodes);
+        Self {
+            engines: (0..nodes).map(engine).collect(),
+            messages: VecDeque::new(),
+            answers: Vec::new(),
+            now: Moment::default(),
+            last: 0,
+        }
+    }
+
+    fn on(
+        &mut self,
+        node: NodeId,
+        what: impl FnOnce(&mut StoreEngine<u32>, &mut Vec<Output<u32>>),
+    ) {
+        let mut out = Vec::new();
+        what(&mut self.engines[node.index()], &mut out);
+        for output in out {
+            match output {
+                Output::Send { to, message } => {
+                    assert_ne!(to, node, "{message:?}");
+                    self.messages.push_back((node, to, message));
+                }
+                Output::Complete { ticket, answer } => self.answers.push((ticket, answer)),
+            }
+        }
+    }
+
+    fn ask(&mut self, rank: u32, request: Request) -> u32 {
+        self.last += 1;
+        let (who, ticket, now) = (who(rank), self.last, self.now);
+        self.on(who.node, |engine, out| {
+            engine.ask(who, request, ticket, now, out);
+        });
+        ticket
+    }
+
+    fn end(&mut self, rank: u32) {
+        let who = who(rank);
+        self.on(who.node, |engine, out| {
+            engine.rank_ended(who.proc, who.app, out);
+        });
+    }
+
+    fn deliver(&mut self) {
+        while let Some((from, to, message)) = self.messages.pop_front() {
+            let now = self.now;
+            self.on(to, |engine, out| engine.message(from, message, now, out));
+        }
+    }
+
+    /// Makes a request and waits for the one answer to it.
+    #[track_caller]
+    fn answer(&mut self, rank: u32, request: Request) -> Answer {
+        let ticket = self.ask(rank, request);
+        self.deliver();
+        let answers = std::mem::take(&mut self.answers);
+        let [(answered, answer)] = <[_; 1]>::try_from(answers).unwrap();
+        assert_eq!(answered, ticket);
+        answer
+    }
+}
+
+#[test]
+fn ranks_of_all_nodes_share_one_store() {
+    let mut job = Job::new(3);
+    for (publisher, reader) in [(0, 5), (5, 0), (2, 3), (4, 2)] {
+        let waiting = job.ask(reader, wait_for(0, &["a"]));
+        job.deliver();
+        let publishing = job.ask(publisher, once("a"));
+        job.deliver();
+        let mut answers = std::mem::take(&mut job.answers);
+        answers.sort_by_key(|(ticket, _)| *ticket);
+        assert!(
+            matches!(&answers[..], [(first, Answer::Found(_)), (second, Answer::Done)]
+            if (*first, *second) == (waiting, publishing))
+        );
+    }
+}
+
+#[test]
+fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
+    let mut job = Job::new(2);
+    let local = publish_as(Range::Local, Persistence::Session, &["a"]);
+    assert_eq!(job.answer(2, local), Answer::Done);
+    let forged = Requester {
+        node: NodeId(0),
+        ..who(3)
+    };
+    job.on(NodeId(1), |engine, out| {
+        engine.ask(forged, lookup(&["a"]), 77, Moment::default(), out);
+    });
+    job.deliver();
+    assert!(matches!(&job.answers[..], [(77, Answer::Found(_))]));
+    job.answers.clear();
+    assert_eq!(job.answer(0, lookup(&["a"])), refused(Refusal::NotFound));
+}
+
+#[test]
+fn a_rank_that_ends_is_answered_once_and_served_no_more() {
+    for rank in [1, 3] {
+        let mut job = Job::new(2);
+        let lives = publish_as(Range::Session, Persistence::Proc, &["mine"]);
+        assert_eq!(job.answer(rank, lives), Answer::Done);
+        let waiting = job.ask(rank, wait_for(0, &["a"]));
+        job.deliver();
+        // One that is on its way when the rank ends.
+        let underway = job.ask(rank, wait_for(0, &["a"]));
+        job.end(rank);
+        let gone = || refused(Refusal::RequesterEnded);
+        assert_eq!(
+            std::mem::take(&mut job.answers),
+            [(waiting, gone()), (underway, gone())]
+        );
+        job.deliver();
+        assert_eq!(job.answers, []);
+        assert_eq!(job.answer(0, once("a")), Answer::Done);
+        assert_eq!(names(job.answer(0, lookup(&["a"]))), ["a"]);
+        assert_eq!(job.answer(0, lookup(&["mine"])), refused(Refusal::NotFound));
+        // What it had written before its end, and comes late.
+        assert_eq!(job.answer(rank, publish(&["late"])), gone());
+    }
+}
+
+#[test]
+fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
+    // Four ranks; that of node 1 with the value is neither the first nor the last to end, and a
+    // node that never asked for anything has some that ended before and after it was published.
+    for order in [[0, 2, 1, 3], [3, 2, 0, 1], [1, 0, 3, 2]] {
+        let mut job = Job::new(2);
+        let [first, publisher, rest @ ..] = order;
+        job.end(first);
+        let lives = publish_as(Range::Session, Persistence::App, &["a"]);
+        assert_eq!(job.answer(publisher, lives), Answer::Done);
+        // Somebody of another application looks.
+        let see = |job: &mut Job| {
+            let mut other = who_of("job", 9);
+            other.node = NodeId(0);
+            job.on(NodeId(0), |engine, out| {
+                engine.ask(other, lookup(&["a"]), 99, Moment::default(), out);
+            });
+            let answers = std::mem::take(&mut job.answers);
+            matches!(&answers[..], [(99, Answer::Found(_))])
+        };
+        for rank in [&[publisher], &rest[..]].concat() {
+            assert!(see(&mut job), "{order:?}");
+            job.end(rank);
+            job.deliver();
+        }
+        assert!(!see(&mut job), "{order:?}");
+    }
+}
+
+#[test]
+fn a_job_that_publishes_nothing_sends_no_message() {
+    let mut job = Job::new(2);
+    (0..4).for_each(|rank| job.end(rank));
+    for node in [0, 1] {
+        job.on(NodeId(node), StoreEngine::tear_down);
+    }
+    assert!(job.messages.is_empty() && job.answers.is_empty());
+    assert_eq!(job.engines[0].next_deadline(), None);
+}
+
+#[test]
+fn the_end_of_the_job_answers_everybody_once() {
+    for head_first in [true, false] {
+        let mut job = Job::new(2);
+        let waiting = [0, 3].map(|rank| job.ask(rank, wait_for(0, &["a"])));
+        job.deliver();
+        let underway = job.ask(2, lookup(&["b"]));
+        let order = if head_first { [0, 1] } else { [1, 0] };
+        for node in order {
+            job.on(NodeId(node), StoreEngine::tear_down);
+            job.deliver();
+        }
+        let late = job.ask(1, publish(&["b"]));
+        job.deliver();
+        let mut tickets: Vec<u32> = job.answers.iter().map(|(ticket, _)| *ticket).collect();
+        tickets.sort_unstable();
+        assert_eq!(tickets, [waiting[0], waiting[1], underway, late]);
+        let torn_down = |(_, answer): &(u32, Answer)| *answer == refused(Refusal::TornDown);
+        assert!(job.answers.iter().all(torn_down), "{:?}", job.answers);
+    }
+}
+
+#[test]
+fn a_timeout_is_kept_by_the_head_node() {
+    let mut job = Job::new(2);
+    let wait = Wait {
+        at_least: 0,
+        timeout: Some(Duration::from_secs(5)),
+    };
+    let waiting = job.ask(3, lookup_in(Range::Session, &["a"], Some(wait)));
+    job.deliver();
+    let due = Moment(Duration::from_secs(5));
+    assert_eq!(job.engines[0].next_deadline(), Some(due));
+    assert_eq!(job.engines[1].next_deadline(), None);
+    job.on(NodeId(0), |engine, out| engine.tick(due, out));
+    job.deliver();
+    assert_eq!(job.answers, [(waiting, refused(Refusal::Timeout))]);
+}
+
+#[test]
+fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
+    let mut job = Job::new(3);
+    let waiting = job.ask(2, wait_for(0, &["a"]));
+    let (_, _, asked) = job.messages[0].clone();
+    let StoreMessage::Ask { serial, .. } = asked else {
+        panic!("{asked:?}");
+    };
+    let answer = || StoreMessage::Answer {
+        serial,
+        answer: Answer::Done,
+    };
+    // Not from the head node, and not the head node.
+    for (from, to, message) in [(2, 1, answer()), (0, 1, asked), (1, 0, answer())] {
+        let now = job.now;
+        job.on(NodeId(to), |engine, out| {
+            engine.message(NodeId(from), message, now, out);
+        });
+    }
+    assert_eq!(job.answers, []);
+    job.deliver();
+    job.ask(0, publish(&["a"]));
+    job.deliver();
+    let answered: Vec<u32> = job.answers.iter().map(|(ticket, _)| *ticket).collect();
+    assert!(answered.contains(&waiting) && answered.len() == 2);
+}

@@ -1,0 +1,124 @@
+//! The lookups that wait, oldest first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::request::{Lookup, Refusal, Requester};
+use super::{BYTES_MAX, WAITING_MAX};
+use crate::job::clock::Moment;
+use crate::job::proc::Proc;
+
+/// Names one waiting lookup; a greater one is younger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct WaiterId(u64);
+
+#[derive(Debug)]
+pub(super) struct Waiter<T> {
+    pub(super) who: Requester,
+    pub(super) lookup: Lookup,
+    /// So many keys must be there.
+    pub(super) need: usize,
+    pub(super) ticket: T,
+    pub(super) deadline: Option<Moment>,
+}
+
+impl<T> Waiter<T> {
+    fn cost(&self) -> usize {
+        self.lookup.keys.iter().map(Vec::len).sum()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting<T> {
+    last: u64,
+    waiters: BTreeMap<WaiterId, Waiter<T>>,
+    by_key: BTreeMap<Vec<u8>, BTreeSet<WaiterId>>,
+    by_proc: BTreeMap<Proc, BTreeSet<WaiterId>>,
+    deadlines: BTreeSet<(Moment, WaiterId)>,
+    bytes: usize,
+}
+
+impl<T> Waiting<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            last: 0,
+            waiters: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            by_proc: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Adds the youngest; hands its ticket back if there is no room.
+    pub(super) fn add(&mut self, waiter: Waiter<T>) -> Result<(), (T, Refusal)> {
+        let bytes = self.bytes + waiter.cost();
+        if self.waiters.len() >= WAITING_MAX || bytes > BYTES_MAX {
+            return Err((waiter.ticket, Refusal::Full));
+        }
+        self.bytes = bytes;
+        self.last += 1;
+        let id = WaiterId(self.last);
+        for key in &waiter.lookup.keys {
+            self.by_key.entry(key.clone()).or_default().insert(id);
+        }
+        let proc = waiter.who.proc.clone();
+        self.by_proc.entry(proc).or_default().insert(id);
+        self.deadlines.extend(waiter.deadline.map(|at| (at, id)));
+        self.waiters.insert(id, waiter);
+        Ok(())
+    }
+
+    pub(super) fn waiter(&self, id: WaiterId) -> &Waiter<T> {
+        &self.waiters[&id]
+    }
+
+    /// Those that wait for at least one of the keys, oldest first.
+    pub(super) fn for_keys<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> BTreeSet<WaiterId> {
+        keys.filter_map(|key| self.by_key.get(key))
+            .flatten()
+            .copied()
+            .collect()
+    }
+
+    /// Those of a process.
+    pub(super) fn of_proc(&self, proc: &Proc) -> Vec<WaiterId> {
+        let ids = self.by_proc.get(proc).into_iter().flatten();
+        ids.copied().collect()
+    }
+
+    /// Those whose time is over.
+    pub(super) fn expired(&self, now: Moment) -> Vec<WaiterId> {
+        let over = self.deadlines.iter().take_while(|(at, _)| *at <= now);
+        over.map(|(_, id)| *id).collect()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn ids(&self) -> Vec<WaiterId> {
+        self.waiters.keys().copied().collect()
+    }
+
+    pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter<T>> {
+        let waiter = self.waiters.remove(&id)?;
+        self.bytes -= waiter.cost();
+        for key in &waiter.lookup.keys {
+            forget(&mut self.by_key, key, id);
+        }
+        forget(&mut self.by_proc, &waiter.who.proc, id);
+        if let Some(at) = waiter.deadline {
+            self.deadlines.remove(&(at, id));
+        }
+        Some(waiter)
+    }
+}
+
+fn forget<K: Ord>(index: &mut BTreeMap<K, BTreeSet<WaiterId>>, key: &K, id: WaiterId) {
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
+}
