@@ -8,12 +8,15 @@ mod completions;
 mod config;
 pub mod exit;
 mod habits;
+mod kill;
 mod line;
 mod man;
 mod negation;
 mod options;
 mod problem;
+mod ps;
 mod run;
+mod table;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -33,6 +36,10 @@ Examples:
 /// Every command but `run`.
 #[derive(Debug, Subcommand)]
 enum Other {
+    /// Show your jobs on this machine
+    Ps(ps::PsArgs),
+    /// End jobs of yours on this machine, or send them another signal
+    Kill(kill::KillArgs),
     /// Show the defaults of `wireup run`
     Config(config::show::ConfigArgs),
     /// Print a manual page, or write them all to a directory
@@ -76,6 +83,8 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Err(error) => return answer(&error, || problem::of_commands(&error, first.as_deref())),
     };
     match Other::from_arg_matches_mut(&mut matches) {
+        Ok(Other::Ps(args)) => ps::execute(&args),
+        Ok(Other::Kill(args)) => kill::execute(&args),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),
         Ok(Other::Completions(args)) => completions::execute(&args),

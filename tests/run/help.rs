@@ -201,7 +201,10 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
             &["--bind-to", "core", "true"],
             "--bind-to: wireup does not bind",
         ),
-        (&["-ppn", "2", "true"], "-ppn: ranks are laid out in blocks"),
+        (
+            &["--map-by", "core", "true"],
+            "'core' for '--map-by <slot|node>' [possible values: slot, node]",
+        ),
     ] {
         expect_refusal(Run::new(words).run(), &[needed]);
     }

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use wireup::agent::core::{JobContext, NodeCore};
-use wireup::agent::event::{Action, Event, PeerMessage};
+use wireup::agent::event::{Action, Event, PeerMessage, Report};
 use wireup::job::clock::Moment;
-use wireup::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
+use wireup::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
 use wireup::job::rank_map::RankMap;
 
 use crate::for_each_seed;
@@ -82,6 +82,7 @@ impl World {
             ranks: map.clone(),
             appnums: vec![AppNum(0); all.len()],
             universe_size: map.size(),
+            user: UserId(1000),
         });
         let core = |node| NodeCore::new(node, Arc::clone(&context), true, false);
         let cores = map.node_ids().map(|node| core(node).expect("a fine job"));
@@ -138,6 +139,7 @@ impl World {
                     answers.push((rank, text));
                 }
                 Action::SendPeer { to, message } => self.net.send(node, to, message),
+                Action::Report(Report::RankConnected { .. } | Report::RankFinalized { .. }) => {}
                 other => panic!("{other:?}"),
             }
         }
