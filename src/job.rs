@@ -1,8 +1,11 @@
 //! Vocabulary of a job; no I/O.
 
 pub mod clock;
+pub mod exit_policy;
 pub mod ids;
+pub mod limit;
 pub mod outcome;
 pub mod proc;
 pub mod rank_map;
 pub mod spec;
+pub mod wall;

@@ -13,7 +13,7 @@ use super::held::Held;
 use super::procfs::{Environment, Process, processes};
 
 /// The variable in the environment of every process of a job that names the job.
-pub const JOB: &str = "WIREUP_JOB";
+pub const JOB: &str = "WIREUP_JOB_ID";
 
 /// Whether this process has children, living or not, that raise SIGCHLD.
 pub fn has_children() -> bool {

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::exit_policy::ExitPolicy;
 use super::ids::Rank;
+use super::limit::Limit;
 
 /// One application context: a program with its arguments and the ranks that run it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -15,6 +17,10 @@ pub struct AppSpec {
     pub env: Vec<OsString>,
     /// Working directory; the launcher's own when absent.
     pub wdir: Option<PathBuf>,
+    /// Resource limits of the ranks; of several for one resource the last counts.
+    pub limits: Vec<Limit>,
+    /// File mode creation mask of the ranks; the launcher's own when absent.
+    pub umask: Option<u32>,
     /// Program and arguments; never empty.
     pub argv: Vec<OsString>,
 }
@@ -73,6 +79,8 @@ pub struct LayoutSpec {
 pub struct StdioSpec {
     /// Prefix every output line with its rank.
     pub label: bool,
+    /// Put the time in front of every output line.
+    pub timestamps: bool,
     /// File name pattern for per-rank output.
     pub output: Option<OsString>,
     /// Who reads standard input.
@@ -84,6 +92,48 @@ pub struct StdioSpec {
 pub struct EndingSpec {
     /// The job is ended after this time.
     pub timeout: Option<Duration>,
+    /// Which code is the job's.
+    pub exit: ExitPolicy,
+    /// A rank that fails ends the others.
+    pub kill_on_bad_exit: bool,
+    /// Time between SIGTERM and SIGKILL; zero for SIGKILL at once.
+    pub grace: Duration,
+    /// A program that loads an MPI and does not use what it is offered fails the job.
+    pub strict_pmi: bool,
+}
+
+/// Time between SIGTERM and SIGKILL unless the user chooses. MPI libraries that catch SIGTERM need
+/// well under two seconds. Source: docs/pmi-wire.md#failures.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+impl Default for EndingSpec {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            exit: ExitPolicy::First,
+            kill_on_bad_exit: true,
+            grace: GRACE,
+            strict_pmi: false,
+        }
+    }
+}
+
+/// Where the status stream goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StatusTarget {
+    /// To standard output, which then carries nothing else: the ranks' output becomes part of it.
+    Stdout,
+    /// To a descriptor that was inherited; at least 3.
+    Descriptor(i32),
+    /// To a file.
+    File(PathBuf),
+}
+
+/// What is told about the job while it runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StatusSpec {
+    /// Where events and result are written as JSON.
+    pub json: Option<StatusTarget>,
 }
 
 /// What the ranks are offered for process management, and the parts that serve it.
@@ -110,6 +160,8 @@ pub struct JobSpec {
     pub stdio: StdioSpec,
     /// The end of the job.
     pub ending: EndingSpec,
+    /// What is told about it.
+    pub status: StatusSpec,
     /// Process-management interfaces.
     pub interface: InterfaceSpec,
     /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.

@@ -24,11 +24,11 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 
-use super::supervisor::GRACE;
 use crate::agent::leftovers;
 use crate::agent::procfs::{self, Process};
 use crate::agent::spawn::open_pidfd;
 use crate::job::ids::Nspace;
+use crate::job::spec::GRACE;
 
 /// The guard's name among the processes.
 pub const NAME: &CStr = c"wireup-guard";

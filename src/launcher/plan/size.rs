@@ -3,11 +3,14 @@
 use super::super::run::RunFailure;
 use super::super::slots::Slots;
 use super::wrong;
+use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::Rank;
 use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;
+/// Files of a rank's output that the launcher writes when it puts times into them.
+const FILES_PER_RANK: u64 = 2;
 /// Descriptors the launcher needs besides.
 const DESCRIPTORS_BASE: u64 = 100;
 
@@ -37,8 +40,8 @@ pub(super) fn total(sizes: &[u32]) -> Result<u32, RunFailure> {
         })
 }
 
-/// Refuses a number of ranks that slots, nodes, descriptors or the reader of standard input do not
-/// allow.
+/// Refuses a number of ranks that slots, nodes, descriptors, the reader of standard input or the
+/// exit policy do not allow.
 pub(super) fn check(
     spec: &JobSpec,
     size: u32,
@@ -79,10 +82,14 @@ pub(super) fn check(
             1 => wrong(error),
             _ => wrong(format!("on each virtual node, {error}")),
         })?;
-    let needed = u64::from(size) * DESCRIPTORS_PER_RANK + DESCRIPTORS_BASE;
+    let per_rank = match (spec.stdio.timestamps, &spec.stdio.output) {
+        (true, Some(_)) => DESCRIPTORS_PER_RANK + FILES_PER_RANK,
+        _ => DESCRIPTORS_PER_RANK,
+    };
+    let needed = u64::from(size) * per_rank + DESCRIPTORS_BASE;
     if needed > descriptors {
         return Err(wrong(format!(
-            "{size} ranks need {needed} descriptors ({DESCRIPTORS_PER_RANK} each and \
+            "{size} ranks need {needed} descriptors ({per_rank} each and \
              {DESCRIPTORS_BASE} more), allowed are {descriptors}; raise the hard limit \
              (ulimit -Hn) or start fewer ranks"
         )));
@@ -94,6 +101,14 @@ pub(super) fn check(
         return Err(wrong(format!(
             "--stdin {rank}: the job has the ranks 0 to {}",
             size - 1
+        )));
+    }
+    if let ExitPolicy::Rank(rank) = spec.ending.exit
+        && rank.0 >= size
+    {
+        let last = size - 1;
+        return Err(wrong(format!(
+            "--exit-policy rank:{rank}: the job has the ranks 0 to {last}"
         )));
     }
     Ok(())
