@@ -622,3 +622,20 @@ fn a_ring_without_all_ranks_fails_for_those_in_it_and_for_those_who_come() {
     let failed = "cmd=ring-response;rc=1;errmsg=data of a ring are not those of all ranks;";
     assert_eq!(job.framed_reply(0, ring), failed);
 }
+
+#[test]
+fn an_unknown_command_is_answered_by_a_name_that_is_no_longer_than_allowed() {
+    for length in [1, 54, 55, 56, 64] {
+        let mut job = pmi2(1);
+        let command = format!("cmd={};", "x".repeat(length));
+        job.feed(0, format!("{:<6}{command}", command.len()).as_bytes());
+        let answer = job.seen.back().unwrap();
+        let name = answer.split_once("cmd=").unwrap().1;
+        let (name, rest) = name.split_once(';').unwrap();
+        assert_eq!(name, format!("{}-response", "x".repeat(length.min(55))));
+        assert!(
+            rest.starts_with("rc=") && !rest.starts_with("rc=0"),
+            "{answer}"
+        );
+    }
+}
