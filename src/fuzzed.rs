@@ -23,10 +23,11 @@ const LONGEST: usize = 16 * 1024;
 type Target = fn(&[u8]);
 
 /// Every decoder of bytes that come from somebody else. The names are those of `fuzz/fuzz_targets`.
-const TARGETS: [(&str, Target); 3] = [
+const TARGETS: [(&str, Target); 4] = [
     ("elf", crate::launcher::elf::fuzzing::elf),
     ("frame", crate::pmix::fuzzing::frame),
     ("pmi1", crate::pmi::fuzzing::pmi1),
+    ("pmi2", crate::pmi::fuzzing::pmi2),
 ];
 
 fn folder() -> PathBuf {
@@ -109,4 +110,9 @@ fn no_bytes_break_the_link_with_a_pmix_host() {
 #[test]
 fn no_bytes_break_a_pmi_server() {
     run("pmi1");
+}
+
+#[test]
+fn no_bytes_break_a_pmi_server_whose_ranks_speak_pmi_2() {
+    run("pmi2");
 }

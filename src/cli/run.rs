@@ -1,13 +1,14 @@
 //! `wireup run`: arguments to a [`JobSpec`].
 
 use std::ffi::OsString;
+use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Parser};
 
-use super::apps::{AppArgs, app_specs};
+use super::apps::{AppArgs, app_specs, split_apps};
 use super::exit;
 use super::options::{EndingArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
-use crate::job::spec::{JobSpec, StatusSpec};
+use crate::job::spec::{EndingSpec, GRACE, JobSpec, StatusSpec};
 use crate::launcher::run::{RunFailure, run};
 use crate::launcher::status::refused;
 
@@ -58,4 +59,34 @@ pub(super) fn execute(args: RunArgs, rest: Vec<Vec<OsString>>) -> Result<u8, Run
         interface: args.interface.into(),
         verbose: args.verbose,
     })
+}
+
+/// The grace time of a job whose launcher was called with these words after `run`; the default
+/// when this version does not understand them.
+pub(super) fn grace_of(command: &[OsString]) -> Duration {
+    let words = ["wireup", "run"].map(OsString::from).into_iter();
+    let (first, _) = split_apps(words.chain(command.iter().cloned()).collect());
+    match super::Cli::try_parse_from(first).map(|cli| cli.command) {
+        Ok(super::Command::Run(args)) => EndingSpec::from(args.ending).grace,
+        _ => GRACE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grace_time_of_a_running_job_is_read_from_its_command_line() {
+        let grace = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            grace_of(&words)
+        };
+        assert_eq!(
+            grace("-np 2 --grace 30 a --grace 4 : -n 1 b"),
+            Duration::from_secs(30)
+        );
+        assert_eq!(grace("a --grace 4"), GRACE);
+        assert_eq!(grace("--from-a-later-version a"), GRACE);
+    }
 }
