@@ -1,6 +1,7 @@
 //! `wireup run`: arguments to a [`JobSpec`].
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::{FromArgMatches, Parser};
 
@@ -12,7 +13,7 @@ use super::line::Own;
 use super::negation::with_negations;
 use super::options::{EndingArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
 use super::problem;
-use crate::job::spec::{JobSpec, StatusSpec};
+use crate::job::spec::{EndingSpec, GRACE, JobSpec, StatusSpec};
 use crate::launcher::run::{RunFailure, run};
 use crate::launcher::status::refused;
 
@@ -159,4 +160,41 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
         );
     }
     line
+}
+
+/// The grace time of a job whose launcher was called with these words after `run`, with today's
+/// defaults files; the built-in one when this version does not understand the words.
+pub(super) fn grace_of(command: &[OsString]) -> Duration {
+    let own = Own::of::<RunArgs>();
+    let first = split_apps(command.to_vec()).into_iter().next();
+    let Ok(translated) = habits::translate(&own, first.unwrap_or_default()) else {
+        return GRACE;
+    };
+    let defaults = match config::is_refused(&own, &translated.words) {
+        true => Defaults::default(),
+        false => config::read(&own).unwrap_or_default(),
+    };
+    let mut words = defaults.words();
+    words.extend(translated.everywhere);
+    words.extend(translated.words);
+    parse(own, words).map_or(GRACE, |args| EndingSpec::from(args.ending).grace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grace_time_of_a_running_job_is_read_from_its_command_line() {
+        let grace = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            grace_of(&words)
+        };
+        assert_eq!(
+            grace("-np 2 --grace 30 a --grace 4 : -n 1 b"),
+            Duration::from_secs(30)
+        );
+        assert_eq!(grace("--no-config a --grace 4"), GRACE);
+        assert_eq!(grace("--no-config --from-a-later-version a"), GRACE);
+    }
 }
