@@ -249,11 +249,10 @@ pub struct FrameBuilder(Vec<u8>);
 impl FrameBuilder {
     /// Starts `cmd=NAME-response`.
     pub fn response(name: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(128);
-        bytes.extend_from_slice(b"      cmd=");
-        bytes.extend_from_slice(name);
-        bytes.extend_from_slice(b"-response;");
-        Self(bytes)
+        const END: &[u8] = b"-response";
+        // An unknown name may have the full length; its reply is a command too.
+        let kept = name.len().min(COMMAND_MAX - END.len());
+        Self([b"      cmd=", &name[..kept], END, b";"].concat())
     }
 
     /// Appends a pair; each `;` of the value is doubled.

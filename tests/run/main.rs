@@ -6,11 +6,13 @@
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
 mod common;
+mod config;
 mod ending;
 mod ends;
 mod endurance;
 mod env;
 mod faults;
+mod help;
 mod layouts;
 mod libraries;
 mod mpi;

@@ -7,15 +7,16 @@ use clap::{Args, ValueEnum};
 use crate::job::spec::{InterfaceSpec, PmiChoice};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Interface {
+enum Pmi {
     /// what the programs need, found by inspecting them
     Auto,
-    /// PMI-1 and PMI-2 (MPICH, Intel MPI, Slurm's libpmi2); also pmi1 or pmi2
-    #[value(aliases = ["pmi1", "pmi2"])]
-    Pmi,
+    /// PMI-1 (MPICH, Intel MPI)
+    Pmi1,
+    /// PMI-2 (MPICH built for it, programs on Slurm's libpmi2)
+    Pmi2,
     /// PMIx (Open MPI)
     Pmix,
-    /// all of them
+    /// PMI-1, PMI-2 and PMIx
     All,
     /// nothing: plain processes
     None,
@@ -26,8 +27,8 @@ enum Interface {
 #[command(next_help_heading = "Process management")]
 pub(in crate::cli) struct InterfaceArgs {
     /// Process-management interface to offer
-    #[arg(long, value_enum, default_value_t = Interface::Auto)]
-    pmi: Interface,
+    #[arg(long, value_enum, default_value_t = Pmi::Auto)]
+    pmi: Pmi,
 
     /// libpmix for the PMIx server [default: the program's own, $WIREUP_LIBPMIX, the system's]
     #[arg(long, value_name = "FILE")]
@@ -42,14 +43,15 @@ pub(in crate::cli) struct InterfaceArgs {
     shim: Option<PathBuf>,
 }
 
-impl From<Interface> for PmiChoice {
-    fn from(choice: Interface) -> Self {
+impl From<Pmi> for PmiChoice {
+    fn from(choice: Pmi) -> Self {
         match choice {
-            Interface::Auto => Self::Auto,
-            Interface::Pmi => Self::Pmi,
-            Interface::Pmix => Self::Pmix,
-            Interface::All => Self::All,
-            Interface::None => Self::None,
+            Pmi::Auto => Self::Auto,
+            Pmi::Pmi1 => Self::Pmi1,
+            Pmi::Pmi2 => Self::Pmi2,
+            Pmi::Pmix => Self::Pmix,
+            Pmi::All => Self::All,
+            Pmi::None => Self::None,
         }
     }
 }
