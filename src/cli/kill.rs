@@ -18,12 +18,24 @@ const AGAIN: Duration = Duration::from_secs(8);
 const LAST: Duration = Duration::from_secs(20);
 
 const AFTER_HELP: &str = "\
-A job is named by the beginning of its name or by the pid of its launcher; `wireup ps` shows them.
-SIGTERM makes the launcher end its ranks: they get it too, and SIGKILL after the job's grace time. It passes on
-INT, TERM, QUIT, HUP, USR1, USR2, TSTP and CONT; other signals go to the ranks' process groups directly.
-TERM, HUP, QUIT and KILL wait until nothing of the job is left. A job whose launcher is gone is ended
-the same way, and its files are removed.
-Exit code: 0; 1 when there is no such job or rank, or it did not end; 125 when called wrongly";
+Examples:
+  wireup kill 3f              ends the job whose name begins with 3f
+  wireup kill -s USR1 4711    signals the job whose launcher has pid 4711
+  wireup kill --all
+
+Jobs:
+  A job is named by the beginning of its name or by the pid of its launcher; `wireup ps` shows them.
+
+Signals:
+  SIGTERM makes the launcher end its ranks: they get it too, and SIGKILL after the grace time. It passes
+  on INT, TERM, QUIT, HUP, USR1, USR2, TSTP and CONT; other signals go to the ranks' process groups
+  directly. TERM, HUP, QUIT and KILL wait until nothing of the job is left. A job whose launcher is
+  gone is ended the same way, and its files are removed.
+
+Exit status:
+  0    done
+  1    there is no such job or rank, or it did not end
+  125  wireup itself failed or was called wrongly";
 
 /// Arguments of `wireup kill`.
 #[derive(Debug, Args)]

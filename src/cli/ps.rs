@@ -13,8 +13,18 @@ use crate::jobs::{self, Job, name};
 use crate::launcher::run::RunFailure;
 
 const AFTER_HELP: &str = "\
-A job is named by the beginning of its name or by the pid of its launcher.
-Exit code: 0; 1 when there is no such job; 125 when called wrongly";
+Examples:
+  wireup ps              your jobs
+  wireup ps -l 3f        the ranks of the job whose name begins with 3f
+  wireup ps --json
+
+Jobs:
+  A job is named by the beginning of its name or by the pid of its launcher.
+
+Exit status:
+  0    what was asked for was shown
+  1    there is no such job
+  125  wireup itself failed or was called wrongly";
 
 /// Arguments of `wireup ps`.
 #[derive(Debug, Args)]

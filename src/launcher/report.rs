@@ -129,8 +129,8 @@ fn words(end: RankEnd) -> String {
 /// program that is not known to load an MPI: being several copies of itself is its right.
 pub fn singletons(plan: &Plan, app: &App) -> Option<String> {
     let (needs, offered) = match app.finding.wants {
-        Wants::Pmix => ("PMIx", plan.pmix),
-        Wants::Pmi => ("PMI-1", plan.pmi),
+        Wants::Pmix => ("PMIx", plan.offer.pmix),
+        Wants::Pmi => ("PMI", plan.offer.pmi),
         Wants::Unknown | Wants::Plain => return None,
     };
     let why = if offered {

@@ -257,10 +257,16 @@ impl FrameBuilder {
 
     /// Appends a pair; each `;` of the value is doubled.
     #[must_use]
-    pub fn field(mut self, key: &str, value: &[u8]) -> Self {
-        if value.is_empty() {
-            return self;
+    pub fn field(self, key: &str, value: &[u8]) -> Self {
+        match value {
+            [] => self,
+            value => self.maybe_empty(key, value),
         }
+    }
+
+    /// Appends a pair also without a value, for the replies that only Slurm's client reads.
+    #[must_use]
+    pub fn maybe_empty(mut self, key: &str, value: &[u8]) -> Self {
         self.0.reserve(key.len() + value.len() + 2);
         self.0.extend_from_slice(key.as_bytes());
         self.0.push(b'=');
