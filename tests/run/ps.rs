@@ -102,7 +102,7 @@ fn a_job_is_shown_with_its_ranks_and_nodes() {
         let variables = [
             format!("WIREUP_RANK={number}"),
             format!("WIREUP_HOST={}", text(rank, "host")),
-            format!("WIREUP_JOB={}", text(&job, "job")),
+            format!("WIREUP_JOB_ID={}", text(&job, "job")),
         ];
         for variable in variables {
             let mut entries = environ.split(|byte| *byte == 0);
