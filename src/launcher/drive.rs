@@ -134,7 +134,7 @@ impl Drive {
             unreported: size,
             owned: BTreeSet::new(),
             peers: VecDeque::new(),
-            buffer: vec![0; CHUNK],
+            buffer: Vec::with_capacity(CHUNK),
             ready: Vec::new(),
             killed: false,
             interrupts: 0,
