@@ -26,6 +26,14 @@ pub(super) struct RunArgs {
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 
+    /// Tell every decision with its reasons, and what was considered and not taken
+    #[arg(long)]
+    explain: bool,
+
+    /// Show what would be done, on standard output, and start nothing
+    #[arg(long)]
+    dry_run: bool,
+
     #[command(flatten)]
     app: AppArgs,
 
@@ -48,7 +56,11 @@ pub(super) struct RunArgs {
 /// Runs the job and returns its exit code. `rest` has the words of the programs after the first.
 pub(super) fn execute(args: RunArgs, rest: Vec<Vec<OsString>>) -> Result<u8, RunFailure> {
     let status = StatusSpec::from(args.status);
-    let apps = app_specs(args.app, rest).inspect_err(|failure| refused(&status, failure))?;
+    let apps = app_specs(args.app, rest).inspect_err(|failure| {
+        if !args.dry_run {
+            refused(&status, failure);
+        }
+    })?;
     run(JobSpec {
         apps,
         layout: args.layout.into(),
@@ -56,6 +68,8 @@ pub(super) fn execute(args: RunArgs, rest: Vec<Vec<OsString>>) -> Result<u8, Run
         ending: args.ending.into(),
         status,
         interface: args.interface.into(),
+        dry_run: args.dry_run,
+        explain: args.explain,
         verbose: args.verbose,
     })
 }

@@ -13,8 +13,9 @@ use std::time::{Instant, SystemTime};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::describe::{app_start, host_requests};
-use super::directory::{JobDirectory, NodeDirectories};
+use super::directory::{self, JobDirectory, NodeDirectories};
 use super::drive::{Drive, Node, Parts};
+use super::dry_run;
 use super::explain;
 use super::finish::finish;
 use super::guard::{Guard, become_subreaper};
@@ -64,6 +65,12 @@ impl RunFailure {
 /// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
 /// running or lying about in either case.
 pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
+    if spec.dry_run {
+        let surroundings = surroundings()?;
+        let limit = surroundings.nofile.rlim_max;
+        let plan = Plan::new(spec, unique_nspace()?, limit)?;
+        return dry_run::show(plan, &surroundings);
+    }
     let started = Instant::now();
     let since = SystemTime::now();
     let status = Target::open(&spec.status, since)?;
@@ -79,13 +86,8 @@ pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
     finish(prepared.drive, result, prepared.directory, since)
 }
 
-/// Everything that can be refused before there is a process of the job.
-fn prepare(
-    spec: JobSpec,
-    started: Instant,
-    since: SystemTime,
-    status: Option<Target>,
-) -> Result<(Prepared, Surroundings), RunFailure> {
+/// What this process was given, with its low descriptors taken.
+fn surroundings() -> Result<Surroundings, RunFailure> {
     let ignored = ignored_at_start();
     reserve_low_descriptors().map_err(|errno| {
         RunFailure::own(
@@ -93,7 +95,17 @@ fn prepare(
             errno,
         )
     })?;
-    let surroundings = Surroundings::take(ignored);
+    Ok(Surroundings::take(ignored))
+}
+
+/// Everything that can be refused before there is a process of the job.
+fn prepare(
+    spec: JobSpec,
+    started: Instant,
+    since: SystemTime,
+    status: Option<Target>,
+) -> Result<(Prepared, Surroundings), RunFailure> {
+    let surroundings = surroundings()?;
     let nspace = unique_nspace()?;
     // As early as possible: what is not in memory yet need not be copied on write later.
     let guard = Guard::start(&nspace).map_err(|error| {
@@ -257,10 +269,13 @@ impl Prepared {
         for warning in &plan.warnings {
             self.drive.warn(warning);
         }
-        if plan.spec.verbose > 0 {
-            for note in explain::short(&plan) {
-                self.drive.tell(&note);
-            }
+        let told = match (plan.spec.explain, plan.spec.verbose) {
+            (true, _) => explain::long(&plan),
+            (false, 0) => Vec::new(),
+            (false, _) => explain::short(&plan),
+        };
+        for line in &told {
+            self.drive.tell(line);
         }
         let outputs = self.drive.streams.take_files(outputs::open(&plan)?);
         self.drive
@@ -388,14 +403,11 @@ impl Prepared {
 }
 
 fn job_directory(plan: &Plan, guard: &mut Guard) -> Result<JobDirectory, RunFailure> {
-    let parent = std::env::temp_dir();
+    let path = directory::of_job(&plan.job.nspace);
     // Told before there is one, so that no moment is left in which nobody would remove it. A guard
     // that was killed in the meantime only means less protection against our own death.
-    let _ = guard.add_directory(&JobDirectory::path_in(&parent, &plan.job.nspace));
-    JobDirectory::create(&parent, &plan.job.nspace).map_err(|error| RunFailure {
-        code: EXIT_WIREUP,
-        message: error.to_string(),
-    })
+    let _ = guard.add_directory(&path);
+    JobDirectory::create(path)
 }
 
 /// A name that no other job has had on this machine, and that nobody can guess: PMIx lets every
