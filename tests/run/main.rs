@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+mod auto;
 mod common;
 mod ending;
 mod ends;
