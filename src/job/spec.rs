@@ -170,6 +170,8 @@ pub struct JobSpec {
     pub dry_run: bool,
     /// Tell every decision with its reasons.
     pub explain: bool,
+    /// What is to be told about where all this comes from.
+    pub notes: Vec<String>,
     /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
     pub verbose: u8,
 }

@@ -50,6 +50,14 @@ pub struct RunFailure {
 }
 
 impl RunFailure {
+    /// A command line or file that cannot be used.
+    pub fn refused(message: String) -> Self {
+        Self {
+            code: EXIT_WIREUP,
+            message,
+        }
+    }
+
     /// A failure of wireup's own.
     pub fn own(what: &str, error: impl std::fmt::Display) -> Self {
         Self {

@@ -7,11 +7,13 @@
 
 mod auto;
 mod common;
+mod config;
 mod ending;
 mod ends;
 mod endurance;
 mod env;
 mod faults;
+mod help;
 mod layouts;
 mod libraries;
 mod mpi;
@@ -19,6 +21,7 @@ mod pmi12;
 mod pmi1_raw;
 mod pmi2;
 mod pmi2_raw;
+mod pmi_faults;
 mod pmix;
 mod processes;
 mod ps;
