@@ -3,6 +3,7 @@
 mod describe;
 pub mod directory;
 mod drive;
+mod dry_run;
 pub mod elf;
 pub mod environment;
 pub mod explain;

@@ -96,6 +96,8 @@ pub(super) struct Drive {
     buffer: Vec<u8>,
     ready: Vec<Ready>,
     killed: bool,
+    /// That a rank speaks another form of PMI than expected has been said.
+    dialect_told: bool,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
     /// Children the launcher had before it started any.
@@ -137,6 +139,7 @@ impl Drive {
             buffer: Vec::with_capacity(CHUNK),
             ready: Vec::new(),
             killed: false,
+            dialect_told: false,
             interrupts: 0,
             starter: None,
             plan: parts.plan,

@@ -85,8 +85,13 @@ struct Look<'a> {
 impl Look<'_> {
     fn at(&mut self, program: &Program, call: Call<'_>, depth: u8) -> Inspection {
         let path = program.path();
+        let wrapper = wrapper::known(path);
         let loader = Loader::new(call.env, call.cwd, self.system.clone());
         let native = match program.kind() {
+            // What is preloaded into a wrapper counts for what it starts, if that keeps it.
+            Kind::Elf(elf) if wrapper.is_some() => {
+                Some(libraries::look(path, elf, &loader.without_preload()))
+            }
             Kind::Elf(elf) => Some(libraries::look(path, elf, &loader)),
             _ => None,
         };
@@ -98,7 +103,7 @@ impl Look<'_> {
             return Inspection { finding, loader };
         }
         // A wrapper may be a script itself: Debian's valgrind is.
-        if let Some(wrapper) = wrapper::known(path) {
+        if let Some(wrapper) = wrapper {
             return self.behind(&wrapper, program, call, loader, depth);
         }
         let unknown = |why| Finding::new(Wants::Unknown, path, why);

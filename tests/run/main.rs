@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+mod auto;
 mod common;
 mod config;
 mod ending;
@@ -24,6 +25,7 @@ mod pmi_faults;
 mod pmix;
 mod processes;
 mod ps;
+mod python;
 mod refusals;
 mod signals;
 mod status;
