@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -207,6 +207,7 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
 fn clean(charge: &Charge, job: &Nspace, since: SystemTime) {
     let start = Instant::now();
     let mut known: Vec<Process> = Vec::new();
+    let mut ended = BTreeSet::new();
     loop {
         let all = leftovers::processes();
         let exists = |pid: i32| all.iter().any(|process| process.pid == pid);
@@ -230,6 +231,7 @@ fn clean(charge: &Charge, job: &Nspace, since: SystemTime) {
         known.retain(|old| alive(old) && !is_among(&found, old));
         found.append(&mut known);
         known = found;
+        ended.extend(known.iter().map(|process| process.pid));
         let waited = start.elapsed();
         if known.is_empty() && waited >= LOOK_AT_LEAST || waited >= GRACE + GIVE_UP {
             break;
@@ -252,7 +254,7 @@ fn clean(charge: &Charge, job: &Nspace, since: SystemTime) {
     }
     let uid = rustix::process::getuid().as_raw();
     leftovers::remove_shared_memory(uid, since);
-    leftovers::remove_session_directories(&std::env::temp_dir(), uid, since);
+    leftovers::remove_session_directories(&std::env::temp_dir(), uid, since, &ended);
 }
 
 /// Makes the launcher adopt whatever its ranks leave without a parent.

@@ -55,6 +55,34 @@ impl Finding {
     }
 }
 
+/// Whose library a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// Open MPI's.
+    OpenMpi,
+    /// MPICH's or a relative's.
+    Mpich,
+    /// OpenPMIx.
+    Pmix,
+    /// A client of PMI-1 or PMI-2.
+    Pmi,
+}
+
+/// Whose library a file is, by its name; `None` for one of no interest.
+pub fn family_of(name: &OsStr) -> Option<Family> {
+    if matches(name, OPEN_MPI) {
+        Some(Family::OpenMpi)
+    } else if matches(name, MPICH) {
+        Some(Family::Mpich)
+    } else if matches(name, &["libpmix.so"]) {
+        Some(Family::Pmix)
+    } else if matches(name, PMI) {
+        Some(Family::Pmi)
+    } else {
+        None
+    }
+}
+
 /// Looks at a program that was found, with the dynamic loader of its future environment.
 pub fn inspect(program: &Program, loader: &Loader) -> Finding {
     let path = program.path();

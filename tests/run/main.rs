@@ -17,6 +17,7 @@ mod pmix;
 mod processes;
 mod refusals;
 mod signals;
+mod singleton;
 mod status;
 mod stdio;
 mod store;
