@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod exit_policy;
 pub mod ids;
+pub mod limit;
 pub mod outcome;
 pub mod proc;
 pub mod rank_map;

@@ -10,6 +10,7 @@ pub mod guard;
 pub mod inspect;
 pub mod ldso;
 pub mod libpmix;
+pub mod limits;
 pub mod output;
 pub mod outputs;
 pub mod parts;

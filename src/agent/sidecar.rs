@@ -112,7 +112,8 @@ impl Sidecar {
                 (control_theirs.as_fd(), CONTROL_FD),
                 (upcall_theirs.as_fd(), UPCALL_FD),
             ],
-            nofile: None,
+            limits: &[],
+            umask: None,
             reset_signals: spec.reset_signals,
             namespaces,
         })?;

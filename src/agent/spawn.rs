@@ -48,8 +48,10 @@ pub struct Command<'a> {
     /// (source, number in the child), in order. Everything else is closed at exec. A source is
     /// either at least [`FIRST_FREE`] or equal to its target.
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
-    /// Descriptor limit (soft, hard) the program gets, restoring what the launcher was given.
-    pub nofile: Option<libc::rlimit>,
+    /// Resource limits the program gets: number of the resource (`RLIMIT_*`), values.
+    pub limits: &'a [(c_int, libc::rlimit)],
+    /// File mode creation mask of the program; the launcher's own when absent.
+    pub umask: Option<u32>,
     /// Signals whose disposition goes back to the default; all others are already at it.
     pub reset_signals: &'a [c_int],
     /// Namespaces of the virtual node, if any.
@@ -75,7 +77,7 @@ pub enum Step {
     Session,
     /// Joining the virtual node's namespaces.
     Namespace,
-    /// Restoring the descriptor limit.
+    /// Setting a resource limit.
     Limit,
     /// Entering the working directory.
     Directory,
@@ -121,7 +123,10 @@ struct Shared {
     descriptors: *const (RawFd, RawFd),
     descriptor_count: usize,
     close_from: c_int,
-    nofile: *const libc::rlimit,
+    limits: *const (c_int, libc::rlimit),
+    limit_count: usize,
+    /// Negative to leave it.
+    umask: c_int,
     reset_signals: *const c_int,
     reset_count: usize,
     user_ns: RawFd,
@@ -186,7 +191,6 @@ impl Spawner {
             .max()
             .unwrap_or(3)
             .max(3);
-        let nofile = command.nofile;
         let mut shared = Shared {
             program: command.program.as_ptr(),
             argv: self.pointers.as_ptr(),
@@ -195,7 +199,9 @@ impl Spawner {
             descriptors: self.descriptors.as_ptr(),
             descriptor_count: self.descriptors.len(),
             close_from,
-            nofile: nofile.as_ref().map_or(ptr::null(), ptr::from_ref),
+            limits: command.limits.as_ptr(),
+            limit_count: command.limits.len(),
+            umask: command.umask.map_or(-1, |mask| (mask & 0o777) as c_int),
             reset_signals: command.reset_signals.as_ptr(),
             reset_count: command.reset_signals.len(),
             user_ns: command
@@ -330,12 +336,6 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
                 Step::Namespace,
             )?;
         }
-        if !shared.nofile.is_null() {
-            check(
-                libc::setrlimit(libc::RLIMIT_NOFILE, shared.nofile),
-                Step::Limit,
-            )?;
-        }
         if !shared.cwd.is_null() {
             check(libc::chdir(shared.cwd), Step::Directory)?;
         }
@@ -360,6 +360,15 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
             ) as c_int,
             Step::Descriptors,
         )?;
+        if shared.umask >= 0 {
+            // Not shared with the launcher: the child was cloned without CLONE_FS.
+            libc::umask(shared.umask as libc::mode_t);
+        }
+        // After the descriptors, whose numbers may be beyond the new limit.
+        for index in 0..shared.limit_count {
+            let (resource, limit) = &*shared.limits.add(index);
+            check(libc::setrlimit(*resource as _, limit), Step::Limit)?;
+        }
         for index in 0..shared.reset_count {
             libc::signal(*shared.reset_signals.add(index), libc::SIG_DFL);
         }

@@ -24,6 +24,9 @@ use crate::job::ids::{NodeId, Rank};
 /// Descriptor number of the PMI socket in a rank.
 pub const PMI_FD: i32 = 3;
 
+/// Name of a starting thread.
+pub const THREAD: &str = "start";
+
 /// What all ranks of one application context share.
 #[derive(Debug)]
 pub struct AppStart {
@@ -35,6 +38,10 @@ pub struct AppStart {
     pub env: Vec<CString>,
     /// Directory to start in.
     pub cwd: Option<CString>,
+    /// Resource limits: number of the resource, values.
+    pub limits: Vec<(i32, libc::rlimit)>,
+    /// File mode creation mask, if not the launcher's own.
+    pub umask: Option<u32>,
 }
 
 /// Where a rank's standard input comes from.
@@ -92,8 +99,6 @@ pub struct StartShared {
     pub node_env: Vec<Vec<CString>>,
     /// Namespaces of the virtual nodes.
     pub namespaces: Option<Arc<NodeNamespaces>>,
-    /// Descriptor limit to restore.
-    pub nofile: Option<libc::rlimit>,
     /// Signals to put back to their default.
     pub reset_signals: Vec<i32>,
     /// `/dev/null`.
@@ -190,7 +195,7 @@ impl Starter {
                 break;
             }
             match thread::Builder::new()
-                .name("start".into())
+                .name(THREAD.into())
                 .stack_size(128 * 1024)
                 .spawn(work)
             {
@@ -274,7 +279,8 @@ fn start_one(
             env: &[&app.env, &shared.env, node_env, &plan.env],
             cwd: app.cwd.as_deref(),
             descriptors: &descriptors,
-            nofile: shared.nofile,
+            limits: &app.limits,
+            umask: app.umask,
             reset_signals: &shared.reset_signals,
             namespaces: shared
                 .namespaces

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
+use super::options::SurroundingsArgs;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::spec::AppSpec;
 use crate::launcher::run::RunFailure;
@@ -18,10 +19,6 @@ pub(super) struct AppArgs {
     #[arg(value_parser = parse_count, allow_negative_numbers = true)]
     count: Option<u32>,
 
-    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher
-    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
-    env: Vec<OsString>,
-
     /// Directory the ranks start in [default: this one]
     #[arg(long, value_name = "DIR")]
     wdir: Option<PathBuf>,
@@ -30,6 +27,9 @@ pub(super) struct AppArgs {
     #[arg(required = true, trailing_var_arg = true)]
     #[arg(value_name = "PROGRAM [ARG]... [: [OPTIONS] PROGRAM [ARG]...]")]
     argv: Vec<OsString>,
+
+    #[command(flatten)]
+    surroundings: SurroundingsArgs,
 }
 
 /// A further program of the job.
@@ -69,6 +69,8 @@ fn respell_np(args: &mut [OsString], options_from: usize) {
         "-x",
         "--env",
         "--wdir",
+        "--umask",
+        "--rlimit",
         "--output",
         "--stdin",
         "--timeout",
@@ -110,8 +112,10 @@ impl From<AppArgs> for AppSpec {
     fn from(args: AppArgs) -> Self {
         Self {
             count: args.count,
-            env: args.env,
+            env: args.surroundings.env,
             wdir: args.wdir,
+            limits: args.surroundings.limits,
+            umask: args.surroundings.umask,
             argv: args.argv,
         }
     }

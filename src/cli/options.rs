@@ -5,9 +5,11 @@ mod interface;
 mod layout;
 mod status;
 mod stdio;
+mod surroundings;
 
 pub(super) use ending::EndingArgs;
 pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;
 pub(super) use status::StatusArgs;
 pub(super) use stdio::StdioArgs;
+pub(super) use surroundings::SurroundingsArgs;

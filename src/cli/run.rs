@@ -22,12 +22,12 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", exit::TABLE))]
 pub(super) struct RunArgs {
-    #[command(flatten)]
-    app: AppArgs,
-
     /// Tell what is decided and why; twice: every step
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
+
+    #[command(flatten)]
+    app: AppArgs,
 
     #[command(flatten)]
     layout: LayoutArgs,

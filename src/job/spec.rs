@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::exit_policy::ExitPolicy;
 use super::ids::Rank;
+use super::limit::Limit;
 
 /// One application context: a program with its arguments and the ranks that run it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -16,6 +17,10 @@ pub struct AppSpec {
     pub env: Vec<OsString>,
     /// Working directory; the launcher's own when absent.
     pub wdir: Option<PathBuf>,
+    /// Resource limits of the ranks; of several for one resource the last counts.
+    pub limits: Vec<Limit>,
+    /// File mode creation mask of the ranks; the launcher's own when absent.
+    pub umask: Option<u32>,
     /// Program and arguments; never empty.
     pub argv: Vec<OsString>,
 }

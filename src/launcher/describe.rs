@@ -6,30 +6,43 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::directory::NodeDirectories;
-use super::plan::{App, Plan};
+use super::plan::Plan;
 use super::rank_env;
 use super::run::RunFailure;
 use crate::agent::start::AppStart;
-use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::pmix::control::{Client, Control, Init};
 use crate::pmix::job_info::{self, JobInfo};
 use crate::pmix::value::Text;
 
-/// What all ranks of an application context share.
-pub(super) fn app_start(app: &App, own: &HashSet<&OsStr>) -> Result<AppStart, RunFailure> {
+/// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
+pub(super) fn app_start(
+    plan: &Plan,
+    number: AppNum,
+    own: &HashSet<&OsStr>,
+    nofile: libc::rlimit,
+) -> Result<AppStart, RunFailure> {
+    let app = &plan.apps[number.index()];
     let argv = app.program.argv(app.args.iter().cloned());
     let argv = argv.ok_or_else(|| RunFailure::own("arguments", "one contains a NUL byte"))?;
     let cwd = app
         .cwd
         .as_ref()
         .map(|dir| CString::new(dir.as_os_str().as_bytes()));
+    let code = libc::RLIMIT_NOFILE as i32;
+    let mut limits = app.limits.clone();
+    if !limits.iter().any(|(known, _)| *known == code) {
+        limits.push((code, nofile));
+    }
     Ok(AppStart {
         program: app.program.exec_path(),
         argv,
-        env: rank_env::of_app(&app.env, own),
+        env: rank_env::of_app(plan, number, own),
         cwd: cwd
             .transpose()
             .map_err(|error| RunFailure::own("--wdir", error))?,
+        limits,
+        umask: app.umask,
     })
 }
 

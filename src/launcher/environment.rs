@@ -42,12 +42,19 @@ const REMOVED_PREFIXES: &[&str] = &[
 /// Names that are launcher state.
 const REMOVED: &[&str] = &[
     // Our own; the others that start so are settings.
-    "WIREUP_JOB",
-    "WIREUP_SIZE",
-    "WIREUP_RANK",
-    "WIREUP_LOCAL_RANK",
-    "WIREUP_NODE",
+    "WIREUP_APPNUM",
     "WIREUP_HOST",
+    "WIREUP_JOB_ID",
+    "WIREUP_LOCAL_RANK",
+    "WIREUP_LOCAL_SIZE",
+    "WIREUP_NNODES",
+    "WIREUP_NODE",
+    "WIREUP_NODELIST",
+    "WIREUP_NODE_RANK",
+    "WIREUP_NPROCS",
+    "WIREUP_RANK",
+    "WIREUP_SIZE",
+    "WIREUP_UNIVERSE_SIZE",
     "MPI_LOCALRANKID",
     "MPI_LOCALNRANKS",
     // Set by mpirun of Open MPI 4 and by MPI_Init itself under it.

@@ -11,6 +11,7 @@ use super::run::RunFailure;
 use super::status::{PATIENCE, Status};
 use crate::agent::event::Event;
 use crate::agent::leftovers;
+use crate::agent::procfs::Process;
 use crate::job::ids::NodeId;
 use crate::job::outcome::Cause;
 use crate::job::spec::GRACE;
@@ -221,7 +222,7 @@ fn end_leftovers(drive: &mut Drive) {
 }
 
 /// The processes left by the ranks, in words.
-fn names_of(left: &[leftovers::Process]) -> String {
+fn names_of(left: &[Process]) -> String {
     let names: Vec<String> = left
         .iter()
         .take(5)

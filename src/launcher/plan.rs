@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::inspect::Finding;
+use super::limits::RawLimit;
 use super::parts::HostParts;
 use super::program::Program;
 use super::run::RunFailure;
@@ -37,10 +38,16 @@ pub struct App {
     pub size: u32,
     /// Environment of its ranks, before wireup's own variables.
     pub env: Vec<(OsString, OsString)>,
+    /// Which of the variables that differ from rank to rank are among these.
+    pub places_given: Vec<&'static str>,
     /// Where it starts, if not where the launcher is.
     pub cwd: Option<PathBuf>,
     /// What looking at the program said.
     pub finding: Finding,
+    /// Resource limits of its ranks.
+    pub limits: Vec<RawLimit>,
+    /// File mode creation mask of its ranks.
+    pub umask: Option<u32>,
 }
 
 /// A job, decided.

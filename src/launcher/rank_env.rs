@@ -2,12 +2,8 @@
 
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr, OsString};
-use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
 
 use super::directory::NodeDirectories;
 use super::environment;
@@ -15,9 +11,11 @@ use super::plan::Plan;
 use super::relocated;
 use crate::agent::leftovers::JOB;
 use crate::agent::start::PMI_FD;
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{AppNum, NodeId, Rank};
 use crate::pmix::control::ForkEnv;
 use crate::pmix::value::Text;
+
+mod settings;
 
 /// `NAME=value` for execve; `None` for bytes that no variable can have.
 fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
@@ -48,7 +46,10 @@ pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
     let hwloc: Vec<CString> = hwloc
         .filter_map(|(name, value)| entry(name, value))
         .collect();
-    let mut env = of_app(&base.variables, &HashSet::new());
+    let inherited = base.variables.iter();
+    let mut env: Vec<CString> = inherited
+        .filter_map(|(name, value)| entry(name, value))
+        .collect();
     env.extend(entry(JOB, plan.job.nspace.as_str()));
     env.extend(hwloc);
     if !given(relocated::OPENPMIX)
@@ -59,92 +60,105 @@ pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
     env
 }
 
-/// The environment of an application context, without the names in `own`, which wireup sets
-/// itself: most programs see the first of two equal names, some the last.
-pub fn of_app(variables: &[(OsString, OsString)], own: &HashSet<&OsStr>) -> Vec<CString> {
-    variables
-        .iter()
-        .filter(|(name, _)| !own.contains(name.as_os_str()))
-        .filter_map(|(name, value)| entry(name, value))
-        .collect()
-}
-
-/// The names in parts of an environment.
+/// The names in parts of an environment, those of users' choice left out.
 pub fn names<'a>(env: impl IntoIterator<Item = &'a CString>) -> HashSet<&'a OsStr> {
     env.into_iter()
         .filter_map(|entry| entry.to_bytes().split(|byte| *byte == b'=').next())
         .map(OsStr::from_bytes)
+        .filter(|name| !PLACE.iter().any(|place| name == place))
         .collect()
 }
 
-/// Whether no network interface but the loopback is up and has an address that others could reach.
-///
-/// Asked of the kernel: `/sys/class/net` shows the interfaces of the network namespace in which
-/// sysfs was mounted, which need not be ours.
-fn only_loopback() -> bool {
-    // Without an answer there is no reason to believe in a special case.
-    getifaddrs().is_ok_and(|addresses| {
-        !addresses
-            .filter(|address| address.flags.contains(InterfaceFlags::IFF_UP))
-            .filter(|address| !address.flags.contains(InterfaceFlags::IFF_LOOPBACK))
-            .filter_map(|address| address.address)
-            .any(|address| {
-                let v6 = address.as_sockaddr_in6().map(|v6| v6.ip());
-                address.as_sockaddr_in().is_some() || v6.is_some_and(|ip| !is_link_local(ip))
-            })
-    })
+/// Variables that differ from rank to rank and that users may set otherwise: what other launchers
+/// call the place of a rank, for scripts that know their names.
+const PLACE: [&str; 6] = [
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_NODE_RANK",
+];
+
+/// Which of the variables that differ from rank to rank are the user's in these.
+pub fn places_given(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
+    let given = |name: &&str| variables.iter().any(|(known, _)| known == name);
+    PLACE.into_iter().filter(given).collect()
 }
 
-/// An address every interface has that is up, also one that leads nowhere.
-fn is_link_local(ip: Ipv6Addr) -> bool {
-    ip.segments()[0] & 0xffc0 == 0xfe80
-}
-
-/// What all ranks of the job get.
+/// What all ranks of the job get, whatever the user says.
 pub fn of_job(plan: &Plan) -> Vec<CString> {
+    let job = plan.job.nspace.as_str();
     let size = plan.job.ranks.size().to_string();
-    let mut add: Vec<(&str, &str)> = vec![(JOB, plan.job.nspace.as_str()), ("WIREUP_SIZE", &size)];
+    let mut env = Vec::new();
+    let mut add = |name: &str, value: &str| env.extend(entry(name, value));
+    add(JOB, job);
+    add("WIREUP_SIZE", &size);
+    add("WIREUP_NPROCS", &size);
+    add("WIREUP_UNIVERSE_SIZE", &plan.job.universe_size.to_string());
+    add("WIREUP_NNODES", &plan.job.ranks.nodes().to_string());
+    add("WIREUP_NODELIST", &plan.node_names.join(","));
     if plan.pmi {
-        add.push(("PMI_SIZE", &size));
-        add.push(("PMI_JOBID", plan.job.nspace.as_str()));
-    }
-    let given = |name: &str| {
-        plan.apps
-            .iter()
-            .any(|app| app.env.iter().any(|(given, _)| given == name))
-    };
-    let pmi_fd = PMI_FD.to_string();
-    if plan.pmi {
-        add.push(("PMI_FD", &pmi_fd));
-        if plan.oversubscribed {
-            // Intel MPI then gives its core away while it waits; MPICH does so by itself.
-            add.push(("I_MPI_THREAD_YIELD", "2"));
-        }
+        add("PMI_SIZE", &size);
+        add("PMI_JOBID", job);
+        add("PMI_FD", &PMI_FD.to_string());
     }
     if plan.pmix {
         // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one
         // means "started directly, do not bind", which holds. Source: docs/shim.md#open-mpi-4.
-        add.push(("JSM_JSRUN_PORT", "wireup"));
-        if plan.oversubscribed {
-            add.push(("OMPI_MCA_mpi_yield_when_idle", "1"));
-        }
-        // Its TCP transport leaves the loopback out, and then nothing connects the nodes. It
-        // refuses to have both lists.
-        if plan.job.ranks.nodes() > 1 && !given("OMPI_MCA_btl_tcp_if_exclude") && only_loopback() {
-            add.push(("OMPI_MCA_btl_tcp_if_include", "lo"));
-        }
+        add("JSM_JSRUN_PORT", "wireup");
     }
-    if plan.pmi && plan.pmix {
-        // MPICH 5 refuses to choose when both are there.
-        add.push(("MPIR_CVAR_PMI_VERSION", "1"));
-    }
-    add.into_iter()
-        .filter(|(name, _)| {
-            let setting = |start: &&str| name.starts_with(start);
-            !(["OMPI_", "MPIR_", "I_MPI_"].iter().any(setting) && given(name))
-        })
+    env
+}
+
+/// What is wireup's own and not the user's in an app's part of the environment.
+const APPNUM: &str = "WIREUP_APPNUM";
+
+/// What all ranks of an application context get: the user's variables without those in `own`,
+/// which wireup sets itself (most programs see the first of two equal names, some the last), and
+/// what the user has not decided.
+pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
+    let variables = &plan.apps[app.index()].env;
+    let mut env: Vec<CString> = variables
+        .iter()
+        .filter(|(name, _)| name != APPNUM && !own.contains(name.as_os_str()))
         .filter_map(|(name, value)| entry(name, value))
-        .collect()
+        .collect();
+    env.extend(entry(APPNUM, app.to_string()));
+    let open = |name: &str| {
+        !variables
+            .iter()
+            .any(|(given, _)| settings::is_decided_by(name, given))
+    };
+    let sizes = || plan.apps.iter().map(|app| app.size);
+    let firsts = sizes().scan(0, |first, size| {
+        Some(std::mem::replace(first, *first + size))
+    });
+    let size = plan.job.ranks.size().to_string();
+    // Not OMPI_UNIVERSE_SIZE: with it, Open MPI 4's mpirun refuses to run inside a rank.
+    let open_mpi = [
+        ("OMPI_COMM_WORLD_SIZE", size),
+        ("OMPI_NUM_APP_CTX", plan.apps.len().to_string()),
+        ("OMPI_APP_CTX_NUM_PROCS", words(sizes())),
+        ("OMPI_FIRST_RANKS", words(firsts)),
+    ];
+    let settings = settings::of_job(plan);
+    let settings = settings.iter().map(|(name, value)| (*name, *value));
+    env.extend(
+        open_mpi
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .chain(settings)
+            .filter(|(name, _)| open(name))
+            .filter_map(|(name, value)| entry(name, value)),
+    );
+    env
+}
+
+/// Numbers with blanks between them.
+fn words(numbers: impl Iterator<Item = u32>) -> String {
+    let words: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    words.join(" ")
 }
 
 /// What the ranks of one node get: the sidecar's common variables, and where shared memory goes
@@ -161,12 +175,12 @@ pub fn of_node(
         .flat_map(|env| &env.common)
         .filter_map(text_entry)
         .collect();
-    let name = &plan.node_names[node.index()];
-    env.extend(entry("WIREUP_NODE", node.to_string()));
-    env.extend(entry(
-        "MPI_LOCALNRANKS",
-        plan.job.ranks.local_size(node).to_string(),
-    ));
+    let number = node.to_string();
+    env.extend(entry("WIREUP_NODE", &number));
+    env.extend(entry("WIREUP_NODE_RANK", &number));
+    env.extend(entry("WIREUP_HOST", &plan.node_names[node.index()]));
+    let local = plan.job.ranks.local_size(node).to_string();
+    env.extend(entry("WIREUP_LOCAL_SIZE", local));
     if let Some(directories) = directories
         && plan.job.ranks.nodes() > 1
         && !own_name
@@ -177,18 +191,16 @@ pub fn of_node(
             env.extend(entry(variable, &directories.shared));
         }
     }
-    env.extend(entry("WIREUP_HOST", name));
     env
 }
 
 /// What one rank gets alone.
 pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CString> {
+    let ranks = &plan.job.ranks;
     let number = rank.to_string();
-    let local = plan
-        .job
-        .ranks
-        .local_rank(rank)
-        .map_or_else(String::new, |local| local.to_string());
+    let local = ranks.local_rank(rank).unwrap_or_default().to_string();
+    let node = ranks.node_of(rank).unwrap_or_default();
+    let local_size = ranks.local_size(node).to_string();
     let own = fork_env.and_then(|env| env.clients.iter().find(|(client, _)| *client == rank));
     let mut env: Vec<CString> = own
         .into_iter()
@@ -197,9 +209,16 @@ pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CStri
         .collect();
     env.extend(entry("WIREUP_RANK", &number));
     env.extend(entry("WIREUP_LOCAL_RANK", &local));
-    env.extend(entry("MPI_LOCALRANKID", &local));
     if plan.pmi {
         env.extend(entry("PMI_RANK", &number));
+    }
+    // One job is all we know of on a node, so the last of them equals the local rank.
+    let place = [&local, &local_size, &number, &local, &local_size, &local];
+    let given = &plan.apps[plan.app_of(rank)].places_given;
+    for (name, value) in PLACE.into_iter().zip(place) {
+        if !given.contains(&name) {
+            env.extend(entry(name, value));
+        }
     }
     env
 }

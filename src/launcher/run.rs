@@ -34,7 +34,7 @@ use crate::agent::sidecar::{Sidecar, SidecarSpec};
 use crate::agent::spawn::reserve_low_descriptors;
 use crate::agent::start::{OutputPlan, RankPlan, StartShared, Started, Starter, StdinPlan};
 use crate::job::clock::Moment;
-use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::spec::{JobSpec, StdinTarget};
 
@@ -331,10 +331,10 @@ impl Prepared {
         // Every rank has the same names.
         let rank_env = rank_env::of_rank(plan, Rank(0), host_env(NodeId(0)));
         let own = rank_env::names(env.iter().chain(node_env.iter().flatten()).chain(&rank_env));
-        let apps = plan
-            .apps
-            .iter()
-            .map(|app| app_start(app, &own))
+        let apps = (0..)
+            .map(AppNum)
+            .take(plan.apps.len())
+            .map(|app| app_start(plan, app, &own, surroundings.nofile))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Arc::new(StartShared {
             apps,
@@ -342,7 +342,6 @@ impl Prepared {
             node_env,
             namespaces: self.namespaces.clone(),
             reset_signals: surroundings.signals_to_reset(),
-            nofile: Some(surroundings.nofile),
             null,
             stdin,
         }))

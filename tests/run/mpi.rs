@@ -354,15 +354,18 @@ fn the_interface_can_be_chosen_and_without_one_ranks_are_alone() {
 #[test]
 fn ranks_give_their_core_away_while_they_wait_if_cores_are_fewer() {
     let usable = std::thread::available_parallelism().unwrap().get() as u32;
-    let script = "echo ${OMPI_MCA_mpi_yield_when_idle:--} ${I_MPI_THREAD_YIELD:--}";
+    let script = "echo ${OMPI_MCA_mpi_yield_when_idle:--} ${I_MPI_THREAD_YIELD:--} \
+                  ${MPIR_CVAR_ENABLE_HEAVY_YIELD:--} ${MPIR_CVAR_CH4_PROGRESS_THROTTLE:--}";
     let run = |ranks| Run::ranks(ranks, ["--pmi", "all", "sh", "-c", script]);
     let printed = |run: Run| {
         let lines = run.run().expect_quiet_success().sorted_lines();
         lines.into_iter().collect::<std::collections::BTreeSet<_>>()
     };
-    assert_eq!(printed(run(usable)), ["- -".to_owned()].into());
-    assert_eq!(printed(run(usable + 1)), ["1 2".to_owned()].into());
+    assert_eq!(printed(run(usable)), ["- - - -".to_owned()].into());
+    assert_eq!(printed(run(usable + 1)), ["1 3 1 1".to_owned()].into());
     let chosen = run(usable + 1).env("OMPI_MCA_mpi_yield_when_idle", "0");
     let chosen = chosen.env("I_MPI_THREAD_YIELD", "0");
-    assert_eq!(printed(chosen), ["0 0".to_owned()].into());
+    // Another name of the same.
+    let chosen = chosen.env("MPICH_ENABLE_HEAVY_YIELD", "0");
+    assert_eq!(printed(chosen), ["0 0 - 1".to_owned()].into());
 }

@@ -8,8 +8,8 @@ use rustix::process::kill_process_group;
 use super::{Drive, Life, RankSlot, raw};
 use crate::agent::channel::{Backlog, Channel, Received};
 use crate::agent::event::Event;
-use crate::agent::leftovers;
 use crate::agent::poll::{Source, Token};
+use crate::agent::procfs;
 use crate::agent::spawn::{self, ExitStatus};
 use crate::agent::start::{Process, StartError};
 use crate::job::ids::Rank;
@@ -192,7 +192,7 @@ impl Drive {
             .enumerate()
             .filter(|(index, _)| *index != rank.index());
         others.into_iter().any(|(_, slot)| match slot {
-            RankSlot::Running { child, .. } => leftovers::is_exiting(child.pid),
+            RankSlot::Running { child, .. } => procfs::is_exiting(raw(child.pid)),
             RankSlot::Planned | RankSlot::Over => false,
         })
     }

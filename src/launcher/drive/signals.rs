@@ -5,6 +5,7 @@ use rustix::process::kill_process_group;
 
 use super::{Drive, RankSlot, raw};
 use crate::agent::leftovers;
+use crate::agent::procfs::Process;
 
 /// Orphans that are remembered, for what they may have left.
 const ORPHANS: usize = 1024;
@@ -96,7 +97,7 @@ impl Drive {
 
     /// The processes of the job that live, once its ranks and sidecars have been collected: orphans
     /// come to us, so everything descends from this process.
-    pub(in crate::launcher) fn leftovers(&self) -> Vec<leftovers::Process> {
+    pub(in crate::launcher) fn leftovers(&self) -> Vec<Process> {
         let mut others = self.strangers.clone();
         others.extend(self.guard.iter().map(|guard| raw(guard.pid())));
         leftovers::below(raw(rustix::process::getpid()), &others)

@@ -6,7 +6,9 @@ use std::path::Path;
 use super::super::environment::{self, Forward};
 use super::super::inspect::inspect;
 use super::super::ldso::{Loader, System};
+use super::super::limits;
 use super::super::program::Program;
+use super::super::rank_env;
 use super::super::relocated;
 use super::super::run::RunFailure;
 use super::{App, wrong};
@@ -67,8 +69,12 @@ pub(super) fn app_plan(
         program,
         args: app.argv[1..].to_vec(),
         size,
+        places_given: rank_env::places_given(&env),
         env,
         cwd: wdir,
         finding,
+        limits: limits::resolve(&app.limits)
+            .map_err(|error| wrong(format!("--rlimit: {error}")))?,
+        umask: app.umask,
     })
 }

@@ -38,11 +38,23 @@ impl Mpi {
 
     /// `wireup run` that is itself a rank, among `outer` ones, of this MPI's own launcher.
     pub(crate) fn run_nested(&self, outer: u32, ranks: u32, program: &str) -> Run {
+        self.run_inside(self.own_launcher(), outer, ranks, program)
+    }
+
+    /// This MPI's own launcher as the only rank of `wireup run`.
+    pub(crate) fn run_launcher(&self, ranks: u32, program: &str) -> Run {
+        let mut words = self.own_launcher();
+        words.extend(["-n".into(), ranks.to_string().into()]);
+        words.push(self.program(program).into());
+        self.with_env(Run::ranks(1, words))
+    }
+
+    fn own_launcher(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![self.launcher.as_os_str().into()];
         if self.name.starts_with("openmpi") {
             words.extend(["--allow-run-as-root", "--oversubscribe"].map(OsString::from));
         }
-        self.run_inside(words, outer, ranks, program)
+        words
     }
 
     /// The same with `wireup run` as the outer launcher too.

@@ -1,0 +1,115 @@
+//! Resource limits that a user wants for ranks, against those that hold here.
+
+use rustix::process::{Resource as Raw, Rlimit, getrlimit, setrlimit};
+
+use crate::job::limit::{Bound, Limit, Resource};
+
+/// A limit in the system's terms: the number of the resource, and its values.
+pub type RawLimit = (i32, libc::rlimit);
+
+/// A limit that may not be set.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the hard limit of {name} is {hard} here and may not be raised; ask for at most that, or start \
+     wireup with a higher one (ulimit -H{letter})",
+    name = resource.name(), letter = resource.letter()
+)]
+pub struct Forbidden {
+    /// Of what.
+    pub resource: Resource,
+    /// What holds here.
+    pub hard: Bound,
+}
+
+/// The limits that ranks get: each resource once, the last request for it.
+///
+/// # Errors
+/// [`Forbidden`] for a value above the hard limit that this process may not exceed.
+pub fn resolve(wanted: &[Limit]) -> Result<Vec<RawLimit>, Forbidden> {
+    let mut limits: Vec<RawLimit> = Vec::with_capacity(wanted.len());
+    for (index, limit) in wanted.iter().enumerate() {
+        let resource = limit.resource;
+        if wanted[index + 1..].iter().any(|l| l.resource == resource) {
+            continue;
+        }
+        let own = getrlimit(raw(resource));
+        let inherited = own.maximum.map_or(Bound::Unlimited, Bound::At);
+        // A soft limit above the inherited hard one is a wish to raise both.
+        let hard = limit.hard.unwrap_or_else(|| inherited.max(limit.soft));
+        if hard > inherited && !may_raise(raw(resource), &own, hard) {
+            return Err(Forbidden {
+                resource,
+                hard: inherited,
+            });
+        }
+        let limit = libc::rlimit {
+            rlim_cur: number(limit.soft),
+            rlim_max: number(hard),
+        };
+        limits.push((raw(resource) as i32, limit));
+    }
+    Ok(limits)
+}
+
+/// Whether the hard limit may be raised: found out by doing so for a moment, since privileges
+/// alone do not tell (user namespaces; the system's own maximum of descriptors).
+fn may_raise(resource: Raw, own: &Rlimit, hard: Bound) -> bool {
+    let maximum = match hard {
+        Bound::At(value) => Some(value),
+        Bound::Unlimited => None,
+    };
+    let raised = Rlimit {
+        current: own.current,
+        maximum,
+    };
+    // Going back is always allowed.
+    setrlimit(resource, raised).is_ok() && setrlimit(resource, *own).is_ok()
+}
+
+fn number(bound: Bound) -> libc::rlim_t {
+    match bound {
+        Bound::At(value) => value,
+        Bound::Unlimited => libc::RLIM_INFINITY,
+    }
+}
+
+fn raw(resource: Resource) -> Raw {
+    match resource {
+        Resource::As => Raw::As,
+        Resource::Core => Raw::Core,
+        Resource::Cpu => Raw::Cpu,
+        Resource::Data => Raw::Data,
+        Resource::Fsize => Raw::Fsize,
+        Resource::Locks => Raw::Locks,
+        Resource::Memlock => Raw::Memlock,
+        Resource::Msgqueue => Raw::Msgqueue,
+        Resource::Nice => Raw::Nice,
+        Resource::Nofile => Raw::Nofile,
+        Resource::Nproc => Raw::Nproc,
+        Resource::Rss => Raw::Rss,
+        Resource::Rtprio => Raw::Rtprio,
+        Resource::Rttime => Raw::Rttime,
+        Resource::Sigpending => Raw::Sigpending,
+        Resource::Stack => Raw::Stack,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_the_systems_and_the_last_request_counts() {
+        let hard = getrlimit(Raw::Core).maximum;
+        let wanted = ["core=0", "stack=1M:2M", "core=0:0"].map(|text| text.parse().unwrap());
+        let limits = resolve(&wanted).unwrap();
+        let flat: Vec<(i32, u64, u64)> = limits
+            .iter()
+            .map(|(code, limit)| (*code, limit.rlim_cur, limit.rlim_max))
+            .collect();
+        let stack = (libc::RLIMIT_STACK as i32, 1 << 20, 2 << 20);
+        assert_eq!(flat, [stack, (libc::RLIMIT_CORE as i32, 0, 0)]);
+        let limits = resolve(&wanted[..1]).unwrap();
+        assert_eq!(limits[0].1.rlim_max, hard.unwrap_or(libc::RLIM_INFINITY));
+    }
+}

@@ -1,0 +1,106 @@
+//! What ranks find around them: file mode creation mask and resource limits.
+
+use crate::common::{Run, field, program};
+
+/// The soft and hard value of a limit as a shell of a rank prints them.
+fn shown(letter: char) -> String {
+    format!("echo $(ulimit -S{letter}):$(ulimit -H{letter})")
+}
+
+#[test]
+fn the_mask_of_new_files_is_that_of_the_program() {
+    let script = "umask; : >made$WIREUP_RANK; stat -c %a made$WIREUP_RANK";
+    let args = ["-n", "1", "--umask", "0", "sh", "-c", script, ":"];
+    let next = ["-n", "1", "--umask", "077", "sh", "-c", script, ":"];
+    let last = ["-n", "1", "sh", "-c", script];
+    let words = ["--oversubscribe"].iter().chain(&args);
+    let run = Run::new(words.chain(&next).chain(&last)).after_shell("umask 027;");
+    let lines = run.run().expect_quiet_success().sorted_lines();
+    let expected = ["0000", "0027", "0077", "600", "640", "666"];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn the_mask_of_one_program_is_not_that_of_wireup() {
+    // Rank 0 is there, with its mask, before wireup makes anything for the others.
+    let args = ["--umask", "777", "--virtual-nodes", "2", "--pmi", "pmix"];
+    let args = args.iter().chain(&["--output", "%r", "sh", "-c", "umask"]);
+    let outcome = Run::ranks(2, args).run().expect_quiet_success();
+    for rank in ["0", "1"] {
+        let file = outcome.dir().join(rank);
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "0777\n");
+    }
+}
+
+#[test]
+fn limits_are_set_for_the_ranks_of_a_program_alone() {
+    let first = ["-n", "1", "--rlimit", "stack=4M:16M", "--rlimit", "core=0"];
+    let script = format!("{}; ulimit -Sc", shown('s'));
+    let rest = ["sh", "-c", &script, ":", "sh", "-c", &script];
+    let words = ["--oversubscribe"].iter().chain(&first).chain(&rest);
+    let run = Run::new(words).after_shell("ulimit -Ss 8000;");
+    let out = run.run().expect_quiet_success().sorted_lines();
+    assert!(out.contains(&"4096:16384".to_owned()), "{out:?}");
+    assert!(out.contains(&"0".to_owned()), "{out:?}");
+    assert!(
+        out.iter().any(|line| line.starts_with("8000:")),
+        "the other program keeps what it inherits: {out:?}"
+    );
+}
+
+#[test]
+fn the_limit_of_descriptors_may_be_any_and_is_wireups_own_otherwise() {
+    let Some(fdreport) = program("fdreport") else {
+        return;
+    };
+    let fdreport = fdreport.to_str().unwrap();
+    let nofile = |options: &[&str]| {
+        let args = options.iter().copied().chain([fdreport]);
+        let run = Run::new(args).after_shell("ulimit -Sn 300; ulimit -Hn 500;");
+        let out = run.run().expect_quiet_success().out();
+        let line = out.lines().find(|line| line.starts_with("fdreport "));
+        field(line.unwrap(), "nofile").unwrap().to_owned()
+    };
+    assert_eq!(nofile(&["-n", "1"]), "300:500");
+    assert_eq!(nofile(&["-n", "1", "--rlimit", "nofile=400"]), "400:500");
+    // Below the numbers of descriptors that are given to the rank.
+    let low = ["-n", "1", "--rlimit", "NOFILE=900", "--rlimit"];
+    let low: Vec<&str> = low.into_iter().chain(["nofile=8:20"]).collect();
+    assert_eq!(nofile(&low), "8:20", "only the last counts");
+}
+
+#[test]
+fn a_limit_beyond_what_is_allowed_is_refused_before_anything_runs() {
+    let args = ["-n", "1", "--rlimit", "nofile=501", "echo", "ran"];
+    // A privileged user may raise hard limits.
+    let run = match rustix::process::geteuid().is_root() {
+        true => Run::new(args).under(["setpriv", "--bounding-set=-sys_resource"]),
+        false => Run::new(args),
+    };
+    let run = run.after_shell("ulimit -n 500;");
+    let outcome = run.run().expect(125);
+    assert_eq!(outcome.out(), "");
+    outcome.expect_one_line(&["--rlimit: the hard limit of nofile is 500", "ulimit -Hn"]);
+    let mistakes = [
+        ("files=1", "\"files\" is no limit; known are as, core"),
+        ("core=x", "\"x\" is no value"),
+        ("core=2:1", "the soft limit 2 is above the hard limit 1"),
+        ("core", "write NAME=SOFT"),
+    ];
+    for (limit, words) in mistakes {
+        let outcome = Run::new(["--rlimit", limit, "-n", "1", "echo", "ran"]).run();
+        assert!(outcome.err().contains(words), "{outcome:?}");
+        assert_eq!(outcome.expect(125).out(), "");
+    }
+}
+
+#[test]
+fn a_limit_that_a_rank_exceeds_is_felt_by_that_rank() {
+    let script = "ulimit -Sf; head -c 100000 /dev/zero >file";
+    let args = ["--rlimit", "fsize=64K", "sh", "-c", script];
+    let outcome = Run::ranks(1, args).run();
+    assert_eq!(outcome.out(), "128\n", "blocks of 512 bytes; {outcome:?}");
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    let size = std::fs::metadata(outcome.dir().join("file")).unwrap().len();
+    assert_eq!(size, 65536);
+}
