@@ -2,7 +2,7 @@
 //! many; no I/O. What is seen of its processes comes from [`sight`](super::sight).
 //!
 //! Rule: an MPI that does not find what its launcher offers takes itself for the only process, and
-//! succeeds. Source: docs/pmi-wire.md#singletons for PMI; with PMIx, Open MPI does the same.
+//! succeeds. Source: docs/status.md#ranks-that-run-alone.
 
 use super::inspect::Wants;
 
