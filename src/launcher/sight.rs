@@ -59,7 +59,7 @@ fn look_at(pid: i32) -> Seen {
             Some(Family::Mpich) => seen.mpich = true,
             Some(Family::Pmix) => seen.pmix = true,
             Some(Family::Pmi) => seen.pmi = true,
-            None => {}
+            Some(_) | None => {}
         }
     }
     if seen.any() {

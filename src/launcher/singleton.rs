@@ -5,6 +5,7 @@
 //! succeeds. Source: docs/status.md#ranks-that-run-alone.
 
 use super::inspect::Wants;
+use super::reasons::{Offer, OfferWhy};
 
 /// What was seen of a process that loads an MPI. `None` where it could not be seen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -35,17 +36,6 @@ pub struct Seen {
     pub server_directory: Option<(bool, String)>,
 }
 
-/// What the job is offered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Offer {
-    /// PMI-1 and PMI-2.
-    pub pmi: bool,
-    /// PMIx.
-    pub pmix: bool,
-    /// By the user's choice.
-    pub chosen: bool,
-}
-
 /// Why it ran alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Why {
@@ -72,7 +62,7 @@ impl Seen {
     }
 
     /// The most likely reason for running alone under what was offered.
-    pub fn explain(&self, offer: Offer) -> Why {
+    pub fn explain(&self, offer: &Offer) -> Why {
         let certain = |text: String| Why {
             text,
             certain: true,
@@ -90,13 +80,15 @@ impl Seen {
             false => ("PMI", offer.pmi, "pmi1"),
         };
         if !offered {
-            return certain(match offer.chosen {
-                true => format!(
+            let asked = matches!(offer.why, OfferWhy::Asked(_));
+            return certain(match (&offer.without_pmix, asked) {
+                (Some(error), _) if pmix => format!("it needs PMIx, which is not offered: {error}"),
+                (_, true) => format!(
                     "it needs {needs}, which --pmi did not allow; leave --pmi out or give --pmi {choice}"
                 ),
-                false => {
-                    format!("it needs {needs}, which was not offered; wireup run -v tells why")
-                }
+                (_, false) => format!(
+                    "it needs {needs}, which is not offered as it was not recognised; give --pmi {choice}"
+                ),
             });
         }
         let mut lost = None;
@@ -193,12 +185,23 @@ pub fn warning(program: &str, ranks: u32, why: &Why, stage: Stage) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::spec::PmiChoice;
 
     const ALL: Offer = Offer {
         pmi: true,
         pmix: true,
-        chosen: false,
+        why: OfferWhy::Unknown(0),
+        without_pmix: None,
     };
+
+    fn asked(choice: PmiChoice) -> Offer {
+        Offer {
+            pmi: choice == PmiChoice::Pmi1,
+            pmix: choice == PmiChoice::Pmix,
+            why: OfferWhy::Asked(choice),
+            without_pmix: None,
+        }
+    }
 
     fn openmpi() -> Seen {
         Seen {
@@ -226,60 +229,63 @@ mod tests {
     #[test]
     fn without_a_sign_of_trouble_nothing_is_certain() {
         for seen in [openmpi(), mpich(), Seen::by_inspection(Wants::Pmi)] {
-            assert!(!seen.explain(ALL).certain, "{seen:?}");
+            assert!(!seen.explain(&ALL).certain, "{seen:?}");
         }
     }
 
     #[test]
     fn each_sign_has_its_own_remedy() {
-        let pmi_only = Offer {
+        let pmi_only = &asked(PmiChoice::Pmi1);
+        let pmix_only = &asked(PmiChoice::Pmix);
+        let not_recognised = &Offer {
             pmix: false,
-            chosen: true,
+            why: OfferWhy::Plain,
             ..ALL
         };
-        let pmix_only = Offer {
-            pmi: false,
-            chosen: true,
+        let not_served = &Offer {
+            pmix: false,
+            without_pmix: Some("no libpmix".into()),
             ..ALL
         };
-        let not_found = Offer { pmix: false, ..ALL };
+        let all = &ALL;
         let with = |mut seen: Seen, change: fn(&mut Seen)| {
             change(&mut seen);
             seen
         };
         for (seen, offer, word) in [
             (openmpi(), pmi_only, "give --pmi pmix"),
-            (openmpi(), not_found, "-v tells why"),
+            (openmpi(), not_recognised, "not recognised"),
+            (openmpi(), not_served, "not offered: no libpmix"),
             (mpich(), pmix_only, "give --pmi pmi1"),
             (Seen::by_inspection(Wants::Pmix), pmi_only, "--pmi pmix"),
             (
                 with(mpich(), |s| s.openmpi = true),
-                ALL,
+                all,
                 "both Open MPI and",
             ),
             (
                 with(mpich(), |s| s.env_job = Some(false)),
-                ALL,
+                all,
                 "cleared the",
             ),
             (
                 with(openmpi(), |s| s.env_job = Some(false)),
-                ALL,
+                all,
                 "cleared the",
             ),
             (
                 with(mpich(), |s| s.env_pmi = Some(false)),
-                ALL,
+                all,
                 "unset PMI_FD",
             ),
             (
                 with(mpich(), |s| s.pmi_socket = Some(false)),
-                ALL,
+                all,
                 "closed the",
             ),
             (
                 with(openmpi(), |s| s.env_pmix = Some(false)),
-                ALL,
+                all,
                 "unset PMIX_*",
             ),
             (
@@ -287,19 +293,19 @@ mod tests {
                     s.openmpi4 = true;
                     s.env_marker = Some(false);
                 }),
-                ALL,
+                all,
                 "JSM_JSRUN_PORT",
             ),
             (
                 with(openmpi(), |s| s.same_network = Some(false)),
-                ALL,
+                all,
                 "host's network",
             ),
             (
                 with(openmpi(), |s| {
                     s.server_directory = Some((false, "/tmp/d".into()))
                 }),
-                ALL,
+                all,
                 "/tmp/d",
             ),
         ] {
@@ -310,12 +316,12 @@ mod tests {
 
     #[test]
     fn the_warning_says_no_more_than_is_known() {
-        let mut why = openmpi().explain(Offer { pmix: false, ..ALL });
+        let mut why = openmpi().explain(&asked(PmiChoice::Pmi1));
         let text = warning("p", 4, &why, Stage::Succeeded);
         let start = "4 ranks of p never contacted PMI; each ran alone, as rank 0 of 1: it needs";
         assert!(text.starts_with(start), "{text}");
         assert!(!warning("p", 4, &why, Stage::Failed).contains("alone"));
-        why = openmpi().explain(ALL);
+        why = openmpi().explain(&ALL);
         let text = warning("p", 1, &why, Stage::Succeeded);
         assert!(
             text.starts_with("1 rank of p never contacted PMI, although"),
@@ -332,7 +338,7 @@ mod tests {
         mpich.same_network = Some(false);
         mpich.pmix = true;
         for seen in [five, mpich] {
-            assert!(!seen.explain(ALL).certain, "{seen:?}");
+            assert!(!seen.explain(&ALL).certain, "{seen:?}");
         }
     }
 }

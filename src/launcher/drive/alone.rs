@@ -11,11 +11,10 @@ use std::time::Duration;
 use super::{Drive, RankSlot, raw};
 use crate::job::ids::Rank;
 use crate::job::outcome::Cause;
-use crate::job::spec::PmiChoice;
 use crate::launcher::inspect::Wants;
 use crate::launcher::plan::Plan;
 use crate::launcher::sight::find_mpi;
-use crate::launcher::singleton::{Offer, Seen, Stage, Why, warning};
+use crate::launcher::singleton::{Seen, Stage, Why, warning};
 
 /// When, after all ranks were started, their processes are looked at.
 const LOOKS: [Duration; 3] = [
@@ -151,7 +150,7 @@ impl Drive {
             let why = why.text;
             return self.fail(Cause::RanAlone { rank, why });
         }
-        let name = plan.apps[app].program.path().display().to_string();
+        let name = plan.apps[app].finding.program.display().to_string();
         self.warn(&warning(&name, silent as u32, &why, Stage::Running));
     }
 
@@ -161,11 +160,7 @@ impl Drive {
         let known = matches!(wants, Wants::Pmi | Wants::Pmix);
         let inspected = || known.then(|| Seen::by_inspection(wants));
         let seen = self.alone.apps[app].seen.clone().or_else(inspected)?;
-        Some(seen.explain(Offer {
-            pmi: plan.pmi,
-            pmix: plan.pmix,
-            chosen: plan.spec.interface.pmi != PmiChoice::Auto,
-        }))
+        Some(seen.explain(&plan.offer))
     }
 
     /// The same where it is a failure of the rank that did.
@@ -201,7 +196,7 @@ impl Drive {
             if let Some(why) = why.filter(|why| well || why.certain)
                 && !self.any_contacted(index)
             {
-                let name = app.program.path().display().to_string();
+                let name = app.finding.program.display().to_string();
                 self.warn(&warning(&name, ended as u32, &why, stage));
             }
         }

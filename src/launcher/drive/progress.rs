@@ -53,7 +53,9 @@ impl Drive {
     /// Ranks that have not made contact, if they are expected to: those of programs that load an
     /// MPI, or have other ranks that did.
     fn contacts(&self) -> Option<Wait> {
-        if !self.plan.pmi && !self.plan.pmix || self.connected == self.plan.job.ranks.size() {
+        if !self.plan.offer.pmi && !self.plan.offer.pmix
+            || self.connected == self.plan.job.ranks.size()
+        {
             return None;
         }
         let (mut size, mut connected) = (0, 0);
