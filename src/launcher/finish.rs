@@ -98,15 +98,18 @@ fn flush(drive: &mut Drive) {
 /// Tells what ended the job, or how many ranks failed in one that went on.
 fn tell_failures(drive: &mut Drive) {
     let supervisor = &drive.supervisor;
-    let code = supervisor.exit_code();
-    if let Some(first) = supervisor.tolerated()
-        && (supervisor.failed() > 1 || code != first.exit_code())
-    {
-        let (failed, size) = (supervisor.failed(), drive.plan.job.ranks.size());
+    let (code, failed) = (supervisor.exit_code(), supervisor.failed());
+    if let Some(first) = supervisor.tolerated() {
+        let size = drive.plan.job.ranks.size();
         let policy = drive.plan.spec.ending.exit;
-        let text =
-            format!("{failed} of {size} ranks failed; exit code {code} (--exit-policy {policy})");
-        drive.tell(&text);
+        if supervisor.cause().is_none() && (failed > 1 || code != first.exit_code()) {
+            let text = format!(
+                "{failed} of {size} ranks failed; exit code {code} (--exit-policy {policy})"
+            );
+            drive.tell(&text);
+        } else if failed > 1 {
+            drive.tell(&format!("{failed} of {size} ranks failed"));
+        }
     }
     let supervisor = &drive.supervisor;
     if let Some(mut line) = failure_line(drive, supervisor.cause()) {
