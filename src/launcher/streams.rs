@@ -238,6 +238,11 @@ impl Streams {
         self.say(Source::Stdout, line);
     }
 
+    /// Whether people look at standard error.
+    pub fn on_terminal(&self) -> bool {
+        self.outlets.terminal()
+    }
+
     /// Whether [`Streams::draw`] may be called: there is a terminal, and nothing on it would be
     /// overwritten.
     pub fn can_draw(&self) -> bool {
