@@ -33,12 +33,13 @@ Environment:
   TMPDIR              where the job's directory is made, in place of /tmp
 
 Environment of the ranks:
-  WIREUP_JOB          name of the job
-  WIREUP_RANK         the rank's number
-  WIREUP_SIZE         number of ranks
-  WIREUP_LOCAL_RANK   the rank's number among those of its node
-  WIREUP_NODE         the node's number
-  WIREUP_HOST         the node's name
+  WIREUP_JOB_ID         name of the job
+  WIREUP_RANK           the rank's number; WIREUP_SIZE: how many there are
+  WIREUP_LOCAL_RANK     its number among those of its node; WIREUP_LOCAL_SIZE: how many these are
+  WIREUP_NODE           the node's number; WIREUP_NNODES: how many there are
+  WIREUP_HOST           the node's name; WIREUP_NODELIST: all names
+  WIREUP_APPNUM         number of the program
+  WIREUP_UNIVERSE_SIZE  what MPI calls the universe size
 
 Files:
   ~/.config/wireup.toml  the user's defaults; wireup config --help tells how to write it

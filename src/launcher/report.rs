@@ -176,7 +176,7 @@ pub fn failure(
             rank(*failed)
         ),
         Cause::LeftOthers { rank: failed } => format!(
-            "{} left the job while other ranks wait for it in a barrier{last}",
+            "{} left the job while other ranks wait for it{last}",
             rank(*failed)
         ),
         Cause::RanAlone { rank: alone, why } => {

@@ -329,11 +329,11 @@ fn the_interface_that_each_mpi_needs_is_found_by_looking_at_the_program() {
 #[test]
 fn the_interface_can_be_chosen_and_without_one_ranks_are_alone() {
     for (name, own) in [
-        ("mpich4", "pmi"),
+        ("mpich4", "pmi1"),
         ("openmpi4", "pmix"),
-        ("mpich5", "pmi"),
+        ("mpich5", "pmi1"),
         ("openmpi5", "pmix"),
-        ("impi", "pmi"),
+        ("impi", "pmi1"),
     ] {
         let Some(mpi) = mpi(name) else { continue };
         for choice in [own, "all"] {

@@ -291,7 +291,7 @@ fn a_rank_that_finalized_and_left_cannot_be_waited_for() {
     blamed(
         &run.run(),
         1,
-        &["left the job while other ranks wait for it in a barrier"],
+        &["left the job while other ranks wait for it"],
     );
 }
 
@@ -325,7 +325,7 @@ fn a_barrier_of_a_group_waits_for_its_members_only() {
 fn a_barrier_of_a_group_whose_member_left_fails_the_job_and_names_it() {
     let outcome = four_on_two_nodes("1) ask 'cmd=barrier_in group=1,3:9';;");
     assert_eq!(outcome.code, 1, "{outcome:?}");
-    let words = ["left the job while other ranks wait for it in a barrier"];
+    let words = ["left the job while other ranks wait for it"];
     let line = outcome.expect_one_line(&words);
     assert!(line.starts_with("wireup: rank 3 ("), "{line}");
 }

@@ -29,7 +29,7 @@ fn sends(requests: &str, then: &str) -> Option<Run> {
 fn wrong_requests_are_refused_each_with_its_reason() {
     let key = "k".repeat(65);
     let value = "v".repeat(1025);
-    let nspace = "$WIREUP_JOB";
+    let nspace = "$PMI_JOBID";
     let table: [(String, &str); 14] = [
         (
             "cmd=put kvsname=x value=1".into(),
@@ -88,7 +88,7 @@ fn wrong_requests_are_refused_each_with_its_reason() {
         "exec {} 0 send \"{INIT}{text}\" --then read",
         program.display()
     );
-    let running = Run::ranks(2, ["--pmi", "pmi", "sh", "-c", &script]).start();
+    let running = Run::ranks(2, ["--pmi", "pmi1", "sh", "-c", &script]).start();
     running.wait_for(Output::Stdout, "barrier_out rc=-1");
     running.signal(Signal::TERM);
     let outcome = running.finish().expect(143);
@@ -208,7 +208,7 @@ fn clients_that_lose_their_server_in_a_barrier_leave_nothing() {
     ] {
         let Some(mpi) = mpi(name) else { continue };
         let hello = mpi.program("hello");
-        let words = options.iter().chain(&["--pmi", "pmi"]);
+        let words = options.iter().chain(&["--pmi", "pmi1"]);
         let words = words.chain(&WITHOUT_RANK_1).copied();
         let run = Run::ranks(3, words.chain([hello.to_str().unwrap()]));
         let run = mpi
@@ -223,7 +223,7 @@ fn clients_that_lose_their_server_in_a_barrier_leave_nothing() {
 fn clients_of_pmi_2_that_lose_their_server_in_a_fence_leave_nothing() {
     let Some(pmi2) = pmi2() else { return };
     let api = pmi2.program("pmi2_api");
-    let mut words = vec!["--pmi", "pmi"];
+    let mut words = vec!["--pmi", "pmi2"];
     words.extend(WITHOUT_RANK_1);
     words.push(api.to_str().unwrap());
     abandoned(Run::ranks(3, &words), "pmi2_api", 2);

@@ -219,7 +219,7 @@ impl Drive {
             } else if !self.plan.offer.pmix {
                 let error = "closed its PMI connection while other ranks wait for it";
                 let (waiting, error) = match state.contacted {
-                    true => (Waiting::For(rank), format!("{error} in a barrier")),
+                    true => (Waiting::For(rank), error.to_owned()),
                     false => (Waiting::Session, format!("{error} in MPI_Init")),
                 };
                 let cause = Cause::Misbehaved { rank, error };
