@@ -41,13 +41,15 @@ impl ProcessSet {
     /// so on.
     ///
     /// # Errors
-    /// One line when a set names a rank that the job of `sizes` does not have, or two sets have one
+    /// One line when a set names a rank that the programs of `sizes` do not have, or two sets have one
     /// name.
-    pub fn of_job(defined: &[Self], sizes: &[u32]) -> Result<Vec<Self>, String> {
-        let total: u32 = sizes.iter().sum();
+    pub fn of_job(
+        defined: &[Self],
+        sizes: impl IntoIterator<Item = u32>,
+    ) -> Result<Vec<Self>, String> {
         let mut sets = defined.to_vec();
         let mut first = 0;
-        for (app, size) in sizes.iter().enumerate() {
+        for (app, size) in sizes.into_iter().enumerate() {
             sets.extend(size.checked_sub(1).map(|more| Self {
                 name: format!("app{app}"),
                 ranges: vec![RankRange {
@@ -69,8 +71,8 @@ impl ProcessSet {
         }
         for set in defined {
             let highest = set.ranges.iter().map(|range| range.last.0).max();
-            if let Some(rank) = highest.filter(|rank| *rank >= total) {
-                let (name, most) = (&set.name, total.saturating_sub(1));
+            if let Some(rank) = highest.filter(|rank| *rank >= first) {
+                let (name, most) = (&set.name, first.saturating_sub(1));
                 return Err(format!(
                     "--pset {name}: there is no rank {rank}, the job has ranks 0 to {most}"
                 ));
@@ -176,7 +178,7 @@ mod tests {
     #[test]
     fn every_program_is_a_set_beside_those_that_were_defined() {
         let io: ProcessSet = "io=0,3".parse().unwrap();
-        let sets = ProcessSet::of_job(&[io], &[1, 0, 3]).unwrap();
+        let sets = ProcessSet::of_job(&[io], [1, 0, 3]).unwrap();
         let listed: Vec<(&str, Vec<u32>)> = sets
             .iter()
             .map(|set| (set.name(), set.ranks().map(|rank| rank.0).collect()))
@@ -193,7 +195,7 @@ mod tests {
     fn a_rank_that_is_not_there_or_a_name_that_is_taken_is_named() {
         let of_job = |text: &[&str]| {
             let sets: Vec<ProcessSet> = text.iter().map(|t| t.parse().unwrap()).collect();
-            ProcessSet::of_job(&sets, &[2, 2]).unwrap_err()
+            ProcessSet::of_job(&sets, [2, 2]).unwrap_err()
         };
         assert!(of_job(&["io=0-4"]).contains("no rank 4, the job has ranks 0 to 3"));
         assert!(of_job(&["app1=0"]).contains("--pset app1"));

@@ -42,11 +42,13 @@ pub enum StdinTarget {
 pub enum PmiChoice {
     /// What the programs need, found by inspecting them.
     Auto,
-    /// PMI-1 on an inherited socket.
+    /// PMI on an inherited socket; PMI-1 is expected on it.
     Pmi1,
+    /// The same socket; PMI-2 is expected on it.
+    Pmi2,
     /// PMIx through the sidecar.
     Pmix,
-    /// Both.
+    /// All of these.
     All,
     /// Nothing: the ranks are plain processes.
     None,
@@ -167,6 +169,12 @@ pub struct JobSpec {
     pub status: StatusSpec,
     /// Process-management interfaces.
     pub interface: InterfaceSpec,
+    /// Only show the plan; start nothing.
+    pub dry_run: bool,
+    /// Tell every decision with its reasons.
+    pub explain: bool,
+    /// What is to be told about where all this comes from.
+    pub notes: Vec<String>,
     /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
     pub verbose: u8,
 }

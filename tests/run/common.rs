@@ -22,7 +22,7 @@ pub(crate) use compile::shared_library;
 pub(crate) use mpi::{Pmix, mpi, node_name, number, pmix};
 pub(crate) use outcome::{Outcome, field};
 pub(crate) use procfs::{Process, descriptors, memory_peak_kib, process, processes};
-pub(crate) use programs::{Mpi, Pmi2, pmi2, program, skip};
+pub(crate) use programs::{Mpi, Pmi2, mpi4py, pmi2, program, skip};
 pub(crate) use running::{Output, Running};
 
 /// The variable that marks every process of a run, whatever session or parent it has.
@@ -82,6 +82,13 @@ impl Run {
         run.command
             .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         run
+    }
+
+    /// The same with more arguments at the end.
+    pub(crate) fn more<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+        self.command.extend(args);
+        self
     }
 
     /// Any command in place of `wireup run`: a shell that calls it, for instance.
@@ -174,7 +181,8 @@ impl Run {
         self
     }
 
-    /// The directory the run starts in. The test may put files there; they are removed with it.
+    /// The directory the run starts in, and where it looks for the user's defaults file. The test may
+    /// put files there; they are removed with it.
     pub(crate) fn dir(&self) -> &Path {
         self.sandbox.work()
     }
@@ -202,6 +210,9 @@ impl Run {
             .args(&words[1..])
             .current_dir(self.sandbox.work())
             .env("TMPDIR", self.sandbox.tmp())
+            // Defaults of this machine and of whoever tests do not count.
+            .env("WIREUP_SITE_CONFIG", "")
+            .env("XDG_CONFIG_HOME", self.sandbox.work())
             .env(MARK, &id)
             .envs(self.env);
         let mut typed = None;

@@ -5,13 +5,16 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+mod auto;
 mod common;
+mod config;
 mod ending;
 mod ends;
 mod endurance;
 mod env;
 mod faults;
 mod groups;
+mod help;
 mod layouts;
 mod libraries;
 mod mpi;
@@ -19,11 +22,14 @@ mod pmi12;
 mod pmi1_raw;
 mod pmi2;
 mod pmi2_raw;
+mod pmi_faults;
 mod pmix;
 mod processes;
 mod ps;
+mod python;
 mod refusals;
 mod signals;
+mod singleton;
 mod status;
 mod stdio;
 mod store;

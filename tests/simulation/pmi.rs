@@ -83,6 +83,7 @@ impl World {
             appnums: vec![AppNum(0); all.len()],
             universe_size: map.size(),
             user: UserId(1000),
+            psets: Vec::new(),
         });
         let core = |node| NodeCore::new(node, Arc::clone(&context), true, false);
         let cores = map.node_ids().map(|node| core(node).expect("a fine job"));

@@ -4,24 +4,25 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::super::environment::{self, Forward};
-use super::super::inspect::inspect;
+use super::super::inspect::{Inspection, inspect};
 use super::super::ldso::{Loader, System};
 use super::super::limits;
 use super::super::program::Program;
 use super::super::rank_env;
+use super::super::reasons::CountWhy;
 use super::super::relocated;
 use super::super::run::RunFailure;
 use super::{App, wrong};
 use crate::job::spec::AppSpec;
 
+/// The application, and the dynamic loader as its program will meet it.
 pub(super) fn app_plan(
     app: &AppSpec,
-    size: u32,
+    (size, count): (u32, CountWhy),
     inherited: &[(OsString, OsString)],
     cwd: &Path,
-    notes: &mut Vec<String>,
     warnings: &mut Vec<String>,
-) -> Result<App, RunFailure> {
+) -> Result<(App, Loader), RunFailure> {
     let wdir = app.wdir.as_ref().map(|dir| cwd.join(dir));
     if let Some(dir) = &wdir {
         let entered = rustix::fs::access(dir, rustix::fs::Access::EXEC_OK);
@@ -58,17 +59,18 @@ pub(super) fn app_plan(
         code: error.exit_code(),
         message: error.to_string(),
     })?;
-    let finding = inspect(&program, &Loader::new(&env, start, System::default()));
-    notes.push(format!("{}: {}", program.path().display(), finding.why));
+    let Inspection { finding, loader } =
+        inspect(&program, &app.argv, &env, start, &System::default());
     if !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
         && let Some(prefix) = finding.openmpi.as_deref().and_then(relocated::open_mpi)
     {
         env.push((relocated::OPEN_MPI.into(), prefix.into()));
     }
-    Ok(App {
+    let app = App {
         program,
         args: app.argv[1..].to_vec(),
         size,
+        count,
         places_given: rank_env::places_given(&env),
         env,
         cwd: wdir,
@@ -76,5 +78,6 @@ pub(super) fn app_plan(
         limits: limits::resolve(&app.limits)
             .map_err(|error| wrong(format!("--rlimit: {error}")))?,
         umask: app.umask,
-    })
+    };
+    Ok((app, loader))
 }

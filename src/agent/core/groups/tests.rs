@@ -28,7 +28,7 @@ impl Job {
             appnums: vec![AppNum(0); 4],
             universe_size: 4,
             user: UserId(1000),
-            psets: ProcessSet::of_job(&[io], &[4]).unwrap(),
+            psets: ProcessSet::of_job(&[io], [4]).unwrap(),
         });
         let core = |node| {
             let mut core = NodeCore::new(NodeId(node), Arc::clone(&job), false, true).unwrap();
