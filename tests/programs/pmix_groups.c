@@ -12,6 +12,7 @@
  *   ended     rank 3 leaves in order while ranks 0 and 1 wait for it
  *   killed    rank 3 is killed meanwhile
  *   timeout   rank 3 comes too late; then everybody tries again
+ *   invite    rank 0 invites the others, who join
  *   psets     what the server says about process sets; prints them as sets="NAME:RANKS ..."
  */
 #include "common.h"
@@ -230,6 +231,63 @@ static void timeout(void)
     }
 }
 
+static pthread_mutex_t joining_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t joined = PTHREAD_COND_INITIALIZER;
+static bool has_joined;
+
+static void on_joined(pmix_status_t status, pmix_info_t *infos, size_t count, void *data,
+                      pmix_release_cbfunc_t release, void *release_data)
+{
+    (void)infos;
+    (void)count;
+    (void)data;
+    if (release != NULL)
+        release(release_data);
+    expect(PMIX_SUCCESS, status, "joining");
+    pthread_mutex_lock(&joining_lock);
+    has_joined = true;
+    pthread_cond_signal(&joined);
+    pthread_mutex_unlock(&joining_lock);
+}
+
+static void on_invited(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t infos[],
+                       size_t count, pmix_info_t *results, size_t nresults,
+                       pmix_event_notification_cbfunc_fn_t done, void *done_data)
+{
+    (void)id;
+    (void)status;
+    (void)infos;
+    (void)count;
+    (void)results;
+    (void)nresults;
+    expect(PMIX_SUCCESS, PMIx_Group_join_nb("party", source, PMIX_GROUP_ACCEPT, NULL, 0, on_joined, NULL),
+           "PMIx_Group_join_nb");
+    if (done != NULL)
+        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, done_data);
+}
+
+static void invite(void)
+{
+    pmix_status_t code = PMIX_GROUP_INVITED;
+    pmix_proc_t procs[4];
+    pmix_info_t *results = NULL;
+    size_t count = 0;
+    for (pmix_rank_t rank = 0; rank < 4; rank++)
+        PMIX_LOAD_PROCID(&procs[rank], me.nspace, rank);
+    if (me.rank != 0)
+        PMIx_Register_event_handler(&code, 1, NULL, 0, on_invited, NULL, NULL);
+    barrier();
+    if (me.rank == 0) {
+        expect(PMIX_SUCCESS, PMIx_Group_invite("party", procs, 4, NULL, 0, &results, &count), "invite");
+    } else {
+        pthread_mutex_lock(&joining_lock);
+        while (!has_joined)
+            pthread_cond_wait(&joined, &joining_lock);
+        pthread_mutex_unlock(&joining_lock);
+    }
+    barrier();
+}
+
 /* Asks one key; true if there is an answer of this type. */
 static bool ask(const char *key, const char *set, pmix_data_type_t type, pmix_value_t *value)
 {
@@ -294,6 +352,8 @@ int main(int argc, char **argv)
         without_one(be_killed);
     else if (strcmp(mode, "timeout") == 0)
         timeout();
+    else if (strcmp(mode, "invite") == 0)
+        invite();
     else if (strcmp(mode, "psets") == 0)
         psets();
     else

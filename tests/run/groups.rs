@@ -100,6 +100,16 @@ fn a_group_that_is_not_made_in_time_fails_and_can_be_tried_again() {
 }
 
 #[test]
+fn an_invitation_and_its_answers_cross_nodes() {
+    for (client, _) in versions() {
+        for nodes in NODES {
+            let outcome = run(&client, nodes, "invite").expect(0);
+            outcome.by_rank("pmix_groups", 4);
+        }
+    }
+}
+
+#[test]
 fn process_sets_have_the_ranks_that_were_named_in_their_order() {
     for (client, _) in versions() {
         for nodes in NODES {
