@@ -5,7 +5,7 @@
 //! Such a program is [`Wants::Plain`], which is right for MPICH's family and wrong for Open MPI:
 //! its user has to choose the interface.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::ldso::{Loader, System};
@@ -32,6 +32,21 @@ pub struct Inspection {
     pub finding: Finding,
     /// The dynamic loader of the program's environment, which a wrapper may have changed.
     pub loader: Loader,
+}
+
+/// Whose library a file is, by its name; `None` for one of no interest.
+pub fn family_of(name: &OsStr) -> Option<Family> {
+    if names::matches(name, names::OPEN_MPI) {
+        Some(Family::OpenMpi)
+    } else if names::matches(name, names::MPICH) {
+        Some(Family::Mpich)
+    } else if names::matches(name, &["libpmix.so"]) {
+        Some(Family::Pmix)
+    } else if names::matches(name, names::PMI) {
+        Some(Family::Pmi)
+    } else {
+        None
+    }
 }
 
 /// Looks at a program that was found, and behind it if it is a wrapper. `argv` is its command line,

@@ -28,6 +28,7 @@ mod ps;
 mod python;
 mod refusals;
 mod signals;
+mod singleton;
 mod status;
 mod stdio;
 mod store;
