@@ -1,12 +1,12 @@
 //! Programs on the command line: `[OPTIONS] PROGRAM [ARG]... : [OPTIONS] PROGRAM [ARG]...`.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
-use super::options::SurroundingsArgs;
+use super::options::{SurroundingsArgs, means_x};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::spec::AppSpec;
 use crate::launcher::run::RunFailure;
@@ -40,7 +40,7 @@ struct NextApp {
     app: AppArgs,
 }
 
-/// Splits a command line at `:` words and spells `-np` the way the parser knows.
+/// Splits a command line at `:` words and spells `-np` and `--env` the way the parser knows.
 ///
 /// Returns the first program's arguments (with everything before it) and those of the others.
 pub(super) fn split_apps(args: Vec<OsString>) -> (Vec<OsString>, Vec<Vec<OsString>>) {
@@ -54,20 +54,22 @@ pub(super) fn split_apps(args: Vec<OsString>) -> (Vec<OsString>, Vec<Vec<OsStrin
     }
     let mut parts = parts.into_iter().enumerate().map(|(index, mut part)| {
         // The first part starts with the command's own name and `run`.
-        respell_np(&mut part, if index == 0 { 2 } else { 0 });
+        respell(&mut part, if index == 0 { 2 } else { 0 });
         part
     });
     let first = parts.next().unwrap_or_default();
     (first, parts.collect())
 }
 
-/// Replaces `-np` by `-n` among the options in front of the program.
-fn respell_np(args: &mut [OsString], options_from: usize) {
+/// Replaces `-np` by `-n`, and `--env` by `-x` where it means that, among the options in front of
+/// the program.
+fn respell(args: &mut [OsString], options_from: usize) {
     const WITH_VALUE: &[&str] = &[
         "-n",
         "--ranks",
         "-x",
         "--env",
+        "--env-file",
         "--wdir",
         "--umask",
         "--rlimit",
@@ -85,6 +87,17 @@ fn respell_np(args: &mut [OsString], options_from: usize) {
         if arg == "-np" {
             *arg = "-n".into();
         }
+        if let Some(value) = arg.as_bytes().strip_prefix(b"--env=")
+            && means_x(value)
+        {
+            *arg = OsString::from_vec([b"-x", value].concat());
+        } else if arg == "--env"
+            && let Some([option, value]) = args.get_mut(index..index + 2)
+            && means_x(value.as_bytes())
+        {
+            *option = "-x".into();
+        }
+        let Some(arg) = args.get(index) else { return };
         if arg == "--" || !arg.as_bytes().starts_with(b"-") {
             return;
         }
@@ -107,6 +120,8 @@ impl From<AppArgs> for AppSpec {
     fn from(args: AppArgs) -> Self {
         Self {
             count: args.count,
+            inherited: args.surroundings.inherited.unwrap_or_default(),
+            env_files: args.surroundings.env_files,
             env: args.surroundings.env,
             wdir: args.wdir,
             limits: args.surroundings.limits,
@@ -153,6 +168,8 @@ mod tests {
         let (first, rest) = split_apps(words("wireup run -l -np 2 a -np : -np 3 b -np 1"));
         assert_eq!(first, words("wireup run -l -n 2 a -np"));
         assert_eq!(rest, [words("-n 3 b -np 1")]);
+        let (first, _) = split_apps(words("wireup run --env A --env=B=1 --env none --env C,D a"));
+        assert_eq!(first, words("wireup run -x A -xB=1 --env none --env C,D a"));
         let (first, _) = split_apps(words("wireup run --wdir -np -np 2 a"));
         assert_eq!(first, words("wireup run --wdir -np -n 2 a"));
     }
@@ -177,7 +194,7 @@ mod tests {
                     .map(|s| format!("-{s}")),
             ) {
                 let mut line = words(&format!("w run {name} -np -n"));
-                respell_np(&mut line, 2);
+                respell(&mut line, 2);
                 assert_eq!(line[3] == "-np", takes, "{name}");
             }
         }

@@ -10,4 +10,4 @@ pub(super) use ending::EndingArgs;
 pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;
 pub(super) use stdio::StdioArgs;
-pub(super) use surroundings::SurroundingsArgs;
+pub(super) use surroundings::{SurroundingsArgs, means_x};

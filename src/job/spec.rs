@@ -7,12 +7,28 @@ use std::time::Duration;
 use super::ids::Rank;
 use super::limit::Limit;
 
+/// What ranks get of the launcher's own variables.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Inherited {
+    /// All but those of an outer launcher.
+    #[default]
+    All,
+    /// Nothing.
+    None,
+    /// Those with these names; `PREFIX*` means all that start so.
+    Only(Vec<OsString>),
+}
+
 /// One application context: a program with its arguments and the ranks that run it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AppSpec {
     /// Number of ranks; the launcher chooses when absent.
     pub count: Option<u32>,
-    /// Variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
+    /// Which of the launcher's variables the ranks get.
+    pub inherited: Inherited,
+    /// Files of variables to set or to pass on, in order.
+    pub env_files: Vec<PathBuf>,
+    /// After these, variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
     pub env: Vec<OsString>,
     /// Working directory; the launcher's own when absent.
     pub wdir: Option<PathBuf>,

@@ -1,6 +1,9 @@
 //! One application context: its program, environment and working directory.
 
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::super::environment::{self, Forward};
@@ -36,21 +39,11 @@ pub(super) fn app_plan(
             )));
         }
     }
-    let asked = app
-        .env
-        .iter()
-        .map(|text| Forward::parse(text))
-        .collect::<Result<Vec<_>, _>>();
-    let asked = asked.map_err(|error| wrong(format!("-x: {error}")))?;
-    let base = environment::base(inherited.iter().cloned(), &asked);
-    warnings.extend(
-        base.unset
-            .iter()
-            .map(|name| format!("-x {}: not set here", name.to_string_lossy())),
-    );
-    let mut env = base.variables;
+    let mut env = variables(app, inherited, warnings)?;
+    // A program is found also for ranks that are to have no PATH.
     let path = env
         .iter()
+        .chain(inherited)
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_os_str());
     let start = wdir.as_deref().unwrap_or(cwd);
@@ -77,4 +70,49 @@ pub(super) fn app_plan(
             .map_err(|error| wrong(format!("--rlimit: {error}")))?,
         umask: app.umask,
     })
+}
+
+/// The variables of an app's ranks before wireup's own.
+fn variables(
+    app: &AppSpec,
+    inherited: &[(OsString, OsString)],
+    warnings: &mut Vec<String>,
+) -> Result<Vec<(OsString, OsString)>, RunFailure> {
+    let mut asked = Vec::new();
+    for path in &app.env_files {
+        let failed = |error: &dyn Display| wrong(format!("--env-file {}: {error}", path.display()));
+        let text = read_env_file(path).map_err(|error| failed(&error))?;
+        asked.extend(environment::file::parse(&text).map_err(|error| failed(&error))?);
+    }
+    for text in &app.env {
+        asked.push(Forward::parse(text).map_err(|error| wrong(format!("-x: {error}")))?);
+    }
+    let base = environment::base(inherited.iter().cloned(), &app.inherited, &asked);
+    let not_set = |option: &str, name: &OsString| {
+        format!("{option} {}: not set here", name.to_string_lossy())
+    };
+    let bare = |text: &'_ OsString| {
+        let text = text.as_bytes();
+        text.strip_suffix(b"*").unwrap_or(text).to_owned()
+    };
+    let option = |name: &OsString| {
+        let given = app.env.iter().any(|text| bare(text) == name.as_bytes());
+        if given { "-x" } else { "--env-file" }
+    };
+    warnings.extend(base.not_there.iter().map(|name| not_set("--env", name)));
+    warnings.extend(base.unset.iter().map(|name| not_set(option(name), name)));
+    Ok(base.variables)
+}
+
+/// More than any environment can hold.
+const ENV_FILE_MAX: u64 = 8 * 1024 * 1024;
+
+fn read_env_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path)?;
+    if file.take(ENV_FILE_MAX + 1).read_to_end(&mut text)? as u64 > ENV_FILE_MAX {
+        let why = "it is larger than any environment";
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
+    }
+    Ok(text)
 }
