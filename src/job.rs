@@ -6,4 +6,5 @@ pub mod limit;
 pub mod outcome;
 pub mod proc;
 pub mod rank_map;
+pub mod rank_set;
 pub mod spec;

@@ -27,3 +27,4 @@ pub mod stdin;
 pub mod stdio;
 pub mod streams;
 pub mod supervisor;
+pub mod wrap;

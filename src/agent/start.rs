@@ -27,10 +27,8 @@ pub const PMI_FD: i32 = 3;
 /// What all ranks of one application context share.
 #[derive(Debug)]
 pub struct AppStart {
-    /// Executable, as execve takes it.
-    pub program: CString,
-    /// Its argument vector.
-    pub argv: Vec<CString>,
+    /// What its ranks execute.
+    pub executed: Executed,
     /// Environment common to the app's ranks.
     pub env: Vec<CString>,
     /// Directory to start in.
@@ -39,6 +37,15 @@ pub struct AppStart {
     pub limits: Vec<(i32, libc::rlimit)>,
     /// File mode creation mask, if not the launcher's own.
     pub umask: Option<u32>,
+}
+
+/// What one process executes.
+#[derive(Debug)]
+pub struct Executed {
+    /// Executable, as execve takes it.
+    pub program: CString,
+    /// Its argument vector.
+    pub argv: Vec<CString>,
 }
 
 /// Where a rank's standard input comes from.
@@ -75,6 +82,8 @@ pub struct RankPlan {
     pub node: NodeId,
     /// Index into [`StartShared::apps`].
     pub app: usize,
+    /// What is executed in place of the app's program.
+    pub wrapper: Option<Executed>,
     /// Variables of this rank alone.
     pub env: Vec<CString>,
     /// Standard input.
@@ -234,6 +243,7 @@ fn start_one(
     plan: RankPlan,
 ) -> Result<Process, StartError> {
     let app = &shared.apps[plan.app];
+    let executed = plan.wrapper.as_ref().unwrap_or(&app.executed);
     let pmi = plan
         .pmi
         .then(pmi_socket)
@@ -271,8 +281,8 @@ fn start_one(
     let node_env = shared.node_env.get(plan.node.index()).unwrap_or(&empty);
     let child = spawner
         .spawn(&Command {
-            program: &app.program,
-            argv: &app.argv,
+            program: &executed.program,
+            argv: &executed.argv,
             env: &[&app.env, &shared.env, node_env, &plan.env],
             cwd: app.cwd.as_deref(),
             descriptors: &descriptors,

@@ -8,7 +8,7 @@ use clap::{Args, Parser};
 
 use super::options::{SurroundingsArgs, means_x};
 use crate::job::outcome::EXIT_WIREUP;
-use crate::job::spec::AppSpec;
+use crate::job::spec::{AppSpec, WrapSpec};
 use crate::launcher::run::RunFailure;
 
 /// Options that may be given for every program of a job.
@@ -72,6 +72,8 @@ fn respell(args: &mut [OsString], options_from: usize) {
         "--env-file",
         "--wdir",
         "--umask",
+        "--wrap",
+        "--wrap-ranks",
         "--rlimit",
         "--output",
         "--stdin",
@@ -118,7 +120,10 @@ fn parse_count(text: &str) -> Result<u32, String> {
 
 impl From<AppArgs> for AppSpec {
     fn from(args: AppArgs) -> Self {
+        let ranks = args.surroundings.wrap_ranks;
+        let wrap = args.surroundings.wrap;
         Self {
+            wrap: wrap.map(|command| WrapSpec { command, ranks }),
             count: args.count,
             inherited: args.surroundings.inherited.unwrap_or_default(),
             env_files: args.surroundings.env_files,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::ids::Rank;
 use super::limit::Limit;
+use super::rank_set::RankSet;
 
 /// What ranks get of the launcher's own variables.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -17,6 +18,15 @@ pub enum Inherited {
     None,
     /// Those with these names; `PREFIX*` means all that start so.
     Only(Vec<OsString>),
+}
+
+/// A command under which ranks run their program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WrapSpec {
+    /// The command as written, with patterns in its arguments.
+    pub command: OsString,
+    /// The ranks it is for; all of the program when absent.
+    pub ranks: Option<RankSet>,
 }
 
 /// One application context: a program with its arguments and the ranks that run it.
@@ -36,6 +46,8 @@ pub struct AppSpec {
     pub limits: Vec<Limit>,
     /// File mode creation mask of the ranks; the launcher's own when absent.
     pub umask: Option<u32>,
+    /// What the ranks run their program under.
+    pub wrap: Option<WrapSpec>,
     /// Program and arguments; never empty.
     pub argv: Vec<OsString>,
 }

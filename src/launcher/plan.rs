@@ -12,6 +12,7 @@ use super::parts::HostParts;
 use super::program::Program;
 use super::run::RunFailure;
 use super::slots::Slots;
+use super::wrap::Wrapper;
 use crate::agent::core::JobContext;
 use crate::job::ids::{AppNum, Nspace, Rank, UserId};
 use crate::job::outcome::EXIT_WIREUP;
@@ -32,6 +33,8 @@ use size::{sizes, total};
 pub struct App {
     /// The program.
     pub program: Program,
+    /// What its ranks run it under.
+    pub wrapper: Option<Wrapper>,
     /// Its arguments, program name not included.
     pub args: Vec<OsString>,
     /// Number of ranks.
@@ -103,8 +106,8 @@ impl Plan {
         let apps = spec
             .apps
             .iter()
-            .zip(&sizes)
-            .map(|(app, size)| app_plan(app, *size, &inherited, &cwd, &mut notes, &mut warnings))
+            .zip(size::ranges(&sizes))
+            .map(|(app, ranks)| app_plan(app, ranks, &inherited, &cwd, &mut notes, &mut warnings))
             .collect::<Result<Vec<App>, _>>()?;
         let (pmi, pmix) = interfaces(spec.interface.pmi, &apps);
         let host = match pmix

@@ -14,7 +14,7 @@ use std::time::{Instant, SystemTime};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use super::describe::{app_start, host_requests};
+use super::describe::{self, app_start, host_requests};
 use super::directory::{JobDirectory, NodeDirectories};
 use super::drive::{Drive, Node, Parts};
 use super::finish::finish;
@@ -352,6 +352,7 @@ impl Prepared {
                     rank,
                     node,
                     app: plan.app_of(rank),
+                    wrapper: describe::wrapper(plan, rank),
                     env: rank_env::of_rank(plan, rank, self.drive.nodes[node.index()].env.as_ref()),
                     stdin: match (reads, copied) {
                         (false, _) => StdinPlan::Empty,

@@ -23,3 +23,4 @@ mod surroundings;
 mod terminal;
 mod users;
 mod virtual_nodes;
+mod wrap;

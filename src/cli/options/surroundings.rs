@@ -8,6 +8,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
 use crate::job::limit::Limit;
+use crate::job::rank_set::RankSet;
 use crate::job::spec::Inherited;
 
 /// What the ranks of a program find around them.
@@ -27,6 +28,15 @@ pub(in crate::cli) struct SurroundingsArgs {
     /// Read variables for the ranks from a file with lines NAME=VALUE or NAME; -x counts more
     #[arg(long = "env-file", value_name = "FILE")]
     pub(in crate::cli) env_files: Vec<PathBuf>,
+
+    /// Run each rank under this command, split as a shell does; in its arguments %r is the rank, %h
+    /// the host, %j the job, %n the node
+    #[arg(long, value_name = "COMMAND")]
+    pub(in crate::cli) wrap: Option<OsString>,
+
+    /// Only these ranks of the job, as 0,4-7, run under the command [default: all]
+    #[arg(long, value_name = "RANKS", requires = "wrap")]
+    pub(in crate::cli) wrap_ranks: Option<RankSet>,
 
     /// File mode creation mask of the ranks, in octal [default: wireup's own]
     #[arg(long, value_name = "OCTAL", value_parser = parse_umask)]

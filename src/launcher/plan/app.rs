@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::Read as _;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::environment::{self, Forward};
 use super::super::inspect::inspect;
@@ -14,31 +15,19 @@ use super::super::program::Program;
 use super::super::rank_env;
 use super::super::relocated;
 use super::super::run::RunFailure;
+use super::super::wrap::Wrapper;
 use super::{App, wrong};
 use crate::job::spec::AppSpec;
 
 pub(super) fn app_plan(
     app: &AppSpec,
-    size: u32,
+    ranks: Range<u32>,
     inherited: &[(OsString, OsString)],
     cwd: &Path,
     notes: &mut Vec<String>,
     warnings: &mut Vec<String>,
 ) -> Result<App, RunFailure> {
-    let wdir = app.wdir.as_ref().map(|dir| cwd.join(dir));
-    if let Some(dir) = &wdir {
-        let entered = rustix::fs::access(dir, rustix::fs::Access::EXEC_OK);
-        if let Err(errno) = entered {
-            let text = format!("--wdir {}: {errno}", dir.display());
-            return Err(wrong(text));
-        }
-        if !dir.is_dir() {
-            return Err(wrong(format!(
-                "--wdir {} is not a directory",
-                dir.display()
-            )));
-        }
-    }
+    let wdir = working_directory(app, cwd)?;
     let mut env = variables(app, inherited, warnings)?;
     // A program is found also for ranks that are to have no PATH.
     let path = env
@@ -51,6 +40,13 @@ pub(super) fn app_plan(
         code: error.exit_code(),
         message: error.to_string(),
     })?;
+    let wrapper = app.wrap.as_ref().map(|spec| {
+        Wrapper::find(spec, &ranks, path, start).map_err(|error| RunFailure {
+            code: error.exit_code(),
+            message: error.to_string(),
+        })
+    });
+    let wrapper = wrapper.transpose()?;
     let finding = inspect(&program, &Loader::new(&env, start, System::default()));
     notes.push(format!("{}: {}", program.path().display(), finding.why));
     if !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
@@ -58,10 +54,15 @@ pub(super) fn app_plan(
     {
         env.push((relocated::OPEN_MPI.into(), prefix.into()));
     }
+    if let Some(wrapper) = &wrapper {
+        let (program, under) = (program.path().display(), wrapper.program.path().display());
+        notes.push(format!("{program} runs under {under}"));
+    }
     Ok(App {
+        wrapper,
         program,
         args: app.argv[1..].to_vec(),
-        size,
+        size: ranks.end - ranks.start,
         places_given: rank_env::places_given(&env),
         env,
         cwd: wdir,
@@ -70,6 +71,21 @@ pub(super) fn app_plan(
             .map_err(|error| wrong(format!("--rlimit: {error}")))?,
         umask: app.umask,
     })
+}
+
+/// The directory asked for, if the ranks can start there.
+fn working_directory(app: &AppSpec, cwd: &Path) -> Result<Option<PathBuf>, RunFailure> {
+    let Some(dir) = app.wdir.as_ref().map(|dir| cwd.join(dir)) else {
+        return Ok(None);
+    };
+    let shown = dir.display();
+    if let Err(errno) = rustix::fs::access(&dir, rustix::fs::Access::EXEC_OK) {
+        return Err(wrong(format!("--wdir {shown}: {errno}")));
+    }
+    if !dir.is_dir() {
+        return Err(wrong(format!("--wdir {shown} is not a directory")));
+    }
+    Ok(Some(dir))
 }
 
 /// The variables of an app's ranks before wireup's own.

@@ -1,5 +1,7 @@
 //! How many ranks, and whether they fit.
 
+use std::ops::Range;
+
 use super::super::run::RunFailure;
 use super::super::slots::Slots;
 use super::wrong;
@@ -30,6 +32,15 @@ pub(super) fn total(sizes: &[u32]) -> Result<u32, RunFailure> {
                 "{total} ranks are more than this program can count"
             ))
         })
+}
+
+/// The ranks of each app.
+pub(super) fn ranges(sizes: &[u32]) -> impl Iterator<Item = Range<u32>> + '_ {
+    sizes.iter().scan(0, |end, size| {
+        let first = *end;
+        *end += size;
+        Some(first..*end)
+    })
 }
 
 /// Refuses a number of ranks that slots, nodes, descriptors or the reader of standard input do not
