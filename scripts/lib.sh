@@ -28,12 +28,12 @@ die() {
     exit 1
 }
 
-# Prints the path of the system's libpmix, if any.
-system_libpmix() {
+# Prints the path of a library of the system, if it is there: libpmix.so.2, for instance.
+system_library() {
     local cache
     # Not in a pipe: ldconfig dies of SIGPIPE when its reader has seen enough.
     cache=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p)
-    awk '/libpmix\.so\.2 / { print $NF; exit }' <<<"$cache"
+    awk -v name="$1" '$1 == name { print $NF; exit }' <<<"$cache"
 }
 
 # Prints those of the named Debian packages that are not installed. A name that another package

@@ -3,9 +3,11 @@
 pub mod channel;
 pub mod core;
 pub mod event;
+pub mod held;
 pub mod leftovers;
 pub mod namespace;
 pub mod poll;
+pub mod procfs;
 pub mod sidecar;
 pub mod spawn;
 pub mod start;

@@ -2,8 +2,11 @@
 
 mod apps;
 pub mod exit;
+mod kill;
 mod options;
+mod ps;
 mod run;
+mod table;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -24,11 +27,18 @@ struct Cli {
 enum Command {
     /// Run a program, or several, as the ranks of one job
     Run(run::RunArgs),
+    /// Show your jobs on this machine
+    Ps(ps::PsArgs),
+    /// End jobs of yours on this machine, or send them another signal
+    Kill(kill::KillArgs),
 }
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let (first, rest) = apps::split_apps(args);
+    let (first, rest) = match args.get(1).is_some_and(|command| command == "run") {
+        true => apps::split_apps(args),
+        false => (args, Vec::new()),
+    };
     let cli = match Cli::try_parse_from(first) {
         Ok(cli) => cli,
         Err(error) => {
@@ -41,8 +51,12 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let Command::Run(args) = cli.command;
-    match run::execute(args, rest) {
+    let result = match cli.command {
+        Command::Run(args) => run::execute(args, rest),
+        Command::Ps(args) => ps::execute(&args),
+        Command::Kill(args) => kill::execute(&args),
+    };
+    match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("wireup: {}", failure.message);

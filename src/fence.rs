@@ -44,6 +44,7 @@ use star::{Arrival, Hub, Step, Verdict};
 
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
+use crate::job::proc::Proc;
 
 /// How long beyond a fence's timeout a node waits for the hub's word. It lets the hub's report,
 /// which names the missing nodes, win over the local guess that the hub is gone.
@@ -100,6 +101,11 @@ impl<T> FenceEngine<T> {
     pub fn next_deadline(&self) -> Option<Moment> {
         let deadlines = [self.local.next_deadline(), self.hub.next_deadline()];
         deadlines.into_iter().flatten().min()
+    }
+
+    /// Whether somebody here waits for a fence in which this process takes part.
+    pub fn waits_for(&self, proc: &Proc) -> bool {
+        self.local.waits_for(proc)
     }
 
     /// Whether nobody waits here, no fence is being coordinated, and no failure is kept for an

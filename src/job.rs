@@ -1,6 +1,7 @@
 //! Vocabulary of a job; no I/O.
 
 pub mod clock;
+pub mod exit_policy;
 pub mod ids;
 pub mod limit;
 pub mod outcome;
@@ -8,3 +9,4 @@ pub mod proc;
 pub mod rank_map;
 pub mod rank_set;
 pub mod spec;
+pub mod wall;

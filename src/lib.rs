@@ -6,12 +6,14 @@
 //! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`store`], [`pmix`]: the protocol cores (no I/O)
 //! - [`agent`]: the node's state machine (no I/O) and its drivers: ranks, PMI sockets, sidecar
 //! - [`launcher`]: placement, program inspection, standard I/O, signals, the run itself
+//! - [`jobs`]: the jobs of this machine as they are found and ended from outside
 //! - [`cli`]: the command line and the exit-code table
 
 pub mod agent;
 pub mod cli;
 pub mod fence;
 pub mod job;
+pub mod jobs;
 pub mod kvs;
 pub mod launcher;
 pub mod modex;

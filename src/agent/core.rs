@@ -212,9 +212,10 @@ impl NodeCore {
     }
 
     /// Whether some rank of this node waits for what it gets only with the help of this rank of the
-    /// job, whose process has ended: as in a PMI barrier.
+    /// job, whose process has ended: as in a PMI barrier, or a PMIx fence between nodes.
     pub fn waits_for(&self, rank: Rank) -> bool {
-        self.pmi.as_ref().is_some_and(|pmi| pmi.waits_for(rank))
+        let proc = proc::Proc::new(self.job.nspace.clone(), rank);
+        self.pmi.as_ref().is_some_and(|pmi| pmi.waits_for(rank)) || self.fences.waits_for(&proc)
     }
 
     /// How often libpmix asked for something, and how many bytes that were.

@@ -116,6 +116,16 @@ pub enum Report {
         /// How, for people.
         error: String,
     },
+    /// A rank made contact with a process-management interface.
+    RankConnected {
+        /// Which.
+        rank: LocalRank,
+    },
+    /// A rank has left its process-management interface in order. It may come back.
+    RankFinalized {
+        /// Which.
+        rank: LocalRank,
+    },
     /// The sidecar has something for the user, and goes on.
     HostWarning {
         /// One line.

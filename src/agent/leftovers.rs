@@ -9,75 +9,11 @@ use std::time::SystemTime;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::held::Held;
+use super::procfs::{Environment, Process, processes};
+
 /// The variable in the environment of every process of a job that names the job.
 pub const JOB: &str = "WIREUP_JOB_ID";
-
-/// One line of `/proc/PID/stat`, as far as needed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Process {
-    /// Process id.
-    pub pid: i32,
-    /// Command name, up to 15 bytes.
-    pub name: String,
-    /// State letter; `Z` has ended and waits to be collected.
-    pub state: char,
-    /// Parent.
-    pub parent: i32,
-    /// Session id.
-    pub session: i32,
-}
-
-/// Parses `/proc/PID/stat`. The command may contain blanks and parentheses, so the fields are
-/// counted from the last closing one.
-fn parse_stat(text: &str) -> Option<Process> {
-    let (open, close) = (text.find('(')?, text.rfind(')')?);
-    let mut rest = text.get(close + 1..)?.split_ascii_whitespace();
-    let state = rest.next()?.chars().next()?;
-    let parent = rest.next()?.parse().ok()?;
-    let _group: i32 = rest.next()?.parse().ok()?;
-    let session = rest.next()?.parse().ok()?;
-    let pid = text[..open].trim().parse().ok()?;
-    Some(Process {
-        pid,
-        name: text[open + 1..close].to_owned(),
-        state,
-        parent,
-        session,
-    })
-}
-
-/// Bit of the flags in `/proc/PID/stat` of a process on its way out. Source: `PF_EXITING` in the
-/// kernel's `include/linux/sched.h`.
-const EXITING: u64 = 0x4;
-
-/// Whether a process has begun to end: its connections may be closed before its end is reported.
-pub fn is_exiting(pid: Pid) -> bool {
-    let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    text.is_ok_and(|text| exiting(&text))
-}
-
-/// The state is the first field behind the command, the flags are the seventh.
-fn exiting(stat: &str) -> bool {
-    let Some(close) = stat.rfind(')') else {
-        return false;
-    };
-    let mut fields = stat[close + 1..].split_ascii_whitespace();
-    let ended = fields.next() == Some("Z");
-    let flags: Option<u64> = fields.nth(5).and_then(|flags| flags.parse().ok());
-    ended || flags.is_some_and(|flags| flags & EXITING != 0)
-}
-
-/// All processes of the machine that can be seen.
-pub fn processes() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit())
-        .filter_map(|entry| parse_stat(&fs::read_to_string(entry.path().join("stat")).ok()?))
-        .collect()
-}
 
 /// Whether this process has children, living or not, that raise SIGCHLD.
 pub fn has_children() -> bool {
@@ -113,10 +49,13 @@ pub fn below(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
 /// what descends from these.
 pub fn of_job(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
     let all = processes();
-    let mark = format!("{JOB}={job}");
+    let is_marked = |pid: i32| {
+        let env = Environment::of(pid);
+        env.is_some_and(|env| env.get(JOB) == Some(job.as_bytes()))
+    };
     let ours = all
         .iter()
-        .filter(|process| is_ours(process.session) || has_variable(process.pid, mark.as_bytes()))
+        .filter(|process| is_ours(process.session) || is_marked(process.pid))
         .map(|process| process.pid)
         .collect();
     with_descendants(all, ours)
@@ -136,21 +75,21 @@ fn with_descendants(all: Vec<Process>, mut found: BTreeSet<i32>) -> Vec<Process>
         found.extend(grown);
     }
     all.into_iter()
-        .filter(|p| found.contains(&p.pid) && p.state != 'Z')
+        .filter(|p| found.contains(&p.pid) && !p.has_ended())
         .collect()
-}
-
-/// Whether a process was started with this variable; false when we may not know.
-fn has_variable(pid: i32, variable: &[u8]) -> bool {
-    fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|env| env.split(|byte| *byte == 0).any(|entry| entry == variable))
 }
 
 /// Sends a signal to each of `processes`; those already gone do not matter.
 pub fn signal(processes: &[Process], signal: Signal) {
     for process in processes {
-        if let Some(pid) = Pid::from_raw(process.pid) {
-            let _ = kill_process(pid, signal);
+        match Held::open(process) {
+            Ok(Some(held)) => drop(held.signal(signal)),
+            Ok(None) => {}
+            // Out of descriptors: it was seen a moment ago.
+            Err(_) => {
+                let pid = Pid::from_raw(process.pid);
+                let _ = pid.map(|pid| kill_process(pid, signal));
+            }
         }
     }
 }
@@ -274,30 +213,6 @@ fn remove_empty(dir: &Path, depth: u32, uid: u32, since: SystemTime) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stat_lines_with_strange_command_names_are_read() {
-        let process = parse_stat("42 (a) b (c)) S 1 42 41 0 -1 4194304 0").unwrap();
-        assert_eq!((process.pid, process.parent, process.session), (42, 1, 41));
-        assert_eq!((process.name.as_str(), process.state), ("a) b (c)", 'S'));
-        assert_eq!(parse_stat("42 (a"), None);
-        assert_eq!(parse_stat(""), None);
-    }
-
-    #[test]
-    fn a_process_on_its_way_out_is_told_from_one_that_runs() {
-        assert!(exiting("42 (a b) R 1 42 41 0 -1 4194308 0"));
-        assert!(exiting("42 (a) Z 1 42 41 0 -1 4194304 0"));
-        assert!(!exiting("42 (a) R 1 42 41 0 -1 4194304 0"));
-        assert!(!exiting("42 (a"));
-        assert!(!is_exiting(rustix::process::getpid()));
-    }
-
-    #[test]
-    fn this_process_is_among_those_seen() {
-        let pid = std::process::id() as i32;
-        assert!(processes().iter().any(|process| process.pid == pid));
-    }
 
     #[test]
     fn processes_are_found_by_descent_and_by_the_job_in_their_environment() {

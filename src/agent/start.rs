@@ -24,6 +24,9 @@ use crate::job::ids::{NodeId, Rank};
 /// Descriptor number of the PMI socket in a rank.
 pub const PMI_FD: i32 = 3;
 
+/// Name of a starting thread.
+pub const THREAD: &str = "start";
+
 /// What all ranks of one application context share.
 #[derive(Debug)]
 pub struct AppStart {
@@ -201,7 +204,7 @@ impl Starter {
                 break;
             }
             match thread::Builder::new()
-                .name("start".into())
+                .name(THREAD.into())
                 .stack_size(128 * 1024)
                 .spawn(work)
             {

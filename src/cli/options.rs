@@ -3,11 +3,13 @@
 mod ending;
 mod interface;
 mod layout;
+mod status;
 mod stdio;
 mod surroundings;
 
 pub(super) use ending::EndingArgs;
 pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;
+pub(super) use status::StatusArgs;
 pub(super) use stdio::StdioArgs;
 pub(super) use surroundings::{SurroundingsArgs, means_x};

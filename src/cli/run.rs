@@ -6,9 +6,10 @@ use clap::Args;
 
 use super::apps::{AppArgs, app_specs};
 use super::exit;
-use super::options::{EndingArgs, InterfaceArgs, LayoutArgs, StdioArgs};
-use crate::job::spec::JobSpec;
+use super::options::{EndingArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
+use crate::job::spec::{JobSpec, StatusSpec};
 use crate::launcher::run::{RunFailure, run};
+use crate::launcher::status::refused;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,16 +39,22 @@ pub(super) struct RunArgs {
     ending: EndingArgs,
 
     #[command(flatten)]
+    status: StatusArgs,
+
+    #[command(flatten)]
     interface: InterfaceArgs,
 }
 
 /// Runs the job and returns its exit code. `rest` has the words of the programs after the first.
 pub(super) fn execute(args: RunArgs, rest: Vec<Vec<OsString>>) -> Result<u8, RunFailure> {
+    let status = StatusSpec::from(args.status);
+    let apps = app_specs(args.app, rest).inspect_err(|failure| refused(&status, failure))?;
     run(JobSpec {
-        apps: app_specs(args.app, rest)?,
+        apps,
         layout: args.layout.into(),
         stdio: args.stdio.into(),
         ending: args.ending.into(),
+        status,
         interface: args.interface.into(),
         verbose: args.verbose,
     })

@@ -8,6 +8,7 @@ use super::id::{FenceId, Participants};
 use super::message::{AHEAD, FenceFailure};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
+use crate::job::proc::Proc;
 
 /// A local requester whose fence has not ended.
 pub(super) struct Waiting<T> {
@@ -116,6 +117,10 @@ impl<T> LocalSide<T> {
     pub(super) fn tear_down(&mut self) -> BTreeMap<FenceId, Waiting<T>> {
         self.early.clear();
         std::mem::take(&mut self.waiting)
+    }
+
+    pub(super) fn waits_for(&self, proc: &Proc) -> bool {
+        self.waiting.keys().any(|id| id.participants.contains(proc))
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::ids::{NodeId, Rank};
 
+/// `--strict-pmi`: a program that loads an MPI did not use what it was offered.
+pub const EXIT_ALONE: u8 = 123;
 /// `--timeout` expired; the code of timeout(1).
 pub const EXIT_TIMEOUT: u8 = 124;
 /// wireup itself failed, or was called wrongly; the code env(1) and timeout(1) use.
@@ -28,6 +30,20 @@ pub enum RankEnd {
     Signal(i32),
 }
 
+impl RankEnd {
+    /// As an exit code: 128 and the number for a signal.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => of_signal(signal),
+        }
+    }
+}
+
+fn of_signal(signal: i32) -> u8 {
+    EXIT_SIGNAL.wrapping_add((signal & 0x7f) as u8)
+}
+
 impl fmt::Display for RankEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -41,7 +57,7 @@ impl fmt::Display for RankEnd {
 }
 
 /// Names of the signals a program commonly dies of; Linux numbers common to x86-64 and aarch64.
-fn signal_name(signal: i32) -> Option<&'static str> {
+pub fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {
         1 => "SIGHUP",
         2 => "SIGINT",
@@ -101,6 +117,14 @@ pub enum Cause {
         /// Which.
         rank: Rank,
     },
+    /// A rank of a program that loads an MPI never used what it was offered, and the user asked to
+    /// make that a failure.
+    RanAlone {
+        /// Which.
+        rank: Rank,
+        /// Why, with the remedy.
+        why: String,
+    },
     /// A rank called abort.
     Aborted {
         /// Which.
@@ -154,16 +178,9 @@ pub enum Cause {
 impl Cause {
     /// The exit code of the run.
     pub fn exit_code(&self) -> u8 {
-        let signal = |signal: i32| EXIT_SIGNAL.wrapping_add((signal & 0x7f) as u8);
         match self {
-            Self::RankFailed {
-                end: RankEnd::Code(code),
-                ..
-            } => *code,
-            Self::RankFailed {
-                end: RankEnd::Signal(number),
-                ..
-            } => signal(*number),
+            Self::RankFailed { end, .. } => end.exit_code(),
+            Self::RanAlone { .. } => EXIT_ALONE,
             // Only the low byte of an exit code exists; an abort must not look like a success.
             Self::Aborted { code, .. } => match (*code & 0xff) as u8 {
                 0 => EXIT_FAILURE,
@@ -177,8 +194,8 @@ impl Cause {
             Self::NotStarted { code, .. } => *code,
             Self::HostFailed { .. } => EXIT_WIREUP,
             Self::Timeout(_) => EXIT_TIMEOUT,
-            Self::Interrupted(number) => signal(*number),
-            Self::OutputLost { pipe: true, .. } => signal(13),
+            Self::Interrupted(number) => of_signal(*number),
+            Self::OutputLost { pipe: true, .. } => of_signal(13),
             Self::OutputLost { pipe: false, .. } => EXIT_WIREUP,
         }
     }
@@ -190,6 +207,7 @@ impl Cause {
             | Self::NotFinalized { rank }
             | Self::NeverJoined { rank }
             | Self::LeftOthers { rank }
+            | Self::RanAlone { rank, .. }
             | Self::Aborted { rank, .. }
             | Self::Misbehaved { rank, .. }
             | Self::NotStarted { rank, .. } => Some(*rank),

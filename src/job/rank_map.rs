@@ -21,6 +21,8 @@ struct Run {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RankMap {
     runs: Vec<Run>,
+    /// By node: its runs, as indices, ascending.
+    runs_of: Vec<Vec<u32>>,
     per_node: Vec<u32>,
     size: u32,
 }
@@ -38,6 +40,7 @@ impl RankMap {
         for (node, count) in blocks {
             if map.per_node.len() <= node.index() {
                 map.per_node.resize(node.index() + 1, 0);
+                map.runs_of.resize(node.index() + 1, Vec::new());
             }
             if count == 0 {
                 continue;
@@ -50,12 +53,16 @@ impl RankMap {
             let local = &mut map.per_node[node.index()];
             match map.runs.last_mut() {
                 Some(last) if last.node == node => last.count += count,
-                _ => map.runs.push(Run {
-                    node,
-                    first,
-                    count,
-                    local_first: *local,
-                }),
+                _ => {
+                    let index = u32::try_from(map.runs.len()).expect("no more runs than ranks");
+                    map.runs_of[node.index()].push(index);
+                    map.runs.push(Run {
+                        node,
+                        first,
+                        count,
+                        local_first: *local,
+                    });
+                }
             }
             *local += count;
         }
@@ -95,18 +102,18 @@ impl RankMap {
 
     /// The rank at a position on a node.
     pub fn rank_at(&self, node: NodeId, local: LocalRank) -> Option<Rank> {
-        self.runs
-            .iter()
-            .filter(|run| run.node == node)
-            .find(|run| local.0 >= run.local_first && local.0 - run.local_first < run.count)
-            .map(|run| Rank(run.first.0 + (local.0 - run.local_first)))
+        let runs = self.runs_of.get(node.index())?;
+        let run = |index: &u32| &self.runs[*index as usize];
+        let after = runs.partition_point(|index| run(index).local_first <= local.0);
+        let run = run(runs.get(after.checked_sub(1)?)?);
+        let inside = local.0 - run.local_first;
+        (inside < run.count).then(|| Rank(run.first.0 + inside))
     }
 
     /// Ranks on a node, ascending.
     pub fn ranks_on(&self, node: NodeId) -> impl Iterator<Item = Rank> + '_ {
-        self.runs
-            .iter()
-            .filter(move |run| run.node == node)
+        let runs = self.runs_of.get(node.index()).into_iter().flatten();
+        runs.map(|index| &self.runs[*index as usize])
             .flat_map(|run| (run.first.0..run.first.0 + run.count).map(Rank))
     }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::exit_policy::ExitPolicy;
 use super::ids::Rank;
 use super::limit::Limit;
 use super::rank_set::RankSet;
@@ -78,11 +79,25 @@ pub enum PmiChoice {
     None,
 }
 
+/// In which order ranks are given to nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MapBy {
+    /// A node is filled before the next one.
+    #[default]
+    Slot,
+    /// Each node gets one rank in turn.
+    Node,
+}
+
 /// Where the ranks live.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LayoutSpec {
     /// Number of nodes this machine acts as; at least 1.
     pub virtual_nodes: u32,
+    /// Most ranks on a node; as even as possible when absent.
+    pub ppn: Option<u32>,
+    /// The order of placement.
+    pub map_by: MapBy,
     /// Allow more ranks than slots.
     pub oversubscribe: bool,
 }
@@ -92,6 +107,8 @@ pub struct LayoutSpec {
 pub struct StdioSpec {
     /// Prefix every output line with its rank.
     pub label: bool,
+    /// Put the time in front of every output line.
+    pub timestamps: bool,
     /// File name pattern for per-rank output.
     pub output: Option<OsString>,
     /// Who reads standard input.
@@ -103,6 +120,48 @@ pub struct StdioSpec {
 pub struct EndingSpec {
     /// The job is ended after this time.
     pub timeout: Option<Duration>,
+    /// Which code is the job's.
+    pub exit: ExitPolicy,
+    /// A rank that fails ends the others.
+    pub kill_on_bad_exit: bool,
+    /// Time between SIGTERM and SIGKILL; zero for SIGKILL at once.
+    pub grace: Duration,
+    /// A program that loads an MPI and does not use what it is offered fails the job.
+    pub strict_pmi: bool,
+}
+
+/// Time between SIGTERM and SIGKILL unless the user chooses. MPI libraries that catch SIGTERM need
+/// well under two seconds. Source: docs/pmi-wire.md#failures.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+impl Default for EndingSpec {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            exit: ExitPolicy::First,
+            kill_on_bad_exit: true,
+            grace: GRACE,
+            strict_pmi: false,
+        }
+    }
+}
+
+/// Where the status stream goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StatusTarget {
+    /// To standard output, which then carries nothing else: the ranks' output becomes part of it.
+    Stdout,
+    /// To a descriptor that was inherited; at least 3.
+    Descriptor(i32),
+    /// To a file.
+    File(PathBuf),
+}
+
+/// What is told about the job while it runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StatusSpec {
+    /// Where events and result are written as JSON.
+    pub json: Option<StatusTarget>,
 }
 
 /// What the ranks are offered for process management, and the parts that serve it.
@@ -129,6 +188,8 @@ pub struct JobSpec {
     pub stdio: StdioSpec,
     /// The end of the job.
     pub ending: EndingSpec,
+    /// What is told about it.
+    pub status: StatusSpec,
     /// Process-management interfaces.
     pub interface: InterfaceSpec,
     /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.

@@ -59,6 +59,73 @@ fn a_put_made_after_the_contribution_survives_the_merge() {
     );
 }
 
+fn keys(bytes: &[u8]) -> Vec<String> {
+    let key = |(key, _)| String::from_utf8(key).unwrap();
+    pairs(bytes).into_iter().map(key).collect()
+}
+
+#[test]
+fn what_some_nodes_exchange_still_goes_to_all_at_their_next_barrier() {
+    let mut kvs = Kvs::new(LIMITS);
+    kvs.put(b"a", b"1").unwrap();
+    let (bytes, given) = kvs.recent(Stamp::default());
+    assert_eq!(keys(&bytes), ["a"]);
+    let mut all = bytes;
+    encode_entry(b"far", b"2", &mut all);
+    let since = kvs.merge_recent(&all, given).unwrap();
+    assert_eq!(kvs.get(b"far"), Some(&b"2"[..]));
+    // The same nodes need to hear nothing twice, others all of it.
+    assert_eq!(keys(&kvs.recent(since).0), [""; 0]);
+    assert_eq!(keys(&kvs.recent(Stamp::default()).0), ["a", "far"]);
+    // Its own node tells the others of `far`.
+    let contribution = kvs.take_contribution();
+    assert_eq!(keys(&contribution), ["a"]);
+    // Until that is merged the value is unknown to nodes that have not.
+    assert_eq!(keys(&kvs.recent(Stamp::default()).0), ["a", "far"]);
+    kvs.merge(&all).unwrap();
+    assert_eq!(keys(&kvs.recent(Stamp::default()).0), [""; 0]);
+}
+
+#[test]
+fn a_put_while_some_nodes_exchange_is_newer_and_goes_with_the_next() {
+    let mut kvs = Kvs::new(LIMITS);
+    kvs.put(b"a", b"old").unwrap();
+    let (bytes, given) = kvs.recent(Stamp::default());
+    kvs.put(b"a", b"new").unwrap();
+    kvs.put(b"b", b"1").unwrap();
+    let since = kvs.merge_recent(&bytes, given).unwrap();
+    assert_eq!(kvs.get(b"a"), Some(&b"new"[..]));
+    let expected = [
+        (b"a".to_vec(), b"new".to_vec()),
+        (b"b".to_vec(), b"1".to_vec()),
+    ];
+    assert_eq!(pairs(&kvs.recent(since).0), expected);
+    assert_eq!(pairs(&kvs.take_contribution()), expected);
+}
+
+#[test]
+fn a_value_that_others_replaced_is_not_contributed_any_more() {
+    let mut kvs = Kvs::new(LIMITS);
+    kvs.put(b"a", b"mine").unwrap();
+    let (mut all, given) = kvs.recent(Stamp::default());
+    encode_entry(b"a", b"theirs", &mut all);
+    kvs.merge_recent(&all, given).unwrap();
+    assert_eq!(kvs.get(b"a"), Some(&b"theirs"[..]));
+    assert_eq!(kvs.take_contribution(), b"");
+    kvs.put(b"a", b"mine again").unwrap();
+    assert_eq!(keys(&kvs.take_contribution()), ["a"]);
+}
+
+#[test]
+fn a_key_that_is_put_again_and_again_is_kept_once() {
+    let mut kvs = Kvs::new(LIMITS);
+    for round in 0..1000_u32 {
+        kvs.put(b"a", &round.to_le_bytes()).unwrap();
+        kvs.recent(Stamp::default());
+    }
+    assert_eq!((kvs.recent.len(), kvs.len()), (1, 1));
+}
+
 #[test]
 fn limits_name_themselves_and_leave_the_store_unchanged() {
     let mut kvs = Kvs::new(KvsLimits {

@@ -2,8 +2,10 @@
 //! nodes' cores and carries out what they and the supervisor order.
 
 mod hosts;
+mod nodes;
 mod ranks;
 mod signals;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -13,22 +15,23 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
+use super::finish;
 use super::guard::Guard;
 use super::plan::Plan;
+use super::record::JobState;
 use super::signals::Signals;
+use super::status::Status;
 use super::streams::Streams;
 use super::supervisor::{Order, Supervisor, Waiting};
 use crate::agent::channel::Channel;
-use crate::agent::core::NodeCore;
-use crate::agent::event::{Action, Event, PeerMessage, Report};
+use crate::agent::event::{Event, PeerMessage};
 use crate::agent::poll::{Poll, Ready, Source};
-use crate::agent::sidecar::Sidecar;
 use crate::agent::spawn::Child;
 use crate::agent::start::{Started, Starter};
-use crate::job::clock::Moment;
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::{Cause, RankEnd};
-use crate::pmix::control::{ForkEnv, Hello};
+
+pub(super) use nodes::Node;
 
 /// Bytes read from a socket at a time.
 const CHUNK: usize = 64 * 1024;
@@ -45,31 +48,15 @@ enum RankSlot {
     Over,
 }
 
-/// One node of the job.
-pub(super) struct Node {
-    /// Its state machine.
-    pub(super) core: NodeCore,
-    /// Its sidecar, if the job needs one.
-    pub(super) sidecar: Option<Sidecar>,
-    /// What the ranks get from the sidecar, once it is ready.
-    pub(super) env: Option<ForkEnv>,
-    /// What the sidecar said about itself.
-    pub(super) hello: Option<Hello>,
-    /// The last it printed.
-    pub(super) printed: Vec<u8>,
-}
-
-impl Node {
-    /// A node without a sidecar yet.
-    pub(super) fn new(core: NodeCore) -> Self {
-        Self {
-            core,
-            sidecar: None,
-            env: None,
-            hello: None,
-            printed: Vec::new(),
-        }
-    }
+/// What is known of the process of one rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Life {
+    /// Its process, once it was started.
+    pub(super) pid: Option<Pid>,
+    /// When the loop heard of it.
+    pub(super) start: Duration,
+    /// When the loop heard of its end, and how it ended, unless the system lost that.
+    pub(super) end: Option<(Duration, Option<RankEnd>)>,
 }
 
 /// A job from the start of its processes to the end of the last one.
@@ -86,8 +73,12 @@ pub(super) struct Drive {
     pub(super) guard: Option<Guard>,
     pub(super) starter: Option<Starter>,
     ranks: Vec<RankSlot>,
-    /// Process id of every rank that was started, by rank; kept for reports and clean-up.
-    pub(super) pids: Vec<Option<Pid>>,
+    /// What is known of every rank's process, by rank; kept for reports.
+    pub(super) lives: Vec<Life>,
+    /// The status stream, if somebody reads one.
+    pub(super) status: Option<Status>,
+    /// What it said last about the job.
+    phase_told: JobState,
     /// Writing ends of pipes that feed ranks' standard input.
     pub(super) stdin_pipes: Vec<(Pid, OwnedFd)>,
     /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
@@ -121,6 +112,7 @@ pub(super) struct Parts {
     pub(super) results: Receiver<Started>,
     pub(super) nodes: Vec<Node>,
     pub(super) streams: Streams,
+    pub(super) status: Option<Status>,
     pub(super) guard: Guard,
     pub(super) strangers: BTreeSet<i32>,
 }
@@ -130,9 +122,11 @@ impl Drive {
     pub(super) fn new(parts: Parts) -> Self {
         let size = parts.plan.job.ranks.size();
         Self {
-            supervisor: Supervisor::new(size, parts.plan.spec.ending.timeout),
+            supervisor: Supervisor::new(size, &parts.plan.spec.ending),
             ranks: (0..size).map(|_| RankSlot::Planned).collect(),
-            pids: vec![None; size as usize],
+            lives: vec![Life::default(); size as usize],
+            status: parts.status,
+            phase_told: JobState::Planned,
             stdin_pipes: Vec::new(),
             closed: BTreeMap::new(),
             unjudged: Vec::new(),
@@ -253,6 +247,7 @@ impl Drive {
         self.judge_held(now);
         self.judge_waiting();
         self.streams.tick(&self.poll, now)?;
+        self.check_status();
         if let Some((what, errno)) = self.streams.failure() {
             let cause = Cause::OutputLost {
                 error: format!("{what} cannot be written: {errno}"),
@@ -319,80 +314,6 @@ impl Drive {
         Ok(())
     }
 
-    /// Hands an event to a node's core, and everything that follows from it to the others.
-    pub(super) fn feed(&mut self, node: NodeId, event: Event<'_>) {
-        let now = Moment(self.now());
-        let mut actions = Vec::new();
-        self.nodes[node.index()]
-            .core
-            .handle(event, now, &mut actions);
-        self.act(node, actions);
-        while let Some((to, from, message)) = self.peers.pop_front() {
-            let mut actions = Vec::new();
-            let event = Event::Peer { from, message };
-            self.nodes[to.index()].core.handle(event, now, &mut actions);
-            self.act(to, actions);
-        }
-    }
-
-    /// Carries out the orders of a node's core.
-    pub(super) fn act(&mut self, node: NodeId, actions: Vec<Action>) {
-        for action in actions {
-            match action {
-                Action::SendPmi { rank, bytes } => {
-                    let ranks = &self.plan.job.ranks;
-                    let slot = ranks
-                        .rank_at(node, rank)
-                        .map(|r| &mut self.ranks[r.index()]);
-                    if let Some(RankSlot::Running {
-                        pmi: Some(channel), ..
-                    }) = slot
-                    {
-                        channel.send(&bytes, &self.poll);
-                    }
-                }
-                Action::SendControl(bytes) => {
-                    if let Some(sidecar) = &mut self.nodes[node.index()].sidecar {
-                        sidecar.control.send(&bytes, &self.poll);
-                    }
-                }
-                Action::SendUpcall(bytes) => {
-                    if let Some(sidecar) = &mut self.nodes[node.index()].sidecar {
-                        sidecar.upcall.send(&bytes, &self.poll);
-                    }
-                }
-                Action::KillHost => self.kill_host(node),
-                Action::SendPeer { to, message } => self.peers.push_back((to, node, message)),
-                Action::Report(report) => self.report(node, report),
-            }
-        }
-    }
-
-    fn report(&mut self, node: NodeId, report: Report) {
-        match report {
-            Report::HostLoaded(hello) => {
-                self.nodes[node.index()].hello = Some(hello);
-            }
-            Report::HostReady(env) => self.nodes[node.index()].env = Some(env),
-            Report::HostLost { error } => self.host_lost(node, error),
-            Report::HostWarning { text } => {
-                let name = &self.plan.node_names[node.index()];
-                self.tell(&format!("PMIx server of {name}: {text}"));
-            }
-            Report::Failed(cause) => self.fail_unless_consequence(cause),
-            Report::Log { stdout, text } => {
-                self.streams.say(
-                    if stdout {
-                        Source::Stdout
-                    } else {
-                        Source::Stderr
-                    },
-                    text,
-                );
-            }
-        }
-    }
-
     /// The job has failed, unless it had before.
     pub(super) fn fail(&mut self, cause: Cause) {
         // A rank whose end waits to be judged came first, unless this is what it may have died of.
@@ -420,19 +341,23 @@ impl Drive {
                     );
                     self.tell(&text);
                 }
+                Order::NoteFailure => {
+                    if let Some(line) = finish::failure_line(self, self.supervisor.tolerated()) {
+                        let others = match self.supervisor.remaining() {
+                            0 => "",
+                            _ => "; the others go on",
+                        };
+                        self.tell(&format!("{line}{others}"));
+                    }
+                }
             }
         }
+        self.phase_changed();
         if self.supervisor.is_ending()
             && let Some(starter) = &self.starter
         {
             starter.stop();
         }
-    }
-
-    /// A line of wireup's own.
-    pub(super) fn tell(&mut self, text: &str) {
-        self.streams
-            .say(Source::Stderr, format!("wireup: {text}\n").into_bytes());
     }
 
     /// Where a rank lives.

@@ -9,11 +9,13 @@ use super::directory::JobDirectory;
 use super::drive::{Drive, Node, raw};
 use super::report;
 use super::run::RunFailure;
-use super::supervisor::GRACE;
+use super::status::{PATIENCE, Status};
 use crate::agent::event::Event;
 use crate::agent::leftovers;
+use crate::agent::procfs::Process;
 use crate::job::ids::{NodeId, Rank};
 use crate::job::outcome::Cause;
+use crate::job::spec::GRACE;
 use crate::pmix::upcall::UpcallKind;
 
 /// How long killed processes may take to go, before the run ends without them: one that the system
@@ -36,8 +38,8 @@ pub(super) fn finish(
     if result.is_err() {
         drive.fail(Cause::Interrupted(libc::SIGKILL));
     }
-    if let Some(line) = failure_line(&drive).filter(|_| result.is_ok()) {
-        drive.tell(&line);
+    if result.is_ok() {
+        tell_failures(&mut drive);
     }
     if result.is_ok() && drive.supervisor.exit_code() == 0 {
         tell_singletons(&mut drive);
@@ -47,7 +49,7 @@ pub(super) fn finish(
     if drive.plan.spec.verbose > 0 {
         tell_upcalls(&mut drive);
     }
-    let abnormal = drive.supervisor.cause().is_some();
+    let abnormal = drive.supervisor.cause().is_some() || drive.supervisor.tolerated().is_some();
     let code = drive.supervisor.exit_code();
     if let Some(directory) = directory
         && let Err(error) = directory.remove()
@@ -59,6 +61,8 @@ pub(super) fn finish(
         leftovers::remove_shared_memory(uid, since);
         leftovers::remove_session_directories(&std::env::temp_dir(), uid, since);
     }
+    drive.streams.end_lines();
+    drive.tell_result(code, result.as_ref().err());
     if let Some(guard) = drive.guard.take() {
         guard.dismiss();
     }
@@ -73,16 +77,57 @@ fn flush(drive: &mut Drive) {
     let done = |drive: &Drive| drive.streams.is_written() || drive.interrupts > before;
     // If waiting fails, what the system still takes is lost together with the message about it.
     let _ = drive.run_until(done);
+    let Some(status) = &drive.status else {
+        return;
+    };
+    status.close();
+    let queued = |drive: &Drive| drive.status.as_ref().map_or(0, Status::queued);
+    loop {
+        let left = queued(drive);
+        if left == 0 || drive.interrupts > before {
+            return;
+        }
+        let until = drive.now() + PATIENCE;
+        let _ = drive.run_until_or(|drive| queued(drive) == 0, until);
+        if queued(drive) == left {
+            // Our own output is closed already.
+            eprintln!("wireup: warning: nobody takes the status stream (--json); its end is lost");
+            return;
+        }
+    }
 }
 
-fn failure_line(drive: &Drive) -> Option<String> {
-    let cause = drive.supervisor.cause()?;
+/// Tells what ended the job, or how many ranks failed in one that went on.
+fn tell_failures(drive: &mut Drive) {
+    let supervisor = &drive.supervisor;
+    let code = supervisor.exit_code();
+    if let Some(first) = supervisor.tolerated()
+        && (supervisor.failed() > 1 || code != first.exit_code())
+    {
+        let (failed, size) = (supervisor.failed(), drive.plan.job.ranks.size());
+        let policy = drive.plan.spec.ending.exit;
+        let text =
+            format!("{failed} of {size} ranks failed; exit code {code} (--exit-policy {policy})");
+        drive.tell(&text);
+    }
+    let supervisor = &drive.supervisor;
+    if let Some(mut line) = failure_line(drive, supervisor.cause()) {
+        if supervisor.waited_in_vain() {
+            line.push_str("; other ranks wait for it in vain");
+        }
+        drive.tell(&line);
+    }
+}
+
+/// The line about a cause of failure, if there is one and it is worth a line.
+pub(super) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<String> {
+    let cause = cause?;
     let rank = cause.rank();
     let state = rank.map(|rank| {
         let (node, local) = drive.place(rank);
         drive.nodes[node.index()].core.pmi_state(local)
     });
-    let pid = rank.and_then(|rank| drive.pids[rank.index()]).map(raw);
+    let pid = rank.and_then(|rank| drive.lives[rank.index()].pid).map(raw);
     report::failure(&drive.plan, cause, state.as_ref(), pid)
 }
 
@@ -160,6 +205,7 @@ fn end_leftovers(drive: &mut Drive) {
     settle(drive);
     let start = drive.now();
     let before = drive.interrupts;
+    let grace = drive.plan.spec.ending.grace;
     let mut told = false;
     while drive.any_leftovers() {
         drive.reap_orphans();
@@ -173,7 +219,7 @@ fn end_leftovers(drive: &mut Drive) {
             false => GRACE,
         };
         let waited = drive.now() - start;
-        if waited >= patience + GRACE + KILL_GRACE {
+        if waited >= patience + grace + KILL_GRACE {
             drive.tell(&format!("cannot end {}", names_of(&left)));
             break;
         }
@@ -182,7 +228,7 @@ fn end_leftovers(drive: &mut Drive) {
                 drive.tell(&format!("ending {}", names_of(&left)));
             }
             told = true;
-            let signal = match waited >= patience + GRACE || impatience > 1 {
+            let signal = match waited >= patience + grace || impatience > 1 {
                 true => Signal::KILL,
                 false => Signal::TERM,
             };
@@ -196,7 +242,7 @@ fn end_leftovers(drive: &mut Drive) {
 }
 
 /// The processes left by the ranks, in words.
-fn names_of(left: &[leftovers::Process]) -> String {
+fn names_of(left: &[Process]) -> String {
     let names: Vec<String> = left
         .iter()
         .take(5)

@@ -13,6 +13,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,10 +24,14 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 
-use super::supervisor::GRACE;
-use crate::agent::leftovers::{self, Process};
+use crate::agent::leftovers;
+use crate::agent::procfs::{self, Process};
 use crate::agent::spawn::open_pidfd;
 use crate::job::ids::Nspace;
+use crate::job::spec::GRACE;
+
+/// The guard's name among the processes.
+pub const NAME: &CStr = c"wireup-guard";
 
 /// How long processes are looked for at least: one that was being started when the launcher died
 /// bears no mark before it executes its program.
@@ -189,7 +194,7 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
-        libc::prctl(libc::PR_SET_NAME, c"wireup-guard".as_ptr());
+        libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
         // Whoever reads the launcher's output must not wait for the guard, so everything but the
         // pipe is closed; so is whatever the launcher inherited.
         let keep = pipe.as_raw_fd();
@@ -198,61 +203,95 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
     }
     let charge = read_charge(File::from(pipe));
     if !charge.dismissed {
-        clean(&charge, job, started);
+        let work = Cleaning {
+            job: job.as_str(),
+            is_ours: &|session, exists| charge.is_ours(session, exists),
+            directories: &charge.directories,
+            tmpdirs: &[std::env::temp_dir()],
+            uid: rustix::process::getuid().as_raw(),
+            since: started,
+            grace: GRACE,
+        };
+        work.carry_out();
     }
 }
 
-/// Ends and removes everything in `charge`: SIGTERM at once to whatever is found, SIGKILL after
-/// the grace time.
-fn clean(charge: &Charge, job: &Nspace, since: SystemTime) {
-    let start = Instant::now();
-    let mut known: Vec<Process> = Vec::new();
-    loop {
-        let all = leftovers::processes();
-        let exists = |pid: i32| all.iter().any(|process| process.pid == pid);
-        let mut found = leftovers::of_job(job.as_str(), |session| {
-            charge.is_ours(session, exists(session))
-        });
-        let is_among = |list: &[Process], process: &Process| {
-            list.iter()
-                .any(|p| p.pid == process.pid && p.session == process.session)
-        };
-        let new: Vec<Process> = found
-            .iter()
-            .filter(|p| !is_among(&known, p))
-            .cloned()
-            .collect();
-        // What descended from a rank stays known by its number after its parents have gone.
-        let alive = |old: &Process| {
-            all.iter()
-                .any(|p| p.pid == old.pid && p.session == old.session && p.state != 'Z')
-        };
-        known.retain(|old| alive(old) && !is_among(&found, old));
-        found.append(&mut known);
-        known = found;
-        let waited = start.elapsed();
-        if known.is_empty() && waited >= LOOK_AT_LEAST || waited >= GRACE + GIVE_UP {
-            break;
+/// What is to be ended and removed of a job that has no launcher any more.
+pub struct Cleaning<'a> {
+    /// Name of the job.
+    pub job: &'a str,
+    /// Whether a session is the job's, by its number and whether a process has that number now.
+    pub is_ours: &'a dyn Fn(i32, bool) -> bool,
+    /// Directories of the job.
+    pub directories: &'a [PathBuf],
+    /// Where its MPI libraries may have made session directories.
+    pub tmpdirs: &'a [PathBuf],
+    /// Whose shared-memory files and session directories are looked at.
+    pub uid: u32,
+    /// Nothing older than this is removed there.
+    pub since: SystemTime,
+    /// Time between SIGTERM and SIGKILL.
+    pub grace: Duration,
+}
+
+impl Cleaning<'_> {
+    /// Sends SIGTERM at once to whatever is found, SIGKILL after the grace time, then removes.
+    /// Returns the processes that did not end.
+    pub fn carry_out(&self) -> Vec<Process> {
+        let left = self.end_processes();
+        for directory in self.directories {
+            let _ = fs::remove_dir_all(directory);
         }
-        if waited >= GRACE {
-            leftovers::signal(&known, Signal::KILL);
-        } else {
-            leftovers::signal(&new, Signal::TERM);
-            leftovers::signal(&new, Signal::CONT);
+        leftovers::remove_shared_memory(self.uid, self.since);
+        for tmp in self.tmpdirs {
+            leftovers::remove_session_directories(tmp, self.uid, self.since);
         }
-        // A timed wait on nothing: the dead cannot be waited for, they are not our children.
-        let nap = Timespec {
-            tv_sec: 0,
-            tv_nsec: 10_000_000,
-        };
-        let _ = poll(&mut [], Some(&nap));
+        left
     }
-    for directory in &charge.directories {
-        let _ = fs::remove_dir_all(directory);
+
+    fn end_processes(&self) -> Vec<Process> {
+        let own = std::process::id();
+        let start = Instant::now();
+        let mut known: Vec<Process> = Vec::new();
+        loop {
+            let all = procfs::processes();
+            let exists = |pid: i32| all.iter().any(|process| process.pid == pid);
+            let mut found =
+                leftovers::of_job(self.job, |session| (self.is_ours)(session, exists(session)));
+            // Somebody may call us from inside the job.
+            found.retain(|process| u32::try_from(process.pid) != Ok(own));
+            let is_among = |list: &[Process], process: &Process| {
+                let same = |p: &Process| p.pid == process.pid && p.started == process.started;
+                list.iter().any(same)
+            };
+            let new: Vec<Process> = found
+                .iter()
+                .filter(|p| !is_among(&known, p))
+                .cloned()
+                .collect();
+            // What descended from a rank stays known by its number after its parents have gone.
+            let living: Vec<Process> = all.into_iter().filter(|p| !p.has_ended()).collect();
+            known.retain(|old| is_among(&living, old) && !is_among(&found, old));
+            found.append(&mut known);
+            known = found;
+            let waited = start.elapsed();
+            if known.is_empty() && waited >= LOOK_AT_LEAST || waited >= self.grace + GIVE_UP {
+                return known;
+            }
+            if waited >= self.grace {
+                leftovers::signal(&known, Signal::KILL);
+            } else {
+                leftovers::signal(&new, Signal::TERM);
+                leftovers::signal(&new, Signal::CONT);
+            }
+            // A timed wait on nothing: the dead cannot be waited for, they are not our children.
+            let nap = Timespec {
+                tv_sec: 0,
+                tv_nsec: 10_000_000,
+            };
+            let _ = poll(&mut [], Some(&nap));
+        }
     }
-    let uid = rustix::process::getuid().as_raw();
-    leftovers::remove_shared_memory(uid, since);
-    leftovers::remove_session_directories(&std::env::temp_dir(), uid, since);
 }
 
 /// Makes the launcher adopt whatever its ranks leave without a parent.

@@ -1,4 +1,5 @@
-//! Writes to the launcher's own standard output and error, each from a thread of its own.
+//! Writes to the launcher's own standard output and error, and to files it writes for ranks, from
+//! threads of their own.
 //!
 //! The descriptors are inherited and shared with a shell, so they must stay blocking; a slow
 //! reader blocks the thread and not the loop. The queue is bounded: above [`HIGH`] the loop stops
@@ -18,7 +19,8 @@ pub const LOW: usize = HIGH / 4;
 
 #[derive(Debug, Default)]
 struct Queue {
-    chunks: VecDeque<Vec<u8>>,
+    /// Bytes and where they go.
+    chunks: VecDeque<(Arc<OwnedFd>, Vec<u8>)>,
     bytes: usize,
     /// The loop waits to be told that there is room again.
     waiting: bool,
@@ -39,51 +41,45 @@ impl Shared {
     }
 }
 
-/// One of the launcher's output descriptors.
+/// One queue of the launcher's output.
 #[derive(Debug)]
 pub struct Sink {
-    fd: OwnedFd,
     wake: Arc<OwnedFd>,
     shared: Arc<Shared>,
     running: bool,
 }
 
 impl Sink {
-    /// A sink writing to a duplicate of `fd`; `wake` is an eventfd the loop listens to.
-    ///
-    /// # Errors
-    /// When the descriptor cannot be duplicated.
-    pub fn new(fd: BorrowedFd<'_>, wake: Arc<OwnedFd>) -> io::Result<Self> {
-        Ok(Self {
-            fd: fd.try_clone_to_owned()?,
+    /// An empty queue; `wake` is an eventfd the loop listens to.
+    pub fn new(wake: Arc<OwnedFd>) -> Self {
+        Self {
             wake,
             shared: Arc::default(),
             running: false,
-        })
+        }
     }
 
-    /// Queues bytes. The writing thread is started at the first call.
+    /// Queues bytes for a descriptor. The writing thread is started at the first call.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn write(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+    pub fn write(&mut self, fd: &Arc<OwnedFd>, bytes: Vec<u8>) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         if !self.running {
-            let (fd, wake) = (self.fd.try_clone()?, Arc::clone(&self.wake));
-            let shared = Arc::clone(&self.shared);
+            let (shared, wake) = (Arc::clone(&self.shared), Arc::clone(&self.wake));
             // Not joined: a reader that takes nothing must not keep the launcher from ending.
             std::thread::Builder::new()
                 .name("output".into())
                 .stack_size(64 * 1024)
-                .spawn(move || drain(&shared, fd.as_fd(), &wake))?;
+                .spawn(move || drain(&shared, &wake))?;
             self.running = true;
         }
         let mut queue = self.shared.lock();
         if queue.failed.is_none() {
             queue.bytes += bytes.len();
-            queue.chunks.push_back(bytes);
+            queue.chunks.push_back((Arc::clone(fd), bytes));
             self.shared.changed.notify_all();
         }
         Ok(())
@@ -107,6 +103,11 @@ impl Sink {
         self.shared.changed.notify_all();
     }
 
+    /// Bytes that are queued or being written.
+    pub fn queued(&self) -> usize {
+        self.shared.lock().bytes
+    }
+
     /// Whether everything queued has been written, or writing has failed.
     pub fn is_written(&self) -> bool {
         let queue = self.shared.lock();
@@ -114,10 +115,10 @@ impl Sink {
     }
 }
 
-fn drain(shared: &Shared, fd: BorrowedFd<'_>, wake: &OwnedFd) {
+fn drain(shared: &Shared, wake: &OwnedFd) {
     let mut queue = shared.lock();
     loop {
-        let Some(chunk) = queue.chunks.pop_front() else {
+        let Some((fd, chunk)) = queue.chunks.pop_front() else {
             if queue.closed {
                 // A full eventfd counter still wakes the loop.
                 let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
@@ -130,7 +131,8 @@ fn drain(shared: &Shared, fd: BorrowedFd<'_>, wake: &OwnedFd) {
             continue;
         };
         drop(queue);
-        let result = write_all(fd, &chunk);
+        let result = write_all(fd.as_fd(), &chunk);
+        drop(fd);
         queue = shared.lock();
         queue.bytes -= chunk.len();
         if let Err(errno) = result {

@@ -98,7 +98,7 @@ impl Plan {
         let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         let (mut notes, mut warnings) = (Vec::new(), Vec::new());
         let slots = Slots::detect();
-        let sizes = sizes(&spec.apps, slots.count());
+        let sizes = sizes(&spec.apps, &spec.layout, slots.count());
         let size = total(&sizes)?;
         let nodes = spec.layout.virtual_nodes;
         size::check(&spec, size, &slots, descriptors)?;
@@ -147,7 +147,7 @@ impl Plan {
             .collect();
         let job = JobContext {
             nspace,
-            ranks: place(size, nodes),
+            ranks: place(size, &spec.layout),
             appnums,
             universe_size: size.max(slots.count() * nodes),
             user: UserId(rustix::process::getuid().as_raw()),

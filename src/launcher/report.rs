@@ -181,6 +181,9 @@ pub fn failure(
             "{} left the job while other ranks wait for it in a barrier{last}",
             rank(*failed)
         ),
+        Cause::RanAlone { rank: alone, why } => {
+            format!("{} never contacted PMI: {why} (--strict-pmi)", rank(*alone))
+        }
         Cause::Aborted {
             rank: aborted,
             code,

@@ -4,7 +4,6 @@
 //! signals are blocked before that too; sidecars start before everything that can be prepared
 //! while they start.
 
-use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,7 +11,6 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Instant, SystemTime};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::describe::{self, app_start, host_requests};
 use super::directory::{JobDirectory, NodeDirectories};
@@ -24,10 +22,12 @@ use super::plan::Plan;
 use super::rank_env;
 use super::report;
 use super::signals::{Signals, ignored_at_start};
+use super::status::{Status, Target};
 use super::stdin;
-use super::streams::Streams;
+use super::streams::{Show, Streams};
+use super::surroundings::Surroundings;
+use super::zone::local_clock;
 use crate::agent::core::NodeCore;
-use crate::agent::leftovers;
 use crate::agent::namespace::NodeNamespaces;
 use crate::agent::poll::{Poll, Source, Token};
 use crate::agent::sidecar::{Sidecar, SidecarSpec};
@@ -57,16 +57,6 @@ impl RunFailure {
     }
 }
 
-/// Everything about the launcher's process that ranks must not inherit as it is.
-#[derive(Debug)]
-struct Surroundings {
-    nofile: libc::rlimit,
-    /// Ignored when the launcher started; the runtime's own SIGPIPE included.
-    ignored: Vec<i32>,
-    /// Children that are none of its own making.
-    children: BTreeSet<i32>,
-}
-
 /// Runs a job and returns its exit code.
 ///
 /// # Errors
@@ -75,6 +65,26 @@ struct Surroundings {
 pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
     let started = Instant::now();
     let since = SystemTime::now();
+    let status = Target::open(&spec.status, since)?;
+    let prepared = prepare(spec, started, since, status.clone());
+    let (mut prepared, surroundings) = prepared.inspect_err(|failure| {
+        if let Some(status) = &status {
+            status.refuse(failure, started.elapsed());
+        }
+    })?;
+    let result = prepared
+        .start_sidecars(&surroundings)
+        .and_then(|()| prepared.launch(surroundings));
+    finish(prepared.drive, result, prepared.directory, since)
+}
+
+/// Everything that can be refused before there is a process of the job.
+fn prepare(
+    spec: JobSpec,
+    started: Instant,
+    since: SystemTime,
+    status: Option<Target>,
+) -> Result<(Prepared, Surroundings), RunFailure> {
     let ignored = ignored_at_start();
     reserve_low_descriptors().map_err(|errno| {
         RunFailure::own(
@@ -82,8 +92,7 @@ pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
             errno,
         )
     })?;
-    let nofile = raise_descriptor_limit();
-    let children = leftovers::children();
+    let surroundings = Surroundings::take(ignored);
     let nspace = unique_nspace()?;
     // As early as possible: what is not in memory yet need not be copied on write later.
     let guard = Guard::start(&nspace).map_err(|error| {
@@ -92,24 +101,33 @@ pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
             error,
         )
     })?;
-    let plan = match Plan::new(spec, nspace, nofile.rlim_max) {
+    let plan = match Plan::new(spec, nspace, surroundings.nofile.rlim_max) {
         Ok(plan) => Arc::new(plan),
         Err(failure) => {
             guard.dismiss();
             return Err(failure);
         }
     };
-    let surroundings = Surroundings {
-        nofile,
-        ignored,
-        children,
-    };
     let namespaces = namespaces(&plan);
-    let mut prepared = Prepared::new(&plan, &surroundings, namespaces, started, guard)?;
-    let result = prepared
-        .start_sidecars(&surroundings)
-        .and_then(|()| prepared.launch(surroundings));
-    finish(prepared.drive, result, prepared.directory, since)
+    let show = Show {
+        label: plan.spec.stdio.label,
+        times: plan.spec.stdio.timestamps.then(|| local_clock(since)),
+        events: status.as_ref().and_then(Target::output_clock),
+    };
+    let beginning = Beginning {
+        started,
+        show,
+        status,
+    };
+    let prepared = Prepared::new(&plan, &surroundings, namespaces, beginning, guard)?;
+    Ok((prepared, surroundings))
+}
+
+/// What is known of a run before anything is made.
+struct Beginning {
+    started: Instant,
+    show: Show,
+    status: Option<Target>,
 }
 
 /// What a run is made of once its processes can be started.
@@ -130,7 +148,7 @@ impl Prepared {
         plan: &Arc<Plan>,
         surroundings: &Surroundings,
         namespaces: Option<NodeNamespaces>,
-        started: Instant,
+        beginning: Beginning,
         mut guard: Guard,
     ) -> Result<Self, RunFailure> {
         let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
@@ -145,7 +163,7 @@ impl Prepared {
         poll.add(signals.as_fd(), Token::new(Source::Signals, 0))
             .and_then(|()| poll.add(&wake, Token::new(Source::Wake, 0)))
             .map_err(|error| own("cannot wait for events", &error))?;
-        let streams = Streams::new(plan.job.ranks.size(), plan.spec.stdio.label, &wake)
+        let streams = Streams::new(plan.job.ranks.size(), beginning.show, &wake)
             .map_err(|error| own("cannot duplicate standard output", &error))?;
         let directory = plan
             .pmix
@@ -171,9 +189,11 @@ impl Prepared {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;
         let (sender, results) = channel();
+        let status = beginning.status.map(|target| Status::new(target, &wake));
         let parts = Parts {
             plan: Arc::clone(plan),
-            started,
+            started: beginning.started,
+            status,
             poll,
             signals,
             wake,
@@ -194,6 +214,7 @@ impl Prepared {
 
     /// Starts a sidecar per node and has it register the job, without waiting for it.
     fn start_sidecars(&mut self, surroundings: &Surroundings) -> Result<(), RunFailure> {
+        self.drive.tell_plan();
         let plan = Arc::clone(&self.drive.plan);
         let Some(parts) = &plan.host else {
             return Ok(());
@@ -229,11 +250,16 @@ impl Prepared {
     /// Starts the ranks as soon as the sidecars are ready, and stays until the last has ended.
     fn launch(&mut self, surroundings: Surroundings) -> Result<(), RunFailure> {
         let broken = |error| RunFailure::own("the run broke", error);
-        for note in self.notes() {
-            self.drive.tell(&note);
-        }
         let plan = Arc::clone(&self.drive.plan);
-        let outputs = outputs::open(&plan)?;
+        for warning in &plan.warnings {
+            self.drive.warn(warning);
+        }
+        if plan.spec.verbose > 0 {
+            for note in &plan.notes {
+                self.drive.tell(note);
+            }
+        }
+        let outputs = self.drive.streams.take_files(outputs::open(&plan)?);
         self.drive
             .run_until(|drive| drive.hosts_ready() || drive.supervisor.is_ending())
             .map_err(broken)?;
@@ -251,14 +277,6 @@ impl Prepared {
         self.drive
             .run_until(|drive| drive.supervisor.is_over())
             .map_err(broken)
-    }
-
-    /// What to tell before anything runs.
-    fn notes(&self) -> Vec<String> {
-        let plan = &self.drive.plan;
-        let warnings = plan.warnings.iter().map(|text| format!("warning: {text}"));
-        let notes = plan.notes.iter().filter(|_| plan.spec.verbose > 0).cloned();
-        warnings.chain(notes).collect()
     }
 
     /// Which libpmix each sidecar really loaded, and what is to be known about it. A warning about
@@ -367,18 +385,6 @@ impl Prepared {
     }
 }
 
-impl Surroundings {
-    /// Signals a child resets: everything the launcher ignores, except what its own parent asked
-    /// for with nohup.
-    fn signals_to_reset(&self) -> Vec<i32> {
-        self.ignored
-            .iter()
-            .copied()
-            .filter(|signal| *signal != libc::SIGHUP)
-            .collect()
-    }
-}
-
 fn job_directory(plan: &Plan, guard: &mut Guard) -> Result<JobDirectory, RunFailure> {
     let parent = std::env::temp_dir();
     // Told before there is one, so that no moment is left in which nobody would remove it. A guard
@@ -398,21 +404,6 @@ fn unique_nspace() -> Result<Nspace, RunFailure> {
         .map_err(|errno| RunFailure::own("no random numbers", errno))?;
     let name = format!("wireup-{:016x}", u64::from_le_bytes(random));
     Ok(Nspace::new(&name).expect("letters, digits and a dash"))
-}
-
-fn raise_descriptor_limit() -> libc::rlimit {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = rustix::process::Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    // Never fails: the soft limit may always be raised to the hard one.
-    let _ = setrlimit(Resource::Nofile, raised);
-    let raw = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY);
-    libc::rlimit {
-        rlim_cur: raw(limit.current),
-        rlim_max: raw(limit.maximum),
-    }
 }
 
 /// Names of their own for virtual nodes, if the system permits it.

@@ -25,6 +25,11 @@ const TAKEN: [Signal; 9] = [
     Signal::SIGCHLD,
 ];
 
+/// Whether the launcher takes a signal, unless it was told to ignore it.
+pub fn is_taken(signal: i32) -> bool {
+    TAKEN.iter().any(|taken| *taken as i32 == signal)
+}
+
 /// Signals whose disposition was "ignore" when the launcher started.
 ///
 /// Read it before anything else: the Rust runtime itself ignores SIGPIPE, which is therefore

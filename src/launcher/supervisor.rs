@@ -8,15 +8,16 @@
 //!
 //! The first cause is kept and names the job's result; what happens afterwards is its
 //! consequence. A first interrupt is only passed on: the ranks may finish by themselves.
+//!
+//! Where the user wants the job to go on after a failure, a rank that failed is only counted, and
+//! becomes an absence: the job ends by it as soon as somebody waits for it in vain.
 
 use std::time::Duration;
 
+use crate::job::exit_policy::Tally;
 use crate::job::ids::Rank;
 use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
-
-/// Time between SIGTERM and SIGKILL. MPI libraries that catch SIGTERM need well under two
-/// seconds. Source: docs/pmi-wire.md#failures.
-pub const GRACE: Duration = Duration::from_secs(2);
+use crate::job::spec::EndingSpec;
 
 /// How long others may wait in vain for a rank that left, before the job fails.
 pub const JOIN_GRACE: Duration = Duration::from_secs(5);
@@ -31,6 +32,24 @@ pub enum Order {
     Signal(i32),
     /// Tell the user that ranks still run after an interrupt.
     NoteInterrupt,
+    /// Tell the user about the first failure that does not end the job.
+    NoteFailure,
+}
+
+/// A rank whose process has ended, after everything it had sent was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Departure<'a> {
+    /// Which.
+    pub rank: Rank,
+    /// How.
+    pub end: RankEnd,
+    /// What it had done with its process-management interface.
+    pub pmi: &'a PmiState,
+    /// Whether the job offers anything to join.
+    pub joinable: bool,
+    /// Why it is known to have run alone although its program loads an MPI, where that is a
+    /// failure.
+    pub alone: Option<&'a str>,
 }
 
 /// What shows that others wait for a rank that left in order.
@@ -38,7 +57,8 @@ pub enum Order {
 pub enum Waiting {
     /// They are between init and finalize: it never joined them.
     Session,
-    /// They are in a barrier that needs this rank: it has finalized and will not come.
+    /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
+    /// or died.
     For(Rank),
 }
 
@@ -51,10 +71,17 @@ struct Absences {
     due: Duration,
 }
 
+/// Where a job is on its way to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+pub enum Phase {
+    /// Its ranks run, or are about to.
     Running,
-    Terminating { kill_at: Duration },
+    /// They were asked to end.
+    Terminating {
+        /// When those that have not are killed.
+        kill_at: Duration,
+    },
+    /// They were killed.
     Killing,
 }
 
@@ -65,6 +92,15 @@ pub struct Supervisor {
     /// Ranks that have not ended: to be started or running.
     remaining: u32,
     cause: Option<Cause>,
+    /// The first failure, where failures do not end the job.
+    tolerated: Option<Cause>,
+    /// Ranks that failed by themselves.
+    failed: u32,
+    tally: Tally,
+    /// Whether the cause is what a rank did at its end, so that the user's policy decides.
+    by_end: bool,
+    kill_on_bad_exit: bool,
+    grace: Duration,
     /// When to note that ranks still run after an interrupt.
     note_at: Option<Duration>,
     interrupted: Option<i32>,
@@ -81,53 +117,88 @@ const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
 
 impl Supervisor {
-    /// A job of `size` ranks that are about to be started. `timeout` counts from time zero.
-    pub fn new(size: u32, timeout: Option<Duration>) -> Self {
+    /// A job of `size` ranks that are about to be started. Its timeout counts from time zero.
+    pub fn new(size: u32, ending: &EndingSpec) -> Self {
         Self {
             phase: Phase::Running,
             remaining: size,
             cause: None,
+            tolerated: None,
+            failed: 0,
+            tally: Tally::new(ending.exit),
+            by_end: false,
+            kill_on_bad_exit: ending.kill_on_bad_exit,
+            grace: ending.grace,
             note_at: None,
             interrupted: None,
-            timeout,
+            timeout: ending.timeout,
             strangers: Absences::default(),
             leavers: Absences::default(),
         }
     }
 
-    /// A rank's process ended, after everything it had sent was read.
-    ///
-    /// `joinable` says whether the job offers anything to join.
-    pub fn rank_ended(
-        &mut self,
-        rank: Rank,
-        end: RankEnd,
-        pmi: &PmiState,
-        joinable: bool,
-        now: Duration,
-        orders: &mut Vec<Order>,
-    ) {
+    /// A rank's process ended.
+    pub fn rank_ended(&mut self, gone: Departure<'_>, now: Duration, orders: &mut Vec<Order>) {
         self.remaining = self.remaining.saturating_sub(1);
         if self.cause.is_some() {
             return;
         }
-        match (judge(rank, end, pmi), self.interrupted) {
+        let Departure { rank, end, pmi, .. } = gone;
+        let failure = judge(rank, end, pmi).or_else(|| {
+            let why = gone.alone.filter(|_| !pmi.contacted)?.to_owned();
+            Some(Cause::RanAlone { rank, why })
+        });
+        let code = failure.as_ref().map_or(0, Cause::exit_code);
+        self.tally.count(rank, code);
+        let Some(cause) = failure else {
+            if gone.joinable {
+                match pmi.contacted {
+                    true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, now),
+                    false => self.rank_left(Waiting::Session, Cause::NeverJoined { rank }, now),
+                }
+            }
+            return;
+        };
+        self.failed += 1;
+        match (&cause, self.interrupted) {
             // Ending by the signal that was passed on is what the user asked for.
             (
-                Some(Cause::RankFailed {
+                Cause::RankFailed {
                     end: RankEnd::Signal(signal),
                     ..
-                }),
+                },
                 Some(sent),
-            ) if signal == sent => {
+            ) if *signal == sent => {
                 self.fail(Cause::Interrupted(sent), now, orders);
             }
-            (Some(cause), _) => self.fail(cause, now, orders),
-            (None, _) if joinable => match pmi.contacted {
-                true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, now),
-                false => self.rank_left(Waiting::Session, Cause::NeverJoined { rank }, now),
-            },
-            (None, _) => {}
+            // What it offers is wrong for the whole job.
+            (Cause::RanAlone { .. }, _) => self.fail(cause, now, orders),
+            _ if self.kill_on_bad_exit => {
+                self.by_end = true;
+                self.fail(cause, now, orders);
+            }
+            _ => self.tolerate(gone, cause, now, orders),
+        }
+    }
+
+    /// A rank failed and the others go on, as long as they do not wait for it.
+    fn tolerate(
+        &mut self,
+        gone: Departure<'_>,
+        cause: Cause,
+        now: Duration,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.tolerated.is_none() {
+            self.tolerated = Some(cause.clone());
+            orders.push(Order::NoteFailure);
+        }
+        if gone.joinable {
+            let waiting = match gone.pmi.contacted {
+                false => Waiting::Session,
+                true => Waiting::For(gone.rank),
+            };
+            self.rank_left(waiting, cause, now);
         }
     }
 
@@ -157,7 +228,7 @@ impl Supervisor {
             return;
         }
         self.cause = Some(cause);
-        self.terminate(now, orders);
+        self.terminate(SIGTERM, now, orders);
     }
 
     /// The launcher got SIGINT.
@@ -180,11 +251,7 @@ impl Supervisor {
             return;
         }
         self.cause = Some(Cause::Interrupted(signal));
-        orders.push(Order::Signal(signal));
-        orders.push(Order::Signal(SIGCONT));
-        self.phase = Phase::Terminating {
-            kill_at: now + GRACE,
-        };
+        self.terminate(signal, now, orders);
     }
 
     /// Time has passed. `waiting` tells whether some rank is where it would be if it waited.
@@ -257,29 +324,55 @@ impl Supervisor {
         self.remaining
     }
 
-    /// The first thing that went wrong.
+    /// Where the job is on its way to its end.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The first thing that went wrong and ended the job.
     pub fn cause(&self) -> Option<&Cause> {
         self.cause.as_ref()
+    }
+
+    /// The first failure that did not end the job.
+    pub fn tolerated(&self) -> Option<&Cause> {
+        self.tolerated.as_ref()
+    }
+
+    /// Whether the job ended because a failure that had been tolerated keeps others waiting.
+    pub fn waited_in_vain(&self) -> bool {
+        let by_rank =
+            |cause: &Cause| matches!(cause, Cause::RankFailed { .. } | Cause::NotFinalized { .. });
+        !self.by_end && self.cause.as_ref().is_some_and(by_rank)
+    }
+
+    /// Ranks that failed by themselves: before the job was being ended.
+    pub fn failed(&self) -> u32 {
+        self.failed
     }
 
     /// The exit code of the run.
     pub fn exit_code(&self) -> u8 {
         match (&self.cause, self.interrupted) {
-            (Some(cause), _) => cause.exit_code(),
+            (Some(cause), _) if !self.by_end => cause.exit_code(),
             (None, Some(signal)) => Cause::Interrupted(signal).exit_code(),
-            (None, None) => 0,
+            _ => self.tally.exit_code(),
         }
     }
 
-    fn terminate(&mut self, now: Duration, orders: &mut Vec<Order>) {
-        if self.phase == Phase::Running {
-            orders.push(Order::Signal(SIGTERM));
-            // A stopped process acts on SIGTERM only once it is continued.
-            orders.push(Order::Signal(SIGCONT));
-            self.phase = Phase::Terminating {
-                kill_at: now + GRACE,
-            };
+    fn terminate(&mut self, signal: i32, now: Duration, orders: &mut Vec<Order>) {
+        if self.phase != Phase::Running {
+            return;
         }
+        if self.grace.is_zero() {
+            return self.kill(orders);
+        }
+        orders.push(Order::Signal(signal));
+        // A stopped process acts on SIGTERM only once it is continued.
+        orders.push(Order::Signal(SIGCONT));
+        self.phase = Phase::Terminating {
+            kill_at: now.saturating_add(self.grace),
+        };
     }
 
     fn kill(&mut self, orders: &mut Vec<Order>) {
@@ -289,133 +382,4 @@ impl Supervisor {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const T0: Duration = Duration::ZERO;
-
-    fn quiet() -> PmiState {
-        PmiState::default()
-    }
-
-    fn finalized() -> PmiState {
-        PmiState {
-            contacted: true,
-            ..PmiState::default()
-        }
-    }
-
-    #[test]
-    fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
-        let mut job = Supervisor::new(3, None);
-        let mut orders = Vec::new();
-        job.rank_ended(Rank(0), RankEnd::Code(0), &quiet(), true, T0, &mut orders);
-        assert!(orders.is_empty());
-        job.rank_ended(Rank(2), RankEnd::Code(7), &quiet(), true, T0, &mut orders);
-        assert_eq!(orders, [Order::Signal(SIGTERM), Order::Signal(SIGCONT)]);
-        orders.clear();
-        assert_eq!(job.next_deadline(), Some(GRACE));
-        job.tick(GRACE, |_| false, &mut orders);
-        assert_eq!(orders, [Order::Signal(SIGKILL)]);
-        job.rank_ended(
-            Rank(1),
-            RankEnd::Signal(9),
-            &quiet(),
-            true,
-            GRACE,
-            &mut orders,
-        );
-        assert!(job.is_over());
-        assert_eq!(job.exit_code(), 7);
-    }
-
-    #[test]
-    fn one_interrupt_is_passed_on_two_terminate_three_kill() {
-        let mut job = Supervisor::new(1, None);
-        let mut orders = Vec::new();
-        job.interrupt(T0, &mut orders);
-        assert_eq!(orders, [Order::Signal(SIGINT)]);
-        assert!(!job.is_ending());
-        job.interrupt(T0, &mut orders);
-        assert_eq!(
-            orders[1..],
-            [Order::Signal(SIGTERM), Order::Signal(SIGCONT)]
-        );
-        job.interrupt(T0, &mut orders);
-        assert_eq!(orders[3..], [Order::Signal(SIGKILL)]);
-        job.rank_ended(Rank(0), RankEnd::Signal(9), &quiet(), true, T0, &mut orders);
-        assert_eq!(job.exit_code(), 130);
-    }
-
-    #[test]
-    fn ranks_that_finish_after_an_interrupt_still_give_130() {
-        let mut job = Supervisor::new(1, None);
-        let mut orders = Vec::new();
-        job.interrupt(T0, &mut orders);
-        job.tick(Duration::from_secs(1), |_| false, &mut orders);
-        assert_eq!(orders, [Order::Signal(SIGINT), Order::NoteInterrupt]);
-        job.rank_ended(Rank(0), RankEnd::Code(0), &quiet(), true, T0, &mut orders);
-        assert_eq!((job.cause(), job.exit_code()), (None, 130));
-    }
-
-    #[test]
-    fn a_timeout_ends_the_job_with_124() {
-        let mut job = Supervisor::new(1, Some(Duration::from_secs(3)));
-        let mut orders = Vec::new();
-        job.tick(Duration::from_secs(2), |_| false, &mut orders);
-        assert!(orders.is_empty());
-        job.tick(Duration::from_secs(3), |_| false, &mut orders);
-        assert_eq!(job.exit_code(), 124);
-        assert!(job.is_ending());
-    }
-
-    #[test]
-    fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
-        let mut job = Supervisor::new(3, None);
-        let mut orders = Vec::new();
-        job.rank_ended(Rank(1), RankEnd::Code(0), &quiet(), true, T0, &mut orders);
-        job.tick(JOIN_GRACE, |_| false, &mut orders);
-        assert!(orders.is_empty());
-        job.tick(JOIN_GRACE * 2, |_| true, &mut orders);
-        assert_eq!(job.cause(), Some(&Cause::NeverJoined { rank: Rank(1) }));
-    }
-
-    #[test]
-    fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
-        let mut job = Supervisor::new(4, None);
-        let mut orders = Vec::new();
-        let second = Duration::from_secs(1);
-        for (rank, at) in [(0, T0), (1, second), (2, second * 9)] {
-            let code = RankEnd::Code(0);
-            job.rank_ended(Rank(rank), code, &finalized(), true, at, &mut orders);
-        }
-        // Left a moment ago: what it has entered may still be ending elsewhere.
-        let for_2 = |waiting| waiting == Waiting::For(Rank(2));
-        job.tick(second * 10, for_2, &mut orders);
-        assert_eq!(job.cause(), None);
-        assert_eq!(job.next_deadline(), Some(second * 15));
-        job.tick(second * 15, for_2, &mut orders);
-        assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(2) }));
-    }
-
-    #[test]
-    fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barrier() {
-        let mut job = Supervisor::new(3, None);
-        let mut orders = Vec::new();
-        job.rank_ended(
-            Rank(1),
-            RankEnd::Code(0),
-            &finalized(),
-            true,
-            T0,
-            &mut orders,
-        );
-        let in_session = |waiting| waiting == Waiting::Session;
-        job.tick(JOIN_GRACE, in_session, &mut orders);
-        assert!(orders.is_empty());
-        let in_barrier = |waiting| waiting == Waiting::For(Rank(1));
-        job.tick(JOIN_GRACE * 2, in_barrier, &mut orders);
-        assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(1) }));
-        assert_eq!(job.exit_code(), 1);
-    }
-}
+mod tests;

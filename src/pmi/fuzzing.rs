@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::collective::Collective;
-use super::command::Dialect;
 use super::limits::{FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
 use super::server::{Effect, JobInfo, NameAnswer, Server};
 use super::wire_v1::Line;
@@ -149,7 +148,7 @@ impl Job {
                     assert!(!self.broken[rank.index()], "answer to a broken client");
                     let fed = &mut self.fed[rank.index()];
                     *fed = fed.checked_sub(5).expect("no more answers than requests");
-                    assert_well_formed(&bytes, self.server.state(rank).dialect());
+                    assert_well_formed(&bytes);
                 }
                 Effect::Entered {
                     collective,
@@ -182,10 +181,9 @@ impl Job {
 }
 
 /// One message, with `rc`, with no empty value.
-fn assert_well_formed(bytes: &[u8], dialect: Dialect) {
+fn assert_well_formed(bytes: &[u8]) {
     let text = bytes.escape_ascii();
-    // The start of PMI-2 is answered by a line too.
-    if dialect == Dialect::Pmi2 && !bytes.starts_with(b"cmd=") {
+    if !bytes.starts_with(b"cmd=") {
         return assert_frame(bytes);
     }
     let line = bytes.strip_suffix(b"\n").expect("a reply ends its line");

@@ -2,6 +2,9 @@
 //! effects are read back as text.
 
 mod barrier;
+mod frames;
+mod groups;
+mod pmi2;
 mod random;
 mod requests;
 mod transcripts;
@@ -9,16 +12,19 @@ mod wire;
 
 use std::collections::VecDeque;
 
-use super::collective::Collective;
+use super::collective::{Collective, Group};
 use super::server::{Effect, JobInfo, NameAnswer, Server};
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace};
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
 use crate::job::rank_map::RankMap;
 use crate::kvs;
 
 /// The line every client starts with.
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 
-/// Its answer.
+/// That of PMI-2.
+const INIT_2: &str = "cmd=init pmi_version=2 pmi_subversion=0\n";
+
+/// The answer to the first.
 const INIT_REPLY: &str = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=2";
 
 /// A server and the effects not yet looked at, one line of text each.
@@ -71,6 +77,31 @@ impl Job {
         self.seen.drain(..).collect()
     }
 
+    /// Feeds one frame and returns the effects of it.
+    fn frame(&mut self, rank: u32, pairs: &str) -> Vec<String> {
+        self.feed(rank, format!("{:<6}{pairs}", pairs.len()).as_bytes());
+        self.seen.drain(..).collect()
+    }
+
+    /// Feeds one frame that has exactly one answer, and returns it without its length.
+    fn framed_reply(&mut self, rank: u32, pairs: &str) -> String {
+        let effects = self.frame(rank, pairs);
+        let [reply] = &effects[..] else {
+            panic!("{pairs}: {effects:?}");
+        };
+        let reply = reply.strip_prefix(&format!("{rank} S> ")).expect(reply);
+        reply[6..].to_owned()
+    }
+
+    /// Starts PMI-2 on these ranks, and leaves the others as they are.
+    fn start_pmi2(&mut self, ranks: impl IntoIterator<Item = u32>) {
+        for rank in ranks {
+            self.feed(rank, INIT_2.as_bytes());
+            self.frame(rank, "cmd=fullinit;");
+        }
+        self.seen.clear();
+    }
+
     /// Feeds one line that has exactly one answer, and returns it without its newline.
     fn reply(&mut self, rank: u32, line: &str) -> String {
         let effects = self.ask(rank, line);
@@ -105,6 +136,12 @@ impl Job {
     }
 }
 
+/// A barrier as a request names its group.
+fn barrier(group: &str) -> Collective {
+    let Group { scope, tag } = Group::parse(group.as_bytes()).unwrap();
+    Collective::Barrier { scope, tag }
+}
+
 /// An effect in the notation of the transcripts.
 fn render(effect: &Effect) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -120,7 +157,7 @@ fn render(effect: &Effect) -> String {
             };
             for entry in kvs::decode(contribution) {
                 let (key, value) = entry.unwrap();
-                line = format!("{line} {}={}", text(key), text(value));
+                line = format!("{line} {}={}", escape(key), escape(value));
             }
             line
         }
@@ -167,6 +204,10 @@ fn unescape(text: &str) -> Vec<u8> {
                 Some(b'n') => b'\n',
                 Some(b't') => b'\t',
                 Some(b'\\') => b'\\',
+                Some(b'x') => {
+                    let digits = [chars.next().unwrap(), chars.next().unwrap()];
+                    u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+                }
                 other => panic!("escape {other:?} in {text}"),
             },
             (byte, false) => byte,

@@ -21,6 +21,9 @@ const HEADER: usize = 6;
 /// What MPICH 4.0 counts too much.
 const GARBAGE: usize = 6;
 
+/// Start of the request that shows whether a client does: it has no value that could mislead.
+const FULLINIT: &[u8] = b"cmd=fullinit;";
+
 /// Start of the only request that may be longer than [`FRAME_MAX`].
 const SPAWN: &[u8] = b"cmd=spawn;";
 
@@ -48,7 +51,7 @@ pub struct Framer {
     /// A line in place of a frame.
     line: Option<wire_v1::Framer>,
     /// Whether the client counts [`GARBAGE`] behind each request.
-    careless: Option<bool>,
+    careless: bool,
 }
 
 impl Framer {
@@ -97,10 +100,12 @@ impl Framer {
         }
         self.returned = true;
         let frame = &self.partial[HEADER..];
-        let careless = *self.careless.get_or_insert_with(|| has_garbage(frame));
+        if frame.starts_with(FULLINIT) {
+            self.careless = has_garbage(frame);
+        }
         Ok(Some(Message::Frame(
             match frame.len().checked_sub(GARBAGE) {
-                Some(end) if careless && frame[..end].ends_with(b";") => &frame[..end],
+                Some(end) if self.careless && frame[..end].ends_with(b";") => &frame[..end],
                 _ => frame,
             },
         )))
@@ -131,7 +136,7 @@ fn length(header: &[u8]) -> Result<usize, ProtocolError> {
     number.ok_or_else(|| ProtocolError::FrameLength(excerpt(header)))
 }
 
-/// Whether the first frame of a connection ends in six bytes that are no pair, behind one that is.
+/// Whether a frame ends in six bytes that are no pair, behind one that is.
 fn has_garbage(frame: &[u8]) -> bool {
     let Some(end) = frame.len().checked_sub(GARBAGE) else {
         return false;

@@ -2,119 +2,13 @@
 //!
 //! Does not match answers with upcalls (see [`super::host`]). Payload layouts: docs/shim.md.
 
-use wireup_shim::wire as c;
-
 use super::value::{DataRange, Info, Proc, Status, Text};
 use super::wire::{Reader, WireError, Writer};
 pub use answer::{Answer, Parts, Pdata};
+pub use kind::UpcallKind;
 
 mod answer;
-
-/// Names the upcalls; those for which [`wants_answer`](Self::wants_answer) holds are requests.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum UpcallKind {
-    /// See [`Upcall::ClientConnected`].
-    ClientConnected,
-    /// See [`Upcall::ClientFinalized`].
-    ClientFinalized,
-    /// See [`Upcall::RegisterEvents`].
-    RegisterEvents,
-    /// See [`Upcall::DeregisterEvents`].
-    DeregisterEvents,
-    /// See [`Upcall::NotifyEvent`].
-    NotifyEvent,
-    /// See [`Upcall::Abort`].
-    Abort,
-    /// See [`Upcall::Fence`].
-    Fence,
-    /// See [`Upcall::DirectModex`].
-    DirectModex,
-    /// See [`Upcall::Query`].
-    Query,
-    /// See [`Upcall::Log`].
-    Log,
-    /// See [`Upcall::Publish`].
-    Publish,
-    /// See [`Upcall::Lookup`].
-    Lookup,
-    /// See [`Upcall::Unpublish`].
-    Unpublish,
-}
-
-impl UpcallKind {
-    /// Every kind.
-    pub const ALL: [Self; 13] = [
-        Self::ClientConnected,
-        Self::ClientFinalized,
-        Self::RegisterEvents,
-        Self::DeregisterEvents,
-        Self::NotifyEvent,
-        Self::Abort,
-        Self::Fence,
-        Self::DirectModex,
-        Self::Query,
-        Self::Log,
-        Self::Publish,
-        Self::Lookup,
-        Self::Unpublish,
-    ];
-
-    /// The operation's name as PMIx has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ClientConnected => "client_connected",
-            Self::ClientFinalized => "client_finalized",
-            Self::RegisterEvents => "register_events",
-            Self::DeregisterEvents => "deregister_events",
-            Self::NotifyEvent => "notify_event",
-            Self::Abort => "abort",
-            Self::Fence => "fence",
-            Self::DirectModex => "direct_modex",
-            Self::Query => "query",
-            Self::Log => "log",
-            Self::Publish => "publish",
-            Self::Lookup => "lookup",
-            Self::Unpublish => "unpublish",
-        }
-    }
-
-    /// Whether the host waits for an answer.
-    pub fn wants_answer(self) -> bool {
-        !matches!(
-            self,
-            Self::ClientConnected
-                | Self::ClientFinalized
-                | Self::RegisterEvents
-                | Self::DeregisterEvents
-                | Self::NotifyEvent
-        )
-    }
-
-    /// The operation code.
-    pub fn op(self) -> u16 {
-        let op = match self {
-            Self::ClientConnected => c::WIREUP_OP_CLIENT_CONNECTED,
-            Self::ClientFinalized => c::WIREUP_OP_CLIENT_FINALIZED,
-            Self::RegisterEvents => c::WIREUP_OP_REGISTER_EVENTS,
-            Self::DeregisterEvents => c::WIREUP_OP_DEREGISTER_EVENTS,
-            Self::NotifyEvent => c::WIREUP_OP_NOTIFY_EVENT,
-            Self::Abort => c::WIREUP_OP_ABORT,
-            Self::Fence => c::WIREUP_OP_FENCE,
-            Self::DirectModex => c::WIREUP_OP_DIRECT_MODEX,
-            Self::Query => c::WIREUP_OP_QUERY,
-            Self::Log => c::WIREUP_OP_LOG,
-            Self::Publish => c::WIREUP_OP_PUBLISH,
-            Self::Lookup => c::WIREUP_OP_LOOKUP,
-            Self::Unpublish => c::WIREUP_OP_UNPUBLISH,
-        };
-        op as u16
-    }
-
-    /// The kind of an operation code.
-    pub fn of_op(op: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.op() == op)
-    }
-}
+mod kind;
 
 /// One query of a client: keys, and what narrows them.
 #[derive(Clone, PartialEq, Debug)]

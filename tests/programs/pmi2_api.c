@@ -107,10 +107,11 @@ static void kvs(const char *jobid)
     same("same", value, "same for all");
     int miss = PMI2_KVS_Get(jobid, PMI2_ID_NULL, "no-such-key", value, sizeof value, &length);
     int foreign = PMI2_KVS_Get("no-such-job", 0, "same", value, sizeof value, &length);
-    /* A second put replaces the first, once all have met again. */
+    /* A second put replaces the first, once all have seen that and met again. */
+    good(PMI2_KVS_Fence(), "a PMI2_KVS_Fence without puts");
     snprintf(key, sizeof key, "odd-%d", rank);
     good(PMI2_KVS_Put(key, "new"), "the second PMI2_KVS_Put");
-    good(PMI2_KVS_Fence(), "the second PMI2_KVS_Fence");
+    good(PMI2_KVS_Fence(), "the PMI2_KVS_Fence after it");
     snprintf(key, sizeof key, "odd-%d", (rank + 1) % size);
     good(PMI2_KVS_Get(jobid, PMI2_ID_NULL, key, value, sizeof value, &length), key);
     same(key, value, "new");

@@ -14,8 +14,8 @@
  *   ended     rank 3 ends while it waits, and what it published for its lifetime goes
  *   app       as two programs, ranks 0 and 1 and the rest: what lives as long as the second one
  *   stuck     everybody waits for what nobody publishes, and for the end
- *   get KEY   waits for KEY, prints its value, publishes KEY.seen
- *   put KEY VALUE  publishes VALUE, waits for KEY.seen, publishes KEY.done
+ *   meet      with others that publish "pmi1" and "pmi2": publishes "pmix", waits until both have
+ *             seen everything ("pmi1.done", "pmi2.done"), publishes "end"
  */
 #include "common.h"
 #include <pmix.h>
@@ -372,12 +372,32 @@ static void app(void)
     }
 }
 
+/* Waits for two texts. */
+static void look_up_two(pmix_pdata_t found[2], const char *first, const char *second)
+{
+    want(&found[0], first);
+    want(&found[1], second);
+    expect(PMIX_SUCCESS, look_up_many(found, 2, NO_RANGE, 0, 120), first);
+    hold(found[0].value.type == PMIX_STRING && found[1].value.type == PMIX_STRING, "two texts");
+}
+
+static void meet(void)
+{
+    pmix_pdata_t found[2];
+    look_up_two(found, "pmi1", "pmi2");
+    hold(found[0].proc.rank == 0 && found[1].proc.rank == 2, "publishers");
+    snprintf(got, sizeof got, "%s %s", found[0].value.data.string, found[1].value.data.string);
+    expect(PMIX_ERR_DUPLICATE_KEY, publish("pmi1", "mine", NO_RANGE, NO_PERSISTENCE), "duplicate");
+    expect(PMIX_SUCCESS, publish("pmix", "port#3", NO_RANGE, NO_PERSISTENCE), "publish");
+    look_up_two(found, "pmi1.done", "pmi2.done");
+    expect(PMIX_SUCCESS, publish("end", "yes", NO_RANGE, NO_PERSISTENCE), "publish of the end");
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
     pmix_proc_t everyone;
     pmix_value_t *value;
-    char seen[PMIX_MAX_KEYLEN + 1];
     alarm(LAST_RESORT_SECONDS);
     expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
     PMIX_LOAD_PROCID(&everyone, me.nspace, PMIX_RANK_WILDCARD);
@@ -403,18 +423,10 @@ int main(int argc, char **argv)
         barrier();
         report("pmix_store rank=%u waits", me.rank);
         expect(PMIX_SUCCESS, look_up("never", NO_RANGE, 0, 0), "lookup without limit");
-    } else if (strcmp(mode, "get") == 0 && argc == 3) {
-        snprintf(seen, sizeof seen, "%s.seen", argv[2]);
-        expect(PMIX_SUCCESS, look_up(argv[2], NO_RANGE, 0, 120), "lookup");
-        expect(PMIX_SUCCESS, publish(seen, "yes", NO_RANGE, NO_PERSISTENCE), "publish of the answer");
-    } else if (strcmp(mode, "put") == 0 && argc == 4) {
-        snprintf(seen, sizeof seen, "%s.seen", argv[2]);
-        expect(PMIX_SUCCESS, publish(argv[2], argv[3], NO_RANGE, NO_PERSISTENCE), "publish");
-        expect(PMIX_SUCCESS, look_up(seen, NO_RANGE, 0, 120), "lookup of the answer");
-        snprintf(seen, sizeof seen, "%s.done", argv[2]);
-        expect(PMIX_SUCCESS, publish(seen, "yes", NO_RANGE, NO_PERSISTENCE), "publish of the end");
-    } else
-        fail(2, "usage: pmix_store types|wait|once|ranges|partial|ended|app|stuck|get KEY|put KEY VALUE");
+    } else if (strcmp(mode, "meet") == 0)
+        meet();
+    else
+        fail(2, "usage: pmix_store types|wait|once|ranges|partial|ended|app|stuck|meet");
     expect(PMIX_SUCCESS, PMIx_Finalize(NULL, 0), "PMIx_Finalize");
     report("pmix_store rank=%u size=%u mode=%s got=\"%s\"", me.rank, size, mode, got);
     return 0;

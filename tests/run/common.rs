@@ -22,7 +22,7 @@ pub(crate) use compile::shared_library;
 pub(crate) use mpi::{Pmix, mpi, node_name, number, pmix};
 pub(crate) use outcome::{Outcome, field};
 pub(crate) use procfs::{Process, descriptors, memory_peak_kib, process, processes};
-pub(crate) use programs::{Mpi, program, skip};
+pub(crate) use programs::{Mpi, Pmi2, pmi2, program, skip};
 pub(crate) use running::{Output, Running};
 
 /// The variable that marks every process of a run, whatever session or parent it has.

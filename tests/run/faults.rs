@@ -51,6 +51,8 @@ enum Job {
     Client(&'static str),
     /// The same on each of two nodes.
     Clients(&'static str),
+    /// A PMIx client that publishes values and looks them up: two ranks on each of two nodes.
+    Store,
     /// Open MPI: two ranks on one node that wait to be ended.
     Waiting,
 }
@@ -101,7 +103,7 @@ impl Stage {
     fn run(&self, job: Job, rule: &str, options: &[&str]) -> Run {
         let host = self.host.to_str().unwrap();
         let mut options = [options, &["--pmix-host", host]].concat();
-        if matches!(job, Job::Modex | Job::Clients(_)) {
+        if matches!(job, Job::Modex | Job::Clients(_) | Job::Store) {
             options.extend(["--virtual-nodes", "2"]);
         }
         let run = match job {
@@ -109,6 +111,7 @@ impl Stage {
             Job::Modex => self.openmpi.run(4, &options, "modex", &[]),
             Job::Client(mode) => self.client(2, &options, mode),
             Job::Clients(mode) => self.client(4, &options, mode),
+            Job::Store => self.pmix.run(4, &options, "pmix_store", &["types"]),
             // The rank that would end is not there.
             Job::Waiting => self
                 .openmpi

@@ -6,16 +6,24 @@
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
 mod common;
+mod ending;
 mod ends;
+mod endurance;
 mod env;
 mod faults;
+mod layouts;
 mod libraries;
 mod mpi;
+mod pmi12;
 mod pmi1_raw;
+mod pmi2;
+mod pmi2_raw;
 mod pmix;
 mod processes;
+mod ps;
 mod refusals;
 mod signals;
+mod status;
 mod stdio;
 mod store;
 mod strangers;

@@ -31,7 +31,7 @@ fn among_others(script: &str) -> Option<Run> {
 
 /// The job failed by rank 1, with one line that has these words.
 #[track_caller]
-fn blamed(outcome: &Outcome, code: i32, words: &[&str]) {
+pub(crate) fn blamed(outcome: &Outcome, code: i32, words: &[&str]) {
     assert_eq!(outcome.code, code, "{outcome:?}");
     let line = outcome.expect_one_line(words);
     assert!(line.starts_with("wireup: rank 1 ("), "{outcome:?}");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Outcome, Output, Pmix, Run, field, mpi, pmix};
 use crate::pmix::{SERVERS, pairs, upcalls};
@@ -159,80 +159,76 @@ fn a_rank_that_is_killed_while_it_waits_ends_the_job() {
             let options = [nodes, &["--libpmix", server.path()]].concat();
             let run = client.run(4, &options, "pmix_store", &["stuck"]).start();
             run.wait_for_many(Output::Stdout, " waits", 4);
-            let ranks = run.processes().into_iter();
-            let victim = ranks.filter(|process| process.name == "pmix_store").last();
-            rustix::process::kill_process(
-                rustix::process::Pid::from_raw(victim.unwrap().pid).unwrap(),
-                Signal::KILL,
-            )
-            .unwrap();
+            let mut processes = run.processes().into_iter();
+            let victim = processes.rfind(|process| process.name == "pmix_store");
+            let victim = Pid::from_raw(victim.unwrap().pid).unwrap();
+            kill_process(victim, Signal::KILL).unwrap();
             let outcome = run.finish().expect(137);
             outcome.expect_one_line(&["was killed by signal 9"]);
         }
     }
 }
 
-/// Two ranks: the first speaks PMI-1 from a shell, where `ask` makes a request, the second PMIx.
-fn two_protocols(server: &Pmix, client: &Pmix, nodes: &[&str], pmi: &str, pmix: &[&str]) -> Run {
-    let script = format!(
-        r#"
-        [ "$WIREUP_RANK" = 0 ] || exec "$@"
-        ask() {{
-            printf '%s\n' "$1" >&"$PMI_FD"
-            IFS= read -r reply <&"$PMI_FD"
-        }}
-        wait_for() {{
-            until ask "cmd=lookup_name service=$1"; [[ $reply == *rc=0* ]]; do sleep 0.01; done
-        }}
+/// Rank 0 speaks PMI-1 and rank 2 PMI-2, from a shell: `publish NAME PORT` and `lookup NAME` print
+/// the answer, `await NAME` looks until it is there. Rank 1 is `pmix_store meet`.
+const PROTOCOLS: &str = r#"
+    case $WIREUP_RANK in
+    0)
+        own=pmi1 other=pmi2 finalize='cmd=finalize'
+        ask() { printf '%s\n' "$1" >&"$PMI_FD"; IFS= read -r reply <&"$PMI_FD"; }
+        publish() { ask "cmd=publish_name service=$1 port=$2"; echo "$own: $reply"; }
+        lookup() { ask "cmd=lookup_name service=$1"; }
+        unpublish() { ask "cmd=unpublish_name service=$1"; echo "$own: $reply"; }
         ask 'cmd=init pmi_version=1 pmi_subversion=1'
-        {pmi}
-        ask 'cmd=finalize'"#
-    );
-    let store = client.dir.join("pmix_store");
-    let options = [nodes, &["--pmi", "all", "--libpmix", server.path()]].concat();
-    let shell = ["bash", "-c", &script, "bash", store.to_str().unwrap()];
-    Run::ranks(2, options.iter().chain(&shell).chain(pmix))
-}
+        ;;
+    1) exec "$1" meet ;;
+    2)
+        own=pmi2 other=pmi1 finalize='cmd=finalize;'
+        ask() {
+            printf '%6d%s' "${#1}" "$1" >&"$PMI_FD"
+            read -r -N 6 length <&"$PMI_FD"
+            read -r -N $((length)) reply <&"$PMI_FD"
+        }
+        publish() { ask "cmd=name-publish;name=$1;port=$2;infokeycount=0;"; echo "$own: $reply"; }
+        lookup() { ask "cmd=name-lookup;name=$1;infokeycount=0;"; }
+        unpublish() { ask "cmd=name-unpublish;name=$1;infokeycount=0;"; echo "$own: $reply"; }
+        printf 'cmd=init pmi_version=2 pmi_subversion=0\n' >&"$PMI_FD"
+        IFS= read -r reply <&"$PMI_FD"
+        ask "cmd=fullinit;pmijobid=$PMI_JOBID;pmirank=2;threaded=FALSE;"
+        ;;
+    esac
+    await() { until lookup "$1"; [[ $reply == *rc=0* ]]; do sleep 0.01; done; }
+    publish $own "port-of-$own"
+    for name in $other pmix; do await $name; echo "$own: $reply"; done
+    publish pmix again
+    publish $own.done yes
+    await end
+    [ $own = pmi2 ] || unpublish pmix
+    ask $finalize
+"#;
 
 #[test]
-fn what_one_protocol_publishes_the_other_finds() {
+fn what_is_published_over_one_protocol_is_found_over_the_others() {
     for (server, client) in stages() {
         for nodes in NODES {
-            let pmi = r#"
-                ask 'cmd=publish_name service=a name port=from-pmi'
-                echo "$reply"
-                wait_for 'a name.seen'
-                echo "$reply""#;
-            let run = two_protocols(&server, &client, nodes, pmi, &["get", "a name"]);
+            let store = client.dir.join("pmix_store");
+            let shell = ["bash", "-c", PROTOCOLS, "bash", store.to_str().unwrap()];
+            let options = ["--pmi", "all", "--libpmix", server.path()];
+            let run = Run::ranks(3, nodes.iter().chain(&options).chain(&shell));
             let outcome = run.run().expect_quiet_success();
             let lines = [
-                "cmd=lookup_result rc=0 info=ok port=yes",
-                "cmd=publish_result rc=0 info=ok msg=success",
-                "pmix_store rank=1 size=2 mode=get got=\"from-pmi\"",
-            ];
-            assert_eq!(outcome.sorted_lines(), lines, "{outcome:?}");
-
-            // And the other way round; over PMI any rank may withdraw it.
-            let pmi = r#"
-                wait_for 'a name'
-                echo "$reply"
-                ask 'cmd=publish_name service=a name port=again'
-                echo "$reply"
-                ask 'cmd=unpublish_name service=a name'
-                echo "$reply"
-                ask 'cmd=lookup_name service=a name'
-                echo "$reply"
-                ask 'cmd=publish_name service=a name.seen port=yes'
-                wait_for 'a name.done'"#;
-            let pmix = ["put", "a name", "from-pmix"];
-            let run = two_protocols(&server, &client, nodes, pmi, &pmix);
-            let outcome = run.run().expect_quiet_success();
-            let lines = [
-                "cmd=lookup_result rc=0 info=ok port=from-pmix",
-                "cmd=lookup_result rc=1 info=fail msg=service_not_found",
-                "cmd=publish_result rc=1 info=fail msg=already_published",
-                "cmd=unpublish_result rc=0 info=ok",
-                "pmix_store rank=1 size=2 mode=put got=\"yes\"",
+                "pmi1: cmd=lookup_result rc=0 info=ok port=port#3",
+                "pmi1: cmd=lookup_result rc=0 info=ok port=port-of-pmi2",
+                "pmi1: cmd=publish_result rc=0 info=ok msg=success",
+                "pmi1: cmd=publish_result rc=0 info=ok msg=success",
+                "pmi1: cmd=publish_result rc=1 info=fail msg=already_published",
+                "pmi1: cmd=unpublish_result rc=0 info=ok",
+                "pmi2: cmd=name-lookup-response;rc=0;found=TRUE;value=port#3;port=port#3;",
+                "pmi2: cmd=name-lookup-response;rc=0;found=TRUE;value=port-of-pmi1;port=port-of-pmi1;",
+                "pmi2: cmd=name-publish-response;rc=0;",
+                "pmi2: cmd=name-publish-response;rc=0;",
+                "pmi2: cmd=name-publish-response;rc=1;errmsg=already published;",
+                "pmix_store rank=1 size=3 mode=meet got=\"port-of-pmi1 port-of-pmi2\"",
             ];
             assert_eq!(outcome.sorted_lines(), lines, "{outcome:?}");
         }

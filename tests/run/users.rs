@@ -9,16 +9,16 @@ use crate::pmix::pairs;
 use crate::virtual_nodes::{able, expect_nodes, expect_shared_by_two, without_network};
 
 /// Nobody's: no account is needed to have a number.
-const USER: &str = "54321";
+pub(crate) const USER: &str = "54321";
 
 /// `wireup` with all its parts, and one MPI's programs, where everybody can read them: a
 /// repository may be in somebody's home.
-struct Reachable {
+pub(crate) struct Reachable {
     dir: tempfile::TempDir,
 }
 
 impl Reachable {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("wireup-user-")
             .tempdir()
@@ -31,7 +31,7 @@ impl Reachable {
         Self { dir }
     }
 
-    fn wireup(&self) -> PathBuf {
+    pub(crate) fn wireup(&self) -> PathBuf {
         self.dir.path().join("wireup")
     }
 
@@ -68,7 +68,7 @@ fn copy(from: &Path, to: &Path) {
 /// What makes a command the user's. `None`, said loudly, unless the tests run as root: all other
 /// tests are an ordinary user's then.
 #[track_caller]
-fn as_user() -> Option<Vec<&'static str>> {
+pub(crate) fn as_user() -> Option<Vec<&'static str>> {
     if !rustix::process::getuid().is_root() {
         skip("runs of another user: needs root");
         return None;

@@ -6,6 +6,7 @@
 mod fence;
 mod modex;
 mod net;
+mod pmi;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -37,7 +37,12 @@ impl NodeCore {
                         message,
                     }));
                 }
-                Effect::Initialized { .. } | Effect::Finalized { .. } => {}
+                Effect::Initialized { rank } => {
+                    actions.push(Action::Report(Report::RankConnected { rank }));
+                }
+                Effect::Finalized { rank } => {
+                    actions.push(Action::Report(Report::RankFinalized { rank }));
+                }
                 Effect::Publish {
                     rank,
                     service,

@@ -57,11 +57,13 @@ impl NodeCore {
             Upcall::ClientConnected { proc, .. } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
+                    actions.push(Action::Report(Report::RankConnected { rank: local }));
                 }
             }
             Upcall::ClientFinalized { proc } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Finalized;
+                    actions.push(Action::Report(Report::RankFinalized { rank: local }));
                 }
             }
             Upcall::NotifyEvent {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::job::exit_policy::ExitPolicy;
 use crate::job::spec::EndingSpec;
 
 /// When and how the job ends.
@@ -14,13 +15,48 @@ pub(in crate::cli) struct EndingArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     timeout: Option<Duration>,
+
+    /// Whose exit code is the job's: of the first rank that fails, the highest, 0 if any rank ends
+    /// with 0, of the rank that ends last, of rank R. All but the first let a failing rank's job
+    /// go on unless --kill-on-bad-exit is given
+    #[arg(long, value_name = "first|max|any-zero|last|rank:R", default_value_t)]
+    #[arg(hide_default_value = true)]
+    exit_policy: ExitPolicy,
+
+    /// End all ranks as soon as one fails [default with --exit-policy first]
+    #[arg(long, overrides_with = "no_kill_on_bad_exit")]
+    kill_on_bad_exit: bool,
+
+    /// Let the others go on when a rank fails, unless they wait for it; MPI_Abort still ends all
+    #[arg(long, overrides_with = "kill_on_bad_exit")]
+    no_kill_on_bad_exit: bool,
+
+    /// Seconds between SIGTERM and SIGKILL when ranks are ended; 0: SIGKILL at once
+    #[arg(long, value_name = "SECONDS", value_parser = parse_grace, default_value = "2")]
+    #[arg(allow_negative_numbers = true)]
+    grace: Duration,
 }
 
 impl From<EndingArgs> for EndingSpec {
     fn from(args: EndingArgs) -> Self {
         Self {
             timeout: args.timeout,
+            exit: args.exit_policy,
+            kill_on_bad_exit: match (args.kill_on_bad_exit, args.no_kill_on_bad_exit) {
+                (true, _) => true,
+                (_, true) => false,
+                (false, false) => !args.exit_policy.needs_every_end(),
+            },
+            grace: args.grace,
+            strict_pmi: false,
         }
+    }
+}
+
+fn parse_grace(text: &str) -> Result<Duration, String> {
+    match text.parse().map(Duration::try_from_secs_f64) {
+        Ok(Ok(time)) => Ok(time),
+        _ => Err("give a number of seconds, 0 or more".into()),
     }
 }
 
@@ -44,5 +80,32 @@ mod tests {
         for bad in ["0", "-1", "x", "inf", "NaN"] {
             assert!(parse_seconds(bad).is_err(), "{bad}");
         }
+        assert_eq!(parse_grace("0"), Ok(Duration::ZERO));
+        for bad in ["-1", "x", "inf"] {
+            assert!(parse_grace(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_the_first_failure_needs_no_other_end() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Whole {
+            #[command(flatten)]
+            ending: EndingArgs,
+        }
+        let kills = |line: &str| {
+            let words = std::iter::once("w").chain(line.split_ascii_whitespace());
+            EndingSpec::from(Whole::parse_from(words).ending).kill_on_bad_exit
+        };
+        assert!(kills(""));
+        assert!(!kills("--no-kill-on-bad-exit"));
+        assert!(kills("--no-kill-on-bad-exit --kill-on-bad-exit"));
+        assert!(!kills("--exit-policy max"));
+        assert!(kills("--exit-policy max --kill-on-bad-exit"));
+        assert_eq!(
+            EndingSpec::default(),
+            EndingSpec::from(Whole::parse_from(["w"]).ending)
+        );
     }
 }

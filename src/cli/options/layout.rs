@@ -1,8 +1,16 @@
 //! Where the ranks live.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use crate::job::spec::LayoutSpec;
+use crate::job::spec::{LayoutSpec, MapBy};
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Order {
+    /// one node after the other
+    Slot,
+    /// one rank on each node in turn
+    Node,
+}
 
 /// Where the ranks live.
 #[derive(Debug, Args)]
@@ -16,12 +24,25 @@ pub(in crate::cli) struct LayoutArgs {
     #[arg(long, value_name = "K", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     virtual_nodes: u32,
+
+    /// Most ranks on a node [default: as even as possible]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    ppn: Option<u32>,
+
+    /// In which order nodes get ranks
+    #[arg(long, value_enum, value_name = "slot|node", default_value_t = Order::Slot)]
+    map_by: Order,
 }
 
 impl From<LayoutArgs> for LayoutSpec {
     fn from(args: LayoutArgs) -> Self {
         Self {
             virtual_nodes: args.virtual_nodes,
+            ppn: args.ppn,
+            map_by: match args.map_by {
+                Order::Slot => MapBy::Slot,
+                Order::Node => MapBy::Node,
+            },
             oversubscribe: args.oversubscribe,
         }
     }

@@ -15,6 +15,10 @@ pub(in crate::cli) struct StdioArgs {
     #[arg(short, long)]
     label: bool,
 
+    /// Put the local time in front of every output line, in files too
+    #[arg(long)]
+    timestamps: bool,
+
     /// Write each rank's output to a file: %r rank, %h host, %j job, %n node, %s out or err
     #[arg(long, value_name = "PATTERN")]
     output: Option<OsString>,
@@ -28,6 +32,7 @@ impl From<StdioArgs> for StdioSpec {
     fn from(args: StdioArgs) -> Self {
         Self {
             label: args.label,
+            timestamps: args.timestamps,
             output: args.output,
             stdin: args.stdin,
         }

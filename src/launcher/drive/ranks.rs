@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use rustix::process::kill_process_group;
 
-use super::{Drive, RankSlot, raw};
+use super::{Drive, Life, RankSlot, raw};
 use crate::agent::channel::{Backlog, Channel, Received};
 use crate::agent::event::Event;
-use crate::agent::leftovers;
 use crate::agent::poll::{Source, Token};
+use crate::agent::procfs;
 use crate::agent::spawn::{self, ExitStatus};
 use crate::agent::start::{Process, StartError};
 use crate::job::ids::Rank;
 use crate::job::outcome::{Cause, RankEnd, judge};
-use crate::launcher::supervisor::Waiting;
+use crate::launcher::record::RankState;
+use crate::launcher::supervisor::{Departure, Waiting};
 use crate::launcher::{report, stdin};
 
 /// How long a rank may live on after it closed its PMI connection before that is held against it.
@@ -38,6 +39,7 @@ impl Drive {
                 Err(error) => {
                     self.ranks[rank.index()] = RankSlot::Over;
                     self.supervisor.rank_skipped();
+                    self.rank_changed(rank, RankState::NotStarted);
                     if error != StartError::Skipped {
                         self.fail(report::start_failure(&self.plan, rank, error));
                     }
@@ -50,6 +52,7 @@ impl Drive {
                 starter.join();
             }
             self.start_stdin()?;
+            self.all_started();
             self.reap_orphans();
         }
         Ok(())
@@ -64,7 +67,12 @@ impl Drive {
             stdin,
         } = process;
         self.owned.insert(raw(child.pid));
-        self.pids[rank.index()] = Some(child.pid);
+        self.lives[rank.index()] = Life {
+            pid: Some(child.pid),
+            start: self.now(),
+            end: None,
+        };
+        self.rank_changed(rank, RankState::Started);
         self.poll
             .add(&child.pidfd, Token::new(Source::RankExit, rank.0))?;
         let token = Token::new(Source::Pmi, rank.0);
@@ -99,9 +107,10 @@ impl Drive {
 
     /// All ranks are skipped: the job failed before they could be started.
     pub(in crate::launcher) fn skip_ranks(&mut self) {
-        for slot in &mut self.ranks {
-            *slot = RankSlot::Over;
+        for index in 0..self.ranks.len() {
+            self.ranks[index] = RankSlot::Over;
             self.supervisor.rank_skipped();
+            self.rank_changed(Rank(index as u32), RankState::NotStarted);
         }
         self.unreported = 0;
     }
@@ -183,7 +192,7 @@ impl Drive {
             .enumerate()
             .filter(|(index, _)| *index != rank.index());
         others.into_iter().any(|(_, slot)| match slot {
-            RankSlot::Running { child, .. } => leftovers::is_exiting(child.pid),
+            RankSlot::Running { child, .. } => procfs::is_exiting(raw(child.pid)),
             RankSlot::Planned | RankSlot::Over => false,
         })
     }
@@ -232,16 +241,18 @@ impl Drive {
         // Both fail for what is not watched any more, as a socket whose end was read.
         let _ = self.poll.remove(&child.pidfd);
         let _ = pmi.map(|channel| self.poll.remove(&channel));
-        let end = match spawn::wait(&child.pidfd) {
-            Ok(ExitStatus::Code(code)) => RankEnd::Code(code),
-            Ok(ExitStatus::Signal(signal)) => RankEnd::Signal(signal),
-            Err(errno) => {
-                // Nobody else collects ranks; if somebody did, the status is lost and not guessed.
-                let error = format!("its exit status was lost: {errno}");
-                self.fail(Cause::Misbehaved { rank, error });
-                RankEnd::Code(0)
-            }
-        };
+        let status = spawn::wait(&child.pidfd).map(|status| match status {
+            ExitStatus::Code(code) => RankEnd::Code(code),
+            ExitStatus::Signal(signal) => RankEnd::Signal(signal),
+        });
+        self.lives[rank.index()].end = Some((self.now(), status.ok()));
+        self.rank_changed(rank, RankState::Ended);
+        let end = status.unwrap_or_else(|errno| {
+            // Nobody else collects ranks; if somebody did, the status is lost and not guessed.
+            let error = format!("its exit status was lost: {errno}");
+            self.fail(Cause::Misbehaved { rank, error });
+            RankEnd::Code(0)
+        });
         self.owned.remove(&raw(child.pid));
         drop(child);
         // A signal is a cause of its own, and makes others abort; a code may follow from an abort.
@@ -279,10 +290,15 @@ impl Drive {
         let (node, local) = self.place(rank);
         let state = self.nodes[node.index()].core.pmi_state(local);
         let mut orders = Vec::new();
-        let joinable = self.plan.pmi || self.plan.pmix;
+        let gone = Departure {
+            rank,
+            end,
+            pmi: &state,
+            joinable: self.plan.pmi || self.plan.pmix,
+            alone: None,
+        };
         let now = self.now();
-        self.supervisor
-            .rank_ended(rank, end, &state, joinable, now, &mut orders);
+        self.supervisor.rank_ended(gone, now, &mut orders);
         self.carry_out(orders);
         self.feed(node, Event::RankEnded { rank: local });
     }

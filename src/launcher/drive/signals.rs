@@ -5,6 +5,7 @@ use rustix::process::kill_process_group;
 
 use super::{Drive, RankSlot, raw};
 use crate::agent::leftovers;
+use crate::agent::procfs::Process;
 
 impl Drive {
     /// Sends a signal to the process group of every running rank.
@@ -89,7 +90,7 @@ impl Drive {
 
     /// The processes of the job that live, once its ranks and sidecars have been collected: orphans
     /// come to us, so everything descends from this process.
-    pub(in crate::launcher) fn leftovers(&self) -> Vec<leftovers::Process> {
+    pub(in crate::launcher) fn leftovers(&self) -> Vec<Process> {
         let mut others = self.strangers.clone();
         others.extend(self.guard.iter().map(|guard| raw(guard.pid())));
         leftovers::below(raw(rustix::process::getpid()), &others)

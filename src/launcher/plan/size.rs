@@ -5,17 +5,25 @@ use std::ops::Range;
 use super::super::run::RunFailure;
 use super::super::slots::Slots;
 use super::wrong;
+use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::Rank;
-use crate::job::spec::{AppSpec, JobSpec, StdinTarget};
+use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;
+/// Files of a rank's output that the launcher writes when it puts times into them.
+const FILES_PER_RANK: u64 = 2;
 /// Descriptors the launcher needs besides.
 const DESCRIPTORS_BASE: u64 = 100;
 
-/// Ranks of each app: as given, or one per slot for a single program and one for each of several.
-pub(super) fn sizes(apps: &[AppSpec], slots: u32) -> Vec<u32> {
-    let default = if apps.len() == 1 { slots } else { 1 };
+/// Ranks of each app: as given; else for a single program what `--ppn` allows, or one per slot, and
+/// one for each of several.
+pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: u32) -> Vec<u32> {
+    let default = match (apps.len(), layout.ppn) {
+        (1, Some(ppn)) => ppn.saturating_mul(layout.virtual_nodes),
+        (1, None) => slots,
+        _ => 1,
+    };
     apps.iter()
         .map(|app| app.count.unwrap_or(default))
         .collect()
@@ -43,8 +51,8 @@ pub(super) fn ranges(sizes: &[u32]) -> impl Iterator<Item = Range<u32>> + '_ {
     })
 }
 
-/// Refuses a number of ranks that slots, nodes, descriptors or the reader of standard input do not
-/// allow.
+/// Refuses a number of ranks that slots, nodes, descriptors, the reader of standard input or the
+/// exit policy do not allow.
 pub(super) fn check(
     spec: &JobSpec,
     size: u32,
@@ -57,17 +65,42 @@ pub(super) fn check(
             "--virtual-nodes {nodes} needs at least one rank per node, there are {size} ranks"
         )));
     }
+    let fullest = match spec.layout.ppn {
+        Some(ppn) if u64::from(ppn) * u64::from(nodes) < u64::from(size) => {
+            return Err(wrong(format!(
+                "{size} ranks with --ppn {ppn} need {} nodes, there {}; raise --ppn or \
+                 --virtual-nodes",
+                size.div_ceil(ppn),
+                match nodes {
+                    1 => "is 1".to_owned(),
+                    _ => format!("are {nodes}"),
+                }
+            )));
+        }
+        Some(ppn) if u64::from(ppn) * u64::from(nodes - 1) >= u64::from(size) => {
+            return Err(wrong(format!(
+                "{size} ranks with --ppn {ppn} leave nodes empty; {} virtual nodes are enough",
+                size.div_ceil(ppn)
+            )));
+        }
+        Some(ppn) => ppn.min(size),
+        None => size.div_ceil(nodes),
+    };
     // Virtual nodes are for trying a layout: each brings the machine's slots.
     slots
-        .check(size.div_ceil(nodes), spec.layout.oversubscribe)
+        .check(fullest, spec.layout.oversubscribe)
         .map_err(|error| match nodes {
             1 => wrong(error),
             _ => wrong(format!("on each virtual node, {error}")),
         })?;
-    let needed = u64::from(size) * DESCRIPTORS_PER_RANK + DESCRIPTORS_BASE;
+    let per_rank = match (spec.stdio.timestamps, &spec.stdio.output) {
+        (true, Some(_)) => DESCRIPTORS_PER_RANK + FILES_PER_RANK,
+        _ => DESCRIPTORS_PER_RANK,
+    };
+    let needed = u64::from(size) * per_rank + DESCRIPTORS_BASE;
     if needed > descriptors {
         return Err(wrong(format!(
-            "{size} ranks need {needed} descriptors ({DESCRIPTORS_PER_RANK} each and \
+            "{size} ranks need {needed} descriptors ({per_rank} each and \
              {DESCRIPTORS_BASE} more), allowed are {descriptors}; raise the hard limit \
              (ulimit -Hn) or start fewer ranks"
         )));
@@ -79,6 +112,14 @@ pub(super) fn check(
         return Err(wrong(format!(
             "--stdin {rank}: the job has the ranks 0 to {}",
             size - 1
+        )));
+    }
+    if let ExitPolicy::Rank(rank) = spec.ending.exit
+        && rank.0 >= size
+    {
+        let last = size - 1;
+        return Err(wrong(format!(
+            "--exit-policy rank:{rank}: the job has the ranks 0 to {last}"
         )));
     }
     Ok(())

@@ -7,18 +7,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// All transcripts of PMI-1 clients, as name and text.
+/// All transcripts, as name and text.
 pub(super) fn all() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
     let mut found: Vec<_> = fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap())
         .map(|entry| (entry.file_name().into_string().unwrap(), entry.path()))
-        .filter(|(name, _)| name.starts_with("pmi1-"))
         .map(|(name, path)| (name, fs::read_to_string(path).unwrap()))
         .collect();
     found.sort();
-    assert!(found.len() >= 17, "transcripts are missing: {folder:?}");
+    assert!(found.len() >= 33, "transcripts are missing: {folder:?}");
     found
 }
 
@@ -55,6 +54,16 @@ fn job(text: &str) -> Job {
     Job::with(info, &map, node)
 }
 
+/// `key=value` pairs between blanks as nodes contribute them.
+fn entries(text: &str) -> Vec<u8> {
+    let mut all = Vec::new();
+    for pair in text.split(' ').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap();
+        kvs::encode_entry(key.as_bytes(), &unescape(value), &mut all);
+    }
+    all
+}
+
 /// Plays a transcript; `pieces` says how many bytes of what is left to send go into one read.
 fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
     let mut job = job(text);
@@ -65,13 +74,26 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
         match first {
             "#" | "kvsname" | "map" | "node" | "universe" | "appnum" | "attribute" => {}
             "release" => {
+                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                effects.extend(job.release(Ok(&entries(rest))));
+            }
+            "end" => {
+                let (group, pairs) = word(rest);
+                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                effects.extend(job.end(&barrier(group), Ok(&entries(pairs))));
+            }
+            "ring" => {
                 let mut all = Vec::new();
-                for pair in rest.split(' ').filter(|pair| !pair.is_empty()) {
-                    let (key, value) = pair.split_once('=').unwrap();
-                    kvs::encode_entry(key.as_bytes(), value.as_bytes(), &mut all);
+                for entry in rest.split(' ') {
+                    let [rank, left, right] = entry.split(':').collect::<Vec<_>>()[..] else {
+                        panic!("{}", context());
+                    };
+                    let rank: u32 = rank.parse().unwrap();
+                    let key = [&rank.to_le_bytes()[..], left.as_bytes()].concat();
+                    kvs::encode_entry(&key, right.as_bytes(), &mut all);
                 }
                 assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
-                effects.extend(job.release(Ok(&all)));
+                effects.extend(job.end(&Collective::Ring, Ok(&all)));
             }
             "answer" => {
                 let (rank, answer) = word(rest);

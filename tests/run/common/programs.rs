@@ -87,3 +87,32 @@ pub(crate) fn mpis() -> Vec<Mpi> {
     }
     mpis
 }
+
+/// Slurm's PMI-2 library, and the test programs that use it.
+#[derive(Clone, Debug)]
+pub(crate) struct Pmi2 {
+    dir: PathBuf,
+    /// The library.
+    pub(crate) library: PathBuf,
+}
+
+/// Slurm's PMI-2 library; `None`, said loudly, when it is not installed.
+#[track_caller]
+pub(crate) fn pmi2() -> Option<Pmi2> {
+    let table = built().and_then(|dir| fs::read_to_string(dir.join("pmi2.tsv")).ok());
+    let found = table.as_deref().unwrap_or_default().trim().split_once('\t');
+    if found.is_none() {
+        skip("Slurm's libpmi2 is not there: run scripts/setup and scripts/test-programs");
+    }
+    found.map(|(dir, library)| Pmi2 {
+        dir: dir.into(),
+        library: library.into(),
+    })
+}
+
+impl Pmi2 {
+    /// A test program that uses it.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}

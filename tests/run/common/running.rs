@@ -163,6 +163,17 @@ impl Running {
         pid_of(&self.child).as_raw_nonzero().get()
     }
 
+    /// The directory the run was started in.
+    pub(crate) fn work(&self) -> &std::path::Path {
+        self.sandbox.work()
+    }
+
+    /// Lets cleaning up take this long after the process has ended, see `Run::clean_within`.
+    pub(crate) fn clean_within(mut self, time: Duration) -> Self {
+        self.clean_within = time;
+        self
+    }
+
     /// All living processes of the run.
     pub(crate) fn processes(&self) -> Vec<procfs::Process> {
         procfs::marked(&self.id)

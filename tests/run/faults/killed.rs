@@ -74,6 +74,24 @@ fn a_server_killed_on_either_side_of_a_direct_modex_ends_the_run() {
 }
 
 #[test]
+fn a_server_killed_while_ranks_publish_and_look_up_ends_the_run() {
+    let rows = [
+        "publish 1 before",
+        "publish 1 after",
+        "node=1 publish reply 1 before",
+        "publish reply 1 after",
+        "node=1 lookup 1 before",
+        "node=0 lookup 1 after",
+        "node=1 lookup reply 1 before",
+        "node=0 lookup reply 1 after",
+        "unpublish 1 before",
+        "unpublish reply 1 after",
+    ]
+    .map(|moment| (moment, End::Lost));
+    table(Job::Store, "kill", &rows, &[KILLED]);
+}
+
+#[test]
 fn a_server_killed_at_an_abort_does_not_hide_one_that_arrived() {
     let abort = Job::Client("abort");
     table(abort, "kill", &[("abort 1 before", End::Lost)], &[KILLED]);

@@ -50,6 +50,9 @@ static const struct {
     {"direct_modex", WIREUP_OP_DIRECT_MODEX},
     {"query", WIREUP_OP_QUERY},
     {"log", WIREUP_OP_LOG},
+    {"publish", WIREUP_OP_PUBLISH},
+    {"lookup", WIREUP_OP_LOOKUP},
+    {"unpublish", WIREUP_OP_UNPUBLISH},
 };
 
 static struct {

@@ -78,7 +78,11 @@ impl Node {
     fn rank_finalized(&mut self, rank: u32) {
         let proc = Proc::new(&self.nspace, Rank(rank));
         let frame = Upcall::ClientFinalized { proc }.encode(0).unwrap();
-        assert!(self.handle(Event::UpcallReceived(&frame)).is_empty());
+        let told = LocalRank(rank);
+        assert!(matches!(
+            self.handle(Event::UpcallReceived(&frame))[..],
+            [Action::Report(Report::RankFinalized { rank })] if rank == told
+        ));
     }
 
     /// Follows the deadlines until one of them has a consequence, at most for `limit`.
@@ -246,7 +250,12 @@ fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
     let proc = Proc::new(&node.nspace, Rank(1));
     let mut bytes = Upcall::ClientFinalized { proc }.encode(0).unwrap();
     bytes.extend([0xa5; 32]);
-    let actions = node.handle(Event::UpcallReceived(&bytes));
+    let mut actions = node.handle(Event::UpcallReceived(&bytes));
+    let before = actions.remove(0);
+    assert!(matches!(
+        before,
+        Action::Report(Report::RankFinalized { rank: LocalRank(1) })
+    ));
     assert!(given_up(&actions).contains("cannot be understood"));
     assert!(node.core.ranks_are_done());
     // Nothing it still says is heard, and its end is no news.

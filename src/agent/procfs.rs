@@ -1,0 +1,292 @@
+//! What `/proc` tells about processes. Nothing here stays true: a process may end at any moment,
+//! and its number may be given to another, which has a later [`Process::started`].
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// One line of `/proc/PID/stat`, as far as needed. Source: proc_pid_stat(5).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Process id.
+    pub pid: i32,
+    /// Command name, up to 15 bytes.
+    pub name: String,
+    /// State letter; `Z` has ended and waits to be collected.
+    pub state: char,
+    /// Parent.
+    pub parent: i32,
+    /// Process group.
+    pub group: i32,
+    /// Session id.
+    pub session: i32,
+    /// Processor time used by all its threads, in ticks; that of its children not included.
+    pub cpu: u64,
+    /// When it started, in ticks since the system did. With the pid it names one process.
+    pub started: u64,
+    /// Resident memory, in pages; pages shared with others included.
+    pub resident: u64,
+}
+
+impl Process {
+    /// Whether it has ended and only waits to be collected.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+
+    /// Whether a signal or a debugger has stopped it.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+}
+
+/// Parses `/proc/PID/stat`. The command may contain blanks and parentheses, so the fields are
+/// counted from the last closing one.
+fn parse_stat(text: &str) -> Option<Process> {
+    let (open, close) = (text.find('(')?, text.rfind(')')?);
+    let mut rest = text.get(close + 1..)?.split_ascii_whitespace();
+    let state = rest.next()?.chars().next()?;
+    let parent = rest.next()?.parse().ok()?;
+    let group = rest.next()?.parse().ok()?;
+    let session = rest.next()?.parse().ok()?;
+    // The next is field 7; utime is field 14, starttime 22, rss 24.
+    let mut rest = rest.skip(7);
+    let (user, system): (u64, u64) = (rest.next()?.parse().ok()?, rest.next()?.parse().ok()?);
+    let mut rest = rest.skip(6);
+    let started = rest.next()?.parse().ok()?;
+    let resident = rest.nth(1)?.parse().ok()?;
+    let pid = text[..open].trim().parse().ok()?;
+    Some(Process {
+        pid,
+        name: text[open + 1..close].to_owned(),
+        state,
+        parent,
+        group,
+        session,
+        cpu: user + system,
+        started,
+        resident,
+    })
+}
+
+/// A process, living or not collected yet.
+pub fn process(pid: i32) -> Option<Process> {
+    // A command name may be any bytes.
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse_stat(&String::from_utf8_lossy(&stat))
+}
+
+/// All processes of the machine that can be seen.
+pub fn processes() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(process)
+        .collect()
+}
+
+/// Bit of the flags in `/proc/PID/stat` of a process on its way out. Source: `PF_EXITING` in the
+/// kernel's `include/linux/sched.h`.
+const EXITING: u64 = 0x4;
+
+/// Whether a process has begun to end: its connections may be closed before its end is reported.
+pub fn is_exiting(pid: i32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| exiting(&String::from_utf8_lossy(&stat)))
+}
+
+/// The state is the first field behind the command, the flags are the seventh.
+fn exiting(stat: &str) -> bool {
+    let Some(close) = stat.rfind(')') else {
+        return false;
+    };
+    let mut fields = stat[close + 1..].split_ascii_whitespace();
+    let ended = fields.next() == Some("Z");
+    let flags: Option<u64> = fields.nth(5).and_then(|flags| flags.parse().ok());
+    ended || flags.is_some_and(|flags| flags & EXITING != 0)
+}
+
+/// The variables a process was started with; what it changed later is not seen.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Environment(Vec<u8>);
+
+impl Environment {
+    /// That of a process; `None` when we may not know.
+    pub fn of(pid: i32) -> Option<Self> {
+        fs::read(format!("/proc/{pid}/environ")).ok().map(Self)
+    }
+
+    /// The value of a variable: of the first, as getenv takes it.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.0.split(|byte| *byte == 0).find_map(|entry| {
+            let value = entry.strip_prefix(name.as_bytes())?;
+            value.strip_prefix(b"=")
+        })
+    }
+}
+
+/// The argument vector of a process; empty for one that has ended, or is the system's own.
+pub fn command_line(pid: i32) -> Vec<OsString> {
+    let mut bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if bytes.last() == Some(&0) {
+        bytes.pop();
+    }
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    let words = bytes.split(|byte| *byte == 0);
+    words
+        .map(|word| OsString::from_vec(word.to_vec()))
+        .collect()
+}
+
+/// The file a process executes; `None` when we may not know. The system appends ` (deleted)` to
+/// the name of a file that is gone.
+pub fn executable(pid: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Whose process it is. The system calls those root's that nobody else may look into.
+pub fn owner(pid: i32) -> Option<u32> {
+    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+}
+
+/// The names of a process's threads.
+pub fn threads(pid: i32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let name = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    name.map(|name| name.trim_end().to_owned()).collect()
+}
+
+/// The processes a process has a pidfd of; −1 for each that has ended. Source: `Pid` in
+/// pidfd_open(2).
+pub fn pidfds(pid: i32) -> Vec<i32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fdinfo"));
+    let texts = entries.into_iter().flatten().flatten();
+    let texts = texts.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    texts
+        .filter_map(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+            line.trim().parse().ok()
+        })
+        .collect()
+}
+
+/// Whether a process ignores a signal; false when it is not known.
+pub fn ignores(pid: i32, signal: i32) -> bool {
+    let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let bit = u32::try_from(signal - 1)
+        .ok()
+        .and_then(|at| 1u64.checked_shl(at));
+    mask.zip(bit).is_some_and(|(mask, bit)| mask & bit != 0)
+}
+
+/// A number of ticks as a time.
+pub fn ticks(count: u64) -> Duration {
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    Duration::from_secs(count / per_second)
+        + Duration::from_secs(count % per_second) / u32::try_from(per_second).unwrap_or(u32::MAX)
+}
+
+/// Time since the system started, as [`Process::started`] counts it.
+pub fn now() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines_with_strange_command_names_are_read() {
+        let line = "42 (a) b (c)) S 1 43 41 0 -1 4194304 1 2 3 4 50 7 9 9 20 0 1 0 8801 4096 12 0";
+        let process = parse_stat(line).unwrap();
+        assert_eq!(
+            (
+                process.pid,
+                process.parent,
+                process.group,
+                process.session,
+                process.cpu
+            ),
+            (42, 1, 43, 41, 57)
+        );
+        assert_eq!((process.started, process.resident), (8801, 12));
+        assert_eq!((process.name.as_str(), process.state), ("a) b (c)", 'S'));
+        for cut in 0..line.len() - 3 {
+            assert_eq!(parse_stat(&line[..cut]), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_process_on_its_way_out_is_told_from_one_that_runs() {
+        assert!(exiting("42 (a b) R 1 42 41 0 -1 4194308 0"));
+        assert!(exiting("42 (a) Z 1 42 41 0 -1 4194304 0"));
+        assert!(!exiting("42 (a) R 1 42 41 0 -1 4194304 0"));
+        assert!(!exiting("42 (a"));
+        assert!(!is_exiting(std::process::id() as i32));
+    }
+
+    #[test]
+    fn this_process_is_seen_as_it_is() {
+        let pid = std::process::id() as i32;
+        let process = processes().into_iter().find(|p| p.pid == pid).unwrap();
+        assert_eq!(process.started, super::process(pid).unwrap().started);
+        assert!(process.resident > 0 && !process.has_ended());
+        let age = now() - ticks(process.started);
+        assert!(age < Duration::from_secs(3600), "{age:?}");
+        assert_eq!(command_line(pid), std::env::args_os().collect::<Vec<_>>());
+        assert_eq!(executable(pid), std::env::current_exe().ok());
+        assert_eq!(owner(pid), Some(rustix::process::geteuid().as_raw()));
+        assert!(!threads(pid).is_empty());
+        let path = Environment::of(pid).unwrap();
+        let expected = std::env::var_os("PATH").map(|path| path.into_encoded_bytes());
+        assert_eq!(path.get("PATH"), expected.as_deref());
+    }
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name_and_the_first_counts() {
+        let env = Environment(b"AB=1\0A=2=3\0A=4\0C\0D=\0".to_vec());
+        assert_eq!(env.get("A"), Some(&b"2=3"[..]));
+        assert_eq!(env.get("D"), Some(&b""[..]));
+        assert_eq!((env.get("B"), env.get("C")), (None, None));
+    }
+
+    #[test]
+    fn a_pidfd_tells_whether_its_process_lives() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+        let own = std::process::id() as i32;
+        assert!(pidfds(own).contains(&(child.id() as i32)));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!pidfds(own).contains(&(child.id() as i32)));
+        drop(pidfd);
+    }
+
+    #[test]
+    fn an_ignored_signal_is_seen() {
+        // The runtime ignores SIGPIPE and nothing else.
+        let pid = std::process::id() as i32;
+        assert!(ignores(pid, libc::SIGPIPE));
+        assert!(!ignores(pid, libc::SIGTERM) && !ignores(pid, 0) && !ignores(pid, 200));
+    }
+}

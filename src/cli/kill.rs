@@ -1,0 +1,199 @@
+//! `wireup kill`: signals to jobs on this machine, and their end.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::process::Signal;
+
+use super::ps::{choose, scope};
+use crate::jobs::end::{self, EndError, Receiver, Sent};
+use crate::jobs::{self, Job, name};
+use crate::launcher::run::RunFailure;
+
+/// After this long a launcher is asked again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// How long is waited in all.
+const LIMIT: Duration = Duration::from_secs(30);
+
+const AFTER_HELP: &str = "\
+A job is named by the beginning of its name or by the pid of its launcher; `wireup ps` shows them.
+SIGTERM makes the launcher end its ranks: they get it too, and SIGKILL two seconds later. It passes on
+INT, TERM, QUIT, HUP, USR1, USR2, TSTP and CONT; other signals go to the ranks' process groups directly.
+TERM, HUP, QUIT and KILL wait until nothing of the job is left. A job whose launcher is gone is ended
+the same way, and its files are removed.
+Exit code: 0; 1 when there is no such job or rank, or it did not end; 125 when called wrongly";
+
+/// Arguments of `wireup kill`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["jobs", "all"]))]
+pub(super) struct KillArgs {
+    /// Jobs to signal
+    #[arg(value_name = "JOB")]
+    jobs: Vec<String>,
+
+    /// All your jobs
+    #[arg(long, conflicts_with_all = ["jobs", "ranks"])]
+    all: bool,
+
+    /// With --all: those of all users (for root)
+    #[arg(long, requires = "all", conflicts_with = "jobs")]
+    all_users: bool,
+
+    /// Signal to send, by name or number
+    #[arg(short, long, value_name = "SIGNAL", default_value = "TERM", value_parser = parse_signal)]
+    #[arg(allow_negative_numbers = true)]
+    signal: Signal,
+
+    /// Signal these ranks only, and not through the launcher
+    #[arg(long = "rank", value_name = "R[,R]...", value_delimiter = ',')]
+    ranks: Vec<u32>,
+
+    /// Return as soon as the signal has been sent
+    #[arg(long)]
+    no_wait: bool,
+}
+
+fn parse_signal(text: &str) -> Result<Signal, String> {
+    use nix::sys::signal::Signal as Named;
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let named = match name.parse::<i32>() {
+        Ok(number) => Named::try_from(number).ok(),
+        Err(_) => format!("SIG{name}").parse().ok(),
+    };
+    let signal = named.and_then(|named: Named| Signal::from_named_raw(named as i32));
+    signal.ok_or_else(|| "give a signal as `kill -l` lists them, such as TERM, INT or 9".into())
+}
+
+fn name_of(signal: Signal) -> String {
+    let named = nix::sys::signal::Signal::try_from(signal.as_raw());
+    named.map_or_else(
+        |_| format!("signal {}", signal.as_raw()),
+        |named| named.as_str().to_owned(),
+    )
+}
+
+/// Signals the jobs and, if that ends them, waits for it.
+///
+/// # Errors
+/// When there is no such job: nothing has been signalled then.
+pub(super) fn execute(args: &KillArgs) -> Result<u8, RunFailure> {
+    let started = Instant::now();
+    let all = jobs::list(scope(args.all_users, !args.all)?);
+    let chosen = match args.all {
+        true => (0..all.len()).collect(),
+        false => choose(&args.jobs, &all)?,
+    };
+    if chosen.is_empty() {
+        eprintln!("wireup: there are no jobs to signal");
+    }
+    let short = name::short(&all);
+    let called = |index: usize| {
+        let pid = all[index].pid().unwrap_or(0);
+        match &short[index] {
+            Some(short) => format!("job {short} (pid {pid})"),
+            None => format!("job of pid {pid}"),
+        }
+    };
+    let names: Vec<&String> = chosen
+        .iter()
+        .filter_map(|index| all[*index].name.as_ref())
+        .collect();
+    let ranks = (!args.ranks.is_empty()).then_some(args.ranks.as_slice());
+    let mut failed = false;
+    let mut open = Vec::new();
+    for index in chosen {
+        let job = &all[index];
+        // One inside another ends with it, and its launcher is among those that are told.
+        let inside = job.within.as_ref().is_some_and(|job| names.contains(&job));
+        if inside && end::ends(args.signal) {
+            continue;
+        }
+        match end::signal(job, ranks, args.signal) {
+            Ok(sent) => open.push((index, sent)),
+            Err(error) => {
+                failed = true;
+                eprintln!("wireup: {}: {error}", called(index));
+            }
+        }
+    }
+    for (index, sent) in open {
+        let what = what_was_sent(&sent, args.signal);
+        let mut text = format!("{}: {what}", called(index));
+        if end::ends(args.signal) && !args.no_wait {
+            match wait(&all[index], &sent, ranks, started) {
+                Ok(true) => {
+                    text += &format!("; ended after {:.1} s", started.elapsed().as_secs_f64());
+                }
+                Ok(false) => {
+                    failed = true;
+                    text += &format!(
+                        "; still there after {} s{}",
+                        started.elapsed().as_secs(),
+                        remedy(args.signal)
+                    );
+                }
+                Err(error) => {
+                    failed = true;
+                    text += &format!("; {error}");
+                }
+            }
+        }
+        eprintln!("wireup: {text}");
+    }
+    Ok(u8::from(failed))
+}
+
+fn remedy(signal: Signal) -> &'static str {
+    match signal == Signal::KILL {
+        true => "",
+        false => ", -s KILL cannot be ignored",
+    }
+}
+
+fn what_was_sent(sent: &Sent, signal: Signal) -> String {
+    let signal = name_of(signal);
+    match &sent.receiver {
+        Receiver::Launcher => format!("{signal} sent to its launcher"),
+        Receiver::LauncherInstead => "no rank runs, SIGTERM sent to its launcher".to_owned(),
+        Receiver::Ranks(ranks) => match ranks[..] {
+            [rank] => format!("{signal} sent to rank {rank}"),
+            _ => format!("{signal} sent to {} ranks", ranks.len()),
+        },
+        Receiver::Leftovers(count) => {
+            format!("its launcher was gone; {count} processes ended and files removed")
+        }
+        Receiver::Nobody => "its launcher is gone and its guard is ending it".to_owned(),
+    }
+}
+
+/// Whether what was meant has ended.
+fn wait(job: &Job, sent: &Sent, ranks: Option<&[u32]>, started: Instant) -> Result<bool, EndError> {
+    let left = |limit: Duration| limit.saturating_sub(started.elapsed());
+    if ranks.is_some() {
+        return Ok(end::wait_for_ranks(sent, left(AGAIN)));
+    }
+    if end::wait(job, sent, left(AGAIN))? {
+        return Ok(true);
+    }
+    end::hurry(job, sent)?;
+    end::wait(job, sent, left(LIMIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_taken_by_every_usual_name() {
+        for text in ["TERM", "SIGTERM", "term", "sigterm", "15"] {
+            assert_eq!(parse_signal(text), Ok(Signal::TERM), "{text}");
+        }
+        for text in ["", "0", "-1", "NOSUCH", "SIG", "65"] {
+            assert!(parse_signal(text).is_err(), "{text}");
+        }
+        assert_eq!(name_of(Signal::USR1), "SIGUSR1");
+    }
+}

@@ -1,0 +1,59 @@
+//! What is told about the job.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+use crate::job::spec::{StatusSpec, StatusTarget};
+
+/// What is told about the job.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Status")]
+pub(in crate::cli) struct StatusArgs {
+    /// Write every change of a rank or the job, and the result, as lines of JSON to a file, to an
+    /// inherited descriptor, or to standard output, together with what the ranks print
+    #[arg(long, value_name = "FILE|fd:N|-")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(target))]
+    json: Option<StatusTarget>,
+}
+
+impl From<StatusArgs> for StatusSpec {
+    fn from(args: StatusArgs) -> Self {
+        Self { json: args.json }
+    }
+}
+
+fn target(text: OsString) -> Result<StatusTarget, &'static str> {
+    let number = text.as_bytes().strip_prefix(b"fd:").map(OsStr::from_bytes);
+    match number {
+        None if text.is_empty() => Err("give the name of a file, fd:N or -"),
+        None if text == "-" => Ok(StatusTarget::Stdout),
+        None => Ok(StatusTarget::File(text.into())),
+        Some(number) => match number.to_str().and_then(|number| number.parse().ok()) {
+            Some(number @ 3..) => Ok(StatusTarget::Descriptor(number)),
+            Some(0..=2) => Err(
+                "the ranks use the descriptors 0 to 2; give another one, or - for \
+                                standard output",
+            ),
+            _ => Err("give the number of a descriptor after fd:, or write ./fd:… for a file"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_a_file_a_descriptor_or_standard_output() {
+        let parse = |text: &str| target(text.into());
+        assert_eq!(parse("-"), Ok(StatusTarget::Stdout));
+        assert_eq!(parse("fd:7"), Ok(StatusTarget::Descriptor(7)));
+        assert_eq!(parse("./fd:7"), Ok(StatusTarget::File("./fd:7".into())));
+        for bad in ["", "fd:", "fd:1", "fd:-1", "fd:x", "fd:99999999999"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! `wireup ps`: the jobs on this machine.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::table;
+use crate::agent::procfs::Process;
+use crate::jobs::find::Scope;
+use crate::jobs::{self, Job, name};
+use crate::launcher::run::RunFailure;
+
+const AFTER_HELP: &str = "\
+A job is named by the beginning of its name or by the pid of its launcher.
+Exit code: 0; 1 when there is no such job; 125 when called wrongly";
+
+/// Arguments of `wireup ps`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct PsArgs {
+    /// Show these jobs only
+    #[arg(value_name = "JOB")]
+    jobs: Vec<String>,
+
+    /// One line for each living rank; time and memory are those of all its processes
+    #[arg(short = 'l', long)]
+    ranks: bool,
+
+    /// Jobs of all users (for root)
+    #[arg(long)]
+    all_users: bool,
+
+    /// Print a JSON array: jobs with their ranks; times in seconds, memory in bytes
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the jobs.
+///
+/// # Errors
+/// When there is no such job, or others' are asked for by somebody who may not see them.
+pub(super) fn execute(args: &PsArgs) -> Result<u8, RunFailure> {
+    let all = jobs::list(scope(args.all_users, !args.jobs.is_empty())?);
+    let short = name::short(&all);
+    let mut chosen: Vec<usize> = (0..all.len()).collect();
+    if !args.jobs.is_empty() {
+        chosen = choose(&args.jobs, &all)?;
+    }
+    let chosen = chosen
+        .into_iter()
+        .map(|index| (short[index].as_deref(), &all[index]));
+    let text = match (args.json, args.ranks) {
+        (true, _) => json(chosen),
+        (false, true) => rank_table(chosen),
+        (false, false) => job_table(chosen, args.all_users),
+    };
+    // A reader that has seen enough is no failure.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    Ok(0)
+}
+
+/// Whose jobs are looked at: root may name anybody's.
+///
+/// # Errors
+/// When all users' are wanted by somebody else.
+pub(super) fn scope(all_users: bool, named: bool) -> Result<Scope, RunFailure> {
+    let user = rustix::process::geteuid();
+    match (user.is_root(), all_users) {
+        (true, true) => Ok(Scope::All),
+        (true, false) if named => Ok(Scope::All),
+        (_, false) => Ok(Scope::User(user.as_raw())),
+        (false, true) => Err(RunFailure {
+            code: crate::job::outcome::EXIT_WIREUP,
+            message: "--all-users needs root: the system shows others' jobs to nobody else".into(),
+        }),
+    }
+}
+
+/// The jobs that are meant, each once.
+///
+/// # Errors
+/// When a word means none or several; the text lists what there is.
+pub(super) fn choose(words: &[String], all: &[Job]) -> Result<Vec<usize>, RunFailure> {
+    let mut chosen = Vec::new();
+    for word in words {
+        let index = name::resolve(word, all).map_err(|error| RunFailure {
+            code: 1,
+            message: format!("{error}; {}", overview(all)),
+        })?;
+        if !chosen.contains(&index) {
+            chosen.push(index);
+        }
+    }
+    Ok(chosen)
+}
+
+/// The jobs in a few words.
+fn overview(all: &[Job]) -> String {
+    const MOST: usize = 8;
+    if all.is_empty() {
+        return "you have no jobs on this machine".to_owned();
+    }
+    let short = name::short(all);
+    let each = all.iter().zip(&short).take(MOST).map(|(job, short)| {
+        let pid = job.pid().unwrap_or(0);
+        let command: String = table::words(&job.command).chars().take(40).collect();
+        match short {
+            Some(short) => format!("{short} (pid {pid}: {command})"),
+            None => format!("pid {pid} ({command})"),
+        }
+    });
+    let each = each.collect::<Vec<_>>().join(", ");
+    let more = if all.len() > MOST { ", …" } else { "" };
+    format!("there are {each}{more}")
+}
+
+/// Columns of the terminal on standard output.
+fn width() -> Option<usize> {
+    let stdout = std::io::stdout();
+    let size = rustix::termios::tcgetwinsize(stdout.as_fd()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: bool) -> String {
+    let mut head = vec![
+        "JOB", "PID", "STATE", "RANKS", "NODES", "ELAPSED", "COMMAND",
+    ];
+    if users {
+        head.insert(1, "USER");
+    }
+    let rows: Vec<Vec<String>> = jobs
+        .map(|(short, job)| {
+            let size = job.size.map_or_else(|| "?".into(), |size| size.to_string());
+            let mut row = vec![
+                short.unwrap_or("-").to_owned(),
+                job.pid()
+                    .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+                job.state.as_str().to_owned(),
+                format!("{}/{size}", job.ranks.len()),
+                job.nodes().len().to_string(),
+                table::time(job.elapsed),
+                table::words(&job.command),
+            ];
+            if users {
+                row.insert(1, user_name(job.uid));
+            }
+            row
+        })
+        .collect();
+    table::render(&head, &rows, width())
+}
+
+fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> String {
+    let head = [
+        "JOB", "RANK", "NODE", "HOST", "PID", "STATE", "CPU", "MEMORY", "PROGRAM",
+    ];
+    let mut rows = Vec::new();
+    for (short, job) in jobs {
+        rows.extend(job.ranks.iter().map(|rank| {
+            let (node, host) = node_of(rank);
+            vec![
+                short.unwrap_or("-").to_owned(),
+                rank.rank.to_string(),
+                node.map_or_else(|| "-".to_owned(), |node| node.to_string()),
+                host.unwrap_or("-").to_owned(),
+                rank.process.pid.to_string(),
+                state_of(&rank.process).to_owned(),
+                table::time(rank.cpu),
+                table::bytes(rank.resident),
+                program(rank),
+            ]
+        }));
+    }
+    table::render(&head, &rows, width())
+}
+
+fn node_of(rank: &jobs::Rank) -> (Option<u32>, Option<&str>) {
+    match &rank.node {
+        Some((node, host)) => (Some(*node), Some(host)),
+        None => (None, None),
+    }
+}
+
+/// What a rank executes; the system's name for it where its arguments are gone.
+fn program(rank: &jobs::Rank) -> String {
+    match rank.command.is_empty() {
+        true => format!("[{}]", rank.process.name),
+        false => table::words(&rank.command),
+    }
+}
+
+fn state_of(process: &Process) -> &'static str {
+    match process.state {
+        'R' => "running",
+        'D' => "blocked",
+        'T' | 't' => "stopped",
+        'Z' | 'X' => "ended",
+        _ => "sleeping",
+    }
+}
+
+fn user_name(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid));
+    user.ok()
+        .flatten()
+        .map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// A job as scripts see it.
+#[derive(Serialize)]
+struct JobRecord<'a> {
+    /// Name, null while no process of the job shows it.
+    job: Option<&'a str>,
+    /// The beginning of its digits that tells it from the others.
+    short: Option<&'a str>,
+    /// Process id of the launcher, null when it is gone.
+    pid: Option<i32>,
+    uid: u32,
+    state: &'static str,
+    /// The job of which the launcher is a process.
+    within: Option<&'a str>,
+    ranks_alive: usize,
+    size: Option<u32>,
+    nodes: Vec<String>,
+    elapsed: f64,
+    command: Vec<String>,
+    ranks: Vec<RankRecord<'a>>,
+}
+
+/// A rank as scripts see it.
+#[derive(Serialize)]
+struct RankRecord<'a> {
+    rank: u32,
+    node: Option<u32>,
+    host: Option<&'a str>,
+    pid: i32,
+    state: &'static str,
+    cpu: f64,
+    memory: u64,
+    command: Vec<String>,
+}
+
+fn json<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> String {
+    let lossy = |words: &[std::ffi::OsString]| -> Vec<String> {
+        let texts = words.iter().map(|word| word.to_string_lossy().into_owned());
+        texts.collect()
+    };
+    let rank_record = |rank: &'a jobs::Rank| {
+        let (node, host) = node_of(rank);
+        RankRecord {
+            rank: rank.rank,
+            node,
+            host,
+            pid: rank.process.pid,
+            state: state_of(&rank.process),
+            cpu: rank.cpu.as_secs_f64(),
+            memory: rank.resident,
+            command: lossy(&rank.command),
+        }
+    };
+    let records: Vec<JobRecord<'a>> = jobs
+        .map(|(short, job)| JobRecord {
+            job: job.name.as_deref(),
+            short,
+            pid: job.launcher.as_ref().map(|launcher| launcher.pid),
+            uid: job.uid,
+            state: job.state.as_str(),
+            within: job.within.as_deref(),
+            ranks_alive: job.ranks.len(),
+            size: job.size,
+            nodes: job.nodes().into_iter().map(|(_, name)| name).collect(),
+            elapsed: job.elapsed.as_secs_f64(),
+            command: lossy(&job.command),
+            ranks: job.ranks.iter().map(rank_record).collect(),
+        })
+        .collect();
+    let mut text = serde_json::to_string_pretty(&records).expect("text and numbers only");
+    text.push('\n');
+    text
+}

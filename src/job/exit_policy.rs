@@ -1,0 +1,163 @@
+//! Which of the ranks' exit codes becomes the job's; no I/O.
+//!
+//! Only what a rank did by itself counts: ends that follow from the job being ended say nothing.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::ids::Rank;
+
+/// The rule that chooses the job's exit code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ExitPolicy {
+    /// The code of the first rank that failed, as Open MPI's launcher has it.
+    #[default]
+    First,
+    /// The highest code of all ranks, as srun has it.
+    Max,
+    /// Success if at least one rank succeeded, otherwise as [`ExitPolicy::First`].
+    AnyZero,
+    /// The code of the rank that ended last.
+    Last,
+    /// The code of one rank.
+    Rank(Rank),
+}
+
+impl ExitPolicy {
+    /// Whether the result is known only when every rank has come to its own end, so that a failure
+    /// should not end the others.
+    pub fn needs_every_end(self) -> bool {
+        self != Self::First
+    }
+}
+
+impl fmt::Display for ExitPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::First => f.write_str("first"),
+            Self::Max => f.write_str("max"),
+            Self::AnyZero => f.write_str("any-zero"),
+            Self::Last => f.write_str("last"),
+            Self::Rank(rank) => write!(f, "rank:{rank}"),
+        }
+    }
+}
+
+impl FromStr for ExitPolicy {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "first" => Self::First,
+            "max" => Self::Max,
+            "any-zero" => Self::AnyZero,
+            "last" => Self::Last,
+            _ => {
+                let number = text.strip_prefix("rank:").and_then(|n| n.parse().ok());
+                Self::Rank(Rank(number.ok_or(
+                    "give first, max, any-zero, last or rank:R with the number of a rank",
+                )?))
+            }
+        })
+    }
+}
+
+/// What is known of the ranks' ends so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tally {
+    policy: ExitPolicy,
+    first_failure: Option<u8>,
+    highest: u8,
+    any_zero: bool,
+    last: Option<u8>,
+    chosen: Option<u8>,
+}
+
+impl Tally {
+    /// No rank has ended.
+    pub fn new(policy: ExitPolicy) -> Self {
+        Self {
+            policy,
+            first_failure: None,
+            highest: 0,
+            any_zero: false,
+            last: None,
+            chosen: None,
+        }
+    }
+
+    /// A rank came to its own end; `code` is not 0 for any kind of failure.
+    pub fn count(&mut self, rank: Rank, code: u8) {
+        if code == 0 {
+            self.any_zero = true;
+        } else {
+            self.first_failure.get_or_insert(code);
+        }
+        self.highest = self.highest.max(code);
+        self.last = Some(code);
+        if self.policy == ExitPolicy::Rank(rank) {
+            self.chosen = Some(code);
+        }
+    }
+
+    /// The job's exit code. A rank that decides and did not come to its own end leaves the decision
+    /// to the first failure.
+    pub fn exit_code(&self) -> u8 {
+        let first = self.first_failure.unwrap_or(0);
+        match self.policy {
+            ExitPolicy::First => first,
+            ExitPolicy::Max => self.highest,
+            ExitPolicy::AnyZero if self.any_zero => 0,
+            ExitPolicy::AnyZero => first,
+            ExitPolicy::Last => self.last.unwrap_or(first),
+            ExitPolicy::Rank(_) => self.chosen.unwrap_or(first),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(policy: &str, codes: &[(u32, u8)]) -> u8 {
+        let mut tally = Tally::new(policy.parse().unwrap());
+        for (rank, code) in codes {
+            tally.count(Rank(*rank), *code);
+        }
+        tally.exit_code()
+    }
+
+    #[test]
+    fn each_policy_chooses_its_own_code() {
+        let codes = [(2, 3), (0, 0), (1, 139), (3, 4)];
+        for (policy, code) in [
+            ("first", 3),
+            ("max", 139),
+            ("any-zero", 0),
+            ("last", 4),
+            ("rank:1", 139),
+            ("rank:0", 0),
+        ] {
+            assert_eq!(result(policy, &codes), code, "{policy}");
+        }
+    }
+
+    #[test]
+    fn without_the_end_that_would_decide_the_first_failure_does() {
+        assert_eq!(result("any-zero", &[(0, 5), (1, 7)]), 5);
+        assert_eq!(result("rank:9", &[(0, 5), (1, 0)]), 5);
+        for policy in ["first", "max", "any-zero", "last", "rank:0"] {
+            assert_eq!(result(policy, &[]), 0, "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_policy_is_read_as_it_is_written() {
+        for text in ["first", "max", "any-zero", "last", "rank:12"] {
+            assert_eq!(text.parse::<ExitPolicy>().unwrap().to_string(), text);
+        }
+        for bad in ["", "rank", "rank:", "rank:-1", "min", "FIRST", "rank:x"] {
+            assert!(bad.parse::<ExitPolicy>().is_err(), "{bad}");
+        }
+    }
+}

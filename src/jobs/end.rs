@@ -1,0 +1,310 @@
+//! Signals to jobs, and their end.
+//!
+//! The launcher is asked where it passes a signal on, so that it knows why its ranks end; every
+//! other signal goes to the ranks' process groups, as the launcher would send it. A job that has no
+//! launcher is ended and cleaned up here, the way its guard would have done it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::find::{Scope, jobs};
+use super::name;
+use super::snapshot::Snapshot;
+use super::{Job, State};
+use crate::agent::held::Held;
+use crate::agent::procfs::{self, Process};
+use crate::job::spec::GRACE;
+use crate::launcher::guard::Cleaning;
+use crate::launcher::signals;
+
+/// How often a job without a launcher is looked at while it ends.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Files may be older than the oldest process that is left: ranks that have ended made them.
+const OLDER: Duration = Duration::from_secs(60);
+
+/// Why a signal could not be sent.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum EndError {
+    /// A process belongs to somebody else now.
+    #[error("not permitted to signal process {pid} ({name})")]
+    NotPermitted {
+        /// The process.
+        pid: i32,
+        /// Its command name.
+        name: String,
+    },
+    /// The system refused for another reason.
+    #[error("cannot signal process {pid}: {errno}")]
+    Refused {
+        /// The process.
+        pid: i32,
+        /// The reason.
+        errno: Errno,
+    },
+    /// A rank does not run.
+    #[error("no rank {rank} runs; {}", running(.living))]
+    NoRank {
+        /// Its number.
+        rank: u32,
+        /// Those that do.
+        living: Vec<u32>,
+    },
+    /// Nothing could take the signal.
+    #[error("none of its ranks runs")]
+    NoRanks,
+    /// Processes survived SIGKILL.
+    #[error("cannot end {}", pids(.0))]
+    Survived(Vec<i32>),
+}
+
+fn running(living: &[u32]) -> String {
+    match living {
+        [] => "none does".to_owned(),
+        [first, .., last] if last - first >= 16 => {
+            format!("{} of the ranks {first} to {last} do", living.len())
+        }
+        _ => {
+            let numbers: Vec<String> = living.iter().map(u32::to_string).collect();
+            format!("{} do", numbers.join(", "))
+        }
+    }
+}
+
+fn pids(pids: &[i32]) -> String {
+    let numbers: Vec<String> = pids.iter().map(i32::to_string).collect();
+    format!("process {}", numbers.join(", "))
+}
+
+/// Who got a signal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Receiver {
+    /// The launcher, which passes it on.
+    Launcher,
+    /// The launcher, which was told to end with SIGTERM instead: no rank runs that could be killed.
+    LauncherInstead,
+    /// These ranks' process groups.
+    Ranks(Vec<u32>),
+    /// Every process left of a job without a launcher; they have ended, and their files are gone.
+    Leftovers(usize),
+    /// Nobody: the job's guard is ending it already.
+    Nobody,
+}
+
+/// A signal that was sent.
+#[derive(Debug)]
+pub struct Sent {
+    /// To whom.
+    pub receiver: Receiver,
+    /// The processes whose end is the end of what was meant; none when that has come.
+    pub waited_for: Vec<Held>,
+}
+
+/// Whether a signal is meant to end a job, and does so unless ranks handle it.
+pub fn ends(signal: Signal) -> bool {
+    [Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL].contains(&signal)
+}
+
+/// Sends a signal to a job, or to some of its ranks.
+///
+/// # Errors
+/// [`EndError`]; some processes may have got the signal before it.
+pub fn signal(job: &Job, ranks: Option<&[u32]>, signal: Signal) -> Result<Sent, EndError> {
+    if let Some(ranks) = ranks {
+        return to_ranks(job, ranks, signal);
+    }
+    let all: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
+    let Some(launcher) = &job.launcher else {
+        return match (job.state, ends(signal)) {
+            (State::Ending, _) => Ok(Sent {
+                receiver: Receiver::Nobody,
+                waited_for: Vec::new(),
+            }),
+            (_, true) => clean(job, signal),
+            (_, false) => to_ranks(job, &all, signal),
+        };
+    };
+    let Some(held) = hold(launcher)? else {
+        // It has ended since it was seen; whoever waits for it finds out.
+        return Ok(Sent {
+            receiver: Receiver::Launcher,
+            waited_for: Vec::new(),
+        });
+    };
+    // Ranks that do not run yet cannot be killed, their launcher can be asked not to start them.
+    let early = signal == Signal::KILL && all.is_empty();
+    let sent = if early {
+        send(&held, launcher, Signal::TERM)?;
+        Receiver::LauncherInstead
+    } else if passes_on(launcher.pid, signal) {
+        send(&held, launcher, signal)?;
+        Receiver::Launcher
+    } else {
+        to_ranks(job, &all, signal)?.receiver
+    };
+    if ends(signal) && job.state == State::Stopped {
+        send(&held, launcher, Signal::CONT)?;
+    }
+    Ok(Sent {
+        receiver: sent,
+        waited_for: vec![held],
+    })
+}
+
+/// Whether a launcher passes a signal on to its ranks.
+fn passes_on(launcher: i32, signal: Signal) -> bool {
+    let taken = signals::is_taken(signal.as_raw()) && signal != Signal::CHILD;
+    taken && !procfs::ignores(launcher, signal.as_raw())
+}
+
+fn to_ranks(job: &Job, ranks: &[u32], signal: Signal) -> Result<Sent, EndError> {
+    let living: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
+    if ranks.is_empty() {
+        return Err(EndError::NoRanks);
+    }
+    if let Some(rank) = ranks.iter().find(|rank| !living.contains(rank)).copied() {
+        return Err(EndError::NoRank { rank, living });
+    }
+    let leaders = job.ranks.iter().filter(|rank| ranks.contains(&rank.rank));
+    let leaders: Vec<&Process> = leaders.map(|rank| &rank.process).collect();
+    let groups: BTreeSet<i32> = leaders.iter().map(|leader| leader.group).collect();
+    let mut waited_for = Vec::new();
+    for leader in &leaders {
+        waited_for.extend(hold(leader)?);
+    }
+    let members = procfs::processes();
+    let members = members.iter().filter(|p| groups.contains(&p.group));
+    for member in members {
+        if let Some(held) = hold(member)? {
+            send(&held, member, signal)?;
+            if ends(signal) && member.is_stopped() {
+                send(&held, member, Signal::CONT)?;
+            }
+        }
+    }
+    Ok(Sent {
+        receiver: Receiver::Ranks(ranks.to_vec()),
+        waited_for,
+    })
+}
+
+fn hold(process: &Process) -> Result<Option<Held>, EndError> {
+    let refused = |errno| EndError::Refused {
+        pid: process.pid,
+        errno,
+    };
+    Held::open(process).map_err(refused)
+}
+
+fn send(held: &Held, process: &Process, signal: Signal) -> Result<(), EndError> {
+    match held.signal(signal) {
+        Ok(_) => Ok(()),
+        Err(Errno::PERM) => Err(EndError::NotPermitted {
+            pid: process.pid,
+            name: process.name.clone(),
+        }),
+        Err(errno) => Err(EndError::Refused {
+            pid: process.pid,
+            errno,
+        }),
+    }
+}
+
+/// Ends a job that nobody else will end, and removes what lies about.
+fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
+    let Some(name) = job.name.as_deref().filter(|name| name::is_job(name)) else {
+        return Err(EndError::NoRanks);
+    };
+    let mut tmpdirs: BTreeSet<PathBuf> = job.tmpdirs.iter().map(PathBuf::from).collect();
+    tmpdirs.insert(std::env::temp_dir());
+    tmpdirs.insert("/tmp".into());
+    let tmpdirs: Vec<PathBuf> = tmpdirs.into_iter().collect();
+    // Whoever may write into a directory for temporary files could have put something there.
+    let owned = |path: &PathBuf| {
+        let meta = fs::symlink_metadata(path);
+        meta.is_ok_and(|meta| meta.is_dir() && meta.uid() == job.uid)
+    };
+    let directories = tmpdirs.iter().map(|tmp| tmp.join(name));
+    let directories: Vec<PathBuf> = directories.filter(owned).collect();
+    let work = Cleaning {
+        job: name,
+        is_ours: &|_, _| false,
+        directories: &directories,
+        tmpdirs: &tmpdirs,
+        uid: job.uid,
+        since: SystemTime::now()
+            .checked_sub(job.elapsed + OLDER)
+            .unwrap_or(SystemTime::UNIX_EPOCH),
+        grace: match signal == Signal::KILL {
+            true => Duration::ZERO,
+            false => GRACE,
+        },
+    };
+    let left = work.carry_out();
+    if !left.is_empty() {
+        return Err(EndError::Survived(left.iter().map(|p| p.pid).collect()));
+    }
+    Ok(Sent {
+        receiver: Receiver::Leftovers(job.members.len()),
+        waited_for: Vec::new(),
+    })
+}
+
+/// Waits until nothing of a job is left, at most so long; whether that came. If its launcher and
+/// its guard are killed meanwhile, ends it.
+///
+/// # Errors
+/// As [`signal`].
+pub fn wait(job: &Job, sent: &Sent, most: Duration) -> Result<bool, EndError> {
+    let deadline = Instant::now() + most;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    if !sent.waited_for.iter().all(|held| held.wait(left())) {
+        return Ok(false);
+    }
+    let Some(name) = &job.name else {
+        return Ok(true);
+    };
+    loop {
+        let now = jobs(&Snapshot::take(), Scope::All);
+        let same = now.iter().find(|now| now.name.as_ref() == Some(name));
+        match same {
+            None => return Ok(true),
+            Some(now) if now.state == State::Orphaned => drop(clean(now, Signal::TERM)?),
+            Some(_) if left().is_zero() => return Ok(false),
+            Some(_) => nap(),
+        }
+    }
+}
+
+/// Asks a launcher that takes its time once more: whoever reads its output may have stopped to.
+///
+/// # Errors
+/// As [`signal`].
+pub fn hurry(job: &Job, sent: &Sent) -> Result<(), EndError> {
+    let Some(launcher) = &job.launcher else {
+        return Ok(());
+    };
+    let mut held = sent.waited_for.iter();
+    held.try_for_each(|held| send(held, launcher, Signal::TERM))
+}
+
+/// Waits until ranks have ended, at most so long; whether that came.
+pub fn wait_for_ranks(sent: &Sent, most: Duration) -> bool {
+    let deadline = Instant::now() + most;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    sent.waited_for.iter().all(|held| held.wait(left()))
+}
+
+fn nap() {
+    let nap = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(LOOK.subsec_nanos()),
+    };
+    let _ = rustix::event::poll(&mut [], Some(&nap));
+}

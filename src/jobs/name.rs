@@ -1,0 +1,175 @@
+//! Names of jobs as people write them; no I/O.
+//!
+//! A job is called `wireup-` and 16 digits. Shown are its first digits, as many as tell it from the
+//! others; taken is any beginning of the digits or of the whole name, or the pid of the launcher.
+
+use super::Job;
+
+/// What every name starts with.
+pub const PREFIX: &str = "wireup-";
+
+/// Hexadecimal digits after it.
+pub const DIGITS: usize = 16;
+
+/// Digits that are shown at least: enough that a name noted down is not another job's tomorrow.
+const SHOWN: usize = 6;
+
+/// Whether a text is the name of a job.
+pub fn is_job(text: &str) -> bool {
+    let digits = text.strip_prefix(PREFIX);
+    digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(is_digit))
+}
+
+fn is_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+/// Why a text names no job.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum NameError {
+    /// Nothing is called so.
+    #[error("no job {0:?}")]
+    Unknown(String),
+    /// More than one is.
+    #[error("{text:?} means more than one job: {}", candidates.join(", "))]
+    Ambiguous {
+        /// What was written.
+        text: String,
+        /// What it may mean.
+        candidates: Vec<String>,
+    },
+}
+
+/// The short name of each job: the beginning of its digits that no other has; `None` while it shows
+/// no name.
+pub fn short(jobs: &[Job]) -> Vec<Option<String>> {
+    let digits = |job: &Job| Some(job.name.as_ref()?.strip_prefix(PREFIX)?.to_owned());
+    let all: Vec<Option<String>> = jobs.iter().map(digits).collect();
+    let unique = |index: usize, text: &str| {
+        let others = all.iter().enumerate().filter(|(other, _)| *other != index);
+        let mut others = others.filter_map(|(_, other)| other.as_ref());
+        let pid = |job: &Job| job.launcher.as_ref().map(|launcher| launcher.pid);
+        let mut pids = jobs.iter().filter_map(pid);
+        !others.any(|other| other.starts_with(text)) && !pids.any(|pid| pid.to_string() == text)
+    };
+    let shortest = |index: usize, digits: &String| {
+        let lengths = SHOWN..=digits.len();
+        let mut texts = lengths.map(|length| digits[..length].to_owned());
+        texts.find(|text| unique(index, text))
+    };
+    let each = all.iter().enumerate();
+    each.map(|(index, digits)| digits.as_ref().and_then(|digits| shortest(index, digits)))
+        .collect()
+}
+
+/// The index of the job that `text` means.
+///
+/// # Errors
+/// [`NameError`] when there is none, or more than one.
+pub fn resolve(text: &str, jobs: &[Job]) -> Result<usize, NameError> {
+    let digits = text.strip_prefix(PREFIX).unwrap_or(text);
+    let means = |job: &Job| {
+        let by_pid = job.launcher.as_ref().map(|launcher| launcher.pid) == text.parse().ok();
+        let name = job.name.as_ref().and_then(|name| name.strip_prefix(PREFIX));
+        let by_name = !digits.is_empty() && name.is_some_and(|name| name.starts_with(digits));
+        (by_pid && job.launcher.is_some()) || by_name
+    };
+    let found: Vec<usize> = (0..jobs.len())
+        .filter(|index| means(&jobs[*index]))
+        .collect();
+    match found[..] {
+        [] => Err(NameError::Unknown(text.to_owned())),
+        [index] => Ok(index),
+        _ => {
+            let called = found.iter().map(|index| called(&jobs[*index]));
+            Err(NameError::Ambiguous {
+                text: text.to_owned(),
+                candidates: called.collect(),
+            })
+        }
+    }
+}
+
+/// A job in words.
+pub fn called(job: &Job) -> String {
+    let pid = job.pid().map_or_else(String::new, |pid| pid.to_string());
+    match &job.name {
+        Some(name) => format!("{name} (pid {pid})"),
+        None => format!("pid {pid}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::find::tests::job;
+    use super::*;
+
+    #[test]
+    fn a_name_has_one_form() {
+        assert!(is_job("wireup-0123456789abcdef"));
+        for bad in [
+            "wireup-0123456789ABCDEF",
+            "wireup-0123456789abcde",
+            "wireup-0123456789abcdef0",
+            "0123456789abcdef",
+            "..",
+        ] {
+            assert!(!is_job(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn short_names_are_as_long_as_they_must_be_and_mean_their_job() {
+        let jobs = [
+            job("wireup-0000000000000001", 100),
+            job("wireup-0000001000000001", 200),
+            job("wireup-9999990000000001", 999_999),
+        ];
+        let short = short(&jobs);
+        // The second differs in its seventh digit; the third's first six are somebody's pid.
+        let expected = ["0000000", "0000001", "9999990"].map(|text| Some(text.to_owned()));
+        assert_eq!(short, expected);
+        for (index, text) in short.iter().enumerate() {
+            assert_eq!(resolve(text.as_ref().unwrap(), &jobs), Ok(index));
+        }
+    }
+
+    #[test]
+    fn a_job_is_meant_by_the_beginning_of_its_name_or_its_pid() {
+        let jobs = [
+            job("wireup-1230000000000001", 77),
+            job("wireup-1240000000000001", 123),
+        ];
+        for (text, index) in [
+            ("77", 0),
+            ("wireup-1230000000000001", 0),
+            ("wireup-124", 1),
+            ("124", 1),
+        ] {
+            assert_eq!(resolve(text, &jobs), Ok(index), "{text}");
+        }
+        // The pid of one, and how the other begins.
+        for text in ["123", "12"] {
+            let error = resolve(text, &jobs);
+            assert!(
+                matches!(error, Err(NameError::Ambiguous { .. })),
+                "{error:?}"
+            );
+        }
+        for text in ["", "wireup-", "78", "x", "-1"] {
+            assert_eq!(
+                resolve(text, &jobs),
+                Err(NameError::Unknown(text.into())),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_job_without_a_name_yet_is_meant_by_its_pid() {
+        let mut jobs = [job("wireup-1230000000000001", 77)];
+        jobs[0].name = None;
+        assert_eq!(short(&jobs), [None]);
+        assert_eq!(resolve("77", &jobs), Ok(0));
+    }
+}

@@ -1,0 +1,183 @@
+//! One look at the processes of the machine.
+
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::agent::leftovers::JOB;
+use crate::agent::procfs::{self, Environment, Process};
+use crate::launcher::guard;
+
+use super::name;
+
+/// What a process's environment says about the job it belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// Name of the job.
+    pub job: String,
+    /// Number of the rank it is or descends from; PMIx servers have none.
+    pub rank: Option<u32>,
+    /// Ranks of the job.
+    pub size: Option<u32>,
+    /// Number and name of the node.
+    pub node: Option<(u32, String)>,
+    /// The directory for temporary files.
+    pub tmpdir: Option<OsString>,
+}
+
+impl Mark {
+    /// Reads it; `None` for a process of no job, or with a name that no job has.
+    fn of(env: &Environment) -> Option<Self> {
+        let text = |name: &str| std::str::from_utf8(env.get(name)?).ok();
+        let number = |name: &str| text(name)?.parse().ok();
+        let job = text(JOB).filter(|job| name::is_job(job))?.to_owned();
+        let tmpdir = env.get("TMPDIR").map(<[u8]>::to_vec);
+        let host = text("WIREUP_HOST").map(str::to_owned);
+        Some(Self {
+            job,
+            rank: number("WIREUP_RANK"),
+            size: number("WIREUP_SIZE"),
+            node: number("WIREUP_NODE").zip(host),
+            tmpdir: tmpdir.map(std::os::unix::ffi::OsStringExt::from_vec),
+        })
+    }
+}
+
+/// What a process of wireup's own is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It runs a job.
+    Launcher {
+        /// Its arguments after `run`.
+        command: Vec<OsString>,
+        /// Whether some of its ranks have not been started.
+        starting: bool,
+    },
+    /// It watches a launcher.
+    Guard {
+        /// Processes it knows; −1 for those that have ended.
+        charge: Vec<i32>,
+    },
+}
+
+/// One process as it was seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// The process.
+    pub process: Process,
+    /// Whose it is.
+    pub uid: u32,
+    /// Its job, if it belongs to one and that can be known.
+    pub mark: Option<Mark>,
+    /// What it is for wireup.
+    pub role: Option<Role>,
+}
+
+/// Everything that was seen.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Snapshot {
+    /// The processes, in no order.
+    pub processes: Vec<Seen>,
+    /// Time since the system started.
+    pub now: Duration,
+}
+
+impl Snapshot {
+    /// Looks. Processes that end meanwhile are left out or seen in part.
+    pub fn take() -> Self {
+        let own_file = file_id(Path::new("/proc/self/exe"));
+        let see = |process: Process| {
+            let pid = process.pid;
+            let uid = procfs::owner(pid)?;
+            let env = Environment::of(pid);
+            let mark = env.as_ref().and_then(Mark::of);
+            let role = role(&process, own_file);
+            Some(Seen {
+                process,
+                uid,
+                mark,
+                role,
+            })
+        };
+        Self {
+            processes: procfs::processes().into_iter().filter_map(see).collect(),
+            now: procfs::now(),
+        }
+    }
+}
+
+fn file_id(path: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// A launcher is known by its executable: this one's own file, or one called `wireup`, which may
+/// have been replaced since.
+fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
+    let words = procfs::command_line(process.pid);
+    if words.get(1).is_none_or(|word| word != "run") {
+        return None;
+    }
+    let file = procfs::executable(process.pid)?;
+    let name = file.file_name()?;
+    let ours = name == "wireup"
+        || name == "wireup (deleted)"
+        || own_file.is_some() && own_file == file_id(&proc_exe(process.pid));
+    if !ours {
+        return None;
+    }
+    if process.name.as_bytes() == guard::NAME.to_bytes() {
+        let charge = procfs::pidfds(process.pid);
+        return Some(Role::Guard { charge });
+    }
+    let threads = procfs::threads(process.pid);
+    Some(Role::Launcher {
+        command: words.into_iter().skip(2).collect(),
+        starting: threads
+            .iter()
+            .any(|name| name == crate::agent::start::THREAD),
+    })
+}
+
+fn proc_exe(pid: i32) -> std::path::PathBuf {
+    format!("/proc/{pid}/exe").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_jobs_have_are_marks() {
+        for (value, expected) in [
+            ("wireup-0123456789abcdef", true),
+            ("..", false),
+            ("wireup-../../etc/passwd", false),
+            ("", false),
+        ] {
+            let mut child = std::process::Command::new("cat")
+                .env(JOB, value)
+                .env("WIREUP_RANK", "3")
+                .env("WIREUP_NODE", "1")
+                .env("WIREUP_HOST", "alpha")
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let snapshot = Snapshot::take();
+            let pid = child.id() as i32;
+            let seen = snapshot.processes.iter().find(|s| s.process.pid == pid);
+            let mark = seen.unwrap().mark.clone();
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            assert_eq!(mark.is_some(), expected, "{value}");
+            if let Some(mark) = mark {
+                assert_eq!(
+                    (mark.job.as_str(), mark.rank, mark.size),
+                    (value, Some(3), None)
+                );
+                assert_eq!(mark.node, Some((1, "alpha".to_owned())));
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What is told while a job runs: warnings to people, changes of state to readers of the status
+//! stream.
+
+use std::sync::Arc;
+
+use super::{Drive, raw};
+use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::outcome::{Cause, RankEnd};
+use crate::launcher::finish::failure_line;
+use crate::launcher::plan::Plan;
+use crate::launcher::record::{
+    App, CauseRecord, EndRecord, Job, JobPlan, JobState, Node, Outcome, Place, RankChange,
+    RankResult, RankState, Record, VERSION, kind_of, ms,
+};
+use crate::launcher::run::RunFailure;
+use crate::launcher::status::own_failure;
+use crate::launcher::supervisor::Phase;
+
+impl Drive {
+    /// A line of wireup's own.
+    pub(in crate::launcher) fn tell(&mut self, text: &str) {
+        use crate::agent::poll::Source;
+        self.streams
+            .say(Source::Stderr, format!("wireup: {text}\n").into_bytes());
+    }
+
+    /// A line about something that may be wrong.
+    pub(in crate::launcher) fn warn(&mut self, text: &str) {
+        self.tell(&format!("warning: {text}"));
+        self.record(&Record::Warning { message: text });
+    }
+
+    fn record(&mut self, record: &Record<'_>) {
+        let now = self.now();
+        if let Some(status) = &mut self.status {
+            // Without a thread to write it nothing is written: the run has larger worries then.
+            let _ = status.write(record, now, &mut self.streams);
+        }
+    }
+
+    /// Says what is going to be run.
+    pub(in crate::launcher) fn tell_plan(&mut self) {
+        if self.status.is_none() {
+            return;
+        }
+        let plan = Arc::clone(&self.plan);
+        let nodes = plan.job.ranks.node_ids().map(|node| Node {
+            node: node.0,
+            host: &plan.node_names[node.index()],
+            ranks: plan.job.ranks.local_size(node),
+        });
+        let offered = [("pmi1", plan.pmi), ("pmix", plan.pmix)];
+        let job = JobPlan {
+            version: VERSION,
+            job: plan.job.nspace.as_str(),
+            pid: raw(rustix::process::getpid()),
+            size: plan.job.ranks.size(),
+            offered: offered
+                .into_iter()
+                .filter_map(|(name, offered)| offered.then_some(name))
+                .collect(),
+            nodes: nodes.collect(),
+            apps: apps(&plan),
+        };
+        self.record(&Record::Job(Job {
+            state: JobState::Planned,
+            plan: Some(job),
+            cause: None,
+        }));
+    }
+
+    /// All processes that could be started have been.
+    pub(super) fn all_started(&mut self) {
+        if !self.supervisor.is_ending() {
+            self.job_changed(JobState::Running);
+        }
+    }
+
+    /// The supervisor may have decided something.
+    pub(super) fn phase_changed(&mut self) {
+        match self.supervisor.phase() {
+            Phase::Running => {}
+            Phase::Terminating { .. } => self.job_changed(JobState::Ending),
+            Phase::Killing => self.job_changed(JobState::Killing),
+        }
+    }
+
+    fn job_changed(&mut self, state: JobState) {
+        if self.status.is_none() || self.phase_told == state {
+            return;
+        }
+        self.phase_told = state;
+        let plan = Arc::clone(&self.plan);
+        let cause = self.supervisor.cause();
+        let cause = cause.map(|cause| self.cause_record(&plan, cause));
+        self.record(&Record::Job(Job {
+            state,
+            plan: None,
+            cause,
+        }));
+    }
+
+    /// A rank's process-management interface reports.
+    pub(super) fn rank_said(&mut self, node: NodeId, local: LocalRank, state: RankState) {
+        if let Some(rank) = self.plan.job.ranks.rank_at(node, local) {
+            self.rank_changed(rank, state);
+        }
+    }
+
+    /// A rank came into another state.
+    pub(super) fn rank_changed(&mut self, rank: Rank, state: RankState) {
+        if self.status.is_none() {
+            return;
+        }
+        let plan = Arc::clone(&self.plan);
+        let life = self.lives[rank.index()];
+        self.record(&Record::Rank(RankChange {
+            state,
+            place: place_of(&plan, rank),
+            pid: life.pid.map(raw),
+            end: life
+                .end
+                .map(|(_, end)| end.map_or_else(EndRecord::default, EndRecord::from)),
+        }));
+    }
+
+    /// The status stream cannot be written any more: the job goes on without it.
+    pub(super) fn check_status(&mut self) {
+        if let Some(errno) = self.status.as_mut().and_then(|status| status.failure()) {
+            self.tell(&format!(
+                "warning: the status stream (--json) cannot be written: {errno}"
+            ));
+        }
+    }
+
+    /// The last line: how everything went.
+    pub(in crate::launcher) fn tell_result(&mut self, code: u8, failure: Option<&RunFailure>) {
+        let Some(clock) = self.status.as_ref().map(|status| status.clock()) else {
+            return;
+        };
+        let plan = Arc::clone(&self.plan);
+        let supervisor = &self.supervisor;
+        let first = supervisor.cause();
+        let first = first.or_else(|| supervisor.tolerated().filter(|_| code != 0));
+        let interrupted = Cause::Interrupted(libc::SIGINT);
+        let first = first.or_else(|| (code == interrupted.exit_code()).then_some(&interrupted));
+        let cause = match failure {
+            Some(failure) => Some(own_failure("wireup_failed", failure)),
+            None => first.map(|cause| self.cause_record(&plan, cause)),
+        };
+        let time = |at| clock.at(at).to_string();
+        let rank_result = |rank: Rank| {
+            let (node, local) = self.place(rank);
+            let life = self.lives[rank.index()];
+            let state = self.nodes[node.index()].core.pmi_state(local);
+            let start = life.pid.is_some().then_some(life.start);
+            let end = life.end.map(|(at, _)| at);
+            RankResult {
+                place: place_of(&plan, rank),
+                pid: life.pid.map(raw),
+                start: start.map(time),
+                start_ms: start.map(ms),
+                end: end.map(time),
+                end_ms: end.map(ms),
+                how: life
+                    .end
+                    .and_then(|(_, end)| end)
+                    .map(EndRecord::from)
+                    .unwrap_or_default(),
+                connected: state.contacted,
+                last: state.last,
+            }
+        };
+        let ranks = (0..plan.job.ranks.size())
+            .map(Rank)
+            .map(rank_result)
+            .collect();
+        let now = self.now();
+        let outcome = Outcome {
+            version: VERSION,
+            job: Some(plan.job.nspace.as_str()),
+            exit_code: failure.map_or(code, |failure| failure.code),
+            exit_policy: Some(plan.spec.ending.exit.to_string()),
+            cause,
+            start: time(std::time::Duration::ZERO),
+            end: time(now),
+            elapsed_ms: ms(now),
+            apps: apps(&plan),
+            ranks,
+        };
+        self.record(&Record::Result(Box::new(outcome)));
+    }
+
+    fn cause_record<'a>(&self, plan: &'a Plan, cause: &Cause) -> CauseRecord<'a> {
+        let (code, signal) = match cause {
+            Cause::RankFailed {
+                end: RankEnd::Code(code),
+                ..
+            } => (Some(i32::from(*code)), None),
+            Cause::RankFailed {
+                end: RankEnd::Signal(signal),
+                ..
+            }
+            | Cause::Interrupted(signal) => (None, Some(*signal)),
+            Cause::Aborted { code, .. } => (Some(*code), None),
+            Cause::NotFinalized { .. } | Cause::NeverJoined { .. } | Cause::LeftOthers { .. } => {
+                (Some(0), None)
+            }
+            _ => (None, None),
+        };
+        let rank = cause.rank();
+        let last = rank.map(|rank| {
+            let (node, local) = self.place(rank);
+            self.nodes[node.index()].core.pmi_state(local).last
+        });
+        CauseRecord {
+            kind: kind_of(cause),
+            message: failure_line(self, Some(cause))
+                .unwrap_or_else(|| "nobody reads the output".into()),
+            place: rank.map(|rank| place_of(plan, rank)),
+            pid: rank.and_then(|rank| self.lives[rank.index()].pid).map(raw),
+            program: rank.map(|rank| program(plan, plan.app_of(rank))),
+            code,
+            signal,
+            last,
+        }
+    }
+}
+
+fn place_of(plan: &Plan, rank: Rank) -> Place<'_> {
+    let node = plan.job.ranks.node_of(rank).unwrap_or_default();
+    let host = &plan.node_names[node.index()];
+    Place::new(rank, node, host, plan.job.appnums[rank.index()])
+}
+
+fn program(plan: &Plan, app: usize) -> String {
+    plan.apps[app].program.path().display().to_string()
+}
+
+fn apps(plan: &Plan) -> Vec<App> {
+    let apps = plan.apps.iter().enumerate();
+    apps.map(|(index, app)| App {
+        app: index as u32,
+        program: program(plan, index),
+        ranks: app.size,
+    })
+    .collect()
+}

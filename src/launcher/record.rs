@@ -1,0 +1,362 @@
+//! The lines of the status stream (`--json`): what they say and how they are written; no I/O.
+//!
+//! Rule: names and meanings of version 1 stay; new fields and events may be added. Source:
+//! docs/status.md.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::job::ids::{AppNum, NodeId, Rank};
+use crate::job::outcome::{Cause, RankEnd, signal_name};
+use crate::job::wall::WallClock;
+
+/// Version of the stream, in its first and last line.
+pub const VERSION: u32 = 1;
+
+/// One line.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Record<'a> {
+    /// The job came into another state.
+    Job(Job<'a>),
+    /// A rank came into another state.
+    Rank(RankChange<'a>),
+    /// A rank printed something.
+    Output(Output<'a>),
+    /// Something the user should know.
+    Warning {
+        /// In words.
+        message: &'a str,
+    },
+    /// The end, always the last line.
+    Result(Box<Outcome<'a>>),
+}
+
+/// Standard output or standard error of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// States of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Everything about it is decided; nothing has been started.
+    Planned,
+    /// All its ranks have been started.
+    Running,
+    /// Its ranks were asked to end.
+    Ending,
+    /// Its ranks were killed.
+    Killing,
+}
+
+/// See [`Record::Job`].
+#[derive(Debug, Serialize)]
+pub struct Job<'a> {
+    /// Into which.
+    pub state: JobState,
+    /// What it is; at [`JobState::Planned`].
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<JobPlan<'a>>,
+    /// Why; at [`JobState::Ending`] and [`JobState::Killing`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<CauseRecord<'a>>,
+}
+
+/// What a job is.
+#[derive(Debug, Serialize)]
+pub struct JobPlan<'a> {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Its name.
+    pub job: &'a str,
+    /// Process id of the launcher.
+    pub pid: i32,
+    /// Number of ranks.
+    pub size: u32,
+    /// Interfaces that are offered.
+    pub offered: Vec<&'static str>,
+    /// Its nodes.
+    pub nodes: Vec<Node<'a>>,
+    /// Its programs.
+    pub apps: Vec<App>,
+}
+
+/// A node of a job.
+#[derive(Debug, Serialize)]
+pub struct Node<'a> {
+    /// Its number.
+    pub node: u32,
+    /// Its name.
+    pub host: &'a str,
+    /// Number of ranks on it.
+    pub ranks: u32,
+}
+
+/// A program of a job.
+#[derive(Debug, Serialize)]
+pub struct App {
+    /// Its number.
+    pub app: u32,
+    /// Its file.
+    pub program: String,
+    /// Number of ranks that run it.
+    pub ranks: u32,
+}
+
+/// Where a rank lives.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Place<'a> {
+    rank: u32,
+    node: u32,
+    host: &'a str,
+    app: u32,
+}
+
+impl<'a> Place<'a> {
+    /// Puts it together.
+    pub fn new(rank: Rank, node: NodeId, host: &'a str, app: AppNum) -> Self {
+        Self {
+            rank: rank.0,
+            node: node.0,
+            host,
+            app: app.0,
+        }
+    }
+}
+
+/// States of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankState {
+    /// Its process runs.
+    Started,
+    /// It is in contact with its process-management interface.
+    Connected,
+    /// It has left that in order.
+    Finalized,
+    /// Its process has ended.
+    Ended,
+    /// It has no process and gets none.
+    NotStarted,
+}
+
+/// See [`Record::Rank`].
+#[derive(Debug, Serialize)]
+pub struct RankChange<'a> {
+    /// Into which.
+    pub state: RankState,
+    /// Whose.
+    #[serde(flatten)]
+    pub place: Place<'a>,
+    /// Its process, if it has one.
+    pub pid: Option<i32>,
+    /// How it ended; at [`RankState::Ended`].
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndRecord>,
+}
+
+/// How a process ended: code or signal is given, neither if it is not known.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct EndRecord {
+    code: Option<u8>,
+    signal: Option<i32>,
+    signal_name: Option<&'static str>,
+}
+
+impl From<RankEnd> for EndRecord {
+    fn from(end: RankEnd) -> Self {
+        match end {
+            RankEnd::Code(code) => Self {
+                code: Some(code),
+                ..Self::default()
+            },
+            RankEnd::Signal(signal) => Self {
+                signal: Some(signal),
+                signal_name: signal_name(signal),
+                ..Self::default()
+            },
+        }
+    }
+}
+
+/// See [`Record::Output`].
+#[derive(Debug, Serialize)]
+pub struct Output<'a> {
+    rank: Option<u32>,
+    stream: Stream,
+    #[serde(flatten)]
+    content: Content<'a>,
+}
+
+/// Bytes, as text where they are text.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Content<'a> {
+    Text(&'a str),
+    Base64(String),
+}
+
+/// Why a job ended other than by the normal end of its ranks.
+#[derive(Debug, Serialize)]
+pub struct CauseRecord<'a> {
+    /// What kind of cause.
+    pub kind: &'static str,
+    /// The line for people.
+    pub message: String,
+    /// The rank that caused it, and where it lives.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place<'a>>,
+    /// Its process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// Its program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// The code it gave to exit or abort.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// The signal that ended it, or the launcher's run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// The last it did with its process-management interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+}
+
+/// One rank in the result.
+#[derive(Debug, Serialize)]
+pub struct RankResult<'a> {
+    /// Who and where.
+    #[serde(flatten)]
+    pub place: Place<'a>,
+    /// Its process; `null` if it was never started.
+    pub pid: Option<i32>,
+    /// When that was started.
+    pub start: Option<String>,
+    /// The same in milliseconds since the start of the run.
+    pub start_ms: Option<u64>,
+    /// When it ended.
+    pub end: Option<String>,
+    /// The same in milliseconds since the start of the run.
+    pub end_ms: Option<u64>,
+    /// How.
+    #[serde(flatten)]
+    pub how: EndRecord,
+    /// Whether it was ever in contact with its process-management interface.
+    pub connected: bool,
+    /// The last it did with it.
+    pub last: String,
+}
+
+/// See [`Record::Result`].
+#[derive(Debug, Serialize)]
+pub struct Outcome<'a> {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The job's name; `null` for a run that was refused.
+    pub job: Option<&'a str>,
+    /// Exit code of the run.
+    pub exit_code: u8,
+    /// The policy that chose it.
+    pub exit_policy: Option<String>,
+    /// Why it is not 0, or why the job was ended; `null` for a normal end.
+    pub cause: Option<CauseRecord<'a>>,
+    /// When the run started.
+    pub start: String,
+    /// When it ended.
+    pub end: String,
+    /// Milliseconds between the two.
+    pub elapsed_ms: u64,
+    /// The programs, by number.
+    pub apps: Vec<App>,
+    /// The ranks, by number.
+    pub ranks: Vec<RankResult<'a>>,
+}
+
+/// The kind of a cause.
+pub fn kind_of(cause: &Cause) -> &'static str {
+    match cause {
+        Cause::RankFailed { .. } => "rank_failed",
+        Cause::NotFinalized { .. } => "not_finalized",
+        Cause::NeverJoined { .. } => "never_joined",
+        Cause::LeftOthers { .. } => "left_others",
+        Cause::RanAlone { .. } => "ran_alone",
+        Cause::Aborted { .. } => "aborted",
+        Cause::Misbehaved { .. } => "misbehaved",
+        Cause::NotStarted { .. } => "not_started",
+        Cause::HostFailed { .. } => "pmix_server_failed",
+        Cause::FenceFailed { .. } => "fence_failed",
+        Cause::Timeout(_) => "timeout",
+        Cause::Interrupted(_) => "interrupted",
+        Cause::OutputLost { .. } => "output_lost",
+    }
+}
+
+/// Milliseconds as the stream counts them.
+pub fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A line with its time.
+#[derive(Serialize)]
+struct Timed<'a> {
+    time: String,
+    ms: u64,
+    #[serde(flatten)]
+    record: &'a Record<'a>,
+}
+
+impl<'a> Record<'a> {
+    /// Bytes of a rank, or of an MPI library that speaks through the launcher.
+    pub fn output(rank: Option<Rank>, stream: Stream, bytes: &'a [u8]) -> Self {
+        Self::Output(Output {
+            rank: rank.map(|rank| rank.0),
+            stream,
+            content: match std::str::from_utf8(bytes) {
+                Ok(text) => Content::Text(text),
+                Err(_) => Content::Base64(base64(bytes)),
+            },
+        })
+    }
+
+    /// Appends the record as one line.
+    pub fn write(&self, clock: WallClock, now: Duration, out: &mut Vec<u8>) {
+        let timed = Timed {
+            time: clock.at(now).to_string(),
+            ms: ms(now),
+            record: self,
+        };
+        serde_json::to_writer(&mut *out, &timed)
+            .expect("texts, numbers and lists of them can be written into memory");
+        out.push(b'\n');
+    }
+}
+
+/// Source: RFC 4648, section 4.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |index| u32::from(group.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            text.push(if digit > group.len() {
+                '='
+            } else {
+                char::from(DIGITS[(bits >> (18 - 6 * digit) & 63) as usize])
+            });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Where the status stream goes, as a descriptor.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
+use crate::agent::spawn::FIRST_FREE;
+use crate::job::outcome::EXIT_WIREUP;
+use crate::job::spec::StatusTarget;
+use crate::launcher::run::RunFailure;
+
+/// Bytes that a pipe takes without blocking when it says that it takes any. Source: pipe(7).
+const ATOMIC: usize = 4096;
+
+/// Opens a target; a file is made, and emptied if it exists. Call before descriptors are reserved,
+/// so that a number that was not inherited is not found open.
+///
+/// # Errors
+/// [`RunFailure`] naming it.
+pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, RunFailure> {
+    let wrong = |message| RunFailure {
+        code: EXIT_WIREUP,
+        message,
+    };
+    let fd = match target {
+        StatusTarget::Stdout => {
+            let duplicate = std::io::stdout().as_fd().try_clone_to_owned();
+            duplicate.map_err(|error| wrong(format!("--json -: {error}")))?
+        }
+        StatusTarget::Descriptor(number) => inherited(*number)
+            .map_err(|what| wrong(format!("--json fd:{number}: the descriptor {what}")))?,
+        StatusTarget::File(path) => {
+            file(path).map_err(|errno| wrong(format!("--json {}: {errno}", path.display())))?
+        }
+    };
+    Ok(Arc::new(fd))
+}
+
+/// A duplicate of a descriptor that was inherited.
+fn inherited(number: i32) -> Result<OwnedFd, String> {
+    // SAFETY: takes and returns numbers; one that is not open is an error.
+    let duplicate = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST_FREE) };
+    if duplicate < 0 {
+        return Err("is not open".into());
+    }
+    // SAFETY: it was made just now, and nobody else knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(duplicate) };
+    match fcntl_getfl(&fd).map(|flags| flags & OFlags::RWMODE) {
+        Ok(OFlags::RDONLY) => Err("cannot be written to".into()),
+        Ok(_) => Ok(fd),
+        Err(errno) => Err(errno.to_string()),
+    }
+}
+
+/// A named pipe that nobody reads is an error and no reason to wait.
+fn file(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o666);
+    let fd = rustix::fs::open(path, flags | OFlags::NONBLOCK, mode)?;
+    fcntl_setfl(&fd, OFlags::empty())?;
+    fcntl_dupfd_cloexec(&fd, FIRST_FREE)
+}
+
+/// Writes bytes here and now, as long as some are taken within `patience`.
+pub(super) fn write_now(fd: &OwnedFd, mut bytes: &[u8], patience: Duration) {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(patience.subsec_nanos()),
+    };
+    while !bytes.is_empty() {
+        let mut ready = [PollFd::new(fd, PollFlags::OUT)];
+        match poll(&mut ready, Some(&timeout)) {
+            Ok(0) => return,
+            Err(Errno::INTR) => continue,
+            // A descriptor that cannot be waited for is told by the write.
+            _ => {}
+        }
+        match rustix::io::write(fd, &bytes[..bytes.len().min(ATOMIC)]) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => return,
+        }
+    }
+}

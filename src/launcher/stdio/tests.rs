@@ -1,0 +1,157 @@
+//! Lines on their way, from pieces to what is shown.
+
+use super::*;
+use proptest::prelude::*;
+
+const A: Rank = Rank(0);
+const B: Rank = Rank(1);
+const T0: Duration = Duration::ZERO;
+const LABEL: Dress = Dress::Prefix {
+    label: true,
+    clock: None,
+};
+
+fn text(out: &[u8]) -> &str {
+    std::str::from_utf8(out).unwrap()
+}
+
+#[test]
+fn lines_written_in_pieces_come_out_whole() {
+    let mut merger = Merger::new(LABEL);
+    let mut out = Vec::new();
+    merger.push(A, b"hel", T0, &mut out);
+    merger.push(B, b"one\ntwo\nthr", T0, &mut out);
+    merger.push(A, b"lo\n", T0, &mut out);
+    merger.close(B, &mut out);
+    assert_eq!(text(&out), "[1] one\n[1] two\n[0] hello\n[1] thr");
+}
+
+#[test]
+fn a_prompt_is_shown_after_a_while_and_never_gets_a_label_in_mid_line() {
+    let mut merger = Merger::new(LABEL);
+    let mut out = Vec::new();
+    merger.push(A, b"name? ", T0, &mut out);
+    assert!(out.is_empty());
+    assert_eq!(merger.next_deadline(), Some(PARTIAL_DELAY));
+    merger.tick(PARTIAL_DELAY, &mut out);
+    merger.push(A, b"yes\n", PARTIAL_DELAY, &mut out);
+    assert_eq!(text(&out), "[0] name? yes\n");
+    out.clear();
+    merger.push(A, b"name? ", T0, &mut out);
+    merger.tick(PARTIAL_DELAY, &mut out);
+    merger.push(B, b"x\n", PARTIAL_DELAY, &mut out);
+    merger.push(A, b"yes\n", PARTIAL_DELAY, &mut out);
+    assert_eq!(text(&out), "[0] name? \n[1] x\n[0] yes\n");
+    assert_eq!(merger.next_deadline(), None);
+}
+
+#[test]
+fn a_line_bears_the_time_at_which_it_began_and_never_in_its_middle() {
+    let clock = Some(WallClock::utc(Duration::ZERO));
+    let second = Duration::from_secs(1);
+    let mut merger = Merger::new(Dress::Prefix { label: true, clock });
+    let mut out = Vec::new();
+    merger.push(A, b"be", T0, &mut out);
+    merger.push(B, b"x\ny\n", second, &mut out);
+    merger.push(A, b"gun\nnext\n", second * 2, &mut out);
+    assert_eq!(
+        text(&out),
+        "1970-01-01T00:00:01.000Z [1] x\n1970-01-01T00:00:01.000Z [1] y\n\
+         1970-01-01T00:00:00.000Z [0] begun\n1970-01-01T00:00:02.000Z [0] next\n"
+    );
+    let mut merger = Merger::new(Dress::Prefix {
+        label: false,
+        clock,
+    });
+    out.clear();
+    merger.push(A, b"name? ", T0, &mut out);
+    merger.tick(PARTIAL_DELAY, &mut out);
+    assert!(merger.is_mid_line());
+    merger.push(A, b"yes\n", second, &mut out);
+    assert!(!merger.is_mid_line());
+    assert_eq!(text(&out), "1970-01-01T00:00:00.000Z name? yes\n");
+}
+
+#[test]
+fn as_events_the_pieces_of_a_rank_give_what_it_wrote() {
+    let mut merger = Merger::new(Dress::Event {
+        stream: Stream::Stderr,
+        clock: WallClock::utc(Duration::ZERO),
+    });
+    let mut out = Vec::new();
+    merger.push(A, b"one\ntwo", T0, &mut out);
+    merger.push(B, b"\xff\n", T0, &mut out);
+    merger.close(A, &mut out);
+    let lines: Vec<&str> = text(&out).lines().collect();
+    let start = |rank| {
+        format!(
+            r#"{{"time":"1970-01-01T00:00:00.000Z","ms":0,"event":"output","rank":{rank},"stream":"stderr","#
+        )
+    };
+    assert_eq!(
+        lines,
+        [
+            start(0) + r#""text":"one\n"}"#,
+            start(1) + r#""base64":"/wo="}"#,
+            start(0) + r#""text":"two"}"#,
+        ]
+    );
+}
+
+#[test]
+fn an_endless_line_is_held_only_up_to_the_limit() {
+    let mut merger = Merger::new(Dress::Plain);
+    let mut out = Vec::new();
+    let chunk = [b'x'; 4096];
+    for pushed in 1..=1000usize {
+        merger.push(A, &chunk, T0, &mut out);
+        assert!(pushed * chunk.len() - out.len() <= LINE_MAX);
+    }
+}
+
+proptest! {
+    #[test]
+    fn without_labels_each_ranks_bytes_arrive_exactly(
+        pieces in prop::collection::vec((0u32..3, "[ab\n]{0,12}", prop::bool::ANY), 0..60)
+    ) {
+        // One merger per rank shows that nothing is added, lost or reordered.
+        for rank in 0..3 {
+            let mut merger = Merger::new(Dress::Plain);
+            let (mut out, mut expected) = (Vec::new(), Vec::new());
+            let mut now = T0;
+            for (_, piece, pause) in pieces.iter().filter(|p| p.0 == rank) {
+                expected.extend_from_slice(piece.as_bytes());
+                merger.push(Rank(rank), piece.as_bytes(), now, &mut out);
+                if *pause { now += PARTIAL_DELAY; merger.tick(now, &mut out); }
+            }
+            merger.close(Rank(rank), &mut out);
+            prop_assert_eq!(out, expected);
+        }
+    }
+
+    #[test]
+    fn every_labelled_line_belongs_to_one_rank_and_keeps_its_order(
+        pieces in prop::collection::vec((0u32..3, "[ab\n]{0,12}"), 0..60)
+    ) {
+        let mut merger = Merger::new(LABEL);
+        let mut out = Vec::new();
+        let mut expected: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        for (rank, piece) in &pieces {
+            merger.push(Rank(*rank), piece.as_bytes(), T0, &mut out);
+            expected.entry(*rank).or_default().extend_from_slice(piece.as_bytes());
+        }
+        for rank in 0..3 { merger.close(Rank(rank), &mut out); }
+        let mut found: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        for line in out.split_inclusive(|b| *b == b'\n') {
+            let rank = u32::from(line[1] - b'0');
+            prop_assert!(line[0] == b'[' && &line[2..4] == b"] ");
+            found.entry(rank).or_default().extend_from_slice(&line[4..]);
+        }
+        for (rank, bytes) in &mut expected {
+            // A newline may have been added after the unfinished last line of a rank.
+            let mut got = found.remove(rank).unwrap_or_default();
+            if got.len() == bytes.len() + 1 { got.pop(); }
+            prop_assert_eq!(&got, bytes);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The launcher's own outputs: standard output and error, files it writes for ranks, and the line
+//! at the end of the terminal that says what is waited for.
+
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::launcher::output::Sink;
+
+/// Back to the start of the line, and nothing behind it.
+const ERASE: &[u8] = b"\r\x1b[K";
+
+/// Where something goes.
+#[derive(Clone, Debug)]
+pub(super) enum Outlet {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+    /// A file.
+    File(Arc<OwnedFd>),
+}
+
+/// One of the launcher's standard descriptors.
+#[derive(Debug)]
+struct Standard {
+    fd: Arc<OwnedFd>,
+    sink: Sink,
+    /// Whether what was last put there was the end of a line, or nothing was.
+    at_start: bool,
+}
+
+impl Standard {
+    fn new(fd: BorrowedFd<'_>, wake: &Arc<OwnedFd>) -> io::Result<Self> {
+        Ok(Self {
+            fd: Arc::new(fd.try_clone_to_owned()?),
+            sink: Sink::new(Arc::clone(wake)),
+            at_start: true,
+        })
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Outlets {
+    out: Standard,
+    /// Absent when both are one terminal: one queue keeps the order there.
+    err: Option<Standard>,
+    files: Sink,
+    /// Standard error is a terminal.
+    terminal: bool,
+    /// The last thing on the terminal is the line that says what is waited for.
+    drawn: bool,
+}
+
+impl Outlets {
+    /// Duplicates standard output and error.
+    pub(super) fn new(wake: &Arc<OwnedFd>) -> io::Result<Self> {
+        let (out, err) = (io::stdout(), io::stderr());
+        let terminal = err.is_terminal();
+        let shared = terminal && same_terminal(out.as_fd(), err.as_fd());
+        Ok(Self {
+            out: Standard::new(out.as_fd(), wake)?,
+            err: (!shared)
+                .then(|| Standard::new(err.as_fd(), wake))
+                .transpose()?,
+            files: Sink::new(Arc::clone(wake)),
+            terminal,
+            drawn: false,
+        })
+    }
+
+    /// Queues bytes. A line that says what is waited for makes room for them.
+    ///
+    /// # Errors
+    /// When the writing thread cannot be started.
+    pub(super) fn put(&mut self, outlet: &Outlet, bytes: Vec<u8>) -> io::Result<()> {
+        let Some(last) = bytes.last() else {
+            return Ok(());
+        };
+        let at_start = *last == b'\n';
+        let standard = match (outlet, &mut self.err) {
+            (Outlet::File(fd), _) => return self.files.write(fd, bytes),
+            (Outlet::Out, Some(_)) => {
+                self.out.at_start = at_start;
+                return self.out.sink.write(&self.out.fd, bytes);
+            }
+            (Outlet::Err, Some(err)) => err,
+            (Outlet::Out | Outlet::Err, None) => &mut self.out,
+        };
+        standard.at_start = at_start;
+        let bytes = match std::mem::take(&mut self.drawn) {
+            true => [ERASE, &bytes].concat(),
+            false => bytes,
+        };
+        standard.sink.write(&standard.fd, bytes)
+    }
+
+    /// Whether there is a terminal for the line that says what is waited for, which only the
+    /// foreground may use.
+    pub(super) fn can_draw(&self) -> bool {
+        let standard = self.err.as_ref().unwrap_or(&self.out);
+        self.terminal
+            && standard.at_start
+            && !standard.sink.is_full()
+            && rustix::termios::tcgetpgrp(&standard.fd)
+                .is_ok_and(|group| group == rustix::process::getpgrp())
+    }
+
+    /// Shows that line, cut to the terminal's width, in place of the last one; or takes it away.
+    pub(super) fn draw(&mut self, text: Option<&str>) {
+        let standard = self.err.as_mut().unwrap_or(&mut self.out);
+        let bytes = match text {
+            Some(text) => {
+                // The last column would move the cursor to the next line.
+                let width = rustix::termios::tcgetwinsize(&standard.fd)
+                    .map_or(80, |size| usize::from(size.ws_col));
+                let width = if width == 0 { 80 } else { width };
+                let shown: String = text.chars().take(width - 1).collect();
+                [ERASE, shown.as_bytes()].concat()
+            }
+            None if self.drawn => ERASE.to_vec(),
+            None => return,
+        };
+        self.drawn = text.is_some();
+        // A thread that cannot be started is reported by the ranks' output.
+        let _ = standard.sink.write(&standard.fd, bytes);
+    }
+
+    pub(super) fn is_full(&self, outlet: &Outlet) -> bool {
+        self.sink(outlet).is_full()
+    }
+
+    fn sink(&self, outlet: &Outlet) -> &Sink {
+        match (outlet, &self.err) {
+            (Outlet::File(_), _) => &self.files,
+            (Outlet::Err, Some(err)) => &err.sink,
+            _ => &self.out.sink,
+        }
+    }
+
+    fn sinks(&self) -> impl Iterator<Item = (&'static str, &Sink)> {
+        let err = self.err.iter().map(|err| ("standard error", &err.sink));
+        let files = ("a file of --output", &self.files);
+        std::iter::once(("standard output", &self.out.sink))
+            .chain(err)
+            .chain([files])
+    }
+
+    /// What cannot be written any more, and why.
+    pub(super) fn failure(&self) -> Option<(&'static str, Errno)> {
+        self.sinks()
+            .find_map(|(name, sink)| Some((name, sink.failure()?)))
+    }
+
+    /// Nothing more will be put anywhere.
+    pub(super) fn close(&self) {
+        for (_, sink) in self.sinks() {
+            sink.close();
+        }
+    }
+
+    /// Whether everything was written, or cannot be.
+    pub(super) fn is_written(&self) -> bool {
+        self.sinks().all(|(_, sink)| sink.is_written())
+    }
+}
+
+fn same_terminal(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    let device = |fd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+    one.is_terminal() && device(one).is_ok_and(|one| device(other) == Ok(one))
+}

@@ -1,0 +1,291 @@
+//! The decisions about a job's end.
+
+use super::*;
+use crate::job::exit_policy::ExitPolicy;
+use crate::job::spec::GRACE;
+
+const T0: Duration = Duration::ZERO;
+
+fn quiet() -> PmiState {
+    PmiState::default()
+}
+
+fn finalized() -> PmiState {
+    PmiState {
+        contacted: true,
+        ..PmiState::default()
+    }
+}
+
+fn gone(rank: Rank, end: RankEnd, pmi: &PmiState) -> Departure<'_> {
+    Departure {
+        rank,
+        end,
+        pmi,
+        joinable: true,
+        alone: None,
+    }
+}
+
+#[test]
+fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
+    let mut job = Supervisor::new(3, &EndingSpec::default());
+    let mut orders = Vec::new();
+    job.rank_ended(gone(Rank(0), RankEnd::Code(0), &quiet()), T0, &mut orders);
+    assert!(orders.is_empty());
+    job.rank_ended(gone(Rank(2), RankEnd::Code(7), &quiet()), T0, &mut orders);
+    assert_eq!(orders, [Order::Signal(SIGTERM), Order::Signal(SIGCONT)]);
+    orders.clear();
+    assert_eq!(job.next_deadline(), Some(GRACE));
+    job.tick(GRACE, |_| false, &mut orders);
+    assert_eq!(orders, [Order::Signal(SIGKILL)]);
+    job.rank_ended(
+        gone(Rank(1), RankEnd::Signal(9), &quiet()),
+        GRACE,
+        &mut orders,
+    );
+    assert!(job.is_over());
+    assert_eq!(job.exit_code(), 7);
+}
+
+#[test]
+fn one_interrupt_is_passed_on_two_terminate_three_kill() {
+    let mut job = Supervisor::new(1, &EndingSpec::default());
+    let mut orders = Vec::new();
+    job.interrupt(T0, &mut orders);
+    assert_eq!(orders, [Order::Signal(SIGINT)]);
+    assert!(!job.is_ending());
+    job.interrupt(T0, &mut orders);
+    assert_eq!(
+        orders[1..],
+        [Order::Signal(SIGTERM), Order::Signal(SIGCONT)]
+    );
+    job.interrupt(T0, &mut orders);
+    assert_eq!(orders[3..], [Order::Signal(SIGKILL)]);
+    job.rank_ended(gone(Rank(0), RankEnd::Signal(9), &quiet()), T0, &mut orders);
+    assert_eq!(job.exit_code(), 130);
+}
+
+#[test]
+fn ranks_that_finish_after_an_interrupt_still_give_130() {
+    let mut job = Supervisor::new(1, &EndingSpec::default());
+    let mut orders = Vec::new();
+    job.interrupt(T0, &mut orders);
+    job.tick(Duration::from_secs(1), |_| false, &mut orders);
+    assert_eq!(orders, [Order::Signal(SIGINT), Order::NoteInterrupt]);
+    job.rank_ended(gone(Rank(0), RankEnd::Code(0), &quiet()), T0, &mut orders);
+    assert_eq!((job.cause(), job.exit_code()), (None, 130));
+}
+
+#[test]
+fn a_timeout_ends_the_job_with_124() {
+    let mut job = Supervisor::new(
+        1,
+        &EndingSpec {
+            timeout: Some(Duration::from_secs(3)),
+            ..EndingSpec::default()
+        },
+    );
+    let mut orders = Vec::new();
+    job.tick(Duration::from_secs(2), |_| false, &mut orders);
+    assert!(orders.is_empty());
+    job.tick(Duration::from_secs(3), |_| false, &mut orders);
+    assert_eq!(job.exit_code(), 124);
+    assert!(job.is_ending());
+}
+
+#[test]
+fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
+    let mut job = Supervisor::new(3, &EndingSpec::default());
+    let mut orders = Vec::new();
+    job.rank_ended(gone(Rank(1), RankEnd::Code(0), &quiet()), T0, &mut orders);
+    job.tick(JOIN_GRACE, |_| false, &mut orders);
+    assert!(orders.is_empty());
+    job.tick(JOIN_GRACE * 2, |_| true, &mut orders);
+    assert_eq!(job.cause(), Some(&Cause::NeverJoined { rank: Rank(1) }));
+}
+
+#[test]
+fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
+    let mut job = Supervisor::new(4, &EndingSpec::default());
+    let mut orders = Vec::new();
+    let second = Duration::from_secs(1);
+    for (rank, at) in [(0, T0), (1, second), (2, second * 9)] {
+        let code = RankEnd::Code(0);
+        job.rank_ended(gone(Rank(rank), code, &finalized()), at, &mut orders);
+    }
+    // Left a moment ago: what it has entered may still be ending elsewhere.
+    let for_2 = |waiting| waiting == Waiting::For(Rank(2));
+    job.tick(second * 10, for_2, &mut orders);
+    assert_eq!(job.cause(), None);
+    assert_eq!(job.next_deadline(), Some(second * 15));
+    job.tick(second * 15, for_2, &mut orders);
+    assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(2) }));
+}
+
+#[test]
+fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barrier() {
+    let mut job = Supervisor::new(3, &EndingSpec::default());
+    let mut orders = Vec::new();
+    job.rank_ended(
+        gone(Rank(1), RankEnd::Code(0), &finalized()),
+        T0,
+        &mut orders,
+    );
+    let in_session = |waiting| waiting == Waiting::Session;
+    job.tick(JOIN_GRACE, in_session, &mut orders);
+    assert!(orders.is_empty());
+    let in_barrier = |waiting| waiting == Waiting::For(Rank(1));
+    job.tick(JOIN_GRACE * 2, in_barrier, &mut orders);
+    assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(1) }));
+    assert_eq!(job.exit_code(), 1);
+}
+
+fn active() -> PmiState {
+    PmiState {
+        contacted: true,
+        active: true,
+        ..PmiState::default()
+    }
+}
+
+/// A job in which a failure does not end the others.
+fn lenient(size: u32, exit: ExitPolicy) -> Supervisor {
+    let ending = EndingSpec {
+        exit,
+        kill_on_bad_exit: false,
+        ..EndingSpec::default()
+    };
+    Supervisor::new(size, &ending)
+}
+
+#[test]
+fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
+    for (exit, code) in [
+        (ExitPolicy::First, 3),
+        (ExitPolicy::Max, 139),
+        (ExitPolicy::AnyZero, 0),
+        (ExitPolicy::Last, 0),
+        (ExitPolicy::Rank(Rank(1)), 139),
+    ] {
+        let mut job = lenient(3, exit);
+        let mut orders = Vec::new();
+        job.rank_ended(gone(Rank(0), RankEnd::Code(3), &quiet()), T0, &mut orders);
+        job.rank_ended(
+            gone(Rank(1), RankEnd::Signal(11), &quiet()),
+            T0,
+            &mut orders,
+        );
+        job.rank_ended(gone(Rank(2), RankEnd::Code(0), &quiet()), T0, &mut orders);
+        assert_eq!(orders, [Order::NoteFailure]);
+        assert!(job.is_over() && !job.is_ending() && job.cause().is_none());
+        assert_eq!((job.exit_code(), job.failed()), (code, 2), "{exit}");
+    }
+}
+
+#[test]
+fn a_tolerated_failure_ends_the_job_once_somebody_waits_for_that_rank() {
+    for (state, waits_in) in [
+        (active(), Waiting::For(Rank(1))),
+        (quiet(), Waiting::Session),
+        (finalized(), Waiting::For(Rank(1))),
+    ] {
+        let mut job = lenient(2, ExitPolicy::Max);
+        let mut orders = Vec::new();
+        job.rank_ended(gone(Rank(1), RankEnd::Code(3), &state), T0, &mut orders);
+        assert_eq!(job.next_deadline(), Some(JOIN_GRACE));
+        job.tick(JOIN_GRACE, |waiting| waiting != waits_in, &mut orders);
+        assert!(!job.is_ending());
+        job.tick(JOIN_GRACE * 2, |waiting| waiting == waits_in, &mut orders);
+        assert!(job.is_ending());
+        job.rank_ended(
+            gone(Rank(0), RankEnd::Signal(15), &active()),
+            T0,
+            &mut orders,
+        );
+        assert_eq!(job.exit_code(), 3, "what ends by our signal does not count");
+    }
+}
+
+#[test]
+fn leaving_between_init_and_finalize_is_tolerated_too_and_counts_as_1() {
+    let mut job = lenient(1, ExitPolicy::First);
+    job.rank_ended(
+        gone(Rank(0), RankEnd::Code(0), &active()),
+        T0,
+        &mut Vec::new(),
+    );
+    assert_eq!((job.is_ending(), job.exit_code()), (false, 1));
+}
+
+#[test]
+fn a_lenient_job_still_ends_by_an_abort_and_by_an_interrupt() {
+    let mut job = lenient(2, ExitPolicy::AnyZero);
+    let mut orders = Vec::new();
+    job.rank_ended(gone(Rank(0), RankEnd::Code(0), &quiet()), T0, &mut orders);
+    let abort = Cause::Aborted {
+        rank: Rank(1),
+        code: 9,
+        message: String::new(),
+    };
+    job.fail(abort, T0, &mut orders);
+    assert_eq!((job.is_ending(), job.exit_code()), (true, 9));
+    let mut job = lenient(2, ExitPolicy::AnyZero);
+    job.interrupt(T0, &mut orders);
+    job.rank_ended(gone(Rank(0), RankEnd::Signal(2), &quiet()), T0, &mut orders);
+    assert_eq!((job.is_ending(), job.exit_code()), (true, 130));
+}
+
+#[test]
+fn with_kill_on_bad_exit_the_policy_sees_the_ends_up_to_the_failure() {
+    let ending = EndingSpec {
+        exit: ExitPolicy::AnyZero,
+        ..EndingSpec::default()
+    };
+    let mut job = Supervisor::new(3, &ending);
+    let mut orders = Vec::new();
+    job.rank_ended(gone(Rank(0), RankEnd::Code(4), &quiet()), T0, &mut orders);
+    assert!(job.is_ending());
+    job.rank_ended(gone(Rank(1), RankEnd::Code(0), &quiet()), T0, &mut orders);
+    job.rank_ended(
+        gone(Rank(2), RankEnd::Signal(15), &quiet()),
+        T0,
+        &mut orders,
+    );
+    assert_eq!(job.exit_code(), 4);
+}
+
+#[test]
+fn without_a_grace_time_ranks_are_killed_at_once() {
+    let ending = EndingSpec {
+        grace: Duration::ZERO,
+        ..EndingSpec::default()
+    };
+    let mut job = Supervisor::new(2, &ending);
+    let mut orders = Vec::new();
+    job.rank_ended(gone(Rank(0), RankEnd::Code(4), &quiet()), T0, &mut orders);
+    assert_eq!(orders, [Order::Signal(SIGKILL)]);
+    assert_eq!(job.phase(), Phase::Killing);
+}
+
+#[test]
+fn a_rank_that_ran_alone_fails_the_job_only_where_that_is_asked_for() {
+    let mut job = lenient(2, ExitPolicy::First);
+    let mut orders = Vec::new();
+    let mut alone = gone(Rank(0), RankEnd::Code(0), &PMI_QUIET);
+    alone.alone = Some("why");
+    job.rank_ended(alone, T0, &mut orders);
+    assert_eq!((job.is_ending(), job.exit_code()), (true, 123));
+    let mut job = lenient(1, ExitPolicy::First);
+    let joined = finalized();
+    let mut joined = gone(Rank(0), RankEnd::Code(0), &joined);
+    joined.alone = Some("why");
+    job.rank_ended(joined, T0, &mut orders);
+    assert_eq!((job.is_ending(), job.exit_code()), (false, 0));
+}
+
+static PMI_QUIET: PmiState = PmiState {
+    contacted: false,
+    active: false,
+    last: String::new(),
+};

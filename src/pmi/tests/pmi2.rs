@@ -1,0 +1,624 @@
+//! PMI-2: its start, every command, refusals, threads, and jobs that mix it with PMI-1.
+
+use super::*;
+use crate::pmi::limits::{FRAME_MAX, VALLEN_2_MAX};
+
+/// A job of `ranks` ranks on one node, all of which have started PMI-2.
+fn pmi2(ranks: u32) -> Job {
+    let mut job = Job::new(ranks);
+    job.start_pmi2(0..ranks);
+    job
+}
+
+#[test]
+fn a_connection_starts_with_a_line_and_goes_on_with_frames() {
+    let mut job = Job::new(2);
+    let fullinit = "51    cmd=fullinit;pmijobid=8.0;pmirank=1;threaded=FALSE;";
+    job.feed(
+        1,
+        format!("{INIT_2}{fullinit}    14cmd=job-getid;").as_bytes(),
+    );
+    assert_eq!(
+        job.seen,
+        [
+            "1 S> cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\\n",
+            "E> initialized 1",
+            "1 S>    113cmd=fullinit-response;rc=0;pmi-version=2;pmi-subversion=0;rank=1;size=2;\
+             appnum=0;debugged=FALSE;pmiverbose=FALSE;",
+            "1 S>     40cmd=job-getid-response;rc=0;jobid=job.0;",
+        ]
+    );
+}
+
+#[test]
+fn the_length_may_be_padded_on_either_side_or_with_zeros() {
+    let mut job = pmi2(1);
+    for length in ["14    ", "    14", "000014", "  14  "] {
+        job.feed(0, format!("{length}cmd=job-getid;").as_bytes());
+        let reply = job.seen.pop_front();
+        let expected = "0 S>     40cmd=job-getid-response;rc=0;jobid=job.0;";
+        assert_eq!(reply.as_deref(), Some(expected), "{length:?}");
+    }
+}
+
+#[test]
+fn a_client_that_states_another_rank_than_its_connection_is_refused() {
+    let mut job = Job::new(2);
+    job.feed(1, INIT_2.as_bytes());
+    job.seen.clear();
+    for stated in ["pmirank=0", "srcid=0", "pmirank=2"] {
+        assert_eq!(
+            job.framed_reply(1, &format!("cmd=fullinit;{stated};threaded=FALSE;")),
+            "cmd=fullinit-response;rc=3;errmsg=not the rank of this connection;"
+        );
+    }
+    assert_eq!(
+        job.framed_reply(1, "cmd=fullinit;pmirank=one;"),
+        "cmd=fullinit-response;rc=3;errmsg=invalid pmirank;"
+    );
+    let accepted = job.framed_reply(1, "cmd=fullinit;pmijobid=other;srcid=1;");
+    assert!(
+        accepted.starts_with("cmd=fullinit-response;rc=0;"),
+        "{accepted}"
+    );
+}
+
+#[test]
+fn requests_outside_a_session_are_refused() {
+    let mut job = Job::new(1);
+    job.feed(0, INIT_2.as_bytes());
+    job.seen.clear();
+    let refused = |name: &str| format!("cmd={name}-response;rc=1;errmsg=not initialized;");
+    assert_eq!(job.framed_reply(0, "cmd=kvs-fence;"), refused("kvs-fence"));
+    assert!(job.server.state(LocalRank(0)).in_session());
+    job.frame(0, "cmd=fullinit;");
+    assert_eq!(
+        job.frame(0, "cmd=finalize;"),
+        ["0 S>     27cmd=finalize-response;rc=0;", "E> finalized 0"]
+    );
+    assert_eq!(job.framed_reply(0, "cmd=kvs-fence;"), refused("kvs-fence"));
+    assert!(!job.server.state(LocalRank(0)).in_session());
+}
+
+#[test]
+fn an_init_line_in_place_of_a_frame_is_a_new_start_in_either_dialect() {
+    let mut job = pmi2(1);
+    job.frame(0, "cmd=finalize;");
+    job.feed(0, INIT_2.as_bytes());
+    assert_eq!(job.seen.len(), 2, "{:?}", job.seen);
+    assert_eq!(job.seen[1], "E> initialized 0");
+    job.seen.clear();
+    job.frame(0, "cmd=fullinit;");
+    // Without finalize, and in the same read as what follows in the other dialect.
+    job.feed(0, format!("{INIT}cmd=get_appnum\n{INIT_2}").as_bytes());
+    assert_eq!(
+        job.seen,
+        [
+            &*format!("0 S> {INIT_REPLY}\\n"),
+            "0 S> cmd=appnum rc=0 appnum=0\\n",
+            "0 S> cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\\n",
+        ]
+    );
+    assert_eq!(
+        job.server.state(LocalRank(0)).dialect().to_string(),
+        "PMI-2"
+    );
+}
+
+#[test]
+fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
+    let long = |count| "x".repeat(count);
+    let long_key = format!("cmd=kvs-put;key={};value=v;", long(65));
+    let long_value = format!("cmd=kvs-put;key=k;value={};", long(1025));
+    let long_name = format!("cmd=name-lookup;name={};", long(1025));
+    let table = [
+        ("cmd=frobnicate;", "rc=14;errmsg=unknown command;"),
+        (
+            "cmd=frobnicate;x=1;thrid=7;",
+            "thrid=7;rc=14;errmsg=unknown command;",
+        ),
+        ("cmd=kvs-getall;jobid=x;", "rc=14;errmsg=unknown command;"),
+        ("cmd=get_maxes;", "rc=14;errmsg=unknown command;"),
+        ("cmd=kvs-put;value=v;", "rc=4;errmsg=missing key;"),
+        ("cmd=kvs-put;key=;value=v;", "rc=4;errmsg=missing key;"),
+        ("cmd=kvs-put;key=k;", "rc=6;errmsg=missing value;"),
+        (
+            "cmd=kvs-put;key=k;value=a\0b;",
+            "rc=6;errmsg=invalid value;",
+        ),
+        (&long_key, "rc=5;errmsg=key too long;"),
+        (&long_value, "rc=7;errmsg=value too long;"),
+        (
+            "cmd=kvs-put;key=-NONEXIST-KEY;value=v;",
+            "rc=4;errmsg=reserved key;",
+        ),
+        (
+            "cmd=kvs-put;key=PMI_process_mapping;value=v;",
+            "rc=4;errmsg=reserved key;",
+        ),
+        ("cmd=kvs-get;key=k;", "rc=0;found=FALSE;"),
+        ("cmd=kvs-get;key=-NONEXIST-KEY;", "rc=0;found=FALSE;"),
+        ("cmd=kvs-get;jobid=;srcid=-1;key=k;", "rc=0;found=FALSE;"),
+        (
+            "cmd=kvs-get;jobid=other;key=k;",
+            "rc=3;found=FALSE;errmsg=unknown kvsname;",
+        ),
+        (
+            "cmd=kvs-get;jobid=job.0;",
+            "rc=4;found=FALSE;errmsg=missing key;",
+        ),
+        ("cmd=info-getjobattr;key=nothing;", "rc=0;found=FALSE;"),
+        (
+            "cmd=info-getjobattr;",
+            "rc=4;found=FALSE;errmsg=missing key;",
+        ),
+        (
+            "cmd=info-getnodeattr;key=n;wait=FALSE;",
+            "rc=0;found=FALSE;",
+        ),
+        ("cmd=info-putnodeattr;key=n;", "rc=6;errmsg=missing value;"),
+        (
+            "cmd=name-lookup;infokeycount=0;",
+            "rc=3;found=FALSE;errmsg=missing name;",
+        ),
+        (&long_name, "rc=8;found=FALSE;errmsg=name too long;"),
+        ("cmd=name-publish;name=s;", "rc=3;errmsg=missing port;"),
+        ("cmd=name-unpublish;", "rc=3;errmsg=missing name;"),
+        ("cmd=ring;ring-count=1;", "rc=3;errmsg=missing ring-left;"),
+        ("cmd=job-connect;jobid=job.0;", "rc=0;kvscopy=FALSE;"),
+        (
+            "cmd=job-connect;jobid=other;",
+            "rc=3;errmsg=unknown kvsname;",
+        ),
+        ("cmd=job-connect;", "rc=3;errmsg=missing jobid;"),
+        ("cmd=job-disconnect;jobid=job.0;", "rc=0;"),
+        (
+            "cmd=job-disconnect;jobid=other;",
+            "rc=3;errmsg=unknown kvsname;",
+        ),
+    ];
+    let mut job = pmi2(2);
+    for (request, reply) in table {
+        let name = request[4..].split(';').next().unwrap();
+        assert_eq!(
+            job.framed_reply(0, request),
+            format!("cmd={name}-response;{reply}"),
+            "{request}"
+        );
+    }
+    assert_eq!(job.state(0), "initialized, last request job-disconnect");
+}
+
+#[test]
+fn a_malformed_spawn_names_its_key_and_a_good_one_is_not_supported() {
+    let table = [
+        (
+            "ncmds=1;subcmd=a;maxprocs=1;",
+            "rc=14;errmsg=not supported;",
+        ),
+        (
+            "ncmds=1;preputcount=1;ppkey0=k;ppval0=;subcmd=a;maxprocs=2;argc=1;argv0=;",
+            "rc=14;errmsg=not supported;",
+        ),
+        ("", "rc=3;errmsg=missing ncmds;"),
+        ("ncmds=0;", "rc=3;errmsg=invalid ncmds;"),
+        ("ncmds=2;subcmd=a;maxprocs=1;", "rc=3;errmsg=invalid ncmds;"),
+        ("ncmds=1;subcmd=;maxprocs=1;", "rc=3;errmsg=missing subcmd;"),
+        ("ncmds=1;subcmd=a;", "rc=3;errmsg=missing maxprocs;"),
+        (
+            "ncmds=1;subcmd=a;maxprocs=-1;",
+            "rc=3;errmsg=invalid maxprocs;",
+        ),
+        (
+            "ncmds=1;subcmd=a;maxprocs=1;argc=4294967295;argv0=b;",
+            "rc=3;errmsg=missing argv;",
+        ),
+        (
+            "ncmds=1;preputcount=1;ppkey0=k;subcmd=a;maxprocs=1;",
+            "rc=3;errmsg=missing ppval;",
+        ),
+        (
+            "ncmds=1;subcmd=a;maxprocs=1;infokeycount=x;",
+            "rc=3;errmsg=invalid infokeycount;",
+        ),
+    ];
+    let mut job = pmi2(1);
+    for (keys, reply) in table {
+        assert_eq!(
+            job.framed_reply(0, &format!("cmd=spawn;{keys}")),
+            format!("cmd=spawn-response;{reply}"),
+            "{keys}"
+        );
+    }
+}
+
+#[test]
+fn input_that_cannot_be_understood_ends_the_connection_with_a_reason() {
+    let table = [
+        ("hello!", "bad length of a PMI-2 message: `hello!`"),
+        ("      ", "bad length of a PMI-2 message: `      `"),
+        ("000000", "bad length of a PMI-2 message: `000000`"),
+        ("1 4   ", "bad length of a PMI-2 message: `1 4   `"),
+        ("+14   ", "bad length of a PMI-2 message: `+14   `"),
+        ("-14   ", "bad length of a PMI-2 message: `-14   `"),
+        ("14\t   ", "bad length of a PMI-2 message: `14\\t   `"),
+        (
+            "65537 cmd=kvs-put;",
+            "PMI-2 message of 65537 bytes, allowed are 65536",
+        ),
+        (
+            "5     hello",
+            "PMI-2 message does not start with cmd=NAME; : `hello`",
+        ),
+        (
+            "13    cmd=job-getid",
+            "PMI-2 message does not start with cmd=NAME; : `cmd=job-getid`",
+        ),
+        ("5     cmd=;", "bad command name in `cmd=;`"),
+        ("9     cmd=a\u{1}bc;", "bad command name in `cmd=a\\x01bc;`"),
+    ];
+    for (input, reason) in table {
+        let mut job = pmi2(2);
+        job.feed(0, input.as_bytes());
+        assert_eq!(
+            job.seen,
+            [format!("E> misbehaved 0: {reason}")],
+            "{input:?}"
+        );
+        assert_eq!(job.state(0), format!("broke the protocol: {reason}"));
+        job.seen.clear();
+        assert_eq!(job.frame(0, "cmd=job-getid;"), [""; 0]);
+        let other = job.framed_reply(1, "cmd=job-getid;");
+        assert_eq!(other, "cmd=job-getid-response;rc=0;jobid=job.0;");
+    }
+}
+
+#[test]
+fn a_frame_of_exactly_the_limit_is_a_request_and_a_spawn_may_be_longer() {
+    let mut job = pmi2(1);
+    let pad = |head: &str, length: usize| format!("{head}{};", "y".repeat(length - head.len() - 1));
+    assert_eq!(
+        job.framed_reply(0, &pad("cmd=unknown;x=", FRAME_MAX)),
+        "cmd=unknown-response;rc=14;errmsg=unknown command;"
+    );
+    assert_eq!(
+        job.framed_reply(0, &pad("cmd=spawn;ncmds=1;subcmd=a;argv0=", 999_999)),
+        "cmd=spawn-response;rc=3;errmsg=missing maxprocs;"
+    );
+    assert_eq!(
+        job.frame(0, &pad("cmd=unknown;x=", FRAME_MAX + 1)),
+        ["E> misbehaved 0: PMI-2 message of 65537 bytes, allowed are 65536"]
+    );
+    assert_eq!(job.server.unfinished(), 0);
+}
+
+#[test]
+fn closing_inside_a_frame_is_an_error() {
+    let mut job = pmi2(1);
+    job.feed(0, b"14    cmd=job");
+    let mut effects = Vec::new();
+    job.server.closed(LocalRank(0), &mut effects);
+    assert_eq!(
+        effects.iter().map(render).collect::<Vec<_>>(),
+        ["E> misbehaved 0: connection closed in the middle of a message (13 bytes)"]
+    );
+}
+
+#[test]
+fn names_of_the_schedulers_document_are_understood_and_repeated() {
+    let mut job = pmi2(1);
+    assert_eq!(
+        job.framed_reply(0, "cmd=kvsput;key=k;value=v;"),
+        "cmd=kvsput-response;rc=0;"
+    );
+    assert_eq!(
+        job.framed_reply(0, "cmd=kvsget;key=k;"),
+        "cmd=kvsget-response;rc=0;found=TRUE;value=v;"
+    );
+    assert_eq!(
+        job.framed_reply(0, "cmd=job-getinfo;key=universeSize;"),
+        "cmd=job-getinfo-response;rc=0;found=TRUE;value=-1;"
+    );
+    assert_eq!(job.frame(0, "cmd=kvsfence;thrid=9;"), ["E> barrier k=v"]);
+    assert_eq!(
+        job.release(Ok(b"")),
+        ["0 S>     35cmd=kvsfence-response;thrid=9;rc=0;"]
+    );
+}
+
+#[test]
+fn ranks_of_both_dialects_share_the_store_and_the_barrier() {
+    let mut job = Job::initialized(3);
+    job.start_pmi2([1]);
+    job.ask(0, "cmd=put kvsname=job.0 key=a value=of pmi1;x");
+    job.frame(1, "cmd=kvs-put;key=b;value=of;;pmi2;");
+    job.frame(1, "cmd=kvs-put;key=lines;value=a\nb;");
+    assert_eq!(
+        job.framed_reply(1, "cmd=kvs-get;jobid=job.0;key=a;"),
+        "cmd=kvs-get-response;rc=0;found=TRUE;value=of pmi1;;x;"
+    );
+    assert_eq!(
+        job.reply(2, "cmd=get kvsname=job.0 key=b"),
+        "cmd=get_result rc=0 msg=success value=of;pmi2"
+    );
+    // No PMI-1 client could read it.
+    assert_eq!(
+        job.reply(2, "cmd=get kvsname=job.0 key=lines"),
+        "cmd=get_result rc=-1 msg=key_not_found"
+    );
+    assert_eq!(job.frame(1, "cmd=kvs-fence;"), [""; 0]);
+    assert_eq!(job.state(1), "in fence 1");
+    assert_eq!(job.ask(0, "cmd=barrier_in"), [""; 0]);
+    assert_eq!(
+        job.ask(2, "cmd=barrier_in group=WORLD:0"),
+        ["E> barrier a=of pmi1;x b=of;pmi2 lines=a\\nb"]
+    );
+    assert_eq!(
+        job.release(Ok(b"")),
+        [
+            "0 S> cmd=barrier_out rc=0 tag=0\\n",
+            "1 S>     28cmd=kvs-fence-response;rc=0;",
+            "2 S> cmd=barrier_out rc=0 tag=0\\n",
+        ]
+    );
+}
+
+#[test]
+fn threads_may_ask_while_another_one_waits_and_each_gets_its_own_answer() {
+    let mut job = pmi2(2);
+    assert_eq!(job.frame(0, "cmd=kvs-fence;thrid=1;"), [""; 0]);
+    assert_eq!(
+        job.frame(0, "cmd=info-getnodeattr;thrid=2;key=n;wait=TRUE;"),
+        [""; 0]
+    );
+    assert_eq!(
+        job.framed_reply(0, "cmd=job-getid;thrid=3;"),
+        "cmd=job-getid-response;thrid=3;rc=0;jobid=job.0;"
+    );
+    assert_eq!(
+        job.framed_reply(0, "cmd=kvs-fence;thrid=3;"),
+        "cmd=kvs-fence-response;thrid=3;rc=14;errmsg=already in barrier;"
+    );
+    assert_eq!(job.state(0), "in fence 1 (one of 2 open requests)");
+    assert_eq!(
+        job.frame(1, "cmd=info-putnodeattr;key=n;value=v;"),
+        [
+            "1 S>     35cmd=info-putnodeattr-response;rc=0;",
+            "0 S>     62cmd=info-getnodeattr-response;thrid=2;rc=0;found=TRUE;value=v;",
+        ]
+    );
+    assert_eq!(job.frame(1, "cmd=kvs-fence;"), ["E> barrier"]);
+    job.release(Ok(b""));
+    // A thread that does not wait for its answer is none.
+    job.frame(0, "cmd=kvs-fence;thrid=1;");
+    assert_eq!(
+        job.frame(0, "cmd=job-getid;thrid=1;"),
+        ["E> misbehaved 0: request job-getid while a barrier is not answered yet"]
+    );
+}
+
+#[test]
+fn a_client_without_threads_has_one_request_at_a_time() {
+    let mut job = pmi2(2);
+    job.frame(0, "cmd=info-getnodeattr;key=n;wait=TRUE;");
+    assert_eq!(job.state(0), "waits for the node attribute n");
+    assert_eq!(
+        job.frame(0, "cmd=kvs-fence;"),
+        ["E> misbehaved 0: request kvs-fence while a node attribute is not answered yet"]
+    );
+    // Nobody is woken any more.
+    assert_eq!(
+        job.framed_reply(1, "cmd=info-putnodeattr;key=n;value=v;"),
+        "cmd=info-putnodeattr-response;rc=0;"
+    );
+}
+
+#[test]
+fn an_attribute_wakes_everybody_who_waits_for_it_and_nobody_who_has_ended() {
+    let mut job = pmi2(4);
+    let wait = "cmd=info-getnodeattr;key=n;wait=TRUE;";
+    for rank in [0, 2, 3] {
+        assert_eq!(job.frame(rank, wait), [""; 0]);
+    }
+    job.server.closed(LocalRank(2), &mut Vec::new());
+    job.frame(1, "cmd=info-putnodeattr;key=other;value=v;");
+    assert_eq!(
+        job.frame(1, "cmd=info-putnodeattr;key=n;value=a;;b;"),
+        [
+            "1 S>     35cmd=info-putnodeattr-response;rc=0;",
+            "0 S>     57cmd=info-getnodeattr-response;rc=0;found=TRUE;value=a;;b;",
+            "3 S>     57cmd=info-getnodeattr-response;rc=0;found=TRUE;value=a;;b;",
+        ]
+    );
+    assert_eq!(
+        job.framed_reply(3, wait),
+        "cmd=info-getnodeattr-response;rc=0;found=TRUE;value=a;;b;"
+    );
+}
+
+#[test]
+fn a_wait_that_no_rank_of_the_node_can_end_is_told() {
+    let mut job = pmi2(3);
+    job.frame(0, "cmd=info-getnodeattr;key=n;wait=TRUE;");
+    job.server.closed(LocalRank(2), &mut Vec::new());
+    assert!(!job.server.waits_for(Rank(2)), "rank 1 may still put it");
+    job.server.closed(LocalRank(1), &mut Vec::new());
+    assert!(job.server.waits_for(Rank(2)));
+}
+
+#[test]
+fn attributes_of_job_and_node_are_found() {
+    let map = RankMap::from_runs([(NodeId(0), 1), (NodeId(1), 2), (NodeId(0), 1)]);
+    let info = JobInfo {
+        kvsname: Nspace::new("job.0").unwrap(),
+        appnums: vec![AppNum(0), AppNum(1)],
+        universe_size: Some(9),
+        attributes: vec![("PARENT_ROOT_PORT_NAME".into(), b"tag#0$".into())],
+    };
+    let mut job = Job::with(info, &map, NodeId(0));
+    job.start_pmi2(0..2);
+    let table = [
+        (
+            "info-getjobattr;key=PMI_process_mapping",
+            "(vector,(0,1,1),(1,1,2),(0,1,1))",
+        ),
+        ("info-getjobattr;key=universeSize", "9"),
+        ("info-getjobattr;key=hasNameServ", "TRUE"),
+        ("info-getjobattr;key=PARENT_ROOT_PORT_NAME", "tag#0$"),
+        ("kvs-get;key=PARENT_ROOT_PORT_NAME", "tag#0$"),
+        ("info-getnodeattr;key=localRanks", "0,3"),
+        ("info-getnodeattr;key=localRanksCount;wait=TRUE", "2"),
+    ];
+    for (request, value) in table {
+        let name = request.split(';').next().unwrap();
+        assert_eq!(
+            job.framed_reply(1, &format!("cmd={request};")),
+            format!("cmd={name}-response;rc=0;found=TRUE;value={value};")
+        );
+    }
+    let started = job.framed_reply(1, "cmd=fullinit;pmirank=3;");
+    assert!(started.contains(";rank=3;size=4;appnum=1;"), "{started}");
+}
+
+#[test]
+fn a_process_mapping_longer_than_a_client_takes_is_a_miss() {
+    for blocks in [90, 120] {
+        // Alternating one and two ranks: nothing merges.
+        let map = RankMap::from_runs((0..blocks).map(|node| (NodeId(node), 1 + node % 2)));
+        assert_eq!(map.process_mapping().len() > VALLEN_2_MAX, blocks == 120);
+        let info = JobInfo {
+            kvsname: Nspace::new("job.0").unwrap(),
+            appnums: vec![AppNum(0)],
+            universe_size: None,
+            attributes: Vec::new(),
+        };
+        let mut job = Job::with(info, &map, NodeId(0));
+        job.start_pmi2([0]);
+        let reply = job.framed_reply(0, "cmd=info-getjobattr;key=PMI_process_mapping;");
+        assert_eq!(reply.contains("found=FALSE"), blocks == 120, "{reply}");
+    }
+}
+
+#[test]
+fn an_abort_tells_its_code_in_one_of_three_ways() {
+    let table = [
+        ("exitcode=7;message=no more;", "7 no more"),
+        ("exitcode=-1;message=bad;", "-1 bad"),
+        ("isworld=TRUE;msg=so it goes;", "-1 so it goes"),
+        (
+            "isworld=TRUE;msg=application called MPI_Abort(comm=0x84000000, 13) - process 3;",
+            "13 application called MPI_Abort(comm=0x84000000, 13) - process 3",
+        ),
+        (
+            "exitcode=-1;message=MPI_Abort(MPI_COMM_WORLD, -3);",
+            "-3 MPI_Abort(MPI_COMM_WORLD, -3)",
+        ),
+        (
+            "msg=MPI_Abort(MPI_COMM_WORLD, x);",
+            "-1 MPI_Abort(MPI_COMM_WORLD, x)",
+        ),
+        ("msg=MPI_Abort(;", "-1 MPI_Abort("),
+        ("", "-1"),
+    ];
+    for (keys, abort) in table {
+        let mut job = pmi2(1);
+        assert_eq!(
+            job.frame(0, &format!("cmd=abort;{keys}")),
+            [format!("E> abort 0 {abort}")]
+        );
+    }
+    // Also while something is open, and before the start.
+    let mut job = pmi2(2);
+    job.frame(0, "cmd=kvs-fence;");
+    assert_eq!(job.frame(0, "cmd=abort;exitcode=3;"), ["E> abort 0 3"]);
+    let mut job = Job::new(1);
+    job.feed(0, INIT_2.as_bytes());
+    job.seen.clear();
+    assert_eq!(job.frame(0, "cmd=abort;exitcode=4;"), ["E> abort 0 4"]);
+}
+
+#[test]
+fn name_calls_of_several_threads_go_out_one_after_the_other() {
+    let mut job = pmi2(1);
+    assert_eq!(
+        job.frame(
+            0,
+            "cmd=name-publish;thrid=1;name=s;port=p;;q;infokeycount=0;"
+        ),
+        ["E> publish 0 <s> <p;q>"]
+    );
+    assert_eq!(job.frame(0, "cmd=name-lookup;thrid=2;name=s;"), [""; 0]);
+    assert_eq!(job.frame(0, "cmd=name-unpublish;thrid=3;name=s;"), [""; 0]);
+    assert_eq!(
+        job.answer(0, NameAnswer::Done),
+        [
+            "0 S>     39cmd=name-publish-response;thrid=1;rc=0;",
+            "E> lookup 0 <s>",
+        ]
+    );
+    assert_eq!(
+        job.answer(0, NameAnswer::Port(b"p;q")),
+        [
+            "0 S>     70cmd=name-lookup-response;thrid=2;rc=0;found=TRUE;value=p;;q;port=p;;q;",
+            "E> unpublish 0 <s>",
+        ]
+    );
+    assert_eq!(
+        job.answer(0, NameAnswer::Refused("service_not_found")),
+        ["0 S>     66cmd=name-unpublish-response;thrid=3;rc=1;errmsg=service not found;"]
+    );
+    assert_eq!(job.answer(0, NameAnswer::Done), [""; 0]);
+}
+
+#[test]
+fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
+    let map = RankMap::from_runs([(NodeId(0), 1), (NodeId(1), 1), (NodeId(0), 1)]);
+    let info = JobInfo {
+        kvsname: Nspace::new("job.0").unwrap(),
+        appnums: vec![AppNum(0); 2],
+        universe_size: None,
+        attributes: Vec::new(),
+    };
+    let mut job = Job::with(info, &map, NodeId(0));
+    job.start_pmi2(0..2);
+    let ring = |rank: u32| format!("cmd=ring;ring-count=1;ring-left=l{rank};ring-right=r;;{rank};");
+    assert_eq!(job.frame(1, &ring(2)), [""; 0]);
+    assert_eq!(job.state(1), "in a ring");
+    let entered = job.frame(0, &ring(0));
+    assert_eq!(
+        entered,
+        ["E> enter ring \\x00\\x00\\x00\\x00l0=r;0 \\x02\\x00\\x00\\x00l2=r;2"]
+    );
+    let mut all = Vec::new();
+    for (rank, left, right) in [(0, "l0", "r;0"), (2, "l2", "r;2"), (1, "l1", "r;1")] {
+        let key = [&u32::to_le_bytes(rank)[..], left.as_bytes()].concat();
+        kvs::encode_entry(&key, right.as_bytes(), &mut all);
+    }
+    assert_eq!(
+        job.end(&Collective::Ring, Ok(&all)),
+        [
+            "0 S>     65cmd=ring-response;rc=0;ring-count=0;ring-left=r;;2;ring-right=l1;",
+            "1 S>     65cmd=ring-response;rc=0;ring-count=2;ring-left=r;;1;ring-right=l0;",
+        ]
+    );
+}
+
+#[test]
+fn a_ring_without_all_ranks_fails_for_those_in_it_and_for_those_who_come() {
+    let mut job = pmi2(2);
+    let ring = "cmd=ring;ring-count=1;ring-left=l;ring-right=r;";
+    job.frame(0, ring);
+    let mut effects = Vec::new();
+    let collective = Collective::Ring;
+    let early = job.server.released(&collective, Ok(b""), &mut effects);
+    assert_eq!(
+        early.unwrap_err().to_string(),
+        "barrier ring released with 1 of 2 local ranks in it"
+    );
+    job.frame(1, ring);
+    let outcome = job.server.released(&collective, Ok(b""), &mut effects);
+    assert_eq!(outcome, Err(crate::pmi::server::ReleaseError::Ring));
+    assert_eq!(effects.len(), 2);
+    let failed = "cmd=ring-response;rc=1;errmsg=data of a ring are not those of all ranks;";
+    assert_eq!(job.framed_reply(0, ring), failed);
+}

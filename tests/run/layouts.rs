@@ -1,0 +1,84 @@
+//! Ranks on several nodes in other ways than in even blocks, with real MPIs.
+
+use crate::common::{Run, field, mpi, number};
+use crate::virtual_nodes::{able, node};
+
+/// The node of each rank must be as listed: what every rank says of its host, and whom it shares
+/// memory with.
+#[track_caller]
+fn expect_layout(options: &[&str], nodes: &[u32]) {
+    let ranks = nodes.len() as u32;
+    for mpi in able() {
+        let run = |program| mpi.run(ranks, options, program, &[]).run().expect(0);
+        for (line, expected) in run("hello").by_rank("hello", ranks).iter().zip(nodes) {
+            assert_eq!(field(line, "host"), Some(&*node(*expected)), "{line}");
+        }
+        let seen = run("split_shared");
+        for (rank, line) in (0..).zip(seen.by_rank("split_shared", ranks)) {
+            let own = nodes[rank];
+            let on_node = || (0..nodes.len()).filter(|other| nodes[*other] == own);
+            let expected = [
+                on_node().position(|other| other == rank).unwrap(),
+                on_node().count(),
+                on_node().next().unwrap(),
+            ];
+            let told = ["local_rank", "local_size", "leader"].map(|key| number(&line, key));
+            assert_eq!(told.map(|n| n as usize), expected, "{}: {line}", mpi.name);
+        }
+        for line in run("allreduce").by_rank("allreduce", ranks) {
+            assert_eq!(number(&line, "sum"), ranks * (ranks + 1) / 2, "{line}");
+        }
+    }
+}
+
+#[test]
+fn ranks_are_given_to_nodes_in_turn() {
+    let options = ["--virtual-nodes", "2", "--map-by", "node"];
+    expect_layout(&options, &[0, 1, 0, 1]);
+}
+
+#[test]
+fn nodes_are_filled_up_to_a_number_of_ranks() {
+    let options = ["--virtual-nodes", "2", "--ppn", "3"];
+    expect_layout(&options, &[0, 0, 0, 1]);
+}
+
+#[test]
+fn nodes_that_are_full_are_left_out_of_the_turn() {
+    let options = ["--virtual-nodes", "3", "--ppn", "2", "--map-by", "node"];
+    expect_layout(&options, &[0, 1, 2, 0, 1]);
+}
+
+#[test]
+fn the_number_of_ranks_follows_from_those_per_node() {
+    let Some(mpi) = mpi("mpich5") else { return };
+    let words = ["run", "--oversubscribe", "--virtual-nodes", "2", "--ppn"];
+    let hello = mpi.program("hello");
+    let words = words.into_iter().chain(["3", hello.to_str().unwrap()]);
+    let run = Run::command(std::iter::once(env!("CARGO_BIN_EXE_wireup")).chain(words));
+    run.run().expect(0).by_rank("hello", 6);
+}
+
+#[test]
+fn layouts_that_do_not_fit_are_refused() {
+    for (ranks, options, words) in [
+        (
+            4,
+            &["--ppn", "2"][..],
+            "4 ranks with --ppn 2 need 2 nodes, there is 1; raise --ppn or --virtual-nodes",
+        ),
+        (
+            5,
+            &["--virtual-nodes", "2", "--ppn", "2"],
+            "5 ranks with --ppn 2 need 3 nodes, there are 2; raise --ppn or --virtual-nodes",
+        ),
+        (
+            4,
+            &["--virtual-nodes", "3", "--ppn", "2"],
+            "4 ranks with --ppn 2 leave nodes empty; 2 virtual nodes are enough",
+        ),
+    ] {
+        let outcome = Run::ranks(ranks, options.iter().chain(&["true"])).run();
+        outcome.expect(125).expect_one_line(&[words]);
+    }
+}

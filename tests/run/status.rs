@@ -1,0 +1,379 @@
+//! What is told about a job to programs (`--json`) and about its lines to people (`--timestamps`).
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::common::{Outcome, Output, Run, eventually, mpi};
+
+/// The events of a stream, each a whole line; the last is the result and the only one.
+#[track_caller]
+fn events(text: &str) -> Vec<Value> {
+    assert!(text.ends_with('\n'), "{text:?}");
+    let parse = |line: &str| -> Value {
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line:?}"))
+    };
+    let events: Vec<Value> = text.lines().map(parse).collect();
+    let results = events.iter().filter(|event| event["event"] == "result");
+    assert_eq!(results.count(), 1, "{text}");
+    assert_eq!(events.last().unwrap()["event"], "result", "{text}");
+    // Lines are shown when they are whole, and bear the time of their beginning.
+    let changes = events.iter().filter(|event| event["event"] != "output");
+    let times = changes.map(|event| event["ms"].as_u64().unwrap());
+    assert!(times.is_sorted(), "{text}");
+    for event in &events {
+        assert_time(event["time"].as_str().unwrap(), "Z");
+    }
+    events
+}
+
+/// Fails unless this is a date and time with milliseconds and that zone.
+#[track_caller]
+fn assert_time(time: &str, zone: &str) {
+    let shape: String = time
+        .chars()
+        .map(|c| if c.is_ascii_digit() { '0' } else { c })
+        .collect();
+    let zone_shape = zone.replace(|c: char| c.is_ascii_digit(), "0");
+    assert_eq!(
+        shape,
+        format!("0000-00-00T00:00:00.000{zone_shape}"),
+        "{time}"
+    );
+    assert!(time.ends_with(zone), "{time}");
+}
+
+#[track_caller]
+fn status_file(outcome: &Outcome) -> Vec<Value> {
+    events(&std::fs::read_to_string(outcome.dir().join("status")).unwrap())
+}
+
+/// The states of each rank, in order.
+fn states(events: &[Value]) -> BTreeMap<u64, Vec<String>> {
+    let mut states: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for event in events.iter().filter(|event| event["event"] == "rank") {
+        let state = event["state"].as_str().unwrap().to_owned();
+        let rank = event["rank"].as_u64().unwrap();
+        states.entry(rank).or_default().push(state);
+    }
+    states
+}
+
+fn job_states(events: &[Value]) -> Vec<&str> {
+    let jobs = events.iter().filter(|event| event["event"] == "job");
+    jobs.map(|event| event["state"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn the_life_of_an_mpi_job_is_told_rank_by_rank() {
+    for (name, offered) in [
+        ("mpich4", "pmi1"),
+        ("openmpi4", "pmix"),
+        ("openmpi5", "pmix"),
+    ] {
+        let Some(mpi) = mpi(name) else { continue };
+        let options = ["--json", "status", "--virtual-nodes", "2"];
+        let outcome = mpi.run(3, &options, "hello", &[]).run().expect(0);
+        let events = status_file(&outcome);
+        assert_eq!(job_states(&events), ["planned", "running"], "{name}");
+        let planned = &events[0];
+        assert_eq!(planned["version"], 1);
+        assert_eq!(planned["size"], 3);
+        assert_eq!(planned["offered"], serde_json::json!([offered]));
+        assert_eq!(planned["nodes"][1]["ranks"], 1);
+        for (rank, states) in states(&events) {
+            let all = ["started", "connected", "finalized", "ended"];
+            assert_eq!(states, all, "{name}, rank {rank}");
+        }
+        let result = events.last().unwrap();
+        assert_eq!(result["exit_code"], 0);
+        assert_eq!(result["cause"], Value::Null);
+        assert_eq!(result["job"], planned["job"]);
+        let ranks = result["ranks"].as_array().unwrap();
+        assert_eq!(ranks.len(), 3);
+        let lines = outcome.by_rank("hello", 3);
+        for (rank, (told, line)) in ranks.iter().zip(&lines).enumerate() {
+            assert_eq!(told["rank"], rank);
+            assert_eq!((&told["code"], &told["signal"]), (&0.into(), &Value::Null));
+            assert_eq!(told["connected"], true);
+            assert!(
+                told["last"].as_str().unwrap().ends_with("finalized"),
+                "{told}"
+            );
+            assert!(
+                line.contains(&format!("pid={} ", told["pid"])),
+                "{told} {line}"
+            );
+            assert!(line.contains(&format!("host={} ", told["host"].as_str().unwrap())));
+            assert_time(told["start"].as_str().unwrap(), "Z");
+            assert!(told["start_ms"].as_u64() <= told["end_ms"].as_u64());
+        }
+    }
+}
+
+#[test]
+fn the_cause_of_a_failure_is_typed() {
+    let script = "ulimit -c 0; [ $WIREUP_RANK = 1 ] && kill -11 $$; exec sleep 100";
+    let outcome = Run::ranks(3, ["--json", "status", "sh", "-c", script])
+        .run()
+        .expect(139);
+    let events = status_file(&outcome);
+    let states = job_states(&events);
+    assert_eq!((states[0], *states.last().unwrap()), ("planned", "ending"));
+    let result = events.last().unwrap();
+    assert_eq!(result["exit_code"], 139);
+    let cause = &result["cause"];
+    assert_eq!(cause["kind"], "rank_failed");
+    assert_eq!((&cause["rank"], &cause["signal"]), (&1.into(), &11.into()));
+    assert_eq!(cause["pid"], result["ranks"][1]["pid"]);
+    assert_eq!(cause["host"], result["ranks"][1]["host"]);
+    assert_eq!(cause["last"], "never contacted PMI");
+    assert!(cause["program"].as_str().unwrap().ends_with("sh"));
+    let said = outcome.expect_one_line(&["rank 1 ("]);
+    assert_eq!(
+        said,
+        format!("wireup: {}", cause["message"].as_str().unwrap())
+    );
+    assert_eq!(result["ranks"][1]["signal_name"], "SIGSEGV");
+    let abort = |name| {
+        let outcome = mpi(name)?
+            .run(2, &["--json", "status"], "abort", &["1", "42"])
+            .run();
+        let cause = &status_file(&outcome.expect(42)).pop().unwrap()["cause"];
+        assert_eq!(
+            (&cause["kind"], &cause["code"]),
+            (&"aborted".into(), &42.into())
+        );
+        Some(())
+    };
+    abort("mpich4");
+    abort("openmpi4");
+}
+
+#[test]
+fn the_result_tells_what_was_tolerated() {
+    let options = ["--json", "status", "--exit-policy", "max"];
+    let words = options.into_iter().chain(["sh", "-c", "exit $WIREUP_RANK"]);
+    let outcome = Run::ranks(3, words).run().expect(2);
+    let events = status_file(&outcome);
+    assert_eq!(job_states(&events).last(), Some(&"running"));
+    let result = events.last().unwrap();
+    assert_eq!(result["exit_policy"], "max");
+    let codes: Vec<&Value> = (0..3).map(|rank| &result["ranks"][rank]["code"]).collect();
+    assert_eq!(codes, [&0, &1, &2]);
+}
+
+#[test]
+fn an_interrupted_job_has_a_result_too() {
+    let running = Run::ranks(
+        2,
+        ["--json", "status", "sh", "-c", "echo ready; exec sleep 100"],
+    );
+    let running = running.start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    running.signal(Signal::INT);
+    let result = status_file(&running.finish().expect(130)).pop().unwrap();
+    assert_eq!(result["exit_code"], 130);
+    assert_eq!(result["cause"]["kind"], "interrupted");
+    assert_eq!(result["ranks"][0]["signal_name"], "SIGINT");
+    let outcome = Run::ranks(1, ["--json", "status", "--timeout", "0.2", "sleep", "100"]).run();
+    let result = status_file(&outcome.expect(124)).pop().unwrap();
+    assert_eq!(result["cause"]["kind"], "timeout");
+}
+
+#[test]
+fn a_run_that_is_refused_is_one_line() {
+    for (words, code) in [
+        (&["/nonexistent"][..], 127),
+        (&["--stdin", "7", "true"], 125),
+        (&["true", ":", "--nonsense", "true"], 125),
+    ] {
+        let to = |target| ["--json", target].into_iter().chain(words.iter().copied());
+        let outcome = Run::new(to("status")).run().expect(code);
+        let events = status_file(&outcome);
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!(events[0]["exit_code"], code);
+        assert_eq!(events[0]["version"], 1);
+        assert_eq!(events[0]["cause"]["kind"], "refused");
+        let message = events[0]["cause"]["message"].as_str().unwrap();
+        assert!(outcome.err().contains(message), "{outcome:?}");
+        // On standard output as well.
+        let outcome = Run::new(to("-")).run().expect(code);
+        assert_eq!(events_on_stdout(&outcome).len(), 1);
+    }
+    let outcome = Run::ranks(1, ["--json", "/nonexistent/status", "true"]).run();
+    outcome
+        .expect(125)
+        .expect_one_line(&["--json /nonexistent/status: No such file"]);
+}
+
+#[track_caller]
+fn events_on_stdout(outcome: &Outcome) -> Vec<Value> {
+    events(&outcome.out())
+}
+
+/// What a rank wrote to a stream, put together from the events.
+fn written(events: &[Value], rank: u64, stream: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for event in events.iter().filter(|event| event["event"] == "output") {
+        if event["rank"] == rank && event["stream"] == stream {
+            match (event["text"].as_str(), event["base64"].as_str()) {
+                (Some(text), None) => bytes.extend_from_slice(text.as_bytes()),
+                (None, Some(_)) => bytes.push(b'?'),
+                _ => panic!("{event}"),
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn on_standard_output_the_ranks_output_is_part_of_the_stream() {
+    let script = r#"i=0; while [ $i -lt 500 ]; do echo "line $i of \"$WIREUP_RANK\"	ü"; i=$((i+1)); done
+        echo "to err" >&2; printf 'no end'; printf '\377\n' >&2"#;
+    let outcome = Run::ranks(3, ["--json", "-", "sh", "-c", script])
+        .run()
+        .expect(0);
+    assert_eq!(outcome.err(), "");
+    let events = events_on_stdout(&outcome);
+    for rank in 0..3 {
+        let lines: String = (0..500)
+            .map(|i| format!("line {i} of \"{rank}\"\tü\n"))
+            .collect();
+        assert_eq!(
+            written(&events, rank, "stdout"),
+            (lines + "no end").as_bytes()
+        );
+        assert_eq!(written(&events, rank, "stderr"), b"to err\n?");
+    }
+}
+
+#[test]
+fn the_stream_may_go_to_an_inherited_descriptor_which_the_ranks_do_not_get() {
+    let list = "for f in /proc/self/fd/*; do readlink $f; done; exit 0";
+    let outcome = Run::ranks(2, ["--json", "fd:7", "sh", "-c", list])
+        .after_shell("exec 7>status;")
+        .run()
+        .expect(0);
+    assert_eq!(states(&status_file(&outcome)).len(), 2);
+    assert!(!outcome.out().contains("status"), "{outcome:?}");
+    let refused = |redirection: &str, word: &str| {
+        let run = Run::ranks(1, ["--json", "fd:7", "true"]).after_shell(redirection);
+        let outcome = run.run().expect(125);
+        outcome.expect_one_line(&["--json fd:7: the descriptor ", word]);
+    };
+    refused("exec 7>&-;", "is not open");
+    refused("exec 7</dev/null;", "cannot be written to");
+}
+
+/// A named pipe in a run's directory, with its reading end.
+fn pipe(dir: &Path) -> File {
+    let path = dir.join("status");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let fd = rustix::fs::open(
+        &path,
+        flags | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    );
+    fd.unwrap().into()
+}
+
+#[test]
+fn a_reader_that_takes_nothing_does_not_hold_the_job() {
+    let run = Run::ranks(300, ["--pmi", "none", "--json", "status", "true"]);
+    let reader = pipe(run.dir());
+    let outcome = run.run().expect(0);
+    outcome.expect_one_line(&["warning: nobody takes the status stream"]);
+    drop(reader);
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_end_the_job() {
+    let script = "echo ready; read x; echo done";
+    let run = Run::ranks(1, ["--json", "status", "sh", "-c", script]).stdin_held();
+    let reader = pipe(run.dir());
+    let mut running = run.start();
+    running.wait_for(Output::Stdout, "ready");
+    drop(reader);
+    drop(running.stdin());
+    let outcome = running.finish().expect(0);
+    assert_eq!(outcome.out(), "ready\ndone\n");
+    outcome.expect_one_line(&["warning: the status stream (--json) cannot be written"]);
+}
+
+#[test]
+fn lines_arrive_while_the_job_runs() {
+    let mut running = Run::ranks(1, ["--json", "-", "sh", "-c", "echo ready; read x; exit 0"])
+        .stdin_held()
+        .start();
+    running.wait_for(Output::Stdout, "\"state\":\"running\"");
+    running.wait_for(Output::Stdout, "\"text\":\"ready\\n\"");
+    drop(running.stdin());
+    running.finish().expect(0);
+}
+
+#[test]
+fn times_stand_in_front_of_lines_and_never_inside() {
+    let script = "printf a; echo b; echo c >&2; printf end";
+    let outcome = Run::ranks(2, ["--timestamps", "-l", "sh", "-c", script])
+        .env("TZ", "XXX-05:30")
+        .run()
+        .expect(0);
+    let mut rests: Vec<&str> = Vec::new();
+    let (out, err) = (outcome.out(), outcome.err());
+    for line in out.lines().chain(err.lines()) {
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert_time(time, "+05:30");
+        rests.push(rest);
+    }
+    rests.sort_unstable();
+    let expected = ["[0] ab", "[0] c", "[0] end", "[1] ab", "[1] c", "[1] end"];
+    assert_eq!(rests, expected);
+}
+
+#[test]
+fn times_stand_in_files_too_and_so_do_both_streams_of_one_file() {
+    let script = "i=0; while [ $i -lt 300 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done";
+    for (pattern, files) in [
+        ("%r", &["0", "1"][..]),
+        ("%r.%s", &["0.out", "0.err", "1.out", "1.err"]),
+    ] {
+        let words = ["--timestamps", "--output", pattern, "sh", "-c", script];
+        let outcome = Run::ranks(2, words).env("TZ", "UTC").run();
+        outcome.clone().expect_quiet_success();
+        assert_eq!(outcome.out(), "");
+        for file in files {
+            let text = std::fs::read_to_string(outcome.dir().join(file)).unwrap();
+            let rests = text.lines().map(|line| {
+                let (time, rest) = line.split_once(' ').unwrap();
+                assert_time(time, "+00:00");
+                rest
+            });
+            let (out, err): (Vec<&str>, Vec<&str>) =
+                rests.partition(|rest| rest.starts_with("out "));
+            for (stream, lines) in [("out", out), ("err", err)] {
+                let expected: Vec<String> = (0..300).map(|i| format!("{stream} {i}")).collect();
+                let here = !file.contains('.') || file.ends_with(stream);
+                assert_eq!(lines, if here { &expected[..] } else { &[] }, "{file}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_that_prints_nothing_soon_has_its_status_on_disk_all_the_same() {
+    let running = Run::ranks(2, ["--json", "status", "sleep", "100"]);
+    let path = running.dir().join("status");
+    let running = running.start();
+    eventually("both ranks are told", || {
+        let text = std::fs::read_to_string(&path).ok()?;
+        (text.matches("\"started\"").count() == 2 && text.ends_with('\n')).then_some(())
+    });
+    running.signal(Signal::TERM);
+    let result = status_file(&running.finish().expect(143)).pop().unwrap();
+    assert_eq!(result["cause"]["signal"], 15);
+}
