@@ -26,7 +26,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a program, or several, as the ranks of one job
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Show your jobs on this machine
     Ps(ps::PsArgs),
     /// End jobs of yours on this machine, or send them another signal
@@ -52,7 +52,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Run(args) => run::execute(args, rest),
+        Command::Run(args) => run::execute(*args, rest),
         Command::Ps(args) => ps::execute(&args),
         Command::Kill(args) => kill::execute(&args),
     };

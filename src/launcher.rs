@@ -17,6 +17,7 @@ pub mod parts;
 pub mod pattern;
 pub mod plan;
 pub mod program;
+pub mod pty;
 pub mod rank_env;
 pub mod record;
 pub mod relocated;

@@ -67,6 +67,13 @@ pub enum StdinPlan {
 pub enum OutputPlan {
     /// Pipes the launcher reads.
     Pipes,
+    /// A terminal of its own, for standard input too.
+    Terminal {
+        /// The launcher's end, which does not block.
+        master: OwnedFd,
+        /// The rank's.
+        slave: OwnedFd,
+    },
     /// A file each for standard output and error, or one for both.
     Files {
         /// Standard output.
@@ -261,7 +268,7 @@ fn start_one(
             output_pipe().map_err(StartError::Descriptors)?,
             output_pipe().map_err(StartError::Descriptors)?,
         )),
-        OutputPlan::Files { .. } => None,
+        OutputPlan::Files { .. } | OutputPlan::Terminal { .. } => None,
     };
     let stdin: BorrowedFd<'_> = match (plan.stdin, &stdin_pipe) {
         (StdinPlan::Pipe, Some((read, _))) => read.as_fd(),
@@ -274,7 +281,12 @@ fn start_one(
             out.as_fd(),
             err.as_ref().map_or_else(|| out.as_fd(), AsFd::as_fd),
         ),
+        (None, OutputPlan::Terminal { slave, .. }) => (slave.as_fd(), slave.as_fd()),
         (None, OutputPlan::Pipes) => (shared.null.as_fd(), shared.null.as_fd()),
+    };
+    let (stdin, terminal) = match &plan.output {
+        OutputPlan::Terminal { slave, .. } => (slave.as_fd(), true),
+        OutputPlan::Pipes | OutputPlan::Files { .. } => (stdin, false),
     };
     let mut descriptors = vec![(stdin, 0), (out, 1), (err, 2)];
     if let Some((_, theirs)) = &pmi {
@@ -289,6 +301,7 @@ fn start_one(
             env: &[&app.env, &shared.env, node_env, &plan.env],
             cwd: app.cwd.as_deref(),
             descriptors: &descriptors,
+            terminal,
             limits: &app.limits,
             umask: app.umask,
             reset_signals: &shared.reset_signals,
@@ -298,9 +311,10 @@ fn start_one(
                 .map(|ns| ns.of_node(plan.node.index())),
         })
         .map_err(|error| StartError::Spawn(error.step, error.errno))?;
-    let (stdout, stderr) = match pipes {
-        Some(((out, _), (err, _))) => (Some(out), Some(err)),
-        None => (None, None),
+    let (stdout, stderr) = match (pipes, plan.output) {
+        (Some(((out, _), (err, _))), _) => (Some(out), Some(err)),
+        (None, OutputPlan::Terminal { master, .. }) => (Some(master), None),
+        (None, _) => (None, None),
     };
     Ok(Process {
         child,

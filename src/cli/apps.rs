@@ -77,6 +77,7 @@ fn respell(args: &mut [OsString], options_from: usize) {
         "--rlimit",
         "--output",
         "--stdin",
+        "--pty",
         "--timeout",
         "--exit-policy",
         "--grace",

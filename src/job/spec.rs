@@ -113,6 +113,8 @@ pub struct StdioSpec {
     pub output: Option<OsString>,
     /// Who reads standard input.
     pub stdin: StdinTarget,
+    /// The rank that gets a terminal of its own, and standard input through it.
+    pub pty: Option<Rank>,
 }
 
 /// When and how the job ends.

@@ -3,6 +3,7 @@
 
 mod hosts;
 mod nodes;
+mod pty;
 mod ranks;
 mod signals;
 mod status;
@@ -18,6 +19,7 @@ use rustix::process::Pid;
 use super::finish;
 use super::guard::Guard;
 use super::plan::Plan;
+use super::pty::Pty;
 use super::record::JobState;
 use super::signals::Signals;
 use super::status::Status;
@@ -72,6 +74,10 @@ pub(super) struct Drive {
     pub(super) supervisor: Supervisor,
     pub(super) guard: Option<Guard>,
     pub(super) starter: Option<Starter>,
+    /// The terminal of the rank that has one.
+    pty: Option<Pty>,
+    /// When the user's terminal is left as it was found, once its rank has ended.
+    terminal_until: Option<Duration>,
     ranks: Vec<RankSlot>,
     /// What is known of every rank's process, by rank; kept for reports.
     pub(super) lives: Vec<Life>,
@@ -139,6 +145,8 @@ impl Drive {
             killed: false,
             interrupts: 0,
             starter: None,
+            pty: None,
+            terminal_until: None,
             plan: parts.plan,
             started: parts.started,
             poll: parts.poll,
@@ -226,6 +234,7 @@ impl Drive {
             cores.map(|at| at.0),
             closed,
             self.held.as_ref().map(|(_, until)| *until),
+            self.terminal_until,
         ]
         .into_iter()
         .flatten()
@@ -246,6 +255,7 @@ impl Drive {
         self.judge_closed(now);
         self.judge_held(now);
         self.judge_waiting();
+        self.release_terminal(now);
         self.streams.tick(&self.poll, now)?;
         self.check_status();
         if let Some((what, errno)) = self.streams.failure() {
@@ -332,6 +342,9 @@ impl Drive {
                 Order::Signal(signal) => {
                     self.killed |= signal == libc::SIGKILL;
                     self.signal_ranks(signal);
+                    if signal == libc::SIGTERM {
+                        self.hang_up();
+                    }
                 }
                 Order::NoteInterrupt => {
                     let text = format!(

@@ -153,7 +153,7 @@ impl Prepared {
     ) -> Result<Self, RunFailure> {
         let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
         // From here on signals wait until the loop reads them.
-        let signals = Signals::take(&surroundings.ignored)
+        let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some())
             .map_err(|error| own("cannot receive signals", &error))?;
         become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
         let poll = Poll::new().map_err(|error| own("cannot wait for events", &error))?;
@@ -269,7 +269,11 @@ impl Prepared {
             return Ok(());
         }
         let shared = self.shared(&plan, surroundings)?;
-        let plans = self.rank_plans(&plan, outputs);
+        let mut plans = self.rank_plans(&plan, outputs);
+        if let Some(rank) = plan.spec.stdio.pty {
+            let opened = self.drive.open_pty(&mut plans[rank.index()]);
+            opened.map_err(|error| RunFailure::own("cannot open a terminal for --pty", error))?;
+        }
         let threads = plan.cores as usize;
         let starter = Starter::start(shared, plans, threads, &self.results, &self.drive.wake)
             .map_err(|error| RunFailure::own("cannot start a thread", error))?;

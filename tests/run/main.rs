@@ -21,6 +21,7 @@ mod pmi2_raw;
 mod pmix;
 mod processes;
 mod ps;
+mod pty;
 mod refusals;
 mod signals;
 mod status;

@@ -7,7 +7,7 @@ use super::super::slots::Slots;
 use super::wrong;
 use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::Rank;
-use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StdinTarget};
+use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;
@@ -113,6 +113,19 @@ pub(super) fn check(
             "--stdin {rank}: the job has the ranks 0 to {}",
             size - 1
         )));
+    }
+    if let Some(rank) = spec.stdio.pty {
+        if rank.0 >= size {
+            return Err(wrong(format!(
+                "--pty {rank}: the job has the ranks 0 to {}",
+                size - 1
+            )));
+        }
+        if spec.status.json == Some(StatusTarget::Stdout) {
+            return Err(wrong(format!(
+                "--pty {rank} needs standard output, where --json writes; name a file for that"
+            )));
+        }
     }
     if let ExitPolicy::Rank(rank) = spec.ending.exit
         && rank.0 >= size
