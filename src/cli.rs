@@ -1,60 +1,71 @@
 //! The command line. Nothing below this module knows a flag.
+//!
+//! `run` is parsed by itself: it is the command whose start-up time counts, its line holds several
+//! programs, and defaults files add to it. All other commands go through [`tree`].
 
 mod apps;
+mod completions;
+mod config;
 pub mod exit;
+mod habits;
 mod kill;
+mod line;
+mod man;
+mod negation;
 mod options;
+mod problem;
 mod ps;
 mod run;
 mod table;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
-use crate::job::outcome::EXIT_WIREUP;
+use crate::launcher::run::RunFailure;
 
-/// Launch unmodified MPI programs, without SSH
-#[derive(Debug, Parser)]
-#[command(name = "wireup", version, arg_required_else_help = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
+const EXAMPLES: &str = "\
+Examples:
+  wireup run -n 4 ./app       four ranks of ./app on this machine
+  wireup config show          defaults of `wireup run`, and where each comes from
+  wireup man --dir ~/.local/share/man/man1
+  source <(wireup completions bash)";
 
+/// Every command but `run`.
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Run a program, or several, as the ranks of one job
-    Run(Box<run::RunArgs>),
+enum Other {
     /// Show your jobs on this machine
     Ps(ps::PsArgs),
     /// End jobs of yours on this machine, or send them another signal
     Kill(kill::KillArgs),
+    /// Show the defaults of `wireup run`
+    Config(config::show::ConfigArgs),
+    /// Print a manual page, or write them all to a directory
+    Man(man::ManArgs),
+    /// Print the script that makes a shell complete wireup's commands
+    Completions(completions::CompletionsArgs),
+}
+
+/// The whole command line, for help, manual pages and completions.
+fn tree() -> Command {
+    let top = Command::new("wireup")
+        .version(env!("CARGO_PKG_VERSION"))
+        .after_help(EXAMPLES)
+        .subcommand_required(true)
+        .subcommand_value_name("COMMAND")
+        .arg_required_else_help(true)
+        .subcommand(run::RunArgs::command().name("run"));
+    // Last, because the other commands' own description would take its place.
+    Other::augment_subcommands(top).about("Launch unmodified MPI programs, without SSH")
 }
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let (first, rest) = match args.get(1).is_some_and(|command| command == "run") {
-        true => apps::split_apps(args),
-        false => (args, Vec::new()),
-    };
-    let cli = match Cli::try_parse_from(first) {
-        Ok(cli) => cli,
-        Err(error) => {
-            // Help and version are answers, not failures.
-            let code = if error.use_stderr() { EXIT_WIREUP } else { 0 };
-            match error.to_string().strip_prefix("error: ") {
-                Some(text) => eprintln!("wireup: {}", text.trim_end()),
-                None => drop(error.print()),
-            }
-            return ExitCode::from(code);
-        }
-    };
-    let result = match cli.command {
-        Command::Run(args) => run::execute(*args, rest),
-        Command::Ps(args) => ps::execute(&args),
-        Command::Kill(args) => kill::execute(&args),
+    let result = match args.get(1) {
+        Some(word) if word == "run" => run::line(args),
+        _ => other(args),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -62,5 +73,98 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             eprintln!("wireup: {}", failure.message);
             ExitCode::from(failure.code)
         }
+    }
+}
+
+fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
+    let first = args.get(1).cloned();
+    let mut matches = match tree().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) => return answer(&error, || problem::of_commands(&error, first.as_deref())),
+    };
+    match Other::from_arg_matches_mut(&mut matches) {
+        Ok(Other::Ps(args)) => ps::execute(&args),
+        Ok(Other::Kill(args)) => kill::execute(&args),
+        Ok(Other::Config(args)) => config::show::execute(args),
+        Ok(Other::Man(args)) => man::execute(&args),
+        Ok(Other::Completions(args)) => completions::execute(&args),
+        Err(error) => answer(&error, || problem::one_line(&error)),
+    }
+}
+
+/// What clap has to say: help and version are answers, everything else is a failure with one line.
+fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, RunFailure> {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            print(error.render().to_string().as_bytes())
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Err(RunFailure::refused(format!(
+            "no command is given\n\n{error}"
+        ))),
+        _ => Err(RunFailure::refused(line())),
+    }
+}
+
+/// Prints what was asked for. A reader that has seen enough is no failure.
+fn print(text: &[u8]) -> Result<u8, RunFailure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(RunFailure::own("cannot write to standard output", error))
+        }
+        _ => Ok(0),
+    }
+}
+
+/// The command line as it is to be shown: words that a shell would split or expand are quoted.
+fn quoted(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        tree().debug_assert();
+        negation::with_negations(tree().find_subcommand("run").unwrap().clone()).debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_examples_that_start_with_its_own_name() {
+        fn check(command: &Command) {
+            let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+            let help = command
+                .get_after_long_help()
+                .or_else(|| command.get_after_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            let examples = help
+                .lines()
+                .skip_while(|line| *line != "Examples:")
+                .skip(1)
+                .take_while(|line| line.starts_with("  "));
+            let own = examples.filter(|line| line.contains(name)).count();
+            assert!(own >= 1, "{name}: {help:?}");
+            for sub in command.get_subcommands() {
+                check(sub);
+            }
+        }
+        let mut tree = tree().disable_help_subcommand(true);
+        tree.build();
+        check(&tree);
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_needs_it() {
+        assert_eq!(quoted(OsStr::new("./a-b_c=1")), "./a-b_c=1");
+        assert_eq!(quoted(OsStr::new("it's")), r"'it'\''s'");
+        assert_eq!(quoted(OsStr::new("")), "''");
     }
 }

@@ -1,4 +1,4 @@
-//! Fences between the nodes of a job: one engine per node for PMI-1 barriers and PMIx `fence_nb`.
+//! Fences between the nodes of a job: one engine per node for PMI barriers and PMIx `fence_nb`.
 //!
 //! A local requester (the PMI server, or OpenPMIx through its sidecar) arrives once per node and
 //! fence, when all participating processes of this node have entered. The engines of the

@@ -83,6 +83,8 @@ pub struct Job {
     pub ranks: Vec<Rank>,
     /// Number of ranks, living or not; `None` while no process of it shows it.
     pub size: Option<u32>,
+    /// Number of nodes; `None` while no process of it shows it.
+    pub node_count: Option<u32>,
     /// Time since it started.
     pub elapsed: Duration,
     /// What its launcher was told to run, options included; a rank's argument vector when the

@@ -12,6 +12,8 @@
 pub mod agent;
 pub mod cli;
 pub mod fence;
+#[cfg(test)]
+mod fuzzed;
 pub mod job;
 pub mod jobs;
 pub mod kvs;

@@ -1,8 +1,8 @@
-//! The exit-code table of `wireup run`, as shown by `--help`.
+//! The exit-status table of `wireup run`, as shown by `--help`.
 
 /// Text for the end of the help.
 pub const TABLE: &str = "\
-Exit code:
+Exit status:
   0        every rank ended normally
   code     of the first rank that failed, or as --exit-policy says; or given to MPI_Abort
   128+N    the first failing rank was killed by signal N, or signal N ended wireup

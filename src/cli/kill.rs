@@ -6,23 +6,36 @@ use clap::Args;
 use rustix::process::Signal;
 
 use super::ps::{choose, scope};
+use super::run::grace_of;
 use crate::jobs::end::{self, EndError, Receiver, Sent};
 use crate::jobs::{self, Job, name};
 use crate::launcher::run::RunFailure;
 
-/// After this long a launcher is asked again.
-const AGAIN: Duration = Duration::from_secs(10);
+/// So long after the job's grace time a launcher is asked again.
+const AGAIN: Duration = Duration::from_secs(8);
 
-/// How long is waited in all.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long is waited after that.
+const LAST: Duration = Duration::from_secs(20);
 
 const AFTER_HELP: &str = "\
-A job is named by the beginning of its name or by the pid of its launcher; `wireup ps` shows them.
-SIGTERM makes the launcher end its ranks: they get it too, and SIGKILL two seconds later. It passes on
-INT, TERM, QUIT, HUP, USR1, USR2, TSTP and CONT; other signals go to the ranks' process groups directly.
-TERM, HUP, QUIT and KILL wait until nothing of the job is left. A job whose launcher is gone is ended
-the same way, and its files are removed.
-Exit code: 0; 1 when there is no such job or rank, or it did not end; 125 when called wrongly";
+Examples:
+  wireup kill 3f              ends the job whose name begins with 3f
+  wireup kill -s USR1 4711    signals the job whose launcher has pid 4711
+  wireup kill --all
+
+Jobs:
+  A job is named by the beginning of its name or by the pid of its launcher; `wireup ps` shows them.
+
+Signals:
+  SIGTERM makes the launcher end its ranks: they get it too, and SIGKILL after the grace time. It passes
+  on INT, TERM, QUIT, HUP, USR1, USR2, TSTP and CONT; other signals go to the ranks' process groups
+  directly. TERM, HUP, QUIT and KILL wait until nothing of the job is left. A job whose launcher is
+  gone is ended the same way, and its files are removed.
+
+Exit status:
+  0    done
+  1    there is no such job or rank, or it did not end
+  125  wireup itself failed or was called wrongly";
 
 /// Arguments of `wireup kill`.
 #[derive(Debug, Args)]
@@ -171,15 +184,16 @@ fn what_was_sent(sent: &Sent, signal: Signal) -> String {
 
 /// Whether what was meant has ended.
 fn wait(job: &Job, sent: &Sent, ranks: Option<&[u32]>, started: Instant) -> Result<bool, EndError> {
-    let left = |limit: Duration| limit.saturating_sub(started.elapsed());
+    let patience = grace_of(&job.command).saturating_add(AGAIN);
+    let patience = patience.saturating_sub(started.elapsed());
     if ranks.is_some() {
-        return Ok(end::wait_for_ranks(sent, left(AGAIN)));
+        return Ok(end::wait_for_ranks(sent, patience));
     }
-    if end::wait(job, sent, left(AGAIN))? {
+    if end::wait(job, sent, patience)? {
         return Ok(true);
     }
     end::hurry(job, sent)?;
-    end::wait(job, sent, left(LIMIT))
+    end::wait(job, sent, LAST)
 }
 
 #[cfg(test)]

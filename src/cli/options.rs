@@ -12,4 +12,4 @@ pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;
 pub(super) use status::StatusArgs;
 pub(super) use stdio::StdioArgs;
-pub(super) use surroundings::{SurroundingsArgs, means_x};
+pub(super) use surroundings::SurroundingsArgs;

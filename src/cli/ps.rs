@@ -13,8 +13,18 @@ use crate::jobs::{self, Job, name};
 use crate::launcher::run::RunFailure;
 
 const AFTER_HELP: &str = "\
-A job is named by the beginning of its name or by the pid of its launcher.
-Exit code: 0; 1 when there is no such job; 125 when called wrongly";
+Examples:
+  wireup ps              your jobs
+  wireup ps -l 3f        the ranks of the job whose name begins with 3f
+  wireup ps --json
+
+Jobs:
+  A job is named by the beginning of its name or by the pid of its launcher.
+
+Exit status:
+  0    what was asked for was shown
+  1    there is no such job
+  125  wireup itself failed or was called wrongly";
 
 /// Arguments of `wireup ps`.
 #[derive(Debug, Args)]
@@ -132,14 +142,16 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
     }
     let rows: Vec<Vec<String>> = jobs
         .map(|(short, job)| {
-            let size = job.size.map_or_else(|| "?".into(), |size| size.to_string());
+            let known = |number: Option<u32>| {
+                number.map_or_else(|| "?".to_owned(), |number| number.to_string())
+            };
             let mut row = vec![
                 short.unwrap_or("-").to_owned(),
                 job.pid()
                     .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
                 job.state.as_str().to_owned(),
-                format!("{}/{size}", job.ranks.len()),
-                job.nodes().len().to_string(),
+                format!("{}/{}", job.ranks.len(), known(job.size)),
+                known(job.node_count),
                 table::time(job.elapsed),
                 table::words(&job.command),
             ];
@@ -223,6 +235,8 @@ struct JobRecord<'a> {
     within: Option<&'a str>,
     ranks_alive: usize,
     size: Option<u32>,
+    node_count: Option<u32>,
+    /// Those on which ranks live.
     nodes: Vec<String>,
     elapsed: f64,
     command: Vec<String>,
@@ -270,6 +284,7 @@ fn json<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> String {
             within: job.within.as_deref(),
             ranks_alive: job.ranks.len(),
             size: job.size,
+            node_count: job.node_count,
             nodes: job.nodes().into_iter().map(|(_, name)| name).collect(),
             elapsed: job.elapsed.as_secs_f64(),
             command: lossy(&job.command),

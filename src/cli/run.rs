@@ -1,13 +1,19 @@
 //! `wireup run`: arguments to a [`JobSpec`].
 
 use std::ffi::OsString;
+use std::time::Duration;
 
-use clap::Args;
+use clap::{FromArgMatches, Parser};
 
-use super::apps::{AppArgs, app_specs};
+use super::apps::{AppArgs, app_specs, split_apps};
+use super::config::{self, Defaults};
 use super::exit;
+use super::habits;
+use super::line::Own;
+use super::negation::with_negations;
 use super::options::{EndingArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
-use crate::job::spec::{JobSpec, StatusSpec};
+use super::problem;
+use crate::job::spec::{EndingSpec, GRACE, JobSpec, StatusSpec};
 use crate::launcher::run::{RunFailure, run};
 use crate::launcher::status::refused;
 
@@ -16,15 +22,53 @@ Examples:
   wireup run -n 4 ./app input.dat
   wireup run -n 1 ./master : -n 3 -x DEBUG=1 ./worker
   wireup run --virtual-nodes 2 -n 4 ./app      two nodes with two ranks each, on this machine
-  wireup run -l --output 'out/%r.txt' ./app    one file per rank";
+  wireup run -l --output 'out/%r.txt' ./app    one file per rank
+  wireup run --no-label ./app                  without the labels that a defaults file asks for";
+
+const SURROUNDINGS: &str = "\
+Environment:
+  WIREUP_LIBPMIX      libpmix for programs that do not bring a suitable one of their own
+  WIREUP_SITE_CONFIG  the site's defaults file, in place of /etc/wireup.toml; empty: none
+  XDG_CONFIG_HOME     where the user's defaults file is, in place of ~/.config
+  TMPDIR              where the job's directory is made, in place of /tmp
+
+Environment of the ranks:
+  WIREUP_JOB_ID         name of the job
+  WIREUP_RANK           the rank's number; WIREUP_SIZE: how many there are
+  WIREUP_LOCAL_RANK     its number among those of its node; WIREUP_LOCAL_SIZE: how many these are
+  WIREUP_NODE           the node's number; WIREUP_NNODES: how many there are
+  WIREUP_HOST           the node's name; WIREUP_NODELIST: all names
+  WIREUP_APPNUM         number of the program
+  WIREUP_UNIVERSE_SIZE  what MPI calls the universe size
+
+Files:
+  ~/.config/wireup.toml  the user's defaults; wireup config --help tells how to write it
+  /etc/wireup.toml       the site's defaults";
+
+const USAGE: &str = "wireup run [OPTIONS] PROGRAM [ARG]... [: [OPTIONS] PROGRAM [ARG]...]...";
+
+const ABOUT: &str = "\
+Run a program, or several, as the ranks of one job
+
+Programs are separated by a word of its own, `:`; each has its own number of ranks, variables and
+directory. All other options stand in front of the first program and hold for the whole job.
+`-np N` means `-n N`. Every option NAME has a --no-NAME, which takes back what a defaults file or an
+earlier word has set.";
 
 /// Arguments of `wireup run`.
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", exit::TABLE))]
+#[derive(Debug, Parser)]
+#[command(name = "run", bin_name = "wireup run", args_override_self = true)]
+#[command(about = "Run a program, or several, as the ranks of one job", long_about = ABOUT)]
+#[command(override_usage = USAGE, after_help = EXAMPLES)]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{SURROUNDINGS}\n\n{}", exit::TABLE))]
 pub(super) struct RunArgs {
     /// Tell what is decided and why; twice: every step
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
+
+    /// Read no defaults file
+    #[arg(long)]
+    no_config: bool,
 
     #[command(flatten)]
     app: AppArgs,
@@ -45,10 +89,41 @@ pub(super) struct RunArgs {
     interface: InterfaceArgs,
 }
 
-/// Runs the job and returns its exit code. `rest` has the words of the programs after the first.
-pub(super) fn execute(args: RunArgs, rest: Vec<Vec<OsString>>) -> Result<u8, RunFailure> {
+/// Runs the job of a whole command line, `wireup run` included, and returns its exit code.
+pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
+    let own = Own::of::<RunArgs>();
+    let mut parts = split_apps(args.into_iter().skip(2)).into_iter();
+    let mut everywhere = Vec::new();
+    let mut translate = |part| {
+        let translated = habits::translate(&own, part).map_err(RunFailure::refused)?;
+        everywhere.extend(translated.everywhere);
+        Ok::<_, RunFailure>(translated.words)
+    };
+    let first = translate(parts.next().unwrap_or_default())?;
+    let rest = parts.map(translate).collect::<Result<Vec<_>, _>>()?;
+    let defaults = if config::is_refused(&own, &first) {
+        Defaults::default()
+    } else {
+        config::read(&own).map_err(|error| RunFailure::refused(error.to_string()))?
+    };
+    let mut words = defaults.words();
+    words.extend_from_slice(&everywhere);
+    words.extend_from_slice(&first);
+    let args = match parse(own, words) {
+        Ok(args) => args,
+        Err(error) => return super::answer(&error, || blame(&error, &defaults, &first)),
+    };
+    // What holds for every program stands in front of each one's own words.
+    let mut shared = defaults.words_of_every_program();
+    shared.extend(everywhere);
     let status = StatusSpec::from(args.status);
-    let apps = app_specs(args.app, rest).inspect_err(|failure| refused(&status, failure))?;
+    let apps =
+        app_specs(args.app, &shared, rest).inspect_err(|failure| refused(&status, failure))?;
+    if args.verbose > 0 {
+        for line in defaults.describe(args.no_config) {
+            eprintln!("wireup: {line}");
+        }
+    }
     run(JobSpec {
         apps,
         layout: args.layout.into(),
@@ -58,4 +133,69 @@ pub(super) fn execute(args: RunArgs, rest: Vec<Vec<OsString>>) -> Result<u8, Run
         interface: args.interface.into(),
         verbose: args.verbose,
     })
+}
+
+/// Parses words that start with the first option.
+pub(super) fn parse(own: Own, words: Vec<OsString>) -> Result<RunArgs, clap::Error> {
+    let negated = words.iter().any(|word| own.negates(word));
+    let mut command = own.into_command();
+    if negated {
+        command = with_negations(command);
+    }
+    let name = std::iter::once(OsString::from("wireup run"));
+    let mut matches = command.try_get_matches_from(name.chain(words))?;
+    RunArgs::from_arg_matches_mut(&mut matches)
+}
+
+/// The line for a command line that was refused, which may be the fault of a defaults file.
+fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String {
+    if let Some(line) = defaults.blame() {
+        return line;
+    }
+    let line = problem::of_run(error);
+    let alone = parse(Own::of::<RunArgs>(), first.to_vec());
+    if alone.is_ok() {
+        return format!(
+            "{line}; that comes of the defaults in {}: --no-config does without",
+            defaults.files()
+        );
+    }
+    line
+}
+
+/// The grace time of a job whose launcher was called with these words after `run`, with today's
+/// defaults files; the built-in one when this version does not understand the words.
+pub(super) fn grace_of(command: &[OsString]) -> Duration {
+    let own = Own::of::<RunArgs>();
+    let first = split_apps(command.to_vec()).into_iter().next();
+    let Ok(translated) = habits::translate(&own, first.unwrap_or_default()) else {
+        return GRACE;
+    };
+    let defaults = match config::is_refused(&own, &translated.words) {
+        true => Defaults::default(),
+        false => config::read(&own).unwrap_or_default(),
+    };
+    let mut words = defaults.words();
+    words.extend(translated.everywhere);
+    words.extend(translated.words);
+    parse(own, words).map_or(GRACE, |args| EndingSpec::from(args.ending).grace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grace_time_of_a_running_job_is_read_from_its_command_line() {
+        let grace = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            grace_of(&words)
+        };
+        assert_eq!(
+            grace("-np 2 --grace 30 a --grace 4 : -n 1 b"),
+            Duration::from_secs(30)
+        );
+        assert_eq!(grace("--no-config a --grace 4"), GRACE);
+        assert_eq!(grace("--no-config --from-a-later-version a"), GRACE);
+    }
 }

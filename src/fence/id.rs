@@ -46,7 +46,7 @@ pub enum ParticipantsError {
 }
 
 impl Participants {
-    /// All ranks of one job: the participants of MPI's start-up fences and of a PMI-1 barrier.
+    /// All ranks of one job: the participants of MPI's start-up fences and of a PMI barrier.
     pub fn whole_job(nspace: Nspace) -> Self {
         Self(Arc::from([(nspace, Ranks::All)]))
     }

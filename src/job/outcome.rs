@@ -112,7 +112,8 @@ pub enum Cause {
         /// Which.
         rank: Rank,
     },
-    /// A rank left in order while others are in a barrier, which needs every rank.
+    /// A rank left in order while others wait for it: in a barrier, or for an attribute of their
+    /// node that no other rank is left to put.
     LeftOthers {
         /// Which.
         rank: Rank,

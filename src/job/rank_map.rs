@@ -191,4 +191,55 @@ mod tests {
         assert_eq!(seen, 8);
         assert_eq!(map.node_of(Rank(8)), None);
     }
+
+    /// The node of each rank, from PMI's form, as clients read it: a block gives `each` ranks to one
+    /// node after the other.
+    fn expanded(text: &str) -> Vec<u32> {
+        let blocks = text
+            .strip_prefix("(vector")
+            .and_then(|t| t.strip_suffix(')'));
+        let mut nodes = Vec::new();
+        for block in blocks.unwrap().split(",(").skip(1) {
+            let numbers: Vec<u32> = block
+                .trim_end_matches(')')
+                .split(',')
+                .map(|number| number.parse().unwrap())
+                .collect();
+            let [first, count, each] = numbers[..] else {
+                panic!("three numbers in {block}");
+            };
+            for node in first..first + count {
+                nodes.extend(std::iter::repeat_n(node, each as usize));
+            }
+        }
+        nodes
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_process_mapping_read_back_is_the_map(
+            blocks in proptest::collection::vec((0..6_u32, 0..5_u32), 0..24)
+        ) {
+            let map = map(&blocks);
+            let nodes = blocks.iter().flat_map(|(node, count)| {
+                std::iter::repeat_n(*node, *count as usize)
+            });
+            let nodes: Vec<u32> = nodes.collect();
+            proptest::prop_assert_eq!(&expanded(&map.process_mapping()), &nodes);
+            // And every way to ask says the same.
+            proptest::prop_assert_eq!(map.size() as usize, nodes.len());
+            for (rank, node) in nodes.iter().enumerate() {
+                let rank = Rank(rank as u32);
+                let node = NodeId(*node);
+                proptest::prop_assert_eq!(map.node_of(rank), Some(node));
+                let local = map.local_rank(rank).unwrap();
+                let before = nodes[..rank.index()].iter().filter(|other| **other == node.0);
+                proptest::prop_assert_eq!(local.index(), before.count());
+                proptest::prop_assert_eq!(map.rank_at(node, local), Some(rank));
+                let all = nodes.iter().filter(|other| **other == node.0).count();
+                proptest::prop_assert_eq!(map.local_size(node) as usize, all);
+            }
+            proptest::prop_assert_eq!(map.node_of(Rank(map.size())), None);
+        }
+    }
 }

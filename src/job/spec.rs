@@ -69,11 +69,13 @@ pub enum StdinTarget {
 pub enum PmiChoice {
     /// What the programs need, found by inspecting them.
     Auto,
-    /// PMI-1 on an inherited socket.
+    /// PMI on an inherited socket; PMI-1 is expected on it.
     Pmi1,
+    /// The same socket; PMI-2 is expected on it.
+    Pmi2,
     /// PMIx through the sidecar.
     Pmix,
-    /// Both.
+    /// All of these.
     All,
     /// Nothing: the ranks are plain processes.
     None,

@@ -262,8 +262,8 @@ fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
 /// # Errors
 /// As [`signal`].
 pub fn wait(job: &Job, sent: &Sent, most: Duration) -> Result<bool, EndError> {
-    let deadline = Instant::now() + most;
-    let left = || deadline.saturating_duration_since(Instant::now());
+    let start = Instant::now();
+    let left = || most.saturating_sub(start.elapsed());
     if !sent.waited_for.iter().all(|held| held.wait(left())) {
         return Ok(false);
     }
@@ -296,8 +296,8 @@ pub fn hurry(job: &Job, sent: &Sent) -> Result<(), EndError> {
 
 /// Waits until ranks have ended, at most so long; whether that came.
 pub fn wait_for_ranks(sent: &Sent, most: Duration) -> bool {
-    let deadline = Instant::now() + most;
-    let left = || deadline.saturating_duration_since(Instant::now());
+    let start = Instant::now();
+    let left = || most.saturating_sub(start.elapsed());
     sent.waited_for.iter().all(|held| held.wait(left()))
 }
 

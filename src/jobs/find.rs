@@ -101,6 +101,7 @@ impl<'a> Look<'a> {
             _ => (Vec::new(), false),
         };
         let size = members.iter().find_map(|member| member.1.size);
+        let node_count = members.iter().find_map(|member| member.1.nodes);
         let charge = children.iter().find_map(|child| match &child.role {
             Some(Role::Guard { charge }) => Some(charge),
             _ => None,
@@ -122,6 +123,7 @@ impl<'a> Look<'a> {
             within: within.cloned(),
             ranks,
             size,
+            node_count,
             elapsed: self.age(&launcher.process),
             command,
             tmpdirs: tmpdirs(members.iter().map(|member| member.1)),
@@ -156,6 +158,7 @@ impl<'a> Look<'a> {
                     .any(|member| charge.contains(&member.process.pid)),
                 _ => false,
             });
+            let marks = || marked.iter().filter_map(|seen| seen.mark.as_ref());
             found.push(Job {
                 name: Some((*name).clone()),
                 launcher: None,
@@ -165,12 +168,11 @@ impl<'a> Look<'a> {
                     false => State::Orphaned,
                 },
                 within: None,
-                size: marked
-                    .iter()
-                    .find_map(|seen| seen.mark.as_ref().and_then(|mark| mark.size)),
+                size: marks().find_map(|mark| mark.size),
+                node_count: marks().find_map(|mark| mark.nodes),
                 elapsed: self.age(&first.process),
                 command: Vec::new(),
-                tmpdirs: tmpdirs(marked.iter().filter_map(|seen| seen.mark.as_ref())),
+                tmpdirs: tmpdirs(marks()),
                 members: marked.iter().map(|seen| seen.process.clone()).collect(),
                 ranks,
             });

@@ -20,6 +20,8 @@ pub struct Mark {
     pub rank: Option<u32>,
     /// Ranks of the job.
     pub size: Option<u32>,
+    /// Nodes of the job.
+    pub nodes: Option<u32>,
     /// Number and name of the node.
     pub node: Option<(u32, String)>,
     /// The directory for temporary files.
@@ -38,6 +40,7 @@ impl Mark {
             job,
             rank: number("WIREUP_RANK"),
             size: number("WIREUP_SIZE"),
+            nodes: number("WIREUP_NNODES"),
             node: number("WIREUP_NODE").zip(host),
             tmpdir: tmpdir.map(std::os::unix::ffi::OsStringExt::from_vec),
         })

@@ -380,6 +380,9 @@ fn constants<H: FileHeader<Endian = Endianness>>(
     Ok(ranges.into_iter().map(|(_, range)| range).collect())
 }
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+
 #[cfg(test)]
 pub(in crate::launcher) mod sample;
 #[cfg(test)]

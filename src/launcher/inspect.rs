@@ -1,244 +1,236 @@
 //! Which process-management interface does a program want? Told from the libraries it would load,
-//! without running it.
+//! without running it, also behind wrappers such as `numactl` or `sh -c`.
 //!
 //! Not seen: an MPI that is linked statically into a dynamic program, or opened by it with dlopen.
 //! Such a program is [`Wants::Plain`], which is right for MPICH's family and wrong for Open MPI:
 //! its user has to choose the interface.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::Path;
 
-use super::elf::Elf;
-use super::ldso::{Dependency, Loader, Step};
+use super::ldso::{Loader, System};
 use super::program::{Kind, Program};
 
+mod finding;
+mod libraries;
 mod names;
+mod wrapper;
 
-use names::{LEAVES, MPICH, OPEN_MPI, PMI, matches, wrapper};
+pub use finding::{Family, Finding, Opaque, Seen, Wants, Why};
 
-/// The interface to offer a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wants {
-    /// PMIx: Open MPI, or any program on libpmix.
-    Pmix,
-    /// PMI-1 or PMI-2: MPICH and its relatives, or any program on libpmi.
-    Pmi,
-    /// Every interface: the program behind an interpreter or wrapper cannot be seen.
-    Unknown,
-    /// PMI, because it costs nothing; no MPI was seen.
-    Plain,
+use wrapper::{Behind, Command, Place};
+
+/// Wrappers looked behind, one behind the other; the shells' `"$@"` makes any number possible.
+const DEPTH: u8 = 12;
+/// Commands of shells looked at in all.
+const COMMANDS: u32 = 64;
+
+/// What was found, and the dynamic loader as the program will meet it.
+#[derive(Debug)]
+pub struct Inspection {
+    /// What was found.
+    pub finding: Finding,
+    /// The dynamic loader of the program's environment, which a wrapper may have changed.
+    pub loader: Loader,
 }
 
-/// What looking at a program brought to light.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
-    /// The interface to offer.
-    pub wants: Wants,
-    /// The evidence, as one line for the user.
-    pub why: String,
-    /// Open MPI's libmpi that the program would load; its plugins may need a libpmix that it does
-    /// not need itself.
-    pub openmpi: Option<PathBuf>,
-    /// The libpmix that the program would load by itself.
-    pub libpmix: Option<PathBuf>,
+/// Looks at a program that was found, and behind it if it is a wrapper. `argv` is its command line,
+/// name included; `env` and `cwd` (absolute) are what it will be started with.
+pub fn inspect(
+    program: &Program,
+    argv: &[OsString],
+    env: &[(OsString, OsString)],
+    cwd: &Path,
+    system: &System,
+) -> Inspection {
+    let mut look = Look {
+        system,
+        commands: COMMANDS,
+    };
+    let call = Call {
+        argv,
+        cut: false,
+        env,
+        cwd,
+    };
+    look.at(program, call, 0)
 }
 
-impl Finding {
-    fn new(wants: Wants, why: String) -> Self {
+/// A command line and what it is started with.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    argv: &'a [OsString],
+    /// More arguments follow that are not known.
+    cut: bool,
+    env: &'a [(OsString, OsString)],
+    cwd: &'a Path,
+}
+
+impl<'a> From<&'a Command> for Call<'a> {
+    fn from(command: &'a Command) -> Self {
         Self {
-            wants,
-            why,
-            openmpi: None,
-            libpmix: None,
+            argv: &command.argv,
+            cut: command.cut,
+            env: &command.place.env,
+            cwd: &command.place.cwd,
         }
     }
 }
 
-/// Looks at a program that was found, with the dynamic loader of its future environment.
-pub fn inspect(program: &Program, loader: &Loader) -> Finding {
-    let path = program.path();
-    let shown = path.display();
-    let unknown = |why| Finding::new(Wants::Unknown, why);
-    match program.kind() {
-        Kind::Elf(elf) => inspect_elf(path, elf, loader),
-        Kind::Script { interpreter } => {
-            unknown(format!("{shown} is a script for {}", interpreter.display()))
-        }
-        Kind::Text => unknown(format!("{shown} is a shell script")),
-        Kind::Registered { handler } => {
-            unknown(format!("{shown} is run by the binary format {handler}"))
-        }
-        Kind::Unreadable => unknown(format!("{shown} cannot be read, only executed")),
-    }
+struct Look<'a> {
+    system: &'a System,
+    commands: u32,
 }
 
-/// What the libraries of a program gave away.
-#[derive(Default)]
-struct Evidence {
-    pmix: Option<Seen>,
-    openmpi: Option<Seen>,
-    mpich: Option<Seen>,
-    pmi: Option<Seen>,
-    /// A libmpi whose name does not tell whose it is.
-    other_mpi: Option<Seen>,
-    missing: Vec<String>,
-}
-
-/// A library that was come across.
-struct Seen {
-    name: String,
-    by: PathBuf,
-    path: Option<PathBuf>,
-}
-
-impl Seen {
-    fn tell(&self, is: &str) -> String {
-        let at = match &self.path {
-            Some(path) => format!(" ({})", path.display()),
-            None => " (not found)".into(),
+impl Look<'_> {
+    fn at(&mut self, program: &Program, call: Call<'_>, depth: u8) -> Inspection {
+        let path = program.path();
+        let loader = Loader::new(call.env, call.cwd, self.system.clone());
+        let native = match program.kind() {
+            Kind::Elf(elf) => Some(libraries::look(path, elf, &loader)),
+            _ => None,
         };
-        format!("{} needs {}{at}: {is}", self.by.display(), self.name)
-    }
-}
-
-fn inspect_elf(path: &Path, elf: &Elf, loader: &Loader) -> Finding {
-    let mut evidence = Evidence::default();
-    loader.walk(
-        path,
-        elf.clone(),
-        |name| matches(name, LEAVES),
-        |dependency| evidence.note(dependency),
-    );
-    let mut finding = evidence.judge().unwrap_or_else(|| {
-        if let Some(name) = wrapper(path) {
-            let why = format!(
-                "{} ({name}) runs another program or a script",
-                path.display()
-            );
-            Finding::new(Wants::Unknown, why)
-        } else if elf.dynamic {
-            let why = format!("{} needs no MPI or PMI library", path.display());
-            Finding::new(Wants::Plain, why)
-        } else {
-            let why = format!("{} is static: an MPI inside cannot be seen", path.display());
-            Finding::new(Wants::Unknown, why)
+        if let Some(finding) = native
+            .as_ref()
+            .filter(|finding| matches!(finding.why, Why::Library(..)))
+        {
+            let finding = finding.clone();
+            return Inspection { finding, loader };
         }
-    });
-    if !evidence.missing.is_empty() {
-        finding.why += &format!("; libraries not found: {}", evidence.missing.join(", "));
-    }
-    finding.openmpi = evidence
-        .openmpi
-        .filter(Seen::is_libmpi)
-        .and_then(|seen| seen.path);
-    finding.libpmix = evidence.pmix.and_then(|seen| seen.path);
-    finding
-}
-
-impl Evidence {
-    fn note(&mut self, dependency: Dependency<'_>) -> Step {
-        let is_mpi = |name: &OsStr| name.as_bytes().starts_with(b"libmpi");
-        let name = Path::new(dependency.name)
-            .file_name()
-            .unwrap_or(dependency.name);
-        if dependency.found.is_none() {
-            self.missing.push(name.to_string_lossy().into_owned());
+        // A wrapper may be a script itself: Debian's valgrind is.
+        if let Some(wrapper) = wrapper::known(path) {
+            return self.behind(&wrapper, program, call, loader, depth);
         }
-        let slot = if matches(name, &["libpmix.so"]) {
-            &mut self.pmix
-        } else if matches(name, OPEN_MPI) {
-            &mut self.openmpi
-        } else if matches(name, MPICH) {
-            &mut self.mpich
-        } else if matches(name, PMI) {
-            &mut self.pmi
-        } else if is_mpi(name) {
-            &mut self.other_mpi
-        } else if self.openmpi.is_some() {
-            // All that is still open is Open MPI's own libpmix.
-            return if by_open_mpi(dependency.by) {
-                Step::Descend
-            } else {
-                Step::Pass
-            };
-        } else {
-            return Step::Descend;
-        };
-        let seen = Seen {
-            name: name.to_string_lossy().into_owned(),
-            by: dependency.by.to_owned(),
-            path: dependency.found.map(|(path, _)| path.to_owned()),
-        };
-        // Open MPI's lower libraries come before libmpi in some programs; libmpi is worth more.
-        match slot {
-            Some(known) if known.is_libmpi() || !seen.is_libmpi() => {}
-            _ => *slot = Some(seen),
-        }
-        if self.pmix.is_some() {
-            Step::Stop
-        } else {
-            Step::Descend
-        }
-    }
-
-    fn judge(&self) -> Option<Finding> {
-        let (wants, why) = if let Some(seen) = &self.openmpi {
-            (Wants::Pmix, seen.tell("Open MPI"))
-        } else if let Some(seen) = &self.pmix {
-            (Wants::Pmix, seen.tell("PMIx"))
-        } else if let Some(seen) = &self.mpich {
-            (Wants::Pmi, seen.tell("MPICH or a relative"))
-        } else if let Some(seen) = &self.pmi {
-            (Wants::Pmi, seen.tell("PMI"))
-        } else {
-            let seen = self.other_mpi.as_ref()?;
-            match neighbours(seen.path.as_deref()) {
-                wants @ Wants::Pmix => (wants, seen.tell("an MPI beside Open MPI's libraries")),
-                wants @ Wants::Pmi => (wants, seen.tell("an MPI beside MPICH's libraries")),
-                wants => (wants, seen.tell("an MPI of unknown kind")),
+        let unknown = |why| Finding::new(Wants::Unknown, path, why);
+        let finding = match program.kind() {
+            Kind::Elf(_) => match (names::interpreter(path), native) {
+                (None, Some(finding)) => finding,
+                (name, _) => unknown(Why::Opaque(Opaque::Interpreter(name.unwrap_or_default()))),
+            },
+            Kind::Script {
+                interpreter,
+                argument,
+            } => {
+                let before = argument.iter().cloned();
+                if let Some(seen) = self.interpreter(program, interpreter, before, call, depth) {
+                    return seen;
+                }
+                unknown(Why::Script {
+                    interpreter: interpreter.clone(),
+                })
             }
+            Kind::Text => unknown(Why::ShellScript),
+            Kind::Registered { handler } => unknown(Why::Registered {
+                handler: handler.clone(),
+            }),
+            Kind::Unreadable => unknown(Why::Unreadable),
         };
-        Some(Finding::new(wants, why))
+        Inspection { finding, loader }
     }
-}
 
-impl Seen {
-    fn is_libmpi(&self) -> bool {
-        self.name.starts_with("libmpi")
-    }
-}
-
-/// True for a file whose needs are Open MPI's.
-fn by_open_mpi(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| matches(name, OPEN_MPI))
-}
-
-/// Whose MPI a library is, by what is installed in its directory: libmpi_abi has the same name in
-/// every implementation.
-fn neighbours(path: Option<&Path>) -> Wants {
-    let real = path.and_then(|path| path.canonicalize().ok());
-    let directories = [path, real.as_deref()];
-    for directory in directories.into_iter().flatten().filter_map(Path::parent) {
-        let has = |names: &[&str]| names.iter().any(|name| directory.join(name).exists());
-        if has(&[
-            "libopen-pal.so",
-            "libopen-pal.so.80",
-            "libmpi.so.40",
-            "libprrte.so",
-        ]) {
-            return Wants::Pmix;
+    /// What the interpreter of a script says, if it is an MPI program itself.
+    fn interpreter(
+        &mut self,
+        script: &Program,
+        interpreter: &Path,
+        before: impl Iterator<Item = OsString>,
+        call: Call<'_>,
+        depth: u8,
+    ) -> Option<Inspection> {
+        if depth == DEPTH {
+            return None;
         }
-        if has(&[
-            "libmpi.so.12",
-            "libmpich.so",
-            "libmpich.so.12",
-            "libmpicxx.so.12",
-        ]) {
-            return Wants::Pmi;
+        let program = Program::find(interpreter.as_os_str(), None, call.cwd).ok()?;
+        let argv: Vec<OsString> = std::iter::once(interpreter.as_os_str().to_owned())
+            .chain(before)
+            .chain([script.path().as_os_str().to_owned()])
+            .chain(call.argv.iter().skip(1).cloned())
+            .collect();
+        let call = Call {
+            argv: &argv,
+            ..call
+        };
+        let mut seen = self.at(&program, call, depth + 1);
+        let name = script.path().file_name()?.to_string_lossy().into_owned();
+        seen.finding.behind.insert(0, name);
+        matches!(seen.finding.wants, Wants::Pmix | Wants::Pmi).then_some(seen)
+    }
+
+    /// What a wrapper starts.
+    fn behind(
+        &mut self,
+        wrapper: &wrapper::Known,
+        program: &Program,
+        call: Call<'_>,
+        loader: Loader,
+        depth: u8,
+    ) -> Inspection {
+        let only = |wants, why| Finding::new(wants, program.path(), why);
+        let command = Command {
+            argv: call.argv.to_vec(),
+            cut: call.cut,
+            place: Place {
+                env: call.env.to_vec(),
+                cwd: call.cwd.to_owned(),
+            },
+        };
+        let commands = match wrapper.behind(&command) {
+            Behind::Nothing => {
+                let finding = only(Wants::Plain, Why::StartsNothing);
+                return Inspection { finding, loader };
+            }
+            Behind::Opaque(what) => {
+                let finding = only(Wants::Unknown, Why::Opaque(what));
+                return Inspection { finding, loader };
+            }
+            Behind::Commands(commands) => commands,
+        };
+        let (mut findings, mut loaders) = (Vec::new(), Vec::new());
+        for command in &commands {
+            let mut seen = if depth == DEPTH || self.commands == 0 {
+                let finding = only(Wants::Unknown, Why::Opaque(Opaque::TooDeep));
+                let loader = Loader::new(call.env, call.cwd, self.system.clone());
+                Inspection { finding, loader }
+            } else {
+                self.commands -= 1;
+                self.command(wrapper, program, command, depth)
+            };
+            seen.finding.behind.insert(0, wrapper.name().to_owned());
+            findings.push(seen.finding);
+            loaders.push(seen.loader);
+        }
+        let (finding, index) = Finding::of_several(findings);
+        Inspection {
+            finding,
+            loader: loaders.swap_remove(index),
         }
     }
-    Wants::Unknown
+
+    /// One of the commands that a wrapper starts.
+    fn command(
+        &mut self,
+        wrapper: &wrapper::Known,
+        by: &Program,
+        command: &Command,
+        depth: u8,
+    ) -> Inspection {
+        let Command { argv, place, .. } = command;
+        let search = place.variable("PATH").map(OsString::as_os_str);
+        match Program::find(&argv[0], search, &place.cwd) {
+            Ok(program) => self.at(&program, command.into(), depth + 1),
+            Err(_) => Inspection {
+                finding: Finding::new(
+                    Wants::Unknown,
+                    by.path(),
+                    Why::NotFound {
+                        by: wrapper.name().to_owned(),
+                        name: argv[0].clone(),
+                    },
+                ),
+                loader: Loader::new(&place.env, &place.cwd, self.system.clone()),
+            },
+        }
+    }
 }
 
 #[cfg(test)]

@@ -95,8 +95,47 @@ pub struct Choice {
     pub path: PathBuf,
     /// What the file says; `None` only for a file that a user named and that does not tell.
     pub version: Option<Version>,
-    /// Where it comes from, as one line for the user.
-    pub why: String,
+    /// Where it comes from.
+    pub source: Source,
+    /// What came before it and could not be used, in the order looked at.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// Where a libpmix comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The user's flag.
+    Flag,
+    /// The program would load it, itself or by a plugin of its MPI.
+    Program,
+    /// The environment names it.
+    Variable,
+    /// The dynamic loader finds it.
+    System,
+}
+
+/// A libpmix that was looked at and not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PassedOver {
+    /// The file.
+    pub path: PathBuf,
+    /// Where it comes from.
+    pub source: Source,
+    /// What is wrong with it.
+    pub why: Unfit,
+}
+
+/// Why a libpmix is not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unfit {
+    /// Its release cannot host our jobs.
+    TooOld(Version),
+    /// It does not say which release it is; that is not worth the risk unless a user insists.
+    NoVersion,
+    /// It cannot be read, or is damaged.
+    Unusable(String),
+    /// It is for another processor.
+    OtherMachine(Machine),
 }
 
 /// Why there is no libpmix to load. The text says what to do.
@@ -134,14 +173,6 @@ pub enum LibpmixError {
     },
 }
 
-/// What one file is worth.
-enum Candidate {
-    Usable(Option<Version>),
-    TooOld(Version),
-    Unusable(ElfError),
-    OtherMachine(Machine),
-}
-
 /// Chooses the libpmix for a job.
 ///
 /// `flag` and `variable` are what the user named; `program` is what inspection found, and `loader`
@@ -156,52 +187,63 @@ pub fn choose(
     loader: &Loader,
 ) -> Result<Choice, LibpmixError> {
     if let Some(path) = flag {
-        return named(path, FLAG);
+        return named(path, Source::Flag, Vec::new());
     }
-    let mut best_too_old: Option<(Version, PathBuf)> = None;
-    let mut passable = |candidates: Vec<PathBuf>, why: &str| {
-        for path in candidates {
-            match judge(&path) {
-                // A version that cannot be told is not worth the risk unless a user insists.
-                Candidate::Usable(Some(version)) => {
-                    return Some(Choice {
-                        path: canonical(&path),
-                        version: Some(version),
-                        why: why.into(),
-                    });
-                }
-                Candidate::TooOld(version) => {
-                    let known = best_too_old.as_ref().map(|(version, _)| *version);
-                    if known.is_none_or(|known| known < version) {
-                        best_too_old = Some((version, path));
-                    }
-                }
-                _ => {}
-            }
-        }
-        None
-    };
+    let mut passed_over = Vec::new();
     let own = program
         .map(|finding| own(finding, loader))
         .unwrap_or_default();
-    if let Some(choice) = passable(own, "the program's own") {
-        return Ok(choice);
+    if let Some((path, version)) = first_fit(own, Source::Program, &mut passed_over) {
+        return Ok(Choice {
+            path,
+            version: Some(version),
+            source: Source::Program,
+            passed_over,
+        });
     }
     if let Some(path) = variable {
-        return named(path, VARIABLE);
+        return named(path, Source::Variable, passed_over);
     }
-    if let Some(choice) = passable(
-        loader.locate(OsStr::new(NAME)),
-        "found by the dynamic loader",
-    ) {
-        return Ok(choice);
+    let system = loader.locate(OsStr::new(NAME));
+    if let Some((path, version)) = first_fit(system, Source::System, &mut passed_over) {
+        return Ok(Choice {
+            path,
+            version: Some(version),
+            source: Source::System,
+            passed_over,
+        });
     }
-    Err(match best_too_old {
+    let too_old = passed_over.into_iter().filter_map(|candidate| {
+        let Unfit::TooOld(version) = candidate.why else {
+            return None;
+        };
+        Some((version, candidate.path))
+    });
+    // Of several equally old ones the first that was looked at.
+    let newest = too_old.reduce(|best, other| if other.0 > best.0 { other } else { best });
+    Err(match newest {
         Some((version, path)) => LibpmixError::TooOld { path, version },
         None => LibpmixError::Missing {
             searched: places(program, loader),
         },
     })
+}
+
+/// The first of the candidates that may be loaded without being asked for by name.
+fn first_fit(
+    candidates: Vec<PathBuf>,
+    source: Source,
+    passed_over: &mut Vec<PassedOver>,
+) -> Option<(PathBuf, Version)> {
+    for path in candidates {
+        let why = match judge(&path) {
+            Ok(Some(version)) => return Some((canonical(&path), version)),
+            Ok(None) => Unfit::NoVersion,
+            Err(why) => why,
+        };
+        passed_over.push(PassedOver { path, source, why });
+    }
+    None
 }
 
 /// The OpenPMIx release of a file by the text that its `PMIx_Get_version` returns; `None` if it
@@ -213,40 +255,50 @@ pub fn version_of(path: &Path) -> Result<Option<Version>, ElfError> {
     elf::find_in_constants(path, b"PMIx ", 16, Version::parse)
 }
 
-fn named(path: &Path, by: &'static str) -> Result<Choice, LibpmixError> {
+fn named(
+    path: &Path,
+    source: Source,
+    passed_over: Vec<PassedOver>,
+) -> Result<Choice, LibpmixError> {
+    let by = match source {
+        Source::Flag => FLAG,
+        _ => VARIABLE,
+    };
     let unusable = |why: String| LibpmixError::Unusable {
         path: path.into(),
         by,
         why,
     };
     match judge(path) {
-        Candidate::Usable(version) => Ok(Choice {
+        Ok(version) => Ok(Choice {
             path: canonical(path),
             version,
-            why: format!("given by {by}"),
+            source,
+            passed_over,
         }),
-        Candidate::TooOld(version) => Err(LibpmixError::TooOld {
+        Err(Unfit::TooOld(version)) => Err(LibpmixError::TooOld {
             path: path.into(),
             version,
         }),
-        Candidate::Unusable(why) => Err(unusable(why.to_string())),
-        Candidate::OtherMachine(machine) => Err(unusable(format!(
+        Err(Unfit::Unusable(why)) => Err(unusable(why)),
+        Err(Unfit::NoVersion) => Err(unusable("it does not tell its version".into())),
+        Err(Unfit::OtherMachine(machine)) => Err(unusable(format!(
             "it is for {machine} and this machine is {}",
             Machine::OWN
         ))),
     }
 }
 
-fn judge(path: &Path) -> Candidate {
-    match elf::read(path) {
-        Err(why) => return Candidate::Unusable(why),
-        Ok(elf) if elf.machine != Machine::OWN => return Candidate::OtherMachine(elf.machine),
-        Ok(_) => {}
+/// The version of a file that could be loaded, if it tells.
+fn judge(path: &Path) -> Result<Option<Version>, Unfit> {
+    let unusable = |why: ElfError| Unfit::Unusable(why.to_string());
+    let elf = elf::read(path).map_err(unusable)?;
+    if elf.machine != Machine::OWN {
+        return Err(Unfit::OtherMachine(elf.machine));
     }
-    match version_of(path) {
-        Err(why) => Candidate::Unusable(why),
-        Ok(Some(version)) if version < MINIMUM => Candidate::TooOld(version),
-        Ok(version) => Candidate::Usable(version),
+    match version_of(path).map_err(unusable)? {
+        Some(version) if version < MINIMUM => Err(Unfit::TooOld(version)),
+        version => Ok(version),
     }
 }
 

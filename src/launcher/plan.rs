@@ -6,17 +6,19 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::inspect::Finding;
+use super::inspect::{Finding, Wants};
+use super::ldso::Loader;
 use super::limits::RawLimit;
 use super::parts::HostParts;
 use super::program::Program;
+use super::reasons::{CountWhy, Offer, OfferWhy};
 use super::run::RunFailure;
 use super::slots::Slots;
 use super::wrap::Wrapper;
 use crate::agent::core::JobContext;
 use crate::job::ids::{AppNum, Nspace, Rank, UserId};
 use crate::job::outcome::EXIT_WIREUP;
-use crate::job::spec::{JobSpec, PmiChoice};
+use crate::job::spec::JobSpec;
 
 mod app;
 mod offer;
@@ -39,6 +41,8 @@ pub struct App {
     pub args: Vec<OsString>,
     /// Number of ranks.
     pub size: u32,
+    /// Where that number comes from.
+    pub count: CountWhy,
     /// Environment of its ranks, before wireup's own variables.
     pub env: Vec<(OsString, OsString)>,
     /// Which of the variables that differ from rank to rank are among these.
@@ -64,17 +68,15 @@ pub struct Plan {
     pub job: Arc<JobContext>,
     /// Host name of each node.
     pub node_names: Vec<String>,
-    /// Offer PMI-1.
-    pub pmi: bool,
-    /// Offer PMIx.
-    pub pmix: bool,
+    /// What is offered, and why.
+    pub offer: Offer,
     /// What the sidecars need, when PMIx is offered.
     pub host: Option<HostParts>,
     /// More ranks than cores.
     pub oversubscribed: bool,
-    /// Usable cores.
-    pub cores: u32,
-    /// What was decided and why, for `-v`.
+    /// What limits the number of ranks.
+    pub slots: Slots,
+    /// What others have to say about how the job came to be as it is, for whoever asks.
     pub notes: Vec<String>,
     /// What the user should know in any case.
     pub warnings: Vec<String>,
@@ -96,54 +98,43 @@ impl Plan {
         let cwd = std::env::current_dir()
             .map_err(|error| wrong(format!("the current directory cannot be used: {error}")))?;
         let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-        let (mut notes, mut warnings) = (Vec::new(), Vec::new());
+        let mut warnings = Vec::new();
         let slots = Slots::detect();
         let sizes = sizes(&spec.apps, &spec.layout, slots.count());
         let size = total(&sizes)?;
         let nodes = spec.layout.virtual_nodes;
         size::check(&spec, size, &slots, descriptors)?;
         let oversubscribed = size > slots.count();
-        let apps = spec
+        let apps: Vec<(App, Loader)> = spec
             .apps
             .iter()
             .zip(size::ranges(&sizes))
-            .map(|(app, ranks)| app_plan(app, ranks, &inherited, &cwd, &mut notes, &mut warnings))
-            .collect::<Result<Vec<App>, _>>()?;
-        let (pmi, pmix) = interfaces(spec.interface.pmi, &apps);
-        let host = match pmix
-            .then(|| host_parts(&spec, &apps, &inherited))
+            .map(|(app, ranks)| app_plan(app, ranks, &inherited, &cwd, &mut warnings))
+            .collect::<Result<_, _>>()?;
+        let (apps, loaders): (Vec<App>, Vec<Loader>) = apps.into_iter().unzip();
+        let mut offer = interfaces(spec.interface.pmi, &apps);
+        let host = match offer
+            .pmix
+            .then(|| host_parts(&spec, &apps, &loaders, &inherited))
             .transpose()
         {
             Ok(host) => host,
             // Nothing says that the programs need PMIx; they may well live without it.
-            Err(failure) if spec.interface.pmi == PmiChoice::Auto && pmi => {
-                notes.push(format!("PMIx is not offered: {}", failure.message));
+            Err(failure)
+                if matches!(offer.why, OfferWhy::Unknown(_))
+                    && !apps.iter().any(|app| app.finding.wants == Wants::Pmix) =>
+            {
+                offer.without_pmix = Some(failure.message);
                 None
             }
             Err(failure) => return Err(failure),
         };
-        let pmix = host.is_some();
-        if let Some(host) = &host {
-            notes.push(format!("PMIx server: {}", host.libpmix.why));
-        }
+        offer.pmix = host.is_some();
         let node_names = node_names(nodes);
-        notes.insert(
-            0,
-            format!(
-                "{size} ranks on {nodes} {} ({slots}); offered: {}",
-                if nodes == 1 { "node" } else { "virtual nodes" },
-                match (pmi, pmix) {
-                    (true, true) => "PMI-1 and PMIx",
-                    (true, false) => "PMI-1",
-                    (false, true) => "PMIx",
-                    (false, false) => "nothing",
-                }
-            ),
-        );
         let appnums = sizes
             .iter()
             .enumerate()
-            .flat_map(|(app, size)| (0..*size).map(move |_| AppNum(app as u32)))
+            .flat_map(|(app, (size, _))| (0..*size).map(move |_| AppNum(app as u32)))
             .collect();
         let job = JobContext {
             nspace,
@@ -156,12 +147,11 @@ impl Plan {
             apps,
             job: Arc::new(job),
             node_names,
-            pmi,
-            pmix,
+            offer,
             host,
             oversubscribed,
-            cores: slots.count(),
-            notes,
+            slots,
+            notes: Vec::new(),
             warnings,
             spec,
         })

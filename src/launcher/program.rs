@@ -34,6 +34,8 @@ pub enum Kind {
     Script {
         /// The program named there, as written.
         interpreter: PathBuf,
+        /// The rest of that line: one argument, blanks included.
+        argument: Option<OsString>,
     },
     /// A text without `#!`, run by the shell.
     Text,
@@ -366,11 +368,13 @@ fn native(path: &Path, elf: Elf, head: &[u8], cwd: &Path) -> Result<Kind, Progra
 
 fn script(path: &Path, line: &[u8], cwd: &Path, depth: u8) -> Result<Kind, ProgramError> {
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let interpreter = line
-        .split(|byte| matches!(byte, b' ' | b'\t' | 0))
-        .find(|word| !word.is_empty())
-        .unwrap_or_default();
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0);
+    let line = line.trim_ascii_start();
+    let end = line.iter().position(blank).unwrap_or(line.len());
+    let (interpreter, rest) = line.split_at(end);
     let interpreter = OsStr::from_bytes(interpreter);
+    let argument = rest.trim_ascii();
+    let argument = (!argument.is_empty()).then(|| OsStr::from_bytes(argument).to_owned());
     let bad = |why: String| ProgramError::BadInterpreter {
         path: path.into(),
         interpreter: interpreter.into(),
@@ -398,6 +402,7 @@ fn script(path: &Path, line: &[u8], cwd: &Path, depth: u8) -> Result<Kind, Progr
         Ok(Kind::Text) => Err(bad("it is a text without `#!`".into())),
         Ok(_) => Ok(Kind::Script {
             interpreter: interpreter.into(),
+            argument,
         }),
         Err(why) => Err(bad(why.to_string())),
     }

@@ -99,12 +99,12 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
     add("WIREUP_UNIVERSE_SIZE", &plan.job.universe_size.to_string());
     add("WIREUP_NNODES", &plan.job.ranks.nodes().to_string());
     add("WIREUP_NODELIST", &plan.node_names.join(","));
-    if plan.pmi {
+    if plan.offer.pmi {
         add("PMI_SIZE", &size);
         add("PMI_JOBID", job);
         add("PMI_FD", &PMI_FD.to_string());
     }
-    if plan.pmix {
+    if plan.offer.pmix {
         // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one
         // means "started directly, do not bind", which holds. Source: docs/shim.md#open-mpi-4.
         add("JSM_JSRUN_PORT", "wireup");
@@ -210,7 +210,7 @@ pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CStri
         .collect();
     env.extend(entry("WIREUP_RANK", &number));
     env.extend(entry("WIREUP_LOCAL_RANK", &local));
-    if plan.pmi {
+    if plan.offer.pmi {
         env.extend(entry("PMI_RANK", &number));
     }
     // One job is all we know of on a node, so the last of them equals the local rank.

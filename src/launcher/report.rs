@@ -131,8 +131,8 @@ fn words(end: RankEnd) -> String {
 /// program that is not known to load an MPI: being several copies of itself is its right.
 pub fn singletons(plan: &Plan, app: &App) -> Option<String> {
     let (needs, offered) = match app.finding.wants {
-        Wants::Pmix => ("PMIx", plan.pmix),
-        Wants::Pmi => ("PMI-1", plan.pmi),
+        Wants::Pmix => ("PMIx", plan.offer.pmix),
+        Wants::Pmi => ("PMI", plan.offer.pmi),
         Wants::Unknown | Wants::Plain => return None,
     };
     let why = if offered {
@@ -178,7 +178,7 @@ pub fn failure(
             rank(*failed)
         ),
         Cause::LeftOthers { rank: failed } => format!(
-            "{} left the job while other ranks wait for it in a barrier{last}",
+            "{} left the job while other ranks wait for it{last}",
             rank(*failed)
         ),
         Cause::RanAlone { rank: alone, why } => {

@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::describe::{self, app_start, host_requests};
 use super::directory::{JobDirectory, NodeDirectories};
 use super::drive::{Drive, Node, Parts};
+use super::explain;
 use super::finish::finish;
 use super::guard::{Guard, become_subreaper};
 use super::outputs;
@@ -48,6 +49,14 @@ pub struct RunFailure {
 }
 
 impl RunFailure {
+    /// A command line or file that cannot be used.
+    pub fn refused(message: String) -> Self {
+        Self {
+            code: EXIT_WIREUP,
+            message,
+        }
+    }
+
     /// A failure of wireup's own.
     pub fn own(what: &str, error: impl std::fmt::Display) -> Self {
         Self {
@@ -166,6 +175,7 @@ impl Prepared {
         let streams = Streams::new(plan.job.ranks.size(), beginning.show, &wake)
             .map_err(|error| own("cannot duplicate standard output", &error))?;
         let directory = plan
+            .offer
             .pmix
             .then(|| job_directory(plan, &mut guard))
             .transpose()?;
@@ -184,7 +194,8 @@ impl Prepared {
             .ranks
             .node_ids()
             .map(|node| {
-                NodeCore::new(node, Arc::clone(&plan.job), plan.pmi, plan.pmix).map(Node::new)
+                NodeCore::new(node, Arc::clone(&plan.job), plan.offer.pmi, plan.offer.pmix)
+                    .map(Node::new)
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;
@@ -255,8 +266,8 @@ impl Prepared {
             self.drive.warn(warning);
         }
         if plan.spec.verbose > 0 {
-            for note in &plan.notes {
-                self.drive.tell(note);
+            for note in explain::short(&plan) {
+                self.drive.tell(&note);
             }
         }
         let outputs = self.drive.streams.take_files(outputs::open(&plan)?);
@@ -274,7 +285,7 @@ impl Prepared {
             let opened = self.drive.open_pty(&mut plans[rank.index()]);
             opened.map_err(|error| RunFailure::own("cannot open a terminal for --pty", error))?;
         }
-        let threads = plan.cores as usize;
+        let threads = plan.slots.count() as usize;
         let starter = Starter::start(shared, plans, threads, &self.results, &self.drive.wake)
             .map_err(|error| RunFailure::own("cannot start a thread", error))?;
         self.drive.starter = Some(starter);
@@ -382,7 +393,7 @@ impl Prepared {
                         (true, false) => StdinPlan::Inherit,
                     },
                     output,
-                    pmi: plan.pmi,
+                    pmi: plan.offer.pmi,
                 }
             })
             .collect()

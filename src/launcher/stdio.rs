@@ -170,4 +170,6 @@ impl Merger {
 }
 
 #[cfg(test)]
+mod chunking;
+#[cfg(test)]
 mod tests;

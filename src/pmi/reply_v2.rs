@@ -4,6 +4,8 @@
 //! the port twice. Source: docs/pmi-wire.md#pmi-2-commands.
 //! Rule: a miss is `rc=0;found=FALSE`, except of a name. Source:
 //! docs/pmi-wire.md#pmi-2-commands.
+//! Rule: the values of a ring are sent also when they are empty: only Slurm's client asks, and it
+//! insists on them. Source: docs/pmi-wire.md#ring.
 
 use super::command::{Call, Command};
 use super::reply::{Refusal, Reply, VERSION_2};
@@ -36,8 +38,8 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
         Reply::Connected => ok().flag("kvscopy", false),
         Reply::Ring { place, left, right } => ok()
             .number("ring-count", place.into())
-            .field("ring-left", left)
-            .field("ring-right", right),
+            .maybe_empty("ring-left", left)
+            .maybe_empty("ring-right", right),
         Reply::BarrierOut
         | Reply::Put
         | Reply::Published

@@ -5,6 +5,7 @@ mod barrier;
 mod frames;
 mod groups;
 mod pmi2;
+mod pmi2_together;
 mod random;
 mod requests;
 mod transcripts;

@@ -249,19 +249,24 @@ pub struct FrameBuilder(Vec<u8>);
 impl FrameBuilder {
     /// Starts `cmd=NAME-response`.
     pub fn response(name: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(128);
-        bytes.extend_from_slice(b"      cmd=");
-        bytes.extend_from_slice(name);
-        bytes.extend_from_slice(b"-response;");
-        Self(bytes)
+        const END: &[u8] = b"-response";
+        // An unknown name may have the full length; its reply is a command too.
+        let kept = name.len().min(COMMAND_MAX - END.len());
+        Self([b"      cmd=", &name[..kept], END, b";"].concat())
     }
 
     /// Appends a pair; each `;` of the value is doubled.
     #[must_use]
-    pub fn field(mut self, key: &str, value: &[u8]) -> Self {
-        if value.is_empty() {
-            return self;
+    pub fn field(self, key: &str, value: &[u8]) -> Self {
+        match value {
+            [] => self,
+            value => self.maybe_empty(key, value),
         }
+    }
+
+    /// Appends a pair also without a value, for the replies that only Slurm's client reads.
+    #[must_use]
+    pub fn maybe_empty(mut self, key: &str, value: &[u8]) -> Self {
         self.0.reserve(key.len() + value.len() + 2);
         self.0.extend_from_slice(key.as_bytes());
         self.0.push(b'=');

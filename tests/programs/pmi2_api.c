@@ -7,7 +7,7 @@
  *     pmi2_job rank=R jobid=J connect=RC disconnect=RC
  *     pmi2_kvs rank=R gets=N miss=RC foreign=RC
  *     pmi2_attributes rank=R mapping=M miss=FOUND
- *     pmi2_node rank=R leader=L other=R found=FOUND
+ *     pmi2_node rank=R leader=L ranks=N other=R found=FOUND
  *     pmi2_names rank=R missing=RC twice=RC after=RC
  *     pmi2_ring rank=R position=P size=N left=V right=V
  *     pmi2_api rank=R size=N finalized=RC
@@ -133,7 +133,7 @@ static void attributes(char *mapping, size_t room)
 static void node(int leader)
 {
     char key[64], value[LONGEST + 1];
-    int found, array[4], length;
+    int found, array[64], length;
 
     /* The leader answers those who asked for what they need before it is there. */
     good(PMI2_Info_GetNodeAttr("never-put", value, sizeof value, &found, 0), "an absent one");
@@ -149,18 +149,21 @@ static void node(int leader)
     snprintf(expected, sizeof expected, "of;%d", leader);
     same("from-leader", value, expected);
     good(PMI2_Info_GetNodeAttr("array", value, sizeof value, &found, 1), "a wait for the array");
-    good(PMI2_Info_GetNodeAttrIntArray("array", array, 4, &length, &found), "an array");
+    good(PMI2_Info_GetNodeAttrIntArray("array", array, 64, &length, &found), "an array");
     if (!found || length != 3 || array[0] != 3 || array[1] != 1 || array[2] != 2)
         fail(1, "pmi2_api rank=%d: array of %d: %d, ...", rank, length, array[0]);
-    /* Everybody puts something that its node's leader waits for. */
+    good(PMI2_Info_GetNodeAttrIntArray("localRanks", array, 64, &length, &found), "localRanks");
+    if (!found || array[0] != leader)
+        fail(1, "pmi2_api rank=%d: %d localRanks from %d on", rank, length, array[0]);
+    /* Everybody puts something, and asks for what was put on another node. */
     snprintf(key, sizeof key, "from-%d", rank);
     good(PMI2_Info_PutNodeAttr(key, "here"), "PMI2_Info_PutNodeAttr");
     good(PMI2_KVS_Fence(), "PMI2_KVS_Fence");
-    /* What another node's leader put is not seen here. */
     int other = leader == 0 ? size - 1 : 0;
     snprintf(key, sizeof key, "from-%d", other);
     good(PMI2_Info_GetNodeAttr(key, value, sizeof value, &found, 0), key);
-    report("pmi2_node rank=%d leader=%d other=%d found=%d", rank, leader, other, found);
+    report("pmi2_node rank=%d leader=%d ranks=%d other=%d found=%d", rank, leader, length, other,
+           found);
 }
 
 static void names(void)

@@ -174,7 +174,8 @@ impl Run {
         self
     }
 
-    /// The directory the run starts in. The test may put files there; they are removed with it.
+    /// The directory the run starts in, and where it looks for the user's defaults file. The test may
+    /// put files there; they are removed with it.
     pub(crate) fn dir(&self) -> &Path {
         self.sandbox.work()
     }
@@ -202,6 +203,9 @@ impl Run {
             .args(&words[1..])
             .current_dir(self.sandbox.work())
             .env("TMPDIR", self.sandbox.tmp())
+            // Defaults of this machine and of whoever tests do not count.
+            .env("WIREUP_SITE_CONFIG", "")
+            .env("XDG_CONFIG_HOME", self.sandbox.work())
             .env(MARK, &id)
             .envs(self.env);
         let mut typed = None;

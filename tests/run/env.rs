@@ -193,7 +193,7 @@ fn a_selected_variable_that_is_not_set_is_a_warning() {
         .run()
         .expect(125);
     assert!(
-        outcome.err().contains("give none, all, or names"),
+        outcome.err().contains("give names with commas"),
         "{outcome:?}"
     );
 }

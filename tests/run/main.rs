@@ -6,11 +6,13 @@
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
 mod common;
+mod config;
 mod ending;
 mod ends;
 mod endurance;
 mod env;
 mod faults;
+mod help;
 mod layouts;
 mod libraries;
 mod mpi;
@@ -18,6 +20,7 @@ mod pmi12;
 mod pmi1_raw;
 mod pmi2;
 mod pmi2_raw;
+mod pmi_faults;
 mod pmix;
 mod processes;
 mod ps;

@@ -291,8 +291,43 @@ fn a_rank_that_finalized_and_left_cannot_be_waited_for() {
     blamed(
         &run.run(),
         1,
-        &["left the job while other ranks wait for it in a barrier"],
+        &["left the job while other ranks wait for it"],
     );
+}
+
+/// Four ranks on two nodes, each of which runs what `case` says for it between init and finalize,
+/// with `ask LINE` for a request and its answer.
+fn four_on_two_nodes(case: &str) -> Outcome {
+    let script = format!(
+        r#"ask() {{ printf "$1\n" >&3; read -r reply <&3; echo "rank $PMI_RANK: $reply"; }}
+        ask '{}'
+        case $PMI_RANK in {case} esac
+        ask cmd=finalize"#,
+        INIT.trim_end_matches(r"\n")
+    );
+    let nodes = ["--virtual-nodes", "2"];
+    let args = ["--pmi", "pmi1", "sh", "-c", &script];
+    Run::ranks(4, nodes.into_iter().chain(args)).run()
+}
+
+#[test]
+fn a_barrier_of_a_group_waits_for_its_members_only() {
+    // Rank 3 comes when ranks 0 and 2 have been gone for longer than a member may be.
+    let enter = "ask 'cmd=barrier_in group=1,3:9'";
+    let outcome = four_on_two_nodes(&format!("1) {enter};; 3) sleep 7; {enter};;")).expect(0);
+    for rank in [1, 3] {
+        let line = format!("rank {rank}: cmd=barrier_out rc=0 tag=9");
+        assert!(outcome.out().contains(&line), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_barrier_of_a_group_whose_member_left_fails_the_job_and_names_it() {
+    let outcome = four_on_two_nodes("1) ask 'cmd=barrier_in group=1,3:9';;");
+    assert_eq!(outcome.code, 1, "{outcome:?}");
+    let words = ["left the job while other ranks wait for it"];
+    let line = outcome.expect_one_line(&words);
+    assert!(line.starts_with("wireup: rank 3 ("), "{line}");
 }
 
 #[test]

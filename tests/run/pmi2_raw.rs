@@ -310,7 +310,7 @@ fn a_rank_that_dies_while_others_are_in_a_fence_ends_the_job() {
         (
             &["finalize", "exit", "0"],
             1,
-            "left the job while other ranks wait for it in a barrier; PMI-2: finalized",
+            "left the job while other ranks wait for it; PMI-2: finalized",
         ),
         (
             &["finalize", "exit", "6"],

@@ -84,6 +84,7 @@ fn a_job_is_shown_with_its_ranks_and_nodes() {
     assert_eq!(text(&job, "state"), "running");
     assert_eq!((&job["ranks_alive"], &job["size"]), (&3.into(), &3.into()));
     assert_eq!(job["nodes"].as_array().unwrap().len(), 2);
+    assert_eq!(job["node_count"], 2);
     assert!(job["elapsed"].as_f64().unwrap() < 600.0, "{job}");
     let command: Vec<&str> = job["command"]
         .as_array()
@@ -102,11 +103,14 @@ fn a_job_is_shown_with_its_ranks_and_nodes() {
         let variables = [
             format!("WIREUP_RANK={number}"),
             format!("WIREUP_HOST={}", text(rank, "host")),
-            format!("WIREUP_JOB={}", text(&job, "job")),
+            format!("WIREUP_JOB_ID={}", text(&job, "job")),
         ];
         for variable in variables {
             let mut entries = environ.split(|byte| *byte == 0);
-            assert!(entries.any(|entry| entry == variable.as_bytes()), "{rank}");
+            assert!(
+                entries.any(|entry| entry == variable.as_bytes()),
+                "{variable}: {rank}"
+            );
         }
         assert_eq!(rank["command"], serde_json::json!(["sleep", "1000"]));
         assert_eq!(text(rank, "state"), "sleeping");

@@ -48,6 +48,13 @@ fn named(running: &Running, name: &str) -> Vec<Process> {
     all
 }
 
+/// The wireup that a shell has started; its guard has the same name at first.
+fn wireup_below(shell: &Running) -> Pid {
+    let mut all = named(shell, "wireup");
+    all.retain(|process| process.parent == shell.pid());
+    Pid::from_raw(all[0].pid).unwrap()
+}
+
 #[test]
 fn the_rank_leads_the_foreground_of_a_session_on_a_terminal_of_its_size() {
     let script = "[ $WIREUP_RANK = 0 ] || { tty; exit 0; }; read go; tty; stty size; \
@@ -162,8 +169,8 @@ fn left_as_found(script: &str, end: impl Fn(&mut Running, Pid), code: i32) {
     let mut running = run.clean_within(Duration::from_secs(30)).start();
     running.wait_for(Output::Stdout, "ready\r");
     wait_raw(&running);
-    let wireup = named(&running, "wireup").pop().unwrap();
-    end(&mut running, Pid::from_raw(wireup.pid).unwrap());
+    let wireup = wireup_below(&running);
+    end(&mut running, wireup);
     let out = running.finish().expect(0).out();
     assert!(out.contains(&format!("code={code}")), "{out}");
     let modes = out.lines().filter(|line| line.starts_with("modes="));
@@ -308,9 +315,9 @@ fn a_stopped_wireup_gives_the_terminal_back_and_takes_it_again() {
     eventually("it is not cooked", || (!is_cooked(&shell)).then_some(()));
     shell.type_text("one\r");
     shell.wait_for(Output::Stdout, "got one\r\n");
-    let wireup = named(&shell, "wireup").pop().unwrap();
+    let wireup = wireup_below(&shell);
     for (signal, times) in [(Signal::TSTP, 1), (Signal::STOP, 2)] {
-        kill_process(Pid::from_raw(wireup.pid).unwrap(), signal).unwrap();
+        kill_process(wireup, signal).unwrap();
         shell.wait_for_many(Output::Stdout, "Stopped", times);
         eventually("it is cooked", || is_cooked(&shell).then_some(()));
         shell.type_text("echo $((40 + 2))\n");

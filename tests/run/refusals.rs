@@ -70,7 +70,7 @@ fn a_wireup_without_its_parts_serves_pmi_1_and_says_what_pmix_needs() {
     );
     // Nothing says that a script needs PMIx, and it does without.
     let words = [text(&bare), "run".into(), "-n".into(), "1".into()];
-    let script = ["sh", "-c", "echo $PMI_SIZE"].map(str::to_owned);
+    let script = ["sh", "-c", "eval 'echo $PMI_SIZE'"].map(str::to_owned);
     let outcome = Run::command(words.iter().chain(&script)).run();
     assert_eq!(outcome.expect_quiet_success().out(), "1\n");
     let verbose = words.into_iter().chain(["-v".to_owned()]).chain(script);
@@ -134,6 +134,6 @@ fn a_machine_without_libpmix_serves_pmi_1_and_says_where_pmix_was_looked_for() {
         "--libpmix",
     ];
     expect_refusal(hidden(Run::new(words)).run(), &words_of_it);
-    let script = Run::new(["-n", "1", "sh", "-c", "echo $PMI_SIZE"]);
+    let script = Run::new(["-n", "1", "sh", "-c", "eval 'echo $PMI_SIZE'"]);
     assert_eq!(hidden(script).run().expect_quiet_success().out(), "1\n");
 }

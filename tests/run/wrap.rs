@@ -76,7 +76,7 @@ fn some_ranks_of_one_program_run_under_it_and_no_others() {
 
 #[test]
 fn the_program_behind_the_command_decides_what_is_offered() {
-    for (name, offered) in [("mpich5", "offered: PMI-1"), ("openmpi5", "offered: PMIx")] {
+    for (name, offered) in [("mpich5", "offered: PMI"), ("openmpi5", "offered: PMIx")] {
         let Some(mpi) = mpi(name) else { continue };
         let options = ["-v", "--wrap", "env A=%r"];
         let outcome = mpi.run(2, &options, "allreduce", &[]).run().expect(0);
@@ -84,7 +84,7 @@ fn the_program_behind_the_command_decides_what_is_offered() {
         assert!(outcome.out().contains("size=2"), "{outcome:?}");
         let line = outcome.err();
         let line = line.lines().find(|line| line.contains("offered")).unwrap();
-        assert!(line.ends_with(offered), "{name}: {line}");
+        assert!(line.contains(offered), "{name}: {line}");
         assert!(
             outcome.err().contains("allreduce runs under "),
             "{outcome:?}"

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use wireup::agent::core::{JobContext, NodeCore};
-use wireup::agent::event::{Action, Event, PeerMessage};
+use wireup::agent::event::{Action, Event, PeerMessage, Report};
 use wireup::job::clock::Moment;
 use wireup::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
 use wireup::job::rank_map::RankMap;
@@ -139,6 +139,7 @@ impl World {
                     answers.push((rank, text));
                 }
                 Action::SendPeer { to, message } => self.net.send(node, to, message),
+                Action::Report(Report::RankConnected { .. } | Report::RankFinalized { .. }) => {}
                 other => panic!("{other:?}"),
             }
         }

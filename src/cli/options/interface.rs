@@ -12,9 +12,11 @@ enum Pmi {
     Auto,
     /// PMI-1 (MPICH, Intel MPI)
     Pmi1,
+    /// PMI-2 (MPICH built for it, programs on Slurm's libpmi2)
+    Pmi2,
     /// PMIx (Open MPI)
     Pmix,
-    /// PMI-1 and PMIx
+    /// PMI-1, PMI-2 and PMIx
     All,
     /// nothing: plain processes
     None,
@@ -46,6 +48,7 @@ impl From<Pmi> for PmiChoice {
         match choice {
             Pmi::Auto => Self::Auto,
             Pmi::Pmi1 => Self::Pmi1,
+            Pmi::Pmi2 => Self::Pmi2,
             Pmi::Pmix => Self::Pmix,
             Pmi::All => Self::All,
             Pmi::None => Self::None,

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::{Args, ValueHint};
 
 use crate::job::limit::Limit;
 use crate::job::rank_set::RankSet;
@@ -15,23 +15,20 @@ use crate::job::spec::Inherited;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Surroundings of the ranks (for each program)")]
 pub(in crate::cli) struct SurroundingsArgs {
-    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher
-    #[arg(short = 'x', value_name = "NAME[=VALUE]")]
-    pub(in crate::cli) env: Vec<OsString>,
-
-    /// Which of wireup's own variables the ranks get: none, all but an outer launcher's, or those
-    /// in a list with commas (also 'PREFIX*'); one NAME or NAME=VALUE means -x [default: all]
-    #[arg(long = "env", value_name = "none|all|LIST")]
-    #[arg(value_parser = OsStringValueParser::new().try_map(parse_inherited))]
-    pub(in crate::cli) inherited: Option<Inherited>,
+    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher; none, all or
+    /// a list with commas (NAME,'PREFIX*',…): what else they get of wireup's own [default: all but an
+    /// outer launcher's]
+    #[arg(short = 'x', long, value_name = "NAME[=VALUE]|none|all|LIST")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(EnvWord::parse))]
+    env: Vec<EnvWord>,
 
     /// Read variables for the ranks from a file with lines NAME=VALUE or NAME; -x counts more
-    #[arg(long = "env-file", value_name = "FILE")]
+    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) env_files: Vec<PathBuf>,
 
     /// Run each rank under this command, split as a shell does; in its arguments %r is the rank, %h
     /// the host, %j the job, %n the node
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub(in crate::cli) wrap: Option<OsString>,
 
     /// Only these ranks of the job, as 0,4-7, run under the command [default: all]
@@ -47,30 +44,50 @@ pub(in crate::cli) struct SurroundingsArgs {
     pub(in crate::cli) limits: Vec<Limit>,
 }
 
-/// What `--env` means when it selects variables; one that sets or passes on a single variable never
-/// comes here (see [`means_x`]).
-fn parse_inherited(text: OsString) -> Result<Inherited, String> {
-    match text.as_bytes() {
-        b"none" => Ok(Inherited::None),
-        b"all" => Ok(Inherited::All),
-        list => {
-            let names = list.split(|byte| *byte == b',');
-            let names: Vec<OsString> = names
-                .filter(|name| !name.is_empty())
-                .map(|name| OsStr::from_bytes(name).to_owned())
-                .collect();
-            match names.is_empty() {
-                true => Err("give none, all, or names with commas between them".into()),
-                false => Ok(Inherited::Only(names)),
+/// One value of `--env`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum EnvWord {
+    /// What is inherited.
+    Select(Inherited),
+    /// A variable to set or to pass on.
+    Variable(OsString),
+}
+
+impl EnvWord {
+    /// Rule: no variable is called `none` or `all`, and none has a comma in its name.
+    fn parse(text: OsString) -> Result<Self, &'static str> {
+        let bytes = text.as_bytes();
+        match bytes {
+            b"none" => Ok(Self::Select(Inherited::None)),
+            b"all" => Ok(Self::Select(Inherited::All)),
+            list if list.contains(&b',') && !list.contains(&b'=') => {
+                let names = list.split(|byte| *byte == b',');
+                let names = names.filter(|name| !name.is_empty());
+                let names: Vec<OsString> = names
+                    .map(|name| OsStr::from_bytes(name).to_owned())
+                    .collect();
+                match names.is_empty() {
+                    true => Err("give names with commas between them"),
+                    false => Ok(Self::Select(Inherited::Only(names))),
+                }
             }
+            _ => Ok(Self::Variable(text)),
         }
     }
 }
 
-/// Whether this value of `--env` sets or passes on a variable, as `-x` does.
-pub(in crate::cli) fn means_x(value: &[u8]) -> bool {
-    let selects = matches!(value, b"none" | b"all" | b"") || value.contains(&b',');
-    value.contains(&b'=') || !selects
+impl SurroundingsArgs {
+    /// What is inherited, by the last word on it, and the variables to set or to pass on.
+    pub(in crate::cli) fn variables(&self) -> (Inherited, Vec<OsString>) {
+        let (mut inherited, mut variables) = (Inherited::default(), Vec::new());
+        for word in &self.env {
+            match word {
+                EnvWord::Select(selected) => inherited = selected.clone(),
+                EnvWord::Variable(variable) => variables.push(variable.clone()),
+            }
+        }
+        (inherited, variables)
+    }
 }
 
 fn parse_umask(text: &str) -> Result<u32, String> {
@@ -86,19 +103,16 @@ mod tests {
 
     #[test]
     fn a_list_of_variables_has_a_comma_and_anything_else_is_one_variable() {
-        for value in ["A", "A=1", "A=1,2", "P*", "none=1", "alle"] {
-            assert!(means_x(value.as_bytes()), "{value}");
+        let read = |text: &str| EnvWord::parse(text.into());
+        for text in ["A", "A=1", "A=1,2", "P*", "none=1", "alle", ""] {
+            assert_eq!(read(text), Ok(EnvWord::Variable(text.into())));
         }
-        let read = |value: &str| {
-            assert!(!means_x(value.as_bytes()), "{value}");
-            parse_inherited(value.into())
-        };
-        assert_eq!(read("none"), Ok(Inherited::None));
-        assert_eq!(read("all"), Ok(Inherited::All));
-        let list = |names: &[&str]| Ok(Inherited::Only(names.iter().map(Into::into).collect()));
-        assert_eq!(read("A,LC_*"), list(&["A", "LC_*"]));
-        assert_eq!(read("A,"), list(&["A"]));
-        assert!(read("").is_err() && read(",").is_err());
+        assert_eq!(read("none"), Ok(EnvWord::Select(Inherited::None)));
+        assert_eq!(read("all"), Ok(EnvWord::Select(Inherited::All)));
+        let list = |names: &[&str]| Inherited::Only(names.iter().map(Into::into).collect());
+        assert_eq!(read("A,LC_*"), Ok(EnvWord::Select(list(&["A", "LC_*"]))));
+        assert_eq!(read("A,"), Ok(EnvWord::Select(list(&["A"]))));
+        assert!(read(",").is_err());
     }
 
     #[test]

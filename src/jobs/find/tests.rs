@@ -31,6 +31,7 @@ fn mark(job: &str, rank: Option<u32>) -> Option<Mark> {
         job: job.into(),
         rank,
         size: rank.map(|_| 2),
+        nodes: rank.map(|_| 1),
         node: rank.map(|_| (0, "alpha".into())),
         tmpdir: None,
     })
@@ -108,6 +109,7 @@ fn a_job_is_its_launcher_and_what_bears_its_name() {
         [(Some(OUTER), State::Running, vec![(0, 12), (1, 13)])]
     );
     assert_eq!((jobs[0].pid(), jobs[0].size), (Some(10), Some(2)));
+    assert_eq!(jobs[0].node_count, Some(1));
     // What a rank started counts for it, with an environment of the job's or without.
     assert_eq!(
         jobs[0].ranks[0].resident,

@@ -164,7 +164,7 @@ impl Drive {
     /// before its end is reported.
     pub(super) fn fail_unless_consequence(&mut self, cause: Cause) {
         match cause {
-            Cause::Aborted { rank, .. } if self.plan.pmix && self.another_exits(rank) => {
+            Cause::Aborted { rank, .. } if self.plan.offer.pmix && self.another_exits(rank) => {
                 let until = self.now() + EXIT_LIMIT;
                 self.held.get_or_insert((cause, until));
             }
@@ -217,10 +217,10 @@ impl Drive {
             if state.active {
                 let error = "closed its PMI connection before finalize".to_owned();
                 self.fail(Cause::Misbehaved { rank, error });
-            } else if !self.plan.pmix {
+            } else if !self.plan.offer.pmix {
                 let error = "closed its PMI connection while other ranks wait for it";
                 let (waiting, error) = match state.contacted {
-                    true => (Waiting::For(rank), format!("{error} in a barrier")),
+                    true => (Waiting::For(rank), error.to_owned()),
                     false => (Waiting::Session, format!("{error} in MPI_Init")),
                 };
                 let cause = Cause::Misbehaved { rank, error };
@@ -263,7 +263,7 @@ impl Drive {
         }
         let state = self.nodes[node.index()].core.pmi_state(local);
         let first = self.supervisor.cause().is_none();
-        if self.plan.pmix && first && judge(rank, end, &state).is_some() {
+        if self.plan.offer.pmix && first && judge(rank, end, &state).is_some() {
             // Maybe it only lost its PMIx server, or is the first of many that did.
             self.unjudged.push((rank, end));
             self.doubt_hosts();
@@ -296,7 +296,7 @@ impl Drive {
             rank,
             end,
             pmi: &state,
-            joinable: self.plan.pmi || self.plan.pmix,
+            joinable: self.plan.offer.pmi || self.plan.offer.pmix,
             alone: None,
         };
         let now = self.now();

@@ -49,7 +49,7 @@ impl Drive {
             host: &plan.node_names[node.index()],
             ranks: plan.job.ranks.local_size(node),
         });
-        let offered = [("pmi1", plan.pmi), ("pmix", plan.pmix)];
+        let offered = [("pmi1", plan.offer.pmi), ("pmix", plan.offer.pmix)];
         let job = JobPlan {
             version: VERSION,
             job: plan.job.nspace.as_str(),

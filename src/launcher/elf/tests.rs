@@ -98,3 +98,39 @@ fn a_text_in_the_constants_is_found_across_the_edge_of_a_chunk() {
         assert_eq!(found, [b"5.0.11"], "{before}");
     }
 }
+
+#[test]
+fn the_fuzzers_corpus_has_a_file_of_every_kind() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/elf");
+    let wide = Sample {
+        needed: &["libmpi.so.40", "libpmix.so.2"],
+        rpath: Some("$ORIGIN"),
+        runpath: Some("/opt/lib:/usr/lib"),
+        interpreter: Some("/lib64/ld.so"),
+        constants: "Open MPI v5.0.3, package",
+        ..Sample::default()
+    };
+    // It is in this machine's byte order; elsewhere the stored one is one more foreign file.
+    if Machine::OWN.little_endian {
+        if std::env::var_os("WIREUP_WRITE_GOLDEN").is_some() {
+            std::fs::write(folder.join("wide"), wide.bytes()).unwrap();
+        }
+        let mut stored = std::fs::read(folder.join("wide")).unwrap();
+        // The machine's code follows the file's type.
+        stored[18..20].copy_from_slice(&Machine::OWN.code.to_ne_bytes());
+        assert!(stored == wide.bytes(), "out of date");
+    }
+    for (name, little_endian) in [("narrow", true), ("narrow-big-endian", false)] {
+        let path = folder.join(name);
+        let elf = read(&path).unwrap();
+        assert_eq!(
+            (elf.machine.wide, elf.machine.little_endian),
+            (false, little_endian)
+        );
+        assert_eq!(elf.needed, ["libmpi.so.12"]);
+        assert_eq!(elf.rpath.as_deref(), Some("/opt/lib".as_ref()));
+        assert_eq!(elf.interpreter, Some("/lib/ld-linux.so.2".into()));
+        let version = find_in_constants(&path, b"Open MPI v", 5, |text| Some(text.to_vec()));
+        assert_eq!(version.unwrap().as_deref(), Some(&b"5.0.3"[..]));
+    }
+}

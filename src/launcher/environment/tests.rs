@@ -194,3 +194,112 @@ fn a_selection_leaves_out_everything_else_but_what_is_asked_for() {
     assert_eq!(names(&only), ["SLURM_JOB_ID", "LC_ALL", "LC_X", "N"]);
     assert_eq!(only.not_there, ["B", "C*"]);
 }
+
+mod properties {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Names of every kind: a user's, launcher's state, settings among it, and beginnings of others.
+    fn name() -> impl Strategy<Value = &'static str> {
+        prop::sample::select(vec![
+            "A",
+            "AB",
+            "ABC",
+            "PATH",
+            "PMI_RANK",
+            "PMI_DEBUG",
+            "PMIX_RANK",
+            "PMIX_MCA_ptl",
+            "PMIX_NAMESPACE",
+            "SLURM_JOB_ID",
+            "SLURMX",
+            "OMPI_MCA_ess",
+            "OMPI_MCA_btl",
+            "WIREUP_RANK",
+            "WIREUP_LIBPMIX",
+            HYDRA_HOST,
+            HYDRA_MARK,
+        ])
+    }
+
+    fn forward() -> impl Strategy<Value = Forward> {
+        prop_oneof![
+            name().prop_map(|name| Forward::Inherit(name.into())),
+            (name(), 1..5_usize).prop_map(|(name, cut)| {
+                Forward::InheritAll(name[..cut.min(name.len())].into())
+            }),
+            (name(), "[xyz=]{0,2}")
+                .prop_map(|(name, value)| Forward::Set(name.into(), value.into())),
+        ]
+    }
+
+    /// What a rank sees of one name, told without regard to the others.
+    fn expected(
+        name: &OsStr,
+        inherited: &[(OsString, OsString)],
+        asked: &[Forward],
+    ) -> Option<OsString> {
+        let first = inherited.iter().find(|(known, _)| known == name);
+        let first = first.map(|(_, value)| value.clone());
+        let under_hydra = inherited.iter().any(|(known, _)| known == HYDRA_MARK);
+        let removed = is_launcher_state(name) || under_hydra && name == HYDRA_HOST;
+        let mut value = first.clone().filter(|_| !removed);
+        for forward in asked {
+            match forward {
+                Forward::Set(set, to) if set == name => value = Some(to.clone()),
+                Forward::Inherit(wanted) if wanted == name => value = first.clone().or(value),
+                Forward::InheritAll(start) if starts_with(name, start.as_bytes()) => {
+                    value = first.clone().or(value);
+                }
+                _ => {}
+            }
+        }
+        value
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_has_the_value_that_the_last_word_on_it_gives(
+            inherited in prop::collection::vec((name(), "[abc]{0,2}"), 0..16),
+            asked in prop::collection::vec(forward(), 0..8),
+        ) {
+            let inherited: Vec<(OsString, OsString)> = inherited
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect();
+            let base = base(inherited.iter().cloned(), &Inherited::All, &asked);
+            // No name twice: programs differ in which of two they see.
+            let mut seen = HashSet::new();
+            for (name, value) in &base.variables {
+                prop_assert!(seen.insert(name), "{name:?} twice");
+                prop_assert_eq!(Some(value.clone()), expected(name, &inherited, &asked));
+            }
+            let set = asked.iter().filter_map(|forward| match forward {
+                Forward::Set(name, _) => Some(name),
+                _ => None,
+            });
+            for name in inherited.iter().map(|(name, _)| name).chain(set) {
+                let given = expected(name, &inherited, &asked).is_some();
+                prop_assert_eq!(seen.contains(name), given, "{:?}", name);
+            }
+            // What is missing is told, and nothing else.
+            let missing = asked.iter().filter(|forward| match forward {
+                Forward::Inherit(wanted) => !inherited.iter().any(|(name, _)| name == wanted),
+                Forward::InheritAll(start) => {
+                    !inherited.iter().any(|(name, _)| starts_with(name, start.as_bytes()))
+                }
+                Forward::Set(..) => false,
+            });
+            prop_assert_eq!(base.unset.len(), missing.count());
+        }
+
+        #[test]
+        fn a_request_means_what_was_written(name in "[^=*\\x00]{1,8}", value in "[^\\x00]{0,8}") {
+            let parse = |text: String| Forward::parse(OsStr::new(&text)).unwrap();
+            prop_assert_eq!(parse(name.clone()), Forward::Inherit(name.clone().into()));
+            prop_assert_eq!(parse(format!("{name}*")), Forward::InheritAll(name.clone().into()));
+            let set = Forward::Set(name.clone().into(), value.clone().into());
+            prop_assert_eq!(parse(format!("{name}={value}")), set);
+        }
+    }
+}

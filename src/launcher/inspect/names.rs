@@ -71,8 +71,9 @@ pub(super) const LEAVES: &[&str] = &[
     "libtinfo.so",
 ];
 
-/// Programs whose business is to run another one, or a script that may load an MPI.
-const WRAPPERS: &[&str] = &[
+/// Programs that run a script that may load an MPI, or another program in a way that is not looked
+/// behind (see `wrapper` for those that are).
+const INTERPRETERS: &[&str] = &[
     "python",
     "pypy",
     "perl",
@@ -93,28 +94,16 @@ const WRAPPERS: &[&str] = &[
     "php",
     "erl",
     "MATLAB",
-    "bash",
-    "sh",
-    "dash",
-    "zsh",
-    "ksh",
-    "mksh",
     "fish",
     "csh",
     "tcsh",
+    "make",
+    "flock",
+    "watch",
+    "parallel",
+    "expect",
     "busybox",
     "toybox",
-    "env",
-    "nice",
-    "ionice",
-    "chrt",
-    "nohup",
-    "setsid",
-    "time",
-    "timeout",
-    "stdbuf",
-    "taskset",
-    "numactl",
     "hwloc-bind",
     "likwid-pin",
     "likwid-perfctr",
@@ -132,20 +121,11 @@ const WRAPPERS: &[&str] = &[
     "systemd-run",
     "xargs",
     "script",
-    "xterm",
     "konsole",
     "gnome-terminal",
-    "valgrind",
-    "valgrind.bin",
-    "gdb",
     "gdbserver",
-    "gdb-multiarch",
-    "cuda-gdb",
     "lldb",
     "rr",
-    "strace",
-    "ltrace",
-    "perf",
     "heaptrack",
     "memray",
     "nsys",
@@ -197,22 +177,23 @@ pub(super) fn matches(name: &OsStr, list: &[&str]) -> bool {
     })
 }
 
-/// The name under which a program is a known wrapper, by its own name or that of the file behind
-/// its symbolic links; a version at the end does not count.
-pub(super) fn wrapper(path: &Path) -> Option<String> {
-    let real = path.canonicalize().ok();
-    [Some(path), real.as_deref()]
-        .into_iter()
-        .flatten()
-        .filter_map(Path::file_name)
-        .map(OsStr::to_string_lossy)
-        .find(|name| {
-            let bare =
-                name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
-            WRAPPERS.contains(&&**name)
-                || WRAPPERS.contains(&bare)
-                || name.starts_with("ld-linux")
-                || name.starts_with("qemu-")
-        })
-        .map(std::borrow::Cow::into_owned)
+/// The name under which a program is a known interpreter; a version at the end does not count.
+pub(super) fn interpreter(path: &Path) -> Option<String> {
+    known_as(path, |name| {
+        let bare = name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
+        INTERPRETERS.contains(&name)
+            || INTERPRETERS.contains(&bare)
+            || name.starts_with("ld-linux")
+            || name.starts_with("qemu-")
+    })
+}
+
+/// The name that `known` accepts among those of a program: its own, and that of the file behind
+/// its symbolic links.
+pub(super) fn known_as(path: &Path, mut known: impl FnMut(&str) -> bool) -> Option<String> {
+    let mut accepted = |path: &Path| {
+        let name = path.file_name()?.to_string_lossy();
+        known(&name).then(|| name.into_owned())
+    };
+    accepted(path).or_else(|| accepted(&path.canonicalize().ok()?))
 }

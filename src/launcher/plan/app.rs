@@ -8,25 +8,26 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::super::environment::{self, Forward};
-use super::super::inspect::inspect;
+use super::super::inspect::{Inspection, inspect};
 use super::super::ldso::{Loader, System};
 use super::super::limits;
 use super::super::program::Program;
 use super::super::rank_env;
+use super::super::reasons::CountWhy;
 use super::super::relocated;
 use super::super::run::RunFailure;
 use super::super::wrap::Wrapper;
 use super::{App, wrong};
 use crate::job::spec::AppSpec;
 
+/// The application, and the dynamic loader as its program will meet it.
 pub(super) fn app_plan(
     app: &AppSpec,
-    ranks: Range<u32>,
+    (ranks, count): (Range<u32>, CountWhy),
     inherited: &[(OsString, OsString)],
     cwd: &Path,
-    notes: &mut Vec<String>,
     warnings: &mut Vec<String>,
-) -> Result<App, RunFailure> {
+) -> Result<(App, Loader), RunFailure> {
     let wdir = working_directory(app, cwd)?;
     let mut env = variables(app, inherited, warnings)?;
     // A program is found also for ranks that are to have no PATH.
@@ -47,22 +48,19 @@ pub(super) fn app_plan(
         })
     });
     let wrapper = wrapper.transpose()?;
-    let finding = inspect(&program, &Loader::new(&env, start, System::default()));
-    notes.push(format!("{}: {}", program.path().display(), finding.why));
+    let Inspection { finding, loader } =
+        inspect(&program, &app.argv, &env, start, &System::default());
     if !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
         && let Some(prefix) = finding.openmpi.as_deref().and_then(relocated::open_mpi)
     {
         env.push((relocated::OPEN_MPI.into(), prefix.into()));
     }
-    if let Some(wrapper) = &wrapper {
-        let (program, under) = (program.path().display(), wrapper.program.path().display());
-        notes.push(format!("{program} runs under {under}"));
-    }
-    Ok(App {
+    let app = App {
         wrapper,
         program,
         args: app.argv[1..].to_vec(),
         size: ranks.end - ranks.start,
+        count,
         places_given: rank_env::places_given(&env),
         env,
         cwd: wdir,
@@ -70,7 +68,8 @@ pub(super) fn app_plan(
         limits: limits::resolve(&app.limits)
             .map_err(|error| wrong(format!("--rlimit: {error}")))?,
         umask: app.umask,
-    })
+    };
+    Ok((app, loader))
 }
 
 /// The directory asked for, if the ranks can start there.

@@ -3,54 +3,71 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::super::inspect::Wants;
-use super::super::ldso::{Loader, System};
+use super::super::inspect::{Finding, Wants};
+use super::super::ldso::Loader;
 use super::super::libpmix;
 use super::super::parts::{self, HostParts};
+use super::super::reasons::{Offer, OfferWhy};
 use super::super::run::RunFailure;
 use super::App;
 use crate::job::spec::{JobSpec, PmiChoice};
 
-/// Names the libpmix of the sidecar when the program has none of its own.
-const LIBPMIX_VARIABLE: &str = "WIREUP_LIBPMIX";
-
-/// What to offer: PMI-1, PMIx.
-pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> (bool, bool) {
+/// What to offer, before it is known whether PMIx can be served.
+pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
+    let offer = |pmi, pmix, why| Offer {
+        pmi,
+        pmix,
+        why,
+        without_pmix: None,
+    };
+    let asked = OfferWhy::Asked(choice);
     match choice {
-        PmiChoice::Pmi1 => (true, false),
-        PmiChoice::Pmix => (false, true),
-        PmiChoice::All => (true, true),
-        PmiChoice::None => (false, false),
+        PmiChoice::Pmi1 | PmiChoice::Pmi2 => offer(true, false, asked),
+        PmiChoice::Pmix => offer(false, true, asked),
+        PmiChoice::All => offer(true, true, asked),
+        PmiChoice::None => offer(false, false, asked),
         PmiChoice::Auto => {
-            let any = |wants: Wants| apps.iter().any(|app| app.finding.wants == wants);
-            // A program that is known to need PMIx gets nothing else that could confuse it.
-            let sure = any(Wants::Pmix);
-            let pmi = any(Wants::Pmi) || any(Wants::Unknown) || !sure;
-            (pmi, sure || any(Wants::Unknown))
+            let first = |wants: Wants| apps.iter().position(|app| app.finding.wants == wants);
+            match (first(Wants::Unknown), first(Wants::Pmix), first(Wants::Pmi)) {
+                (Some(app), ..) => offer(true, true, OfferWhy::Unknown(app)),
+                (None, Some(pmix), Some(pmi)) => offer(true, true, OfferWhy::Both(pmix, pmi)),
+                // A program that is known to need PMIx gets nothing else that could confuse it.
+                (None, Some(app), None) => offer(false, true, OfferWhy::Pmix(app)),
+                (None, None, Some(app)) => offer(true, false, OfferWhy::Pmi(app)),
+                (None, None, None) => offer(true, false, OfferWhy::Plain),
+            }
         }
     }
 }
 
+/// What the PMIx server is made of, for the first program that has something to say about it.
 pub(super) fn host_parts(
     spec: &JobSpec,
     apps: &[App],
+    loaders: &[Loader],
     inherited: &[(OsString, OsString)],
 ) -> Result<HostParts, RunFailure> {
     let wanted = apps
         .iter()
-        .find(|app| app.finding.wants == Wants::Pmix)
-        .or_else(|| apps.first())
-        .expect("a job has at least one program");
-    let variable = inherited.iter().find(|(name, _)| name == LIBPMIX_VARIABLE);
+        .position(|app| {
+            let Finding {
+                wants,
+                openmpi,
+                libpmix,
+                ..
+            } = &app.finding;
+            *wants == Wants::Pmix || openmpi.is_some() || libpmix.is_some()
+        })
+        .unwrap_or(0);
+    let variable = inherited.iter().find(|(name, _)| name == libpmix::VARIABLE);
     let variable = variable
         .map(|(_, value)| Path::new(value))
         .filter(|p| !p.as_os_str().is_empty());
-    let loader = Loader::new(&wanted.env, Path::new("/"), System::default());
     let libpmix = libpmix::choose(
         spec.interface.libpmix.as_deref(),
-        Some(&wanted.finding),
+        Some(&apps[wanted].finding),
         variable,
-        &loader,
+        &loaders[wanted],
     );
     parts::find(spec, libpmix)
 }

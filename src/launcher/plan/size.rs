@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::super::reasons::CountWhy;
 use super::super::run::RunFailure;
 use super::super::slots::Slots;
 use super::wrong;
@@ -18,19 +19,20 @@ const DESCRIPTORS_BASE: u64 = 100;
 
 /// Ranks of each app: as given; else for a single program what `--ppn` allows, or one per slot, and
 /// one for each of several.
-pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: u32) -> Vec<u32> {
+pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: u32) -> Vec<(u32, CountWhy)> {
+    let nodes = layout.virtual_nodes;
     let default = match (apps.len(), layout.ppn) {
-        (1, Some(ppn)) => ppn.saturating_mul(layout.virtual_nodes),
-        (1, None) => slots,
-        _ => 1,
+        (1, Some(ppn)) => (ppn.saturating_mul(nodes), CountWhy::PerNode { ppn, nodes }),
+        (1, None) => (slots, CountWhy::Slots),
+        _ => (1, CountWhy::OneOfSeveral),
     };
     apps.iter()
-        .map(|app| app.count.unwrap_or(default))
+        .map(|app| app.count.map_or(default, |count| (count, CountWhy::Given)))
         .collect()
 }
 
-pub(super) fn total(sizes: &[u32]) -> Result<u32, RunFailure> {
-    let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, RunFailure> {
+    let total: u64 = sizes.iter().map(|(size, _)| u64::from(*size)).sum();
     // Far beyond any machine, and small enough that no arithmetic on it overflows.
     u32::try_from(total)
         .ok()
@@ -42,12 +44,14 @@ pub(super) fn total(sizes: &[u32]) -> Result<u32, RunFailure> {
         })
 }
 
-/// The ranks of each app.
-pub(super) fn ranges(sizes: &[u32]) -> impl Iterator<Item = Range<u32>> + '_ {
-    sizes.iter().scan(0, |end, size| {
+/// The ranks of each app, and why these many.
+pub(super) fn ranges(
+    sizes: &[(u32, CountWhy)],
+) -> impl Iterator<Item = (Range<u32>, CountWhy)> + '_ {
+    sizes.iter().scan(0, |end, (size, why)| {
         let first = *end;
         *end += size;
-        Some(first..*end)
+        Some((first..*end, *why))
     })
 }
 

@@ -159,7 +159,8 @@ fn a_script_is_checked_down_to_its_last_interpreter() {
     assert_eq!(
         program.kind(),
         &Kind::Script {
-            interpreter: "/bin/sh".into()
+            interpreter: "/bin/sh".into(),
+            argument: Some("-e".into()),
         }
     );
     assert_eq!(

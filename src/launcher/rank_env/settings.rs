@@ -27,17 +27,17 @@ const YIELD_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_yield_when_idle", "1");
 /// The settings for a job.
 pub(super) fn of_job(plan: &Plan) -> Vec<(&'static str, &'static str)> {
     let mut settings = Vec::new();
-    if plan.oversubscribed && (plan.pmi || plan.pmix) {
+    if plan.oversubscribed && (plan.offer.pmi || plan.offer.pmix) {
         settings.extend(YIELD_PMI);
     }
-    if plan.oversubscribed && plan.pmix {
+    if plan.oversubscribed && plan.offer.pmix {
         settings.push(YIELD_OPEN_MPI);
     }
-    if plan.pmix && plan.job.ranks.nodes() > 1 && only_loopback() {
+    if plan.offer.pmix && plan.job.ranks.nodes() > 1 && only_loopback() {
         // Open MPI's TCP transport leaves the loopback out, and then nothing connects the nodes.
         settings.push(("OMPI_MCA_btl_tcp_if_include", "lo"));
     }
-    if plan.pmi && plan.pmix {
+    if plan.offer.pmi && plan.offer.pmix {
         // MPICH 5 refuses to choose when both are there.
         settings.push(("MPIR_CVAR_PMI_VERSION", "1"));
     }

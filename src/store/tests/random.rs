@@ -261,7 +261,7 @@ fn values(found: &[Entry]) -> Vec<Found> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn every_order_of_requests_ends_as_in_the_plainest_store(steps in vec(step(), 1..60)) {

@@ -29,9 +29,9 @@ impl Mpi {
         )
     }
 
-    /// The same below a shell that first executes `script`, as users' wrappers do.
+    /// The same below a shell whose commands wireup does not follow, as it is with users' scripts.
     pub(crate) fn run_script(&self, ranks: u32, options: &[&str], program: &str) -> Run {
-        let shell = ["sh", "-c", "exec \"$0\" \"$@\""];
+        let shell = ["sh", "-c", "eval 'exec \"$0\" \"$@\"'"];
         let program = self.program(program).as_os_str().into();
         self.run_as(ranks, options, &shell, program, &[])
     }

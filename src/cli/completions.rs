@@ -1,0 +1,40 @@
+//! `wireup completions`: scripts that make a shell complete wireup's commands and options.
+
+use clap::{Args, ValueEnum};
+use clap_complete::{Shell, generate};
+
+use super::{print, tree};
+use crate::launcher::run::RunFailure;
+
+const EXAMPLES: &str = "\
+Examples:
+  source <(wireup completions bash)      in this shell, and in ~/.bashrc for every one
+  wireup completions zsh > _wireup       in a directory of zsh's fpath
+  wireup completions fish | source";
+
+/// Arguments of `wireup completions`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct CompletionsArgs {
+    /// Shell to write for
+    shell: Choice,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Choice {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Prints the script.
+pub(super) fn execute(args: &CompletionsArgs) -> Result<u8, RunFailure> {
+    let shell = match args.shell {
+        Choice::Bash => Shell::Bash,
+        Choice::Zsh => Shell::Zsh,
+        Choice::Fish => Shell::Fish,
+    };
+    let mut script = Vec::new();
+    generate(shell, &mut tree(), "wireup", &mut script);
+    print(&script)
+}

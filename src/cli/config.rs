@@ -1,0 +1,179 @@
+//! Defaults files: the site's and the user's, in TOML. Their values become words in front of the
+//! command line's, so every option of `wireup run` works in them and the parser judges both alike.
+//!
+//! Of one option the later word counts: built-in default, site's file, user's file, environment
+//! variable (where an option has one), command line. Lists grow in this order. Nothing here adds
+//! rights: whoever can name another file can give the options themselves.
+
+mod file;
+mod place;
+pub(super) mod show;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use self::file::Entry;
+use self::place::Place;
+use super::apps::NextApp;
+use super::line::{Own, Word};
+use super::problem;
+use super::run::{self, RunArgs};
+use crate::launcher::libpmix;
+
+/// Options that belong to one job and make no sense as a default.
+const PER_JOB: &[&str] = &["ranks", "wdir", "no-config"];
+/// Options that an environment variable precedes.
+const VARIABLES: &[(&str, &str)] = &[("libpmix", libpmix::VARIABLE)];
+
+/// A defaults file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConfigError {
+    /// The named file is not there.
+    #[error("{variable} names {}, which is not there; correct it, or set it to nothing", .path.display())]
+    Missing {
+        variable: &'static str,
+        path: PathBuf,
+    },
+    /// It is there and cannot be read.
+    #[error("cannot read the defaults in {}: {error}; make it readable, or use --no-config", .path.display())]
+    Unreadable {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error("{}:{line}: {text}", .path.display())]
+    Wrong {
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        text: String,
+    },
+}
+
+/// What the files say, the site's first.
+#[derive(Debug, Default)]
+pub(super) struct Defaults {
+    files: Vec<DefaultsFile>,
+}
+
+#[derive(Debug)]
+struct DefaultsFile {
+    path: PathBuf,
+    entries: Vec<Entry>,
+}
+
+/// Whether the options in front of the program say that no file is to be read.
+pub(super) fn is_refused(own: &Own, words: &[OsString]) -> bool {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match own.read(word) {
+            Word::Option { .. } if word == "--no-config" => return true,
+            Word::Option { takes_next: true } => drop(words.next()),
+            Word::Option { takes_next: false } => {}
+            _ => break,
+        }
+    }
+    false
+}
+
+/// Reads the files that exist.
+///
+/// # Errors
+/// [`ConfigError`] when one is there and cannot be used.
+pub(super) fn read(own: &Own) -> Result<Defaults, ConfigError> {
+    let mut files = Vec::new();
+    for place in [Place::site(), Place::user()].into_iter().flatten() {
+        let Some(text) = place.read()? else {
+            continue;
+        };
+        let entries = file::entries(own, &place.path, &text)?;
+        files.push(DefaultsFile {
+            path: place.path,
+            entries,
+        });
+    }
+    Ok(Defaults { files })
+}
+
+/// The variable that takes the place of an option's default, if it is set.
+fn variable_of(key: &str) -> Option<(&'static str, OsString)> {
+    let (_, name) = VARIABLES.iter().find(|(option, _)| *option == key)?;
+    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+    Some((name, value))
+}
+
+impl Defaults {
+    fn entries(&self) -> impl Iterator<Item = (&DefaultsFile, &Entry)> {
+        self.files
+            .iter()
+            .flat_map(|file| file.entries.iter().map(move |entry| (file, entry)))
+            .filter(|(_, entry)| variable_of(&entry.key).is_none())
+    }
+
+    /// Words for the front of the command line.
+    pub(super) fn words(&self) -> Vec<OsString> {
+        let words = self.entries().flat_map(|(_, entry)| &entry.words);
+        words.cloned().collect()
+    }
+
+    /// Those of them that may be given for each program, and so hold for every one.
+    pub(super) fn words_of_every_program(&self) -> Vec<OsString> {
+        if self.files.is_empty() {
+            return Vec::new();
+        }
+        let per_program = Own::of::<NextApp>();
+        self.entries()
+            .filter(|(_, entry)| per_program.long(&entry.key).is_some())
+            .flat_map(|(_, entry)| entry.words.iter().cloned())
+            .collect()
+    }
+
+    /// The entry that is wrong by itself, in words; nothing when none is.
+    pub(super) fn blame(&self) -> Option<String> {
+        self.entries().find_map(|(file, entry)| {
+            let program = OsString::from("program");
+            let words = entry.words.iter().cloned().chain([program]).collect();
+            let error = run::parse(Own::of::<RunArgs>(), words).err()?;
+            let wrong = ConfigError::Wrong {
+                path: file.path.clone(),
+                line: entry.line,
+                text: problem::one_line(&error),
+            };
+            Some(wrong.to_string())
+        })
+    }
+
+    /// The files that were read, for a sentence.
+    pub(super) fn files(&self) -> String {
+        let paths = self
+            .files
+            .iter()
+            .map(|file| file.path.display().to_string());
+        paths.collect::<Vec<_>>().join(" and ")
+    }
+
+    /// What to tell whoever asks for details.
+    pub(super) fn describe(&self, refused: bool) -> Vec<String> {
+        if refused {
+            return vec!["no defaults file is read, as asked".into()];
+        }
+        let of_file = |file: &DefaultsFile| {
+            let keys: Vec<&str> = file
+                .entries
+                .iter()
+                .map(|entry| entry.key.as_str())
+                .collect();
+            format!("defaults of {}: {}", file.path.display(), keys.join(", "))
+        };
+        self.files.iter().map(of_file).collect()
+    }
+}
+
+/// The options that a defaults file may give.
+fn may_be_given(own: &Own) -> impl Iterator<Item = &clap::Arg> {
+    own.options()
+        .filter(|arg| arg.get_long().is_some_and(|name| !PER_JOB.contains(&name)))
+}
+
+#[cfg(test)]
+mod tests;

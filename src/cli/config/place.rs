@@ -1,0 +1,109 @@
+//! Where the defaults files are.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use super::ConfigError;
+
+/// The site's file, unless [`SITE_VARIABLE`] names another.
+const SITE: &str = "/etc/wireup.toml";
+/// Names the site's file; empty: there is none.
+const SITE_VARIABLE: &str = "WIREUP_SITE_CONFIG";
+/// The user's file, in the user's directory of configurations.
+const USER: &str = "wireup.toml";
+
+/// Where a defaults file may be.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) path: PathBuf,
+    /// The variable that named it: it must be there.
+    named_by: Option<&'static str>,
+}
+
+impl Place {
+    /// The site's.
+    pub(super) fn site() -> Option<Self> {
+        match std::env::var_os(SITE_VARIABLE) {
+            None => Some(Self {
+                path: SITE.into(),
+                named_by: None,
+            }),
+            Some(path) if path.is_empty() => None,
+            Some(path) => Some(Self {
+                path: path.into(),
+                named_by: Some(SITE_VARIABLE),
+            }),
+        }
+    }
+
+    /// The user's; nothing for a user who has no home.
+    pub(super) fn user() -> Option<Self> {
+        user_directory(
+            std::env::var_os("XDG_CONFIG_HOME"),
+            std::env::var_os("HOME"),
+        )
+        .map(|dir| Self {
+            path: dir.join(USER),
+            named_by: None,
+        })
+    }
+
+    /// Its text; nothing when there is no such file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when it is there and cannot be read, or should be there and is not.
+    pub(super) fn read(&self) -> Result<Option<String>, ConfigError> {
+        let unreadable = |error| ConfigError::Unreadable {
+            path: self.path.clone(),
+            error,
+        };
+        match std::fs::read_to_string(&self.path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if is_absent(&self.path, &error) => match self.named_by {
+                None => Ok(None),
+                Some(variable) => Err(ConfigError::Missing {
+                    variable,
+                    path: self.path.clone(),
+                }),
+            },
+            Err(error) => Err(unreadable(error)),
+        }
+    }
+}
+
+/// Whether a file that cannot be opened is not there as far as this user can know. A home that
+/// belongs to somebody else, as `HOME` does after `setpriv` or `sudo`, holds no file of this user's.
+fn is_absent(path: &Path, error: &io::Error) -> bool {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => true,
+        ErrorKind::PermissionDenied => path
+            .symlink_metadata()
+            .is_err_and(|error| error.kind() == ErrorKind::PermissionDenied),
+        _ => false,
+    }
+}
+
+/// Rule: `XDG_CONFIG_HOME` counts when it is absolute, else it is `.config` in the home directory.
+/// Source: XDG Base Directory Specification.
+fn user_directory(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |dir: Option<OsString>| dir.map(PathBuf::from).filter(|dir| dir.is_absolute());
+    absolute(xdg).or_else(|| absolute(home).map(|home| home.join(".config")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_directory_is_absolute_or_there_is_none() {
+        let dir = |xdg: Option<&str>, home: Option<&str>| {
+            user_directory(xdg.map(Into::into), home.map(Into::into))
+        };
+        assert_eq!(dir(Some("/x"), Some("/h")), Some("/x".into()));
+        assert_eq!(dir(Some(""), Some("/h")), Some("/h/.config".into()));
+        assert_eq!(dir(Some("x"), Some("/h")), Some("/h/.config".into()));
+        assert_eq!(dir(None, Some("")), None);
+        assert_eq!(dir(None, None), None);
+    }
+}

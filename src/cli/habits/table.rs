@@ -1,0 +1,232 @@
+//! The table: options that users of Hydra, Open MPI and Slurm write, and what becomes of them.
+
+/// Options of one meaning.
+#[derive(Debug)]
+pub(super) struct Habit {
+    /// As written, dashes included; `--name=VALUE` is found as `--name`.
+    pub(super) words: &'static [&'static str],
+    /// How many of the following words belong to it.
+    pub(super) values: usize,
+    pub(super) meaning: Meaning,
+}
+
+/// What becomes of an option.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Meaning {
+    /// It asks for what happens anyway.
+    Nothing,
+    /// As [`Meaning::Nothing`] with this value, refused with any other.
+    Only(&'static str, &'static str),
+    /// It is one of ours under another name, with the same values.
+    Option(&'static str),
+    /// `NAME VALUE` of a variable for this program.
+    Variable,
+    /// `NAME VALUE` of a variable for every program.
+    VariableEverywhere,
+    /// What to write instead; `{0}` is the option as written, `{1}` and `{2}` its values.
+    Instead(&'static str),
+}
+
+use Meaning::{Instead, Nothing, Only, Option, Variable, VariableEverywhere};
+
+const fn habit(words: &'static [&'static str], values: usize, meaning: Meaning) -> Habit {
+    Habit {
+        words,
+        values,
+        meaning,
+    }
+}
+
+const ONE_MACHINE: &str = "ranks run on this machine only; leave it out \
+    (--virtual-nodes K makes this machine act as K nodes)";
+const NO_BINDING: &str = "wireup does not bind ranks to cores; leave it out, or let the program \
+    line do it: wireup run ... taskset -c LIST PROGRAM";
+const NO_MAPPING: &str = "ranks are numbered as they are laid out, see --map-by slot and node; \
+    leave it out";
+const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port; leave it out";
+
+/// Every option of another launcher that is known here.
+pub(super) const HABITS: &[Habit] = &[
+    // How many.
+    habit(&["-np", "--np", "-c", "--n"], 1, Option("-n")),
+    habit(&["--ntasks"], 1, Instead("write -n {1}")),
+    habit(
+        &["-perhost", "-npernode", "--npernode", "--ntasks-per-node"],
+        1,
+        Option("--ppn"),
+    ),
+    habit(&["-N", "--nodes"], 1, Instead(ONE_MACHINE)),
+    habit(
+        &["-nooversubscribe", "--nooversubscribe"],
+        0,
+        Option("--no-oversubscribe"),
+    ),
+    habit(
+        &["-use-hwthread-cpus", "--use-hwthread-cpus"],
+        0,
+        Instead(
+            "every CPU this process may use is a slot, hardware threads included; leave it out",
+        ),
+    ),
+    // Where.
+    habit(
+        &[
+            "-f",
+            "-machinefile",
+            "--machinefile",
+            "-hostfile",
+            "--hostfile",
+            "-hosts",
+            "--hosts",
+            "-host",
+            "--host",
+            "-H",
+            "-w",
+            "--nodelist",
+            "-default-hostfile",
+            "--default-hostfile",
+        ],
+        1,
+        Instead(ONE_MACHINE),
+    ),
+    habit(&["-nolocal", "--nolocal"], 0, Instead(ONE_MACHINE)),
+    habit(
+        &["-rank-by", "--rank-by", "-rr", "-order-nodes"],
+        1,
+        Instead(NO_MAPPING),
+    ),
+    habit(
+        &["-bind-to", "--bind-to", "--cpu-bind"],
+        1,
+        Only("none", NO_BINDING),
+    ),
+    habit(&["-bind-to-none", "--bind-to-none"], 0, Nothing),
+    habit(
+        &[
+            "-bind-to-core",
+            "--bind-to-core",
+            "-bind-to-socket",
+            "--bind-to-socket",
+            "-bycore",
+            "-bysocket",
+        ],
+        0,
+        Instead(NO_BINDING),
+    ),
+    habit(
+        &[
+            "-cpu-set",
+            "--cpu-set",
+            "-rankfile",
+            "--rankfile",
+            "-cpus-per-proc",
+            "--cpus-per-proc",
+        ],
+        1,
+        Instead(NO_BINDING),
+    ),
+    habit(
+        &[
+            "-report-bindings",
+            "--report-bindings",
+            "-display-map",
+            "--display-map",
+        ],
+        0,
+        Instead("write -v, which tells where the ranks run"),
+    ),
+    // Variables.
+    habit(&["-env"], 2, Variable),
+    habit(&["-genv", "--genv"], 2, VariableEverywhere),
+    habit(
+        &["-envall", "--envall", "-genvall", "--genvall"],
+        0,
+        Nothing,
+    ),
+    habit(
+        &["-envnone", "--envnone", "-genvnone", "--genvnone"],
+        0,
+        Instead("write --env none"),
+    ),
+    habit(
+        &["-envlist", "--envlist", "-genvlist", "--genvlist"],
+        1,
+        Instead("write --env {1}, with the comma at the end if it is one name"),
+    ),
+    habit(
+        &["-mca", "--mca", "-gmca", "--gmca"],
+        2,
+        Instead("write -x OMPI_MCA_{1}={2}: parameters of Open MPI reach the ranks as variables"),
+    ),
+    habit(
+        &["-pmixmca", "--pmixmca", "-gpmixmca", "--gpmixmca"],
+        2,
+        Instead("write -x PMIX_MCA_{1}={2}: parameters of PMIx reach the ranks as variables"),
+    ),
+    habit(
+        &["-prtemca", "--prtemca"],
+        2,
+        Instead("there is no PRRTE under wireup; leave it out"),
+    ),
+    habit(
+        &["-am", "--am", "-tune", "--tune"],
+        1,
+        Instead("write each parameter of {1} as -x OMPI_MCA_NAME=VALUE"),
+    ),
+    habit(
+        &["-prefix", "--prefix"],
+        1,
+        Instead("write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib"),
+    ),
+    // Directory, input, output.
+    habit(&["-wd", "--wd", "--chdir"], 1, Option("--wdir")),
+    habit(
+        &["-prepend-rank", "--tag-output", "-tag-output"],
+        0,
+        Option("--label"),
+    ),
+    habit(
+        &[
+            "-outfile-pattern",
+            "-errfile-pattern",
+            "-output-filename",
+            "--output-filename",
+        ],
+        1,
+        Instead(
+            "write --output PATTERN, where %r is the rank and %s is out or err: --output '{1}.%r.%s'",
+        ),
+    ),
+    habit(&["-s"], 1, Instead("write --stdin {1}")),
+    // Interfaces.
+    habit(
+        &["--mpi"],
+        1,
+        Instead("write --pmi pmi1 or --pmi pmix, or leave it out"),
+    ),
+    habit(
+        &["-configfile", "--app", "-app"],
+        1,
+        Instead("write the programs of {1} into the line: wireup run -n 1 ./a : -n 3 ./b"),
+    ),
+    // What there is nothing of.
+    habit(&["-allow-run-as-root", "--allow-run-as-root"], 0, Nothing),
+    habit(
+        &[
+            "-launcher",
+            "-bootstrap",
+            "-launcher-exec",
+            "-bootstrap-exec",
+            "-rmk",
+            "-iface",
+            "-localhost",
+        ],
+        1,
+        Instead(OWN_SOCKETS),
+    ),
+    habit(
+        &["-disable-auto-cleanup"],
+        0,
+        Instead("the first rank that fails ends the job; leave it out"),
+    ),
+];

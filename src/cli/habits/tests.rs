@@ -1,0 +1,90 @@
+use super::*;
+use crate::cli::run::RunArgs;
+
+fn words(text: &str) -> Vec<OsString> {
+    text.split_whitespace().map(OsString::from).collect()
+}
+
+fn translated(text: &str) -> Result<(Vec<OsString>, Vec<OsString>), String> {
+    translate(&Own::of::<RunArgs>(), words(text)).map(|result| (result.words, result.everywhere))
+}
+
+#[track_caller]
+fn becomes(line: &str, ours: &str) {
+    assert_eq!(translated(line), Ok((words(ours), Vec::new())), "{line}");
+}
+
+#[test]
+fn np_is_respelled_only_among_options() {
+    becomes("-l -np 2 a -np 3", "-l -n 2 a -np 3");
+    becomes("--wdir -np -np 2 a", "--wdir -np -n 2 a");
+    becomes("--timeout=3 -np 2 -- -np 3", "--timeout=3 -n 2 -- -np 3");
+    becomes("--np=2 a", "-n 2 a");
+}
+
+#[test]
+fn options_that_mean_the_same_are_taken() {
+    becomes("-env A 1 -env B=2 3 a", "-x A=1 -x B=2=3 a");
+    becomes("-tag-output -wd d a", "--label --wdir d a");
+    becomes("--bind-to none --allow-run-as-root -genvall a", "a");
+    becomes("--bind-to=none a -genvall", "a -genvall");
+    becomes("-ppn 2 a", "--ppn 2 a");
+    becomes("-perhost 2 -map-by node a", "--ppn 2 --map-by node a");
+    becomes("--nooversubscribe a", "--no-oversubscribe a");
+    becomes(
+        "-wdir d -timeout=4 -oversubscribe a",
+        "--wdir d --timeout=4 --oversubscribe a",
+    );
+    let expected = Ok((words("-n 2 a -genv C 3"), words("-x A=1 -x B=2")));
+    assert_eq!(translated("-genv A 1 -n 2 -genv B 2 a -genv C 3"), expected);
+}
+
+#[test]
+fn options_without_a_counterpart_are_refused_with_what_to_write() {
+    for (line, needed) in [
+        (
+            "--mca btl self,tcp a",
+            "--mca: write -x OMPI_MCA_btl=self,tcp",
+        ),
+        ("-l -mca btl tcp a", "-mca: write -x OMPI_MCA_btl=tcp"),
+        ("--rank-by=core a", "--rank-by=core: ranks are numbered as"),
+        ("--bind-to core a", "does not bind ranks"),
+        ("-host b a", "--virtual-nodes"),
+        ("-machinefile", "--virtual-nodes"),
+        ("--ntasks=3 a", "write -n 3"),
+        ("-s all a", "write --stdin all"),
+        ("--mca btl", "-x OMPI_MCA_btl=..."),
+        ("-genv A", "-genv needs 2 values"),
+        ("-np", "-np needs a value"),
+    ] {
+        let refusal = translated(line).expect_err(line);
+        assert!(refusal.contains(needed), "{line}: {refusal}");
+        assert!(!refusal.contains('{'), "{line}: {refusal}");
+    }
+}
+
+#[test]
+fn unknown_words_are_left_to_the_parser() {
+    becomes("--frobnicate -np 2 a", "--frobnicate -np 2 a");
+    becomes("-np 2 --frobnicate=3 a", "-n 2 --frobnicate=3 a");
+}
+
+#[test]
+fn no_entry_hides_an_option_of_ours_or_another_entry() {
+    let own = Own::of::<RunArgs>();
+    let mut seen = std::collections::BTreeSet::new();
+    for habit in HABITS {
+        assert!(habit.values <= 2);
+        for word in habit.words {
+            assert!(seen.insert(word), "{word} is there twice");
+            let plain = is_plain(OsStr::new(word));
+            assert!(
+                !plain || !own.knows(OsStr::new(word)),
+                "{word} is an option of ours now: take it out of the table"
+            );
+        }
+        if let Meaning::Option(option) = habit.meaning {
+            assert!(own.knows(OsStr::new(option)), "{option}");
+        }
+    }
+}

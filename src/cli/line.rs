@@ -1,0 +1,208 @@
+//! The options in front of a program, word by word: which words are options of ours and which of
+//! those take the next word. Derived from the parser's own description, so there is no second list.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use clap::{Arg, Command, CommandFactory};
+
+use super::negation;
+
+/// What a word is, where an option or a program is expected.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// An option; the next word is its value if `takes_next`.
+    Option {
+        /// Whether the next word belongs to it.
+        takes_next: bool,
+    },
+    /// `-name` for our `--name`, as other launchers spell it.
+    SingleDash {
+        /// The word with two dashes.
+        respelled: OsString,
+        /// Whether the next word belongs to it.
+        takes_next: bool,
+    },
+    /// Looks like an option and is none of ours.
+    Unknown,
+    /// The program, or `--` in front of it.
+    Program,
+}
+
+/// The options of a command.
+#[derive(Debug)]
+pub(super) struct Own {
+    command: Command,
+}
+
+impl Own {
+    /// Those of a parser.
+    pub(super) fn of<P: CommandFactory>() -> Self {
+        Self {
+            command: P::command(),
+        }
+    }
+
+    /// The parser's description.
+    pub(super) fn into_command(self) -> Command {
+        self.command
+    }
+
+    /// All of them, in the order of the help.
+    pub(super) fn options(&self) -> impl Iterator<Item = &Arg> {
+        let arguments = self.command.get_arguments();
+        arguments.filter(|arg| !arg.is_positional())
+    }
+
+    /// The option of this long name, its aliases included.
+    pub(super) fn long(&self, name: &str) -> Option<&Arg> {
+        let named = |arg: &&Arg| {
+            arg.get_long() == Some(name)
+                || arg.get_all_aliases().is_some_and(|all| all.contains(&name))
+        };
+        self.command.get_arguments().find(named)
+    }
+
+    /// Whether a word is an option of ours, in our own spelling.
+    pub(super) fn knows(&self, word: &OsStr) -> bool {
+        matches!(self.read(word), Word::Option { .. })
+    }
+
+    /// What a word is.
+    pub(super) fn read(&self, word: &OsStr) -> Word {
+        let bytes = word.as_bytes();
+        if !bytes.starts_with(b"-") || bytes == b"-" || bytes == b"--" {
+            return Word::Program;
+        }
+        let text = word.to_string_lossy();
+        if let Some(name) = text.strip_prefix("--") {
+            return match self.read_long(name) {
+                Some(takes_next) => Word::Option { takes_next },
+                None => Word::Unknown,
+            };
+        }
+        let name = &text[1..];
+        // Two letters and more: `-wdir` is never meant as `-w dir`.
+        if name.chars().nth(1).is_some()
+            && let Some(takes_next) = self.read_long(name)
+        {
+            let mut respelled = OsString::from("-");
+            respelled.push(word);
+            return Word::SingleDash {
+                respelled,
+                takes_next,
+            };
+        }
+        self.read_cluster(name)
+    }
+
+    /// Whether `name` or `name=value` takes the next word; nothing when it is not ours.
+    fn read_long(&self, text: &str) -> Option<bool> {
+        let (name, joined) = match text.split_once('=') {
+            Some((name, _)) => (name, true),
+            None => (text, false),
+        };
+        // Clap adds its own option when it parses.
+        if text == "help" {
+            return Some(false);
+        }
+        if let Some(arg) = self.long(name) {
+            return Some(!joined && takes_next(arg));
+        }
+        (self.takes_back(name) && !joined).then_some(false)
+    }
+
+    /// Whether a word is the negation of an option that has none of its own.
+    pub(super) fn negates(&self, word: &OsStr) -> bool {
+        let name = word.to_str().and_then(|text| text.strip_prefix("--"));
+        name.is_some_and(|name| self.long(name).is_none() && self.takes_back(name))
+    }
+
+    fn takes_back(&self, name: &str) -> bool {
+        self.long(&negation::opposite(name)).is_some()
+    }
+
+    /// Letters after one dash: the first that takes a value ends the cluster.
+    fn read_cluster(&self, letters: &str) -> Word {
+        let mut rest = letters.chars();
+        while let Some(letter) = rest.next() {
+            if letter == 'h' {
+                continue;
+            }
+            let named = |arg: &&Arg| {
+                arg.get_short() == Some(letter)
+                    || arg
+                        .get_all_short_aliases()
+                        .is_some_and(|all| all.contains(&letter))
+            };
+            match self.command.get_arguments().find(named) {
+                None => return Word::Unknown,
+                Some(arg) if arg.get_action().takes_values() => {
+                    let takes_next = rest.as_str().is_empty() && takes_next(arg);
+                    return Word::Option { takes_next };
+                }
+                Some(_) => {}
+            }
+        }
+        Word::Option { takes_next: false }
+    }
+}
+
+fn takes_next(arg: &Arg) -> bool {
+    let required = arg
+        .get_num_args()
+        .is_none_or(|range| range.min_values() > 0);
+    arg.get_action().takes_values() && required && !arg.is_require_equals_set()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run::RunArgs;
+    use super::*;
+
+    #[test]
+    fn options_are_known_in_every_spelling_clap_accepts() {
+        let own = Own::of::<RunArgs>();
+        let next = |takes_next| Word::Option { takes_next };
+        for (word, meaning) in [
+            ("-n", next(true)),
+            ("-n4", next(false)),
+            ("-lv", next(false)),
+            ("-lvn", next(true)),
+            ("--timeout", next(true)),
+            ("--timeout=3", next(false)),
+            ("--no-timeout", next(false)),
+            ("--no-timeout=3", Word::Unknown),
+            ("--frob", Word::Unknown),
+            ("-frob", Word::Unknown),
+            ("-h", next(false)),
+            ("--help", next(false)),
+            ("-", Word::Program),
+            ("--", Word::Program),
+            ("./a", Word::Program),
+        ] {
+            assert_eq!(own.read(OsStr::new(word)), meaning, "{word}");
+        }
+        let single = |word: &str, takes_next| Word::SingleDash {
+            respelled: format!("-{word}").into(),
+            takes_next,
+        };
+        assert_eq!(own.read(OsStr::new("-wdir")), single("-wdir", true));
+        assert_eq!(own.read(OsStr::new("-pmi=all")), single("-pmi=all", false));
+    }
+
+    #[test]
+    fn every_option_is_read_as_clap_would() {
+        let own = Own::of::<RunArgs>();
+        for arg in own.options() {
+            let takes_next = takes_next(arg);
+            let long = arg.get_long().expect("every option has a long name");
+            let words = [format!("--{long}")];
+            let short = arg.get_short().map(|letter| format!("-{letter}"));
+            for word in words.into_iter().chain(short) {
+                let meaning = own.read(OsStr::new(&word));
+                assert_eq!(meaning, Word::Option { takes_next }, "{word}");
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! `wireup man`: manual pages, made from the parser's description.
+//!
+//! Sections come from the text below the options in the help: a line that ends in a colon and is
+//! not indented starts one. `Examples:` stay as they are; in the others, blanks separate a term
+//! from what it means.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command, ValueHint};
+use clap_mangen::Man;
+use roff::{Roff, bold, roman};
+
+use super::{print, tree};
+use crate::launcher::run::RunFailure;
+
+const EXAMPLES: &str = "\
+Examples:
+  wireup man | man -l -             the page of wireup
+  wireup man run | man -l -         the page of wireup run
+  wireup man --dir share/man/man1   all pages, one file each";
+
+/// Arguments of `wireup man`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ManArgs {
+    /// Command to print the page of [default: wireup itself]
+    #[arg(value_name = "COMMAND", conflicts_with = "dir")]
+    command: Vec<String>,
+
+    /// Write all pages to this directory, which is made if need be
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    dir: Option<PathBuf>,
+}
+
+/// Prints the page asked for, or writes them all.
+pub(super) fn execute(args: &ManArgs) -> Result<u8, RunFailure> {
+    let mut top = tree().disable_help_subcommand(true);
+    top.build();
+    if let Some(dir) = &args.dir {
+        let own = |error| RunFailure::own(&format!("cannot write to {}", dir.display()), error);
+        fs::create_dir_all(dir).map_err(own)?;
+        return write_all(&top, dir).map(|()| 0).map_err(own);
+    }
+    let mut command = &top;
+    for (index, name) in args.command.iter().enumerate() {
+        // `wireup man wireup` is as good as `wireup man`.
+        if index == 0 && name == top.get_name() {
+            continue;
+        }
+        command = command.find_subcommand(name).ok_or_else(|| {
+            let known: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+            RunFailure::refused(format!(
+                "no page of '{}'; there are: {}",
+                args.command.join(" "),
+                known.join(", ")
+            ))
+        })?;
+    }
+    print(&page(command, &top))
+}
+
+fn write_all(command: &Command, dir: &Path) -> io::Result<()> {
+    fn descend(command: &Command, top: &Command, dir: &Path) -> io::Result<()> {
+        let file = dir.join(format!("{}.1", name_of(command)));
+        fs::write(file, page(command, top))?;
+        visible(command).try_for_each(|sub| descend(sub, top, dir))
+    }
+    descend(command, command, dir)
+}
+
+/// `wireup-run` for `wireup run`.
+fn name_of(command: &Command) -> &str {
+    command
+        .get_display_name()
+        .unwrap_or_else(|| command.get_name())
+}
+
+fn visible(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|sub| !sub.is_hide_set())
+}
+
+/// One page, in the language of `man`.
+fn page(command: &Command, top: &Command) -> Vec<u8> {
+    let man = Man::new(command.clone());
+    let mut text = Vec::new();
+    let written = man
+        .render_name_section(&mut text)
+        .and_then(|()| man.render_synopsis_section(&mut text))
+        .and_then(|()| man.render_description_section(&mut text));
+    written.expect("a vector takes everything");
+    if command.get_arguments().any(|arg| !arg.is_hide_set()) {
+        let options = man.render_options_section(&mut text);
+        options.expect("a vector takes everything");
+    }
+    let mut roff = Roff::new();
+    if visible(command).next().is_some() {
+        commands(&mut roff, command);
+    }
+    let below = command
+        .get_after_long_help()
+        .or_else(|| command.get_after_help());
+    if let Some(below) = below {
+        sections(&mut roff, &below.to_string());
+    }
+    see_also(&mut roff, command, top);
+    let rest = roff.to_writer(&mut text);
+    rest.expect("a vector takes everything");
+    whole(&name_of(command).to_uppercase(), &text)
+}
+
+/// A page from its sections: each was rendered with a preamble of its own, and one will do.
+fn whole(title: &str, sections: &[u8]) -> Vec<u8> {
+    let preamble = Roff::new().render();
+    let version = env!("CARGO_PKG_VERSION");
+    let mut page = format!("{preamble}.TH {title} 1 \"\" \"wireup {version}\" \"User Commands\"\n");
+    let sections = String::from_utf8_lossy(sections);
+    page.extend(
+        sections
+            .split_inclusive('\n')
+            .filter(|line| !preamble.split_inclusive('\n').any(|own| own == *line)),
+    );
+    page.into_bytes()
+}
+
+fn commands(roff: &mut Roff, command: &Command) {
+    roff.control("SH", ["COMMANDS"]);
+    for sub in visible(command) {
+        let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+        roff.control("TP", []);
+        roff.text([bold(name_of(sub)), roman("(1)")]);
+        roff.text([roman(about)]);
+    }
+}
+
+fn sections(roff: &mut Roff, below: &str) {
+    let mut verbatim = false;
+    // Roff needs blank lines as macros, and none in front of a heading.
+    for line in below.lines().filter(|line| !line.trim().is_empty()) {
+        let heading = line.strip_suffix(':').filter(|_| !line.starts_with(' '));
+        if let Some(heading) = heading {
+            end_verbatim(roff, &mut verbatim);
+            let heading = heading.to_uppercase();
+            roff.control("SH", [heading.as_str()]);
+            if heading == "EXAMPLES" {
+                roff.control("EX", []);
+                verbatim = true;
+            }
+        } else if verbatim {
+            roff.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
+        } else {
+            match line.trim_start().split_once("  ") {
+                Some((term, meaning)) => {
+                    roff.control("TP", []);
+                    roff.text([bold(term)]);
+                    roff.text([roman(meaning.trim_start())]);
+                }
+                None => drop(roff.text([roman(line.trim())])),
+            }
+        }
+    }
+    end_verbatim(roff, &mut verbatim);
+}
+
+fn end_verbatim(roff: &mut Roff, verbatim: &mut bool) {
+    if std::mem::take(verbatim) {
+        roff.control("EE", []);
+    }
+}
+
+/// The pages of the other commands.
+fn see_also(roff: &mut Roff, command: &Command, top: &Command) {
+    let own = name_of(command);
+    let mut names: Vec<&str> = std::iter::once(top)
+        .chain(visible(top))
+        .map(name_of)
+        .filter(|name| *name != own)
+        .collect();
+    names.sort_unstable();
+    let mut line = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        line.push(roman(if index == 0 { "" } else { ", " }));
+        line.extend([bold(*name), roman("(1)")]);
+    }
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text(line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page_of(name: &str) -> String {
+        let mut top = tree().disable_help_subcommand(true);
+        top.build();
+        let command = top.find_subcommand(name).unwrap();
+        String::from_utf8(page(command, &top)).unwrap()
+    }
+
+    #[test]
+    fn the_page_of_run_has_every_option_and_section() {
+        let page = page_of("run");
+        for section in [
+            "NAME",
+            "SYNOPSIS",
+            "DESCRIPTION",
+            "OPTIONS",
+            "EXAMPLES",
+            "ENVIRONMENT",
+            "FILES",
+        ] {
+            assert!(
+                page.contains(&format!(".SH {section}\n")),
+                "{section}: {page}"
+            );
+        }
+        assert!(page.contains(".SH \"EXIT STATUS\"\n"), "{page}");
+        let command = super::super::run::RunArgs::command();
+        for name in command.get_arguments().filter_map(|arg| arg.get_long()) {
+            let name = name.replace('-', "\\-");
+            assert!(page.contains(&format!("\\-\\-{name}")), "{name}: {page}");
+        }
+    }
+
+    use clap::CommandFactory;
+
+    #[test]
+    fn examples_stay_as_they_are_and_terms_stand_out() {
+        let mut roff = Roff::new();
+        sections(&mut roff, "Examples:\n  a  b\n\nFiles:\n  x y  what it is");
+        let text = roff.to_roff();
+        assert!(
+            text.contains(".EX\na  b\n.EE\n.SH FILES\n.TP\n\\fBx y\\fR\nwhat it is"),
+            "{text}"
+        );
+    }
+}

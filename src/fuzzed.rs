@@ -1,0 +1,118 @@
+//! The fuzz targets on a stable compiler: each runs over its corpus, and over many changes of it made
+//! from a fixed seed, so a failure here is a failure everywhere.
+//!
+//! `WIREUP_FUZZ_ROUNDS` and `WIREUP_FUZZ_SEED` in the environment make other or longer runs of
+//! these; `scripts/fuzz` searches guided by coverage.
+
+mod mutate;
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+
+use mutate::Random;
+
+/// Rounds for each target: seconds in a debug build.
+const ROUNDS: u64 = 30_000;
+
+const SEED: u64 = 0x5eed_0001;
+
+/// An input is rarely longer: what is long is not found sooner.
+const LONGEST: usize = 16 * 1024;
+
+type Target = fn(&[u8]);
+
+/// Every decoder of bytes that come from somebody else. The names are those of `fuzz/fuzz_targets`.
+const TARGETS: [(&str, Target); 4] = [
+    ("elf", crate::launcher::elf::fuzzing::elf),
+    ("frame", crate::pmix::fuzzing::frame),
+    ("pmi1", crate::pmi::fuzzing::pmi1),
+    ("pmi2", crate::pmi::fuzzing::pmi2),
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz")
+}
+
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let entries = std::fs::read_dir(folder().join("corpus").join(name)).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{name} has no corpus");
+    paths
+        .iter()
+        .map(|path| std::fs::read(path).unwrap())
+        .collect()
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.map_or(default, |text| {
+        let digits = text.strip_prefix("0x").map(|hex| (hex, 16));
+        let (digits, radix) = digits.unwrap_or((&text, 10));
+        u64::from_str_radix(digits, radix).unwrap_or_else(|_| panic!("{name}={text}: a number"))
+    })
+}
+
+/// Runs a target over its corpus and changes of it.
+fn run(name: &str) {
+    let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).unwrap();
+    let corpus = corpus(name);
+    let (seed, rounds) = (
+        setting("WIREUP_FUZZ_SEED", SEED),
+        setting("WIREUP_FUZZ_ROUNDS", ROUNDS),
+    );
+    corpus.iter().for_each(|input| target(input));
+    for round in 0..rounds {
+        let seed = seed.wrapping_add(round);
+        let input = mutate::changed(&corpus, LONGEST, &mut Random::new(seed));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(&input))) {
+            // Where cargo-fuzz puts its own; not under version control.
+            let artifacts = folder().join("artifacts").join(name);
+            std::fs::create_dir_all(&artifacts).unwrap();
+            let file = artifacts.join(format!("seed-{seed:x}"));
+            std::fs::write(&file, &input).unwrap();
+            eprintln!(
+                "{name} broke with WIREUP_FUZZ_SEED={seed:#x} WIREUP_FUZZ_ROUNDS=1; \
+                 the input is in {}: add it to fuzz/corpus/{name}",
+                file.display()
+            );
+            resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn every_target_of_the_fuzzer_runs_here_too() {
+    let entries = std::fs::read_dir(folder().join("fuzz_targets")).unwrap();
+    let files: BTreeSet<String> = entries
+        .map(|entry| entry.unwrap().path())
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    let here: BTreeSet<String> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(files, here);
+    let manifest = std::fs::read_to_string(folder().join("Cargo.toml")).unwrap();
+    for name in &files {
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+    }
+}
+
+#[test]
+fn no_elf_file_breaks_its_reader() {
+    run("elf");
+}
+
+#[test]
+fn no_bytes_break_the_link_with_a_pmix_host() {
+    run("frame");
+}
+
+#[test]
+fn no_bytes_break_a_pmi_server() {
+    run("pmi1");
+}
+
+#[test]
+fn no_bytes_break_a_pmi_server_whose_ranks_speak_pmi_2() {
+    run("pmi2");
+}

@@ -1,0 +1,216 @@
+//! What a wrapper starts, told from its command line as its own parser would read it.
+//!
+//! A wrapper is known by its name. What is not understood, an option that the table lacks
+//! included, makes the wrapper [`Behind::Opaque`]: then every interface is offered, which is never
+//! wrong, only slower to start.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use super::finding::Opaque;
+use super::names::known_as;
+
+mod env;
+mod lexer;
+mod options;
+mod shell;
+mod table;
+
+use options::{Parsed, Wrong};
+use table::{Table, Tool};
+
+/// Where a command is started.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    /// Its environment, each name once.
+    pub(super) env: Vec<(OsString, OsString)>,
+    /// Its working directory, absolute.
+    pub(super) cwd: PathBuf,
+}
+
+impl Place {
+    /// The value of a variable.
+    pub(super) fn variable(&self, name: &str) -> Option<&OsString> {
+        let found = self.env.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value)
+    }
+
+    /// Sets or removes a variable.
+    fn set(&mut self, name: OsString, value: Option<OsString>) {
+        self.env.retain(|(known, _)| *known != name);
+        self.env.extend(value.map(|value| (name, value)));
+    }
+}
+
+/// A command that a wrapper starts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Command {
+    /// Program and arguments; never empty.
+    pub(super) argv: Vec<OsString>,
+    /// More arguments follow that only the shell will know.
+    pub(super) cut: bool,
+    /// Where it is started.
+    pub(super) place: Place,
+}
+
+/// What is behind a wrapper.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Behind {
+    /// It starts no other program.
+    Nothing,
+    /// It starts these.
+    Commands(Vec<Command>),
+    /// It cannot be told.
+    Opaque(Opaque),
+}
+
+/// A wrapper whose command line can be read.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    name: String,
+    table: &'static Table,
+}
+
+/// The wrapper that the program at `path` is, by its name or that of the file behind its symbolic
+/// links.
+pub(super) fn known(path: &Path) -> Option<Known> {
+    let mut found = None;
+    let name = known_as(path, |name| {
+        found = table::find(name);
+        found.is_some()
+    });
+    name.zip(found).map(|(name, table)| Known { name, table })
+}
+
+impl Known {
+    /// The name it is known under.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it starts, called with the arguments of `command` in its place.
+    pub(super) fn behind(&self, command: &Command) -> Behind {
+        let name = || self.name().to_owned();
+        let args = &command.argv[1..];
+        let seen = match self.table.tool {
+            Tool::Shell => shell::behind(self.table, args, command),
+            Tool::Env => env::behind(self.table, args, command),
+            Tool::Perf => perf(args, command),
+            Tool::Gdb => gdb(self.table, args, command),
+            Tool::Xterm => xterm(self.table, args, command),
+            Tool::Plain | Tool::Strace | Tool::Chrt => usual(self.table, args, command),
+        };
+        match seen {
+            Ok(behind) => behind,
+            // What is missing may be among the words that are not known.
+            Err(Wrong::Missing) if command.cut => Behind::Opaque(Opaque::Words(name())),
+            Err(Wrong::Missing) => Behind::Nothing,
+            Err(Wrong::NoCommand) => Behind::Nothing,
+            Err(Wrong::Unknown(option)) => Behind::Opaque(Opaque::Option(name(), option)),
+            Err(Wrong::Script) => Behind::Opaque(Opaque::Script(name())),
+            Err(Wrong::Shell(what)) => Behind::Opaque(Opaque::Shell(name(), what)),
+        }
+    }
+}
+
+/// The command that `argv` is, in the place of the wrapper that `of` is.
+fn one(argv: &[OsString], of: &Command, place: Place) -> Result<Behind, Wrong> {
+    if argv.is_empty() {
+        return Err(Wrong::Missing);
+    }
+    Ok(Behind::Commands(vec![Command {
+        argv: argv.to_vec(),
+        cut: of.cut,
+        place,
+    }]))
+}
+
+/// Options, words of its own, and the command.
+fn usual(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
+    let Parsed { options, rest } = options::parse(table, args)?;
+    let mut place = of.place.clone();
+    if matches!(table.tool, Tool::Strace) {
+        for (_, value) in options.iter().filter(|(name, _)| *name == "E") {
+            assign(&mut place, value.as_deref().unwrap_or_default());
+        }
+    }
+    let numeric = |word: &OsString| word.as_bytes().iter().all(u8::is_ascii_digit);
+    let own = match table.tool {
+        // Newer releases need no priority for the policies that have none.
+        Tool::Chrt => usize::from(rest.first().is_some_and(numeric)),
+        _ => table.operands,
+    };
+    one(rest.get(own..).ok_or(Wrong::Missing)?, of, place)
+}
+
+/// `NAME=VALUE` sets, `NAME` removes.
+fn assign(place: &mut Place, text: &OsStr) {
+    let text = text.as_bytes();
+    let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    match text.iter().position(|byte| *byte == b'=') {
+        Some(at) => place.set(owned(&text[..at]), Some(owned(&text[at + 1..]))),
+        None => place.set(owned(text), None),
+    }
+}
+
+/// `perf [GLOBAL OPTIONS] record|stat [OPTIONS] COMMAND`.
+fn perf(args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
+    let Parsed { rest, .. } = options::parse(&table::PERF, args)?;
+    let (word, rest) = rest.split_first().ok_or(Wrong::Missing)?;
+    let table = match word.to_str() {
+        Some("record") => &table::PERF_RECORD,
+        Some("stat") => &table::PERF_STAT,
+        _ => return Err(Wrong::Unknown(word.clone())),
+    };
+    usual(table, rest, of)
+}
+
+/// `gdb [OPTIONS] PROGRAM [CORE|PID]` or `gdb [OPTIONS] --args PROGRAM ARGS`.
+fn gdb(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
+    let mut rest = args;
+    let mut named = None;
+    let mut place = of.place.clone();
+    // Options may also follow the program, unless its arguments do.
+    loop {
+        let parsed = options::parse(table, rest)?;
+        rest = parsed.rest;
+        for (name, value) in parsed.options {
+            match (name, value) {
+                ("args", _) => return one(rest, of, place),
+                ("cd", Some(dir)) => place.cwd = place.cwd.join(dir),
+                ("exec" | "se", Some(file)) => named = Some(file),
+                _ => {}
+            }
+        }
+        match rest.split_first() {
+            Some((word, more)) => {
+                named = named.or_else(|| Some(word.clone()));
+                rest = more;
+            }
+            None => break,
+        }
+    }
+    match named {
+        Some(program) => one(&[program], of, place),
+        // The user will name one at the prompt.
+        None => Err(Wrong::Script),
+    }
+}
+
+/// `xterm [OPTIONS] -e COMMAND`; a single word with blanks is for the shell.
+fn xterm(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
+    let Parsed { options, rest } = options::parse(table, args)?;
+    if !options.iter().any(|(name, _)| *name == "e") {
+        return Err(Wrong::Script);
+    }
+    match rest {
+        [text] if text.as_bytes().contains(&b' ') => {
+            shell::follow(text, &["sh".into()], of.place.clone())
+        }
+        _ => one(rest, of, of.place.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! PMI-2 ranks and their threads with each other, and with PMI-1: the store they share, fences,
+//! awaited attributes, names and rings.
+
+use super::pmi2::pmi2;
+use super::*;
+
+#[test]
+fn ranks_of_both_dialects_share_the_store_and_the_barrier() {
+    let mut job = Job::initialized(3);
+    job.start_pmi2([1]);
+    job.ask(0, "cmd=put kvsname=job.0 key=a value=of pmi1;x");
+    job.frame(1, "cmd=kvs-put;key=b;value=of;;pmi2;");
+    job.frame(1, "cmd=kvs-put;key=lines;value=a\nb;");
+    assert_eq!(
+        job.framed_reply(1, "cmd=kvs-get;jobid=job.0;key=a;"),
+        "cmd=kvs-get-response;rc=0;found=TRUE;value=of pmi1;;x;"
+    );
+    assert_eq!(
+        job.reply(2, "cmd=get kvsname=job.0 key=b"),
+        "cmd=get_result rc=0 msg=success value=of;pmi2"
+    );
+    // No PMI-1 client could read it.
+    assert_eq!(
+        job.reply(2, "cmd=get kvsname=job.0 key=lines"),
+        "cmd=get_result rc=-1 msg=key_not_found"
+    );
+    assert_eq!(job.frame(1, "cmd=kvs-fence;"), [""; 0]);
+    assert_eq!(job.state(1), "in fence 1");
+    assert_eq!(job.ask(0, "cmd=barrier_in"), [""; 0]);
+    assert_eq!(
+        job.ask(2, "cmd=barrier_in group=WORLD:0"),
+        ["E> barrier a=of pmi1;x b=of;pmi2 lines=a\\nb"]
+    );
+    assert_eq!(
+        job.release(Ok(b"")),
+        [
+            "0 S> cmd=barrier_out rc=0 tag=0\\n",
+            "1 S>     28cmd=kvs-fence-response;rc=0;",
+            "2 S> cmd=barrier_out rc=0 tag=0\\n",
+        ]
+    );
+}
+
+#[test]
+fn threads_may_ask_while_another_one_waits_and_each_gets_its_own_answer() {
+    let mut job = pmi2(2);
+    assert_eq!(job.frame(0, "cmd=kvs-fence;thrid=1;"), [""; 0]);
+    assert_eq!(
+        job.frame(0, "cmd=info-getnodeattr;thrid=2;key=n;wait=TRUE;"),
+        [""; 0]
+    );
+    assert_eq!(
+        job.framed_reply(0, "cmd=job-getid;thrid=3;"),
+        "cmd=job-getid-response;thrid=3;rc=0;jobid=job.0;"
+    );
+    assert_eq!(
+        job.framed_reply(0, "cmd=kvs-fence;thrid=3;"),
+        "cmd=kvs-fence-response;thrid=3;rc=14;errmsg=already in barrier;"
+    );
+    assert_eq!(job.state(0), "in fence 1 (one of 2 open requests)");
+    assert_eq!(
+        job.frame(1, "cmd=info-putnodeattr;key=n;value=v;"),
+        [
+            "1 S>     35cmd=info-putnodeattr-response;rc=0;",
+            "0 S>     62cmd=info-getnodeattr-response;thrid=2;rc=0;found=TRUE;value=v;",
+        ]
+    );
+    assert_eq!(job.frame(1, "cmd=kvs-fence;"), ["E> barrier"]);
+    job.release(Ok(b""));
+    // A thread that does not wait for its answer is none.
+    job.frame(0, "cmd=kvs-fence;thrid=1;");
+    assert_eq!(
+        job.frame(0, "cmd=job-getid;thrid=1;"),
+        ["E> misbehaved 0: request job-getid while a barrier is not answered yet"]
+    );
+}
+
+#[test]
+fn a_client_without_threads_has_one_request_at_a_time() {
+    let mut job = pmi2(2);
+    job.frame(0, "cmd=info-getnodeattr;key=n;wait=TRUE;");
+    assert_eq!(job.state(0), "waits for the node attribute n");
+    assert_eq!(
+        job.frame(0, "cmd=kvs-fence;"),
+        ["E> misbehaved 0: request kvs-fence while a node attribute is not answered yet"]
+    );
+    // Nobody is woken any more.
+    assert_eq!(
+        job.framed_reply(1, "cmd=info-putnodeattr;key=n;value=v;"),
+        "cmd=info-putnodeattr-response;rc=0;"
+    );
+}
+
+#[test]
+fn an_attribute_wakes_everybody_who_waits_for_it_and_nobody_who_has_ended() {
+    let mut job = pmi2(4);
+    let wait = "cmd=info-getnodeattr;key=n;wait=TRUE;";
+    for rank in [0, 2, 3] {
+        assert_eq!(job.frame(rank, wait), [""; 0]);
+    }
+    job.server.closed(LocalRank(2), &mut Vec::new());
+    job.frame(1, "cmd=info-putnodeattr;key=other;value=v;");
+    assert_eq!(
+        job.frame(1, "cmd=info-putnodeattr;key=n;value=a;;b;"),
+        [
+            "1 S>     35cmd=info-putnodeattr-response;rc=0;",
+            "0 S>     57cmd=info-getnodeattr-response;rc=0;found=TRUE;value=a;;b;",
+            "3 S>     57cmd=info-getnodeattr-response;rc=0;found=TRUE;value=a;;b;",
+        ]
+    );
+    assert_eq!(
+        job.framed_reply(3, wait),
+        "cmd=info-getnodeattr-response;rc=0;found=TRUE;value=a;;b;"
+    );
+}
+
+#[test]
+fn a_wait_that_no_rank_of_the_node_can_end_is_told() {
+    let mut job = pmi2(3);
+    job.frame(0, "cmd=info-getnodeattr;key=n;wait=TRUE;");
+    job.server.closed(LocalRank(2), &mut Vec::new());
+    assert!(!job.server.waits_for(Rank(2)), "rank 1 may still put it");
+    job.server.closed(LocalRank(1), &mut Vec::new());
+    assert!(job.server.waits_for(Rank(2)));
+}
+
+#[test]
+fn name_calls_of_several_threads_go_out_one_after_the_other() {
+    let mut job = pmi2(1);
+    assert_eq!(
+        job.frame(
+            0,
+            "cmd=name-publish;thrid=1;name=s;port=p;;q;infokeycount=0;"
+        ),
+        ["E> publish 0 <s> <p;q>"]
+    );
+    assert_eq!(job.frame(0, "cmd=name-lookup;thrid=2;name=s;"), [""; 0]);
+    assert_eq!(job.frame(0, "cmd=name-unpublish;thrid=3;name=s;"), [""; 0]);
+    assert_eq!(
+        job.answer(0, NameAnswer::Done),
+        [
+            "0 S>     39cmd=name-publish-response;thrid=1;rc=0;",
+            "E> lookup 0 <s>",
+        ]
+    );
+    assert_eq!(
+        job.answer(0, NameAnswer::Port(b"p;q")),
+        [
+            "0 S>     70cmd=name-lookup-response;thrid=2;rc=0;found=TRUE;value=p;;q;port=p;;q;",
+            "E> unpublish 0 <s>",
+        ]
+    );
+    assert_eq!(
+        job.answer(0, NameAnswer::Refused("service_not_found")),
+        ["0 S>     66cmd=name-unpublish-response;thrid=3;rc=1;errmsg=service not found;"]
+    );
+    assert_eq!(job.answer(0, NameAnswer::Done), [""; 0]);
+}
+
+#[test]
+fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
+    let map = RankMap::from_runs([(NodeId(0), 1), (NodeId(1), 1), (NodeId(0), 1)]);
+    let info = JobInfo {
+        kvsname: Nspace::new("job.0").unwrap(),
+        appnums: vec![AppNum(0); 2],
+        universe_size: None,
+        attributes: Vec::new(),
+    };
+    let mut job = Job::with(info, &map, NodeId(0));
+    job.start_pmi2(0..2);
+    let ring = |rank: u32| format!("cmd=ring;ring-count=1;ring-left=l{rank};ring-right=r;;{rank};");
+    assert_eq!(job.frame(1, &ring(2)), [""; 0]);
+    assert_eq!(job.state(1), "in a ring");
+    let entered = job.frame(0, &ring(0));
+    assert_eq!(
+        entered,
+        ["E> enter ring \\x00\\x00\\x00\\x00l0=r;0 \\x02\\x00\\x00\\x00l2=r;2"]
+    );
+    let mut all = Vec::new();
+    for (rank, left, right) in [(0, "l0", "r;0"), (2, "l2", "r;2"), (1, "l1", "r;1")] {
+        let key = [&u32::to_le_bytes(rank)[..], left.as_bytes()].concat();
+        kvs::encode_entry(&key, right.as_bytes(), &mut all);
+    }
+    assert_eq!(
+        job.end(&Collective::Ring, Ok(&all)),
+        [
+            "0 S>     65cmd=ring-response;rc=0;ring-count=0;ring-left=r;;2;ring-right=l1;",
+            "1 S>     65cmd=ring-response;rc=0;ring-count=2;ring-left=r;;1;ring-right=l0;",
+        ]
+    );
+}
+
+#[test]
+fn a_single_rank_is_its_own_neighbour_also_with_empty_values() {
+    let mut job = pmi2(1);
+    job.frame(0, "cmd=ring;ring-count=1;ring-left=;ring-right=;");
+    let mut all = Vec::new();
+    kvs::encode_entry(&[0; 4], b"", &mut all);
+    assert_eq!(
+        job.end(&Collective::Ring, Ok(&all)),
+        ["0 S>     59cmd=ring-response;rc=0;ring-count=0;ring-left=;ring-right=;"]
+    );
+}
+
+#[test]
+fn a_ring_without_all_ranks_fails_for_those_in_it_and_for_those_who_come() {
+    let mut job = pmi2(2);
+    let ring = "cmd=ring;ring-count=1;ring-left=l;ring-right=r;";
+    job.frame(0, ring);
+    let mut effects = Vec::new();
+    let collective = Collective::Ring;
+    let early = job.server.released(&collective, Ok(b""), &mut effects);
+    assert_eq!(
+        early.unwrap_err().to_string(),
+        "barrier ring released with 1 of 2 local ranks in it"
+    );
+    job.frame(1, ring);
+    let outcome = job.server.released(&collective, Ok(b""), &mut effects);
+    assert_eq!(outcome, Err(crate::pmi::server::ReleaseError::Ring));
+    assert_eq!(effects.len(), 2);
+    let failed = "cmd=ring-response;rc=1;errmsg=data of a ring are not those of all ranks;";
+    assert_eq!(job.framed_reply(0, ring), failed);
+}

@@ -1,0 +1,235 @@
+//! Help, manual pages, completions, and the lines that people used to other launchers write.
+
+use std::fs;
+use std::process::Command;
+
+use crate::common::{Outcome, Run, skip};
+
+const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
+
+fn wireup<'a>(words: impl IntoIterator<Item = &'a str>) -> Outcome {
+    Run::command(std::iter::once(WIREUP).chain(words)).run()
+}
+
+/// Fails unless nothing ran, and one line says why and what to write.
+#[track_caller]
+fn expect_refusal(outcome: Outcome, words: &[&str]) {
+    let outcome = outcome.expect(125);
+    outcome.expect_one_line(words);
+    assert_eq!(outcome.err().lines().count(), 1, "{outcome:?}");
+    assert_eq!(outcome.out(), "", "{outcome:?}");
+}
+
+#[test]
+fn every_page_is_written_and_the_formatter_has_no_complaint() {
+    let run = Run::command([WIREUP, "man", "--dir", "share/man1"]);
+    let dir = run.dir().join("share/man1");
+    let outcome = run.run().expect_quiet_success();
+    let help = wireup(["--help"]).expect_quiet_success().out();
+    let commands = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| line.starts_with("  "));
+    let mut pages = vec!["wireup.1".to_owned()];
+    for name in commands.filter_map(|line| line.split_whitespace().next()) {
+        if name != "help" {
+            pages.push(format!("wireup-{name}.1"));
+        }
+    }
+    assert!(pages.len() >= 5, "{pages:?}");
+    for page in &pages {
+        let text = fs::read_to_string(dir.join(page)).unwrap();
+        assert!(text.contains("\n.SH EXAMPLES\n"), "{page}");
+    }
+    let formatter = Command::new("man").arg("--version").output();
+    if !formatter.is_ok_and(|output| output.status.success()) {
+        return skip("that man shows the pages: needs man-db");
+    }
+    for page in pages {
+        let words = ["--warnings", "-l", "--pager=cat"];
+        let man = Command::new("man")
+            .args(words)
+            .arg(dir.join(&page))
+            .env("MANWIDTH", "100")
+            .output()
+            .unwrap();
+        assert!(
+            man.status.success() && man.stderr.is_empty(),
+            "{page}: {man:?}"
+        );
+        let shown = String::from_utf8(man.stdout).unwrap();
+        if page == "wireup-run.1" {
+            for word in [
+                "-np",
+                "`:`",
+                "EXIT STATUS",
+                "ENVIRONMENT",
+                "FILES",
+                "/etc/wireup.toml",
+            ] {
+                assert!(shown.contains(word), "{word}: {shown}");
+            }
+        }
+    }
+    drop(outcome);
+}
+
+#[test]
+fn one_page_is_printed_and_an_unknown_one_is_refused() {
+    let page = wireup(["man", "config", "show"])
+        .expect_quiet_success()
+        .out();
+    assert!(page.contains("\n.TH WIREUP-CONFIG-SHOW 1 "), "{page}");
+    expect_refusal(
+        wireup(["man", "rum"]),
+        &["no page of 'rum'; there are: run, "],
+    );
+}
+
+#[test]
+fn bash_completes_options_and_their_values() {
+    let script = r#"
+source <("$0" completions bash) || exit
+complete_line() {
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+    local function=$(complete -p wireup | sed 's/.*-F \([^ ]*\) .*/\1/')
+    "$function" wireup "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    echo "${COMPREPLY[*]}"
+}
+complete_line wireup ru
+complete_line wireup run --pm
+complete_line wireup run --pmi pmi
+complete_line wireup completions z
+"#;
+    let outcome = Run::command(["bash", "--norc", "-c", script, WIREUP]).run();
+    let out = outcome.expect_quiet_success().out();
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "run");
+    assert!(lines[1].split(' ').any(|word| word == "--pmi"), "{out}");
+    assert!(
+        lines[2].split(' ').all(|word| word.starts_with("pmi")),
+        "{out}"
+    );
+    assert!(lines[2].split(' ').any(|word| word == "pmix"), "{out}");
+    assert_eq!(lines[3], "zsh");
+}
+
+#[test]
+fn other_shells_get_scripts_and_a_reader_may_stop_early() {
+    for shell in ["zsh", "fish"] {
+        let script = wireup(["completions", shell]).expect_quiet_success().out();
+        assert!(script.contains("oversubscribe"), "{shell}: {script}");
+    }
+    let early = Run::command([
+        "bash",
+        "-c",
+        r#""$0" completions zsh | head -n 1; echo ${PIPESTATUS[0]}"#,
+        WIREUP,
+    ]);
+    assert_eq!(
+        early.run().expect_quiet_success().out(),
+        "#compdef wireup\n0\n"
+    );
+}
+
+#[test]
+fn a_forgotten_run_is_suggested() {
+    expect_refusal(
+        wireup(["./app", "x"]),
+        &["\"./app\" is no command", "wireup run ./app"],
+    );
+    expect_refusal(
+        wireup(["-n", "4", "./app"]),
+        &["-n is an option of a command", "wireup run -n"],
+    );
+    expect_refusal(
+        wireup(["rnu", "./app"]),
+        &["\"rnu\" is no command", "did you mean: wireup run"],
+    );
+    expect_refusal(
+        wireup(["run"]),
+        &["no program is given; write: wireup run [OPTIONS] PROGRAM"],
+    );
+}
+
+#[test]
+fn options_of_other_launchers_that_mean_the_same_work() {
+    let show = ["sh", "-c", "echo $A $B"];
+    let words = [
+        "-genv",
+        "A",
+        "1",
+        "-np",
+        "1",
+        "-env",
+        "B",
+        "2",
+        "--allow-run-as-root",
+    ];
+    let next = [":", "-np", "1", "-env", "B", "3"];
+    let words = ["--oversubscribe", "--bind-to", "none"]
+        .iter()
+        .chain(&words)
+        .chain(&show);
+    let outcome = Run::new(words.chain(&next).chain(&show)).run();
+    assert_eq!(
+        outcome.expect_quiet_success().sorted_lines(),
+        ["1 2", "1 3"]
+    );
+    let outcome = Run::new(["-np", "1", "--tag-output", "-wdir", "/", "pwd"]).run();
+    assert_eq!(outcome.expect_quiet_success().out(), "[0] /\n");
+}
+
+#[test]
+fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write() {
+    for (words, needed) in [
+        (
+            &["--mca", "btl", "tcp", "true"][..],
+            "--mca: write -x OMPI_MCA_btl=tcp",
+        ),
+        (
+            &["-hostfile", "h", "true"],
+            "-hostfile: ranks run on this machine only",
+        ),
+        (&["-H", "a,b", "true"], "-H: ranks run on this machine only"),
+        (
+            &["--rank-by", "core", "true"],
+            "--rank-by: ranks are numbered as",
+        ),
+        (
+            &["--bind-to", "core", "true"],
+            "--bind-to: wireup does not bind",
+        ),
+        (
+            &["--map-by", "core", "true"],
+            "'core' for '--map-by <slot|node>' [possible values: slot, node]",
+        ),
+    ] {
+        expect_refusal(Run::new(words).run(), &[needed]);
+    }
+    // After the program they are the program's.
+    let outcome = Run::new(["-n", "1", "echo", "--mca", "-np"]).run();
+    assert_eq!(outcome.expect_quiet_success().out(), "--mca -np\n");
+}
+
+#[test]
+fn an_option_given_twice_counts_the_second_time_and_no_takes_it_back() {
+    let outcome = Run::new(["-n", "7000", "-n", "1", "-l", "--no-label", "echo", "a"]).run();
+    assert_eq!(outcome.expect_quiet_success().out(), "a\n");
+    expect_refusal(
+        Run::new(["--no-frob", "true"]).run(),
+        &["unexpected argument '--no-frob' found"],
+    );
+}
+
+#[test]
+fn options_of_the_job_behind_a_colon_are_sent_to_the_front() {
+    expect_refusal(
+        Run::new(["-n", "1", "true", ":", "-l", "true"]).run(),
+        &[
+            "program 2 (after `:`): -l holds for the whole job",
+            "in front of the first program",
+        ],
+    );
+}
