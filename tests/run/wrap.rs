@@ -85,10 +85,7 @@ fn the_program_behind_the_command_decides_what_is_offered() {
         let line = outcome.err();
         let line = line.lines().find(|line| line.contains("offered")).unwrap();
         assert!(line.contains(offered), "{name}: {line}");
-        assert!(
-            outcome.err().contains("; runs under "),
-            "{outcome:?}"
-        );
+        assert!(outcome.err().contains("; runs under "), "{outcome:?}");
     }
 }
 
