@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
@@ -143,7 +144,7 @@ struct Shared {
 /// A reusable child stack and argument arrays; one per spawning thread.
 #[derive(Debug)]
 pub struct Spawner {
-    stack: Vec<u8>,
+    stack: Box<[MaybeUninit<u8>]>,
     pointers: Vec<*const c_char>,
     descriptors: Vec<(RawFd, RawFd)>,
 }
@@ -158,7 +159,7 @@ impl Spawner {
     /// Allocates the child's stack.
     pub fn new() -> Self {
         Self {
-            stack: vec![0; CHILD_STACK],
+            stack: Box::new_uninit_slice(CHILD_STACK),
             pointers: Vec::new(),
             descriptors: Vec::new(),
         }

@@ -196,6 +196,12 @@ pub struct JobSpec {
     pub status: StatusSpec,
     /// Process-management interfaces.
     pub interface: InterfaceSpec,
+    /// Only show the plan; start nothing.
+    pub dry_run: bool,
+    /// Tell every decision with its reasons.
+    pub explain: bool,
+    /// What is to be told about where all this comes from.
+    pub notes: Vec<String>,
     /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
     pub verbose: u8,
 }

@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -260,18 +260,20 @@ impl Cleaning<'_> {
     /// Sends SIGTERM at once to whatever is found, SIGKILL after the grace time, then removes.
     /// Returns the processes that did not end.
     pub fn carry_out(&self) -> Vec<Process> {
-        let left = self.end_processes();
+        let mut ended = BTreeSet::new();
+        let left = self.end_processes(&mut ended);
         for directory in self.directories {
             let _ = fs::remove_dir_all(directory);
         }
         leftovers::remove_shared_memory(self.uid, self.since);
         for tmp in self.tmpdirs {
-            leftovers::remove_session_directories(tmp, self.uid, self.since);
+            leftovers::remove_session_directories(tmp, self.uid, self.since, &ended);
         }
         left
     }
 
-    fn end_processes(&self) -> Vec<Process> {
+    /// Fills `ended` with the numbers of all processes that were found.
+    fn end_processes(&self, ended: &mut BTreeSet<i32>) -> Vec<Process> {
         let own = std::process::id();
         let start = Instant::now();
         let mut known: Vec<Process> = Vec::new();
@@ -296,6 +298,7 @@ impl Cleaning<'_> {
             known.retain(|old| is_among(&living, old) && !is_among(&found, old));
             found.append(&mut known);
             known = found;
+            ended.extend(known.iter().map(|process| process.pid));
             let waited = start.elapsed();
             if known.is_empty() && waited >= LOOK_AT_LEAST || waited >= self.grace + GIVE_UP {
                 return known;

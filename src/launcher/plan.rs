@@ -151,7 +151,7 @@ impl Plan {
             host,
             oversubscribed,
             slots,
-            notes: Vec::new(),
+            notes: spec.notes.clone(),
             warnings,
             spec,
         })

@@ -156,6 +156,16 @@ pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
     env
 }
 
+/// Settings of MPI libraries that wireup chooses for some program, since its user has not.
+pub fn choices(plan: &Plan) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    settings::of_job(plan).into_iter().filter(|(name, _)| {
+        plan.apps.iter().any(|app| {
+            let decides = |(given, _): &(OsString, OsString)| settings::is_decided_by(name, given);
+            !app.env.iter().any(decides)
+        })
+    })
+}
+
 /// Numbers with blanks between them.
 fn words(numbers: impl Iterator<Item = u32>) -> String {
     let words: Vec<String> = numbers.map(|number| number.to_string()).collect();

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use self::outlets::{Outlet, Outlets};
@@ -120,7 +121,8 @@ impl Streams {
             show,
             files: Vec::new(),
             unframed: None,
-            buffer: vec![0; CHUNK],
+            // Reserved and not filled: what is never read into costs no page.
+            buffer: Vec::with_capacity(CHUNK),
         })
     }
 
@@ -191,7 +193,8 @@ impl Streams {
         let Some(pipe) = &self.streams[index].pipes[rank.index()] else {
             return Ok(());
         };
-        let count = match rustix::io::read(pipe, &mut self.buffer[..]) {
+        self.buffer.clear();
+        let count = match rustix::io::read(pipe, spare_capacity(&mut self.buffer)) {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             // A pipe has no other errors; treat one like its end.
@@ -254,6 +257,11 @@ impl Streams {
         let mut line = Vec::new();
         Record::output(None, channel, &text).write(clock, now, &mut line);
         self.say(Source::Stdout, line);
+    }
+
+    /// Whether people look at standard error.
+    pub fn on_terminal(&self) -> bool {
+        self.outlets.terminal()
     }
 
     /// Whether [`Streams::draw`] may be called: there is a terminal, and nothing on it would be

@@ -1,6 +1,7 @@
 //! A command under which ranks run their program (`--wrap`): a debugger, a profiler, a script.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::fmt;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
@@ -20,6 +21,16 @@ pub struct Wrapper {
     /// Its arguments in front of the program, as patterns.
     words: Vec<OsString>,
     ranks: Option<RankSet>,
+}
+
+impl fmt::Display for Wrapper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "runs under {}", self.program.path().display())?;
+        match &self.ranks {
+            Some(ranks) => write!(f, " on ranks {ranks}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A command under which nothing can be run.

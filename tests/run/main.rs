@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+mod auto;
 mod common;
 mod config;
 mod ending;
@@ -25,8 +26,10 @@ mod pmix;
 mod processes;
 mod ps;
 mod pty;
+mod python;
 mod refusals;
 mod signals;
+mod singleton;
 mod status;
 mod stdio;
 mod store;

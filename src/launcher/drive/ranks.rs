@@ -71,7 +71,7 @@ impl Drive {
         self.lives[rank.index()] = Life {
             pid: Some(child.pid),
             start: self.now(),
-            end: None,
+            ..Life::default()
         };
         self.rank_changed(rank, RankState::Started);
         self.poll
@@ -292,12 +292,13 @@ impl Drive {
         let (node, local) = self.place(rank);
         let state = self.nodes[node.index()].core.pmi_state(local);
         let mut orders = Vec::new();
+        let alone = self.failure_of_singleton(rank);
         let gone = Departure {
             rank,
             end,
             pmi: &state,
             joinable: self.plan.offer.pmi || self.plan.offer.pmix,
-            alone: None,
+            alone: alone.as_deref(),
         };
         let now = self.now();
         self.supervisor.rank_ended(gone, now, &mut orders);

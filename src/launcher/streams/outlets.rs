@@ -128,6 +128,11 @@ impl Outlets {
         }
     }
 
+    /// Whether standard error is a terminal.
+    pub(super) fn terminal(&self) -> bool {
+        self.terminal
+    }
+
     /// Whether there is a terminal for the line that says what is waited for, which only the
     /// foreground may use.
     pub(super) fn can_draw(&self) -> bool {
