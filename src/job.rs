@@ -8,5 +8,6 @@ pub mod outcome;
 pub mod proc;
 pub mod pset;
 pub mod rank_map;
+pub mod rank_set;
 pub mod spec;
 pub mod wall;

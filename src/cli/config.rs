@@ -21,7 +21,7 @@ use super::run::{self, RunArgs};
 use crate::launcher::libpmix;
 
 /// Options that belong to one job and make no sense as a default.
-const PER_JOB: &[&str] = &["ranks", "wdir", "no-config"];
+const PER_JOB: &[&str] = &["ranks", "wdir", "no-config", "dry-run"];
 /// Options that an environment variable precedes.
 const VARIABLES: &[(&str, &str)] = &[("libpmix", libpmix::VARIABLE)];
 

@@ -5,6 +5,7 @@ mod alone;
 mod hosts;
 mod nodes;
 mod progress;
+mod pty;
 mod ranks;
 mod signals;
 mod status;
@@ -21,6 +22,7 @@ use super::finish;
 use super::guard::Guard;
 use super::plan::Plan;
 use super::progress::Progress;
+use super::pty::Pty;
 use super::record::JobState;
 use super::signals::Signals;
 use super::status::Status;
@@ -78,6 +80,10 @@ pub(super) struct Drive {
     pub(super) supervisor: Supervisor,
     pub(super) guard: Option<Guard>,
     pub(super) starter: Option<Starter>,
+    /// The terminal of the rank that has one.
+    pty: Option<Pty>,
+    /// When the user's terminal is left as it was found, once its rank has ended.
+    terminal_until: Option<Duration>,
     ranks: Vec<RankSlot>,
     /// What is known of every rank's process, by rank; kept for reports.
     pub(super) lives: Vec<Life>,
@@ -163,6 +169,8 @@ impl Drive {
             interrupts: 0,
             orphans: BTreeSet::new(),
             starter: None,
+            pty: None,
+            terminal_until: None,
             plan: parts.plan,
             started: parts.started,
             poll: parts.poll,
@@ -252,6 +260,7 @@ impl Drive {
             self.alone.next_deadline(),
             self.progress.next_deadline(),
             self.held.as_ref().map(|(_, until)| *until),
+            self.terminal_until,
         ]
         .into_iter()
         .flatten()
@@ -272,6 +281,7 @@ impl Drive {
         self.judge_closed(now);
         self.judge_held(now);
         self.judge_waiting();
+        self.release_terminal(now);
         self.streams.tick(&self.poll, now)?;
         self.check_status();
         self.look_for_singletons(now);
@@ -360,6 +370,9 @@ impl Drive {
                 Order::Signal(signal) => {
                     self.killed |= signal == libc::SIGKILL;
                     self.signal_ranks(signal);
+                    if signal == libc::SIGTERM {
+                        self.hang_up();
+                    }
                 }
                 Order::NoteInterrupt => {
                     let text = format!(

@@ -140,6 +140,16 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
         );
         sheet.add("", &format!("starts in {}", explain::start(app)));
         sheet.add("", &app.finding.to_string());
+        if let Some(wrapper) = &app.wrapper {
+            sheet.add("", &wrapper.to_string());
+        }
+        let asked = &plan.spec.apps[index];
+        if let Some(mask) = asked.umask {
+            sheet.add("", &format!("makes files with the mask {mask:03o}"));
+        }
+        for limit in &asked.limits {
+            sheet.add("", &format!("has the limit {limit}"));
+        }
     }
     let offer = &plan.offer;
     sheet.add("interface", &format!("{}: {}", offer.names(), offer.why));
@@ -158,6 +168,9 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
     }
     if let Some(pattern) = &plan.spec.stdio.output {
         sheet.add("output", &pattern.to_string_lossy());
+    }
+    if let Some(rank) = plan.spec.stdio.pty {
+        sheet.add("terminal", &format!("of rank {rank}"));
     }
     for note in &plan.notes {
         sheet.add("note", note);

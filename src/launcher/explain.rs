@@ -172,9 +172,13 @@ pub(super) fn start(app: &App) -> String {
 fn program(app: &App) -> String {
     let (path, finding) = (app.program.path().display().to_string(), &app.finding);
     let told = finding.to_string();
-    match told.starts_with(&path) {
+    let told = match told.starts_with(&path) {
         true => told,
         false => format!("{path}: {told}"),
+    };
+    match &app.wrapper {
+        Some(wrapper) => format!("{told}; {wrapper}"),
+        None => told,
     }
 }
 

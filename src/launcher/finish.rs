@@ -34,6 +34,7 @@ pub(super) fn finish(
     directory: Option<JobDirectory>,
     since: SystemTime,
 ) -> Result<u8, RunFailure> {
+    drive.end_pty(None);
     if result.is_err() {
         drive.fail(Cause::Interrupted(libc::SIGKILL));
     }
@@ -65,6 +66,7 @@ pub(super) fn finish(
         guard.dismiss();
     }
     flush(&mut drive);
+    drive.leave_terminal();
     result.map(|()| code)
 }
 

@@ -100,7 +100,8 @@ struct Look<'a> {
 impl Look<'_> {
     fn at(&mut self, program: &Program, call: Call<'_>, depth: u8) -> Inspection {
         let path = program.path();
-        let wrapper = wrapper::known(path);
+        let names = names::of(path);
+        let wrapper = wrapper::known(&names);
         let loader = Loader::new(call.env, call.cwd, self.system.clone());
         let native = match program.kind() {
             // What is preloaded into a wrapper counts for what it starts, if that keeps it.
@@ -123,10 +124,16 @@ impl Look<'_> {
         }
         let unknown = |why| Finding::new(Wants::Unknown, path, why);
         let finding = match program.kind() {
-            Kind::Elf(_) => match (names::interpreter(path), native) {
-                (None, Some(finding)) => finding,
-                (name, _) => unknown(Why::Opaque(Opaque::Interpreter(name.unwrap_or_default()))),
-            },
+            Kind::Elf(_) => {
+                let mut names = names.iter().filter(|name| names::is_interpreter(name));
+                match (names.next(), native) {
+                    (None, Some(finding)) => finding,
+                    (name, _) => {
+                        let name = name.cloned().unwrap_or_default();
+                        unknown(Why::Opaque(Opaque::Interpreter(name)))
+                    }
+                }
+            }
             Kind::Script {
                 interpreter,
                 argument,

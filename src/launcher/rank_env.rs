@@ -12,6 +12,7 @@ use super::relocated;
 use crate::agent::leftovers::JOB;
 use crate::agent::start::PMI_FD;
 use crate::job::ids::{AppNum, NodeId, Rank};
+use crate::job::spec::Inherited;
 use crate::pmix::control::ForkEnv;
 use crate::pmix::value::Text;
 
@@ -40,7 +41,7 @@ pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
         ),
         ("HWLOC_COMPONENTS", "-x86"),
     ];
-    let base = environment::base(std::env::vars_os(), &[]);
+    let base = environment::base(std::env::vars_os(), &Inherited::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
     let hwloc = HWLOC.iter().filter(|(name, _)| !given(name));
     let hwloc: Vec<CString> = hwloc

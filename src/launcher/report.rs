@@ -15,7 +15,9 @@ use crate::job::outcome::{
 /// Why a rank could not be started, as a cause of the job's failure.
 pub fn start_failure(plan: &Plan, rank: Rank, error: StartError) -> Cause {
     let app = &plan.apps[plan.app_of(rank)];
-    let program = app.program.path().display();
+    let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
+    let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
+    let program = program.path().display();
     let (error, code) = match error {
         StartError::Skipped => ("the job had failed before".to_owned(), EXIT_WIREUP),
         StartError::Descriptors(errno) => (out_of_descriptors(errno), EXIT_WIREUP),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Instant, SystemTime};
 
-use super::describe::{app_start, host_requests};
+use super::describe::{self, app_start, host_requests};
 use super::directory::{JobDirectory, NodeDirectories};
 use super::drive::{Drive, Parts};
 use super::dry_run;
@@ -277,7 +277,11 @@ impl Prepared {
             return Ok(());
         }
         let shared = self.shared(&plan, surroundings)?;
-        let plans = self.rank_plans(&plan, outputs);
+        let mut plans = self.rank_plans(&plan, outputs);
+        if let Some(rank) = plan.spec.stdio.pty {
+            let opened = self.drive.open_pty(&mut plans[rank.index()]);
+            opened.map_err(|error| RunFailure::own("cannot open a terminal for --pty", error))?;
+        }
         let threads = plan.slots.count() as usize;
         let starter = Starter::start(shared, plans, threads, &self.results, &self.drive.wake)
             .map_err(|error| RunFailure::own("cannot start a thread", error))?;
@@ -378,6 +382,7 @@ impl Prepared {
                     rank,
                     node,
                     app: plan.app_of(rank),
+                    wrapper: describe::wrapper(plan, rank),
                     env: rank_env::of_rank(plan, rank, self.drive.nodes[node.index()].env.as_ref()),
                     stdin: match (reads, copied) {
                         (false, _) => StdinPlan::Empty,

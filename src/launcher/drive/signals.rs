@@ -46,6 +46,11 @@ impl Drive {
                         .end_by_signal(signal as i32, now, &mut orders);
                 }
                 Signal::SIGTSTP => self.stop_job(),
+                Signal::SIGWINCH => self.resize_terminal(),
+                Signal::SIGCONT => {
+                    self.take_terminal();
+                    self.signal_ranks(libc::SIGCONT);
+                }
                 other => self.signal_ranks(other as i32),
             }
             self.carry_out(orders);
@@ -64,6 +69,7 @@ impl Drive {
         };
         let _ = rustix::event::poll(&mut [], Some(&moment));
         self.signal_ranks(libc::SIGSTOP);
+        self.leave_terminal();
         let _ = nix::sys::signal::raise(Signal::SIGSTOP);
         // Continued: SIGCONT arrives as a signal of its own and is passed on.
     }

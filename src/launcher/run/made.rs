@@ -37,7 +37,7 @@ impl Made {
     ) -> Result<Self, RunFailure> {
         let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
         // From here on signals wait until the loop reads them.
-        let signals = Signals::take(&surroundings.ignored)
+        let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some())
             .map_err(|error| own("cannot receive signals", &error))?;
         become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
         let poll = Poll::new().map_err(|error| own("cannot wait for events", &error))?;
