@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
@@ -62,10 +63,11 @@ impl Channel {
         })
     }
 
-    /// Reads what is there, up to the buffer's size.
-    pub fn receive(&self, buffer: &mut [u8]) -> Received {
+    /// Reads what is there into the empty buffer, up to its capacity.
+    pub fn receive(&self, buffer: &mut Vec<u8>) -> Received {
+        buffer.clear();
         loop {
-            match rustix::io::read(&self.fd, &mut *buffer) {
+            match rustix::io::read(&self.fd, spare_capacity(buffer)) {
                 Ok(0) => return Received::End,
                 Ok(count) => return Received::Bytes(count),
                 Err(Errno::INTR) => {}

@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
@@ -104,14 +105,13 @@ pub struct SpawnError {
 /// When `/dev/null` cannot be opened or duplicated.
 pub fn reserve_low_descriptors() -> rustix::io::Result<()> {
     use rustix::fs::{Mode, OFlags, open};
-    loop {
-        let fd = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        if fd.as_raw_fd() >= FIRST_FREE {
-            return Ok(());
-        }
+    let mut fd = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    while fd.as_raw_fd() < FIRST_FREE {
+        let next = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
         // Kept open for the life of the process; close-on-exec keeps it out of children.
-        std::mem::forget(fd);
+        std::mem::forget(std::mem::replace(&mut fd, next));
     }
+    Ok(())
 }
 
 /// State shared with the child while the parent's thread sleeps.
@@ -138,7 +138,7 @@ struct Shared {
 /// A reusable child stack and argument arrays; one per spawning thread.
 #[derive(Debug)]
 pub struct Spawner {
-    stack: Vec<u8>,
+    stack: Box<[MaybeUninit<u8>]>,
     pointers: Vec<*const c_char>,
     descriptors: Vec<(RawFd, RawFd)>,
 }
@@ -153,7 +153,7 @@ impl Spawner {
     /// Allocates the child's stack.
     pub fn new() -> Self {
         Self {
-            stack: vec![0; CHILD_STACK],
+            stack: Box::new_uninit_slice(CHILD_STACK),
             pointers: Vec::new(),
             descriptors: Vec::new(),
         }

@@ -134,7 +134,8 @@ impl Drive {
             unreported: size,
             owned: BTreeSet::new(),
             peers: VecDeque::new(),
-            buffer: vec![0; CHUNK],
+            // Not zeroed: memory that is never read into costs nothing.
+            buffer: Vec::with_capacity(CHUNK),
             ready: Vec::new(),
             killed: false,
             interrupts: 0,

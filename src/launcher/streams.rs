@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use self::outlets::{Outlet, Outlets};
@@ -117,7 +118,7 @@ impl Streams {
             outlets: Outlets::new(wake)?,
             show,
             files: Vec::new(),
-            buffer: vec![0; CHUNK],
+            buffer: Vec::with_capacity(CHUNK),
         })
     }
 
@@ -178,7 +179,8 @@ impl Streams {
         let Some(pipe) = &self.streams[index].pipes[rank.index()] else {
             return Ok(());
         };
-        let count = match rustix::io::read(pipe, &mut self.buffer[..]) {
+        self.buffer.clear();
+        let count = match rustix::io::read(pipe, spare_capacity(&mut self.buffer)) {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             // A pipe has no other errors; treat one like its end.

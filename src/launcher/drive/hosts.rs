@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use rustix::buffer::spare_capacity;
 use rustix::process::{Signal, kill_process_group};
 
 use super::{Drive, Node, raw};
@@ -71,7 +72,8 @@ impl Drive {
         let Some(output) = &sidecar.output else {
             return Ok(());
         };
-        let count = match rustix::io::read(output, &mut self.buffer[..]) {
+        self.buffer.clear();
+        let count = match rustix::io::read(output, spare_capacity(&mut self.buffer)) {
             Ok(count) => count,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
             Err(_) => 0,
