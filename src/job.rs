@@ -7,5 +7,6 @@ pub mod limit;
 pub mod outcome;
 pub mod proc;
 pub mod rank_map;
+pub mod rank_set;
 pub mod spec;
 pub mod wall;

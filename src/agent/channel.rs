@@ -63,7 +63,7 @@ impl Channel {
         })
     }
 
-    /// Reads what is there into the empty buffer, up to its capacity.
+    /// Replaces what is in the buffer by what is there to read, up to the buffer's capacity.
     pub fn receive(&self, buffer: &mut Vec<u8>) -> Received {
         buffer.clear();
         loop {

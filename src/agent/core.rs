@@ -24,6 +24,7 @@ use crate::job::proc;
 use crate::job::rank_map::RankMap;
 use crate::modex::{self, ModexEngine, ModexInput};
 use crate::pmi::collective::Collective;
+use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
@@ -199,6 +200,12 @@ impl NodeCore {
             active: pmix == PmixState::Connected || pmi.is_some_and(|state| state.in_session()),
             last,
         }
+    }
+
+    /// The form in which a rank speaks PMI, once it has said something.
+    pub fn pmi_dialect(&self, rank: LocalRank) -> Option<Dialect> {
+        let state = self.pmi.as_ref()?.state(rank);
+        state.contacted().then(|| state.dialect())
     }
 
     /// Whether some rank of this node is between init and finalize.

@@ -1,6 +1,7 @@
 //! Finds and ends what a job leaves behind: processes it started, and shared-memory files of MPI libraries that were killed before they could unlink.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -170,21 +171,46 @@ fn in_use(paths: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     used
 }
 
-/// Removes what Open MPI 5 makes in `tmp` when it cannot ask for the session directory it was
-/// given, because its PMIx server has died: empty directories `ompi.HOST.UID/jf.0/JOB/RANK`.
-///
-/// Those of other jobs cannot be told from ours, so only directories go that are empty, owned by
-/// `uid` and made since `since`.
-pub fn remove_session_directories(tmp: &Path, uid: u32, since: SystemTime) {
+/// Removes what Open MPI leaves in `tmp` when it is killed, in directories `ompi.HOST.UID`:
+/// - `jf.0/JOB/RANK` of Open MPI 5, when it could not ask for the session directory it was given,
+///   because its PMIx server has died. Those of other jobs cannot be told from ours, so only
+///   directories go that are empty, owned by `uid` and made since `since`.
+/// - `pid.N` of the daemon that Open MPI 4 starts for a process that runs alone, if `N` is one of
+///   the job's processes, `ended`.
+pub fn remove_session_directories(tmp: &Path, uid: u32, since: SystemTime, ended: &BTreeSet<i32>) {
     let end = format!(".{uid}");
     let entries = fs::read_dir(tmp).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
         let name = name.as_encoded_bytes();
-        if name.starts_with(b"ompi.") && name.ends_with(end.as_bytes()) {
-            remove_empty(&entry.path(), 3, uid, since);
+        if !name.starts_with(b"ompi.") || !name.ends_with(end.as_bytes()) {
+            continue;
         }
+        let dir = entry.path();
+        let inside = fs::read_dir(&dir).into_iter().flatten().flatten();
+        for daemon in inside.filter(|entry| of_daemon(&entry.file_name(), ended)) {
+            let ours = daemon.metadata().is_ok_and(|meta| {
+                meta.is_dir() && meta.uid() == uid && made(&meta).is_some_and(|made| made >= since)
+            });
+            if ours {
+                // What cannot be removed stays.
+                let _ = fs::remove_dir_all(daemon.path());
+            }
+        }
+        remove_empty(&dir, 3, uid, since);
     }
+}
+
+/// True for `pid.N`.
+fn of_daemon(name: &OsStr, pids: &BTreeSet<i32>) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix("pid."));
+    let number = number.and_then(|number| number.parse().ok());
+    number.is_some_and(|pid: i32| pids.contains(&pid))
+}
+
+/// When a file was made. Not the time of change, which is now if something in it was just removed.
+fn made(meta: &fs::Metadata) -> Option<SystemTime> {
+    meta.created().or_else(|_| meta.modified()).ok()
 }
 
 /// Removes a directory and those below it, up to `depth` levels, as far as they are empty.
@@ -199,12 +225,7 @@ fn remove_empty(dir: &Path, depth: u32, uid: u32, since: SystemTime) {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         entries.for_each(|entry| remove_empty(&entry.path(), depth - 1, uid, since));
     }
-    // Not the time of change, which is now if something in it was just removed.
-    if meta
-        .created()
-        .or_else(|_| meta.modified())
-        .is_ok_and(|made| made >= since)
-    {
+    if made(&meta).is_some_and(|made| made >= since) {
         // Fails unless it is empty.
         let _ = fs::remove_dir(dir);
     }
@@ -250,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn only_empty_session_directories_are_removed() {
+    fn only_session_directories_that_are_empty_or_ours_are_removed() {
         let tmp = tempfile::tempdir().unwrap();
         let since = SystemTime::now() - std::time::Duration::from_secs(5);
         let uid = rustix::process::getuid().as_raw();
@@ -259,19 +280,28 @@ mod tests {
             "ompi.a.UID/jf.0/1/0",
             "ompi.a.UID/jf.0/1/1",
             "ompi.b.UID/jf.0/2/0",
+            "ompi.a.UID/pid.77/0",
             "ompi.c.1UID/jf.0/3",
+            "ompi.c.1UID/pid.77",
+            "ompi.d.UID/pid.7",
             "other.a.UID",
         ] {
             fs::create_dir_all(path(dir)).unwrap();
         }
         fs::write(path("ompi.b.UID/jf.0/2/0/file"), b"x").unwrap();
+        fs::write(path("ompi.a.UID/pid.77/contact.txt"), b"x").unwrap();
+        fs::write(path("ompi.d.UID/pid.7/contact.txt"), b"x").unwrap();
+        let ours = BTreeSet::from([77]);
         let later = SystemTime::now() + std::time::Duration::from_secs(60);
-        remove_session_directories(tmp.path(), uid, later);
+        remove_session_directories(tmp.path(), uid, later, &ours);
         assert!(path("ompi.a.UID/jf.0/1/0").exists(), "made before");
-        remove_session_directories(tmp.path(), uid, since);
+        assert!(path("ompi.a.UID/pid.77/0").exists(), "made before");
+        remove_session_directories(tmp.path(), uid, since, &ours);
         assert!(!path("ompi.a.UID").exists());
         assert!(path("ompi.b.UID/jf.0/2/0/file").exists());
         assert!(path("ompi.c.1UID/jf.0/3").exists());
+        assert!(path("ompi.c.1UID/pid.77").exists());
+        assert!(path("ompi.d.UID/pid.7/contact.txt").exists());
         assert!(path("other.a.UID").exists());
     }
 

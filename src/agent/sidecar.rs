@@ -112,6 +112,7 @@ impl Sidecar {
                 (control_theirs.as_fd(), CONTROL_FD),
                 (upcall_theirs.as_fd(), UPCALL_FD),
             ],
+            terminal: false,
             limits: &[],
             umask: None,
             reset_signals: spec.reset_signals,

@@ -49,6 +49,8 @@ pub struct Command<'a> {
     /// (source, number in the child), in order. Everything else is closed at exec. A source is
     /// either at least [`FIRST_FREE`] or equal to its target.
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
+    /// Descriptor 0 is a terminal that is to control the process's session.
+    pub terminal: bool,
     /// Resource limits the program gets: number of the resource (`RLIMIT_*`), values.
     pub limits: &'a [(c_int, libc::rlimit)],
     /// File mode creation mask of the program; the launcher's own when absent.
@@ -84,6 +86,8 @@ pub enum Step {
     Directory,
     /// Placing descriptors.
     Descriptors,
+    /// Taking the terminal.
+    Terminal,
     /// Executing the program.
     Exec,
 }
@@ -123,6 +127,7 @@ struct Shared {
     descriptors: *const (RawFd, RawFd),
     descriptor_count: usize,
     close_from: c_int,
+    terminal: bool,
     limits: *const (c_int, libc::rlimit),
     limit_count: usize,
     /// Negative to leave it.
@@ -199,6 +204,7 @@ impl Spawner {
             descriptors: self.descriptors.as_ptr(),
             descriptor_count: self.descriptors.len(),
             close_from,
+            terminal: command.terminal,
             limits: command.limits.as_ptr(),
             limit_count: command.limits.len(),
             umask: command.umask.map_or(-1, |mask| (mask & 0o777) as c_int),
@@ -348,6 +354,9 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
                 libc::dup2(from, to)
             };
             check(result, Step::Descriptors)?;
+        }
+        if shared.terminal {
+            check(libc::ioctl(0, libc::TIOCSCTTY, 0), Step::Terminal)?;
         }
         // Inherited descriptors of whoever started us must not leak into the program. The number
         // of the system call is the same on all architectures; libc may lack the wrapper.

@@ -30,10 +30,8 @@ pub const THREAD: &str = "start";
 /// What all ranks of one application context share.
 #[derive(Debug)]
 pub struct AppStart {
-    /// Executable, as execve takes it.
-    pub program: CString,
-    /// Its argument vector.
-    pub argv: Vec<CString>,
+    /// What its ranks execute.
+    pub executed: Executed,
     /// Environment common to the app's ranks.
     pub env: Vec<CString>,
     /// Directory to start in.
@@ -42,6 +40,15 @@ pub struct AppStart {
     pub limits: Vec<(i32, libc::rlimit)>,
     /// File mode creation mask, if not the launcher's own.
     pub umask: Option<u32>,
+}
+
+/// What one process executes.
+#[derive(Debug)]
+pub struct Executed {
+    /// Executable, as execve takes it.
+    pub program: CString,
+    /// Its argument vector.
+    pub argv: Vec<CString>,
 }
 
 /// Where a rank's standard input comes from.
@@ -60,6 +67,13 @@ pub enum StdinPlan {
 pub enum OutputPlan {
     /// Pipes the launcher reads.
     Pipes,
+    /// A terminal of its own, for standard input too.
+    Terminal {
+        /// The launcher's end, which does not block.
+        master: OwnedFd,
+        /// The rank's.
+        slave: OwnedFd,
+    },
     /// A file each for standard output and error, or one for both.
     Files {
         /// Standard output.
@@ -78,6 +92,8 @@ pub struct RankPlan {
     pub node: NodeId,
     /// Index into [`StartShared::apps`].
     pub app: usize,
+    /// What is executed in place of the app's program.
+    pub wrapper: Option<Executed>,
     /// Variables of this rank alone.
     pub env: Vec<CString>,
     /// Standard input.
@@ -237,6 +253,7 @@ fn start_one(
     plan: RankPlan,
 ) -> Result<Process, StartError> {
     let app = &shared.apps[plan.app];
+    let executed = plan.wrapper.as_ref().unwrap_or(&app.executed);
     let pmi = plan
         .pmi
         .then(pmi_socket)
@@ -251,7 +268,7 @@ fn start_one(
             output_pipe().map_err(StartError::Descriptors)?,
             output_pipe().map_err(StartError::Descriptors)?,
         )),
-        OutputPlan::Files { .. } => None,
+        OutputPlan::Files { .. } | OutputPlan::Terminal { .. } => None,
     };
     let stdin: BorrowedFd<'_> = match (plan.stdin, &stdin_pipe) {
         (StdinPlan::Pipe, Some((read, _))) => read.as_fd(),
@@ -264,7 +281,12 @@ fn start_one(
             out.as_fd(),
             err.as_ref().map_or_else(|| out.as_fd(), AsFd::as_fd),
         ),
+        (None, OutputPlan::Terminal { slave, .. }) => (slave.as_fd(), slave.as_fd()),
         (None, OutputPlan::Pipes) => (shared.null.as_fd(), shared.null.as_fd()),
+    };
+    let (stdin, terminal) = match &plan.output {
+        OutputPlan::Terminal { slave, .. } => (slave.as_fd(), true),
+        OutputPlan::Pipes | OutputPlan::Files { .. } => (stdin, false),
     };
     let mut descriptors = vec![(stdin, 0), (out, 1), (err, 2)];
     if let Some((_, theirs)) = &pmi {
@@ -274,11 +296,12 @@ fn start_one(
     let node_env = shared.node_env.get(plan.node.index()).unwrap_or(&empty);
     let child = spawner
         .spawn(&Command {
-            program: &app.program,
-            argv: &app.argv,
+            program: &executed.program,
+            argv: &executed.argv,
             env: &[&app.env, &shared.env, node_env, &plan.env],
             cwd: app.cwd.as_deref(),
             descriptors: &descriptors,
+            terminal,
             limits: &app.limits,
             umask: app.umask,
             reset_signals: &shared.reset_signals,
@@ -288,9 +311,10 @@ fn start_one(
                 .map(|ns| ns.of_node(plan.node.index())),
         })
         .map_err(|error| StartError::Spawn(error.step, error.errno))?;
-    let (stdout, stderr) = match pipes {
-        Some(((out, _), (err, _))) => (Some(out), Some(err)),
-        None => (None, None),
+    let (stdout, stderr) = match (pipes, plan.output) {
+        (Some(((out, _), (err, _))), _) => (Some(out), Some(err)),
+        (None, OutputPlan::Terminal { master, .. }) => (Some(master), None),
+        (None, _) => (None, None),
     };
     Ok(Process {
         child,

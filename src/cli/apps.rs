@@ -9,7 +9,7 @@ use super::line::Own;
 use super::negation::with_negations;
 use super::options::SurroundingsArgs;
 use super::problem;
-use crate::job::spec::AppSpec;
+use crate::job::spec::{AppSpec, WrapSpec};
 use crate::launcher::run::RunFailure;
 
 /// Options that may be given for every program of a job.
@@ -67,12 +67,20 @@ fn parse_count(text: &str) -> Result<u32, String> {
 
 impl From<AppArgs> for AppSpec {
     fn from(args: AppArgs) -> Self {
+        let around = args.surroundings;
+        let (inherited, env) = around.variables();
         Self {
             count: args.count,
-            env: args.surroundings.env,
+            inherited,
+            env,
+            env_files: around.env_files,
             wdir: args.wdir,
-            limits: args.surroundings.limits,
-            umask: args.surroundings.umask,
+            limits: around.limits,
+            umask: around.umask,
+            wrap: around.wrap.map(|command| WrapSpec {
+                command,
+                ranks: around.wrap_ranks,
+            }),
             argv: args.argv,
         }
     }

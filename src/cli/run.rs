@@ -66,6 +66,14 @@ pub(super) struct RunArgs {
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 
+    /// Tell every decision with its reasons, and what was considered and not taken
+    #[arg(long)]
+    explain: bool,
+
+    /// Show what would be done, on standard output, and start nothing
+    #[arg(long)]
+    dry_run: bool,
+
     /// Read no defaults file
     #[arg(long)]
     no_config: bool,
@@ -117,9 +125,15 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
     let mut shared = defaults.words_of_every_program();
     shared.extend(everywhere);
     let status = StatusSpec::from(args.status);
-    let apps =
-        app_specs(args.app, &shared, rest).inspect_err(|failure| refused(&status, failure))?;
-    if args.verbose > 0 {
+    let apps = app_specs(args.app, &shared, rest).inspect_err(|failure| {
+        if !args.dry_run {
+            refused(&status, failure);
+        }
+    })?;
+    let mut notes = Vec::new();
+    if args.explain || args.dry_run {
+        notes.extend(defaults.describe(args.no_config));
+    } else if args.verbose > 0 {
         for line in defaults.describe(args.no_config) {
             eprintln!("wireup: {line}");
         }
@@ -131,6 +145,9 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
         ending: args.ending.into(),
         status,
         interface: args.interface.into(),
+        dry_run: args.dry_run,
+        explain: args.explain,
+        notes,
         verbose: args.verbose,
     })
 }
@@ -149,7 +166,7 @@ pub(super) fn parse(own: Own, words: Vec<OsString>) -> Result<RunArgs, clap::Err
 
 /// The line for a command line that was refused, which may be the fault of a defaults file.
 fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String {
-    if let Some(line) = defaults.blame() {
+    if let Some(line) = defaults.blame_entry() {
         return line;
     }
     let line = problem::of_run(error);

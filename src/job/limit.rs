@@ -106,6 +106,16 @@ pub struct Limit {
     pub hard: Option<Bound>,
 }
 
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.resource.name(), self.soft)?;
+        match self.hard {
+            Some(hard) => write!(f, ":{hard}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// A text that is no [`Limit`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LimitError {
@@ -197,6 +207,10 @@ mod tests {
         assert_eq!(
             read("core=unlimited"),
             limit(Resource::Core, Unlimited, None)
+        );
+        assert_eq!(
+            read("Core=1k:UNLIMITED").unwrap().to_string(),
+            "core=1024:unlimited"
         );
         assert_eq!(
             read("Cpu=0:2K"),

@@ -7,13 +7,39 @@ use std::time::Duration;
 use super::exit_policy::ExitPolicy;
 use super::ids::Rank;
 use super::limit::Limit;
+use super::rank_set::RankSet;
+
+/// What ranks get of the launcher's own variables.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Inherited {
+    /// All but those of an outer launcher.
+    #[default]
+    All,
+    /// Nothing.
+    None,
+    /// Those with these names; `PREFIX*` means all that start so.
+    Only(Vec<OsString>),
+}
+
+/// A command under which ranks run their program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WrapSpec {
+    /// The command as written, with patterns in its arguments.
+    pub command: OsString,
+    /// The ranks it is for; all of the program when absent.
+    pub ranks: Option<RankSet>,
+}
 
 /// One application context: a program with its arguments and the ranks that run it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AppSpec {
     /// Number of ranks; the launcher chooses when absent.
     pub count: Option<u32>,
-    /// Variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
+    /// Which of the launcher's variables the ranks get.
+    pub inherited: Inherited,
+    /// Files of variables to set or to pass on, in order.
+    pub env_files: Vec<PathBuf>,
+    /// After these, variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
     pub env: Vec<OsString>,
     /// Working directory; the launcher's own when absent.
     pub wdir: Option<PathBuf>,
@@ -21,6 +47,8 @@ pub struct AppSpec {
     pub limits: Vec<Limit>,
     /// File mode creation mask of the ranks; the launcher's own when absent.
     pub umask: Option<u32>,
+    /// What the ranks run their program under.
+    pub wrap: Option<WrapSpec>,
     /// Program and arguments; never empty.
     pub argv: Vec<OsString>,
 }
@@ -87,6 +115,8 @@ pub struct StdioSpec {
     pub output: Option<OsString>,
     /// Who reads standard input.
     pub stdin: StdinTarget,
+    /// The rank that gets a terminal of its own, and standard input through it.
+    pub pty: Option<Rank>,
 }
 
 /// When and how the job ends.
@@ -166,6 +196,12 @@ pub struct JobSpec {
     pub status: StatusSpec,
     /// Process-management interfaces.
     pub interface: InterfaceSpec,
+    /// Only show the plan; start nothing.
+    pub dry_run: bool,
+    /// Tell every decision with its reasons.
+    pub explain: bool,
+    /// What is to be told about where all this comes from.
+    pub notes: Vec<String>,
     /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
     pub verbose: u8,
 }

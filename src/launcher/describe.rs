@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::directory::NodeDirectories;
+use super::pattern::Fields;
 use super::plan::Plan;
 use super::rank_env;
 use super::run::RunFailure;
-use crate::agent::start::AppStart;
+use crate::agent::start::{AppStart, Executed};
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::pmix::control::{Client, Control, Init};
 use crate::pmix::job_info::{self, JobInfo};
@@ -35,14 +36,27 @@ pub(super) fn app_start(
         limits.push((code, nofile));
     }
     Ok(AppStart {
-        program: app.program.exec_path(),
-        argv,
+        executed: Executed {
+            program: app.program.exec_path(),
+            argv,
+        },
         env: rank_env::of_app(plan, number, own),
         cwd: cwd
             .transpose()
             .map_err(|error| RunFailure::own("--wdir", error))?,
         limits,
         umask: app.umask,
+    })
+}
+
+/// What a rank executes in place of its program, if it is to run under a wrapper.
+pub(super) fn wrapper(plan: &Plan, rank: Rank) -> Option<Executed> {
+    let app = &plan.apps[plan.app_of(rank)];
+    let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank))?;
+    let argv = wrapper.argv(&Fields::of(plan, rank), &app.program, &app.args);
+    Some(Executed {
+        program: wrapper.program.exec_path(),
+        argv: argv.expect("patterns were checked, and arguments of a process have no NUL byte"),
     })
 }
 

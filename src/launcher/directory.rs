@@ -5,7 +5,11 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use super::run::RunFailure;
 use crate::job::ids::{NodeId, Nspace};
+use crate::job::outcome::EXIT_WIREUP;
 
 /// A directory that only the job's user can enter; removed with all it holds.
 #[derive(Debug)]
@@ -26,25 +30,59 @@ pub struct NodeDirectories {
     pub shared: PathBuf,
 }
 
-impl JobDirectory {
-    /// Where the directory of a job is made: in `parent`, named after the job.
-    pub fn path_in(parent: &Path, nspace: &Nspace) -> PathBuf {
-        parent.join(nspace.as_str())
-    }
+/// Where the directory of a job is made: below `TMPDIR` or in the system's place for temporary
+/// files, named after the job.
+pub fn of_job(nspace: &Nspace) -> PathBuf {
+    std::env::temp_dir().join(nspace.as_str())
+}
 
-    /// Makes the directory in `parent`.
+/// The directories of a node below that of its job.
+pub fn of_node(job: &Path, node: NodeId, nspace: &Nspace) -> NodeDirectories {
+    let base = job.join(format!("n{node}"));
+    let session = base.join("session");
+    NodeDirectories {
+        server: base.join("server"),
+        nspace: session.join(nspace.as_str()),
+        shared: base.join("shm"),
+        session,
+    }
+}
+
+fn refused(path: &Path, error: impl std::fmt::Display) -> RunFailure {
+    RunFailure {
+        code: EXIT_WIREUP,
+        message: format!(
+            "cannot make the directory {}: {error}; set TMPDIR to a directory you may write to",
+            path.display()
+        ),
+    }
+}
+
+impl JobDirectory {
+    /// Makes the directory of a job.
     ///
     /// # Errors
-    /// When `parent` cannot be written; the text names the path and the remedy.
-    pub fn create(parent: &Path, nspace: &Nspace) -> io::Result<Self> {
-        let path = Self::path_in(parent, nspace);
-        DirBuilder::new().mode(0o700).create(&path).map_err(|error| {
-            io::Error::other(format!(
-                "cannot make the directory {}: {error}; set TMPDIR to a directory you may write to",
-                path.display()
-            ))
-        })?;
-        Ok(Self { path })
+    /// [`RunFailure`] when it cannot be made; the text names the path and the remedy.
+    pub fn create(path: PathBuf) -> Result<Self, RunFailure> {
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => Ok(Self { path }),
+            Err(error) => Err(refused(&path, error)),
+        }
+    }
+
+    /// Refuses what [`create`](Self::create) would refuse, as far as one can see without trying.
+    ///
+    /// # Errors
+    /// As `create`.
+    pub fn check(path: &Path) -> Result<(), RunFailure> {
+        let parent = path.parent().unwrap_or(path);
+        accessat(
+            CWD,
+            parent,
+            Access::WRITE_OK | Access::EXEC_OK,
+            AtFlags::EACCESS,
+        )
+        .map_err(|errno| refused(path, errno))
     }
 
     /// Makes the directories of a node.
@@ -52,14 +90,7 @@ impl JobDirectory {
     /// # Errors
     /// When the file system is full or went away.
     pub fn node(&self, node: NodeId, nspace: &Nspace) -> io::Result<NodeDirectories> {
-        let base = self.path.join(format!("n{node}"));
-        let session = base.join("session");
-        let directories = NodeDirectories {
-            server: base.join("server"),
-            nspace: session.join(nspace.as_str()),
-            shared: base.join("shm"),
-            session,
-        };
+        let directories = of_node(&self.path, node, nspace);
         let NodeDirectories {
             server,
             nspace,

@@ -1,8 +1,11 @@
 //! The life of a running job: one loop that owns all its state, reads every descriptor, feeds the
 //! nodes' cores and carries out what they and the supervisor order.
 
+mod alone;
 mod hosts;
 mod nodes;
+mod progress;
+mod pty;
 mod ranks;
 mod signals;
 mod status;
@@ -18,6 +21,8 @@ use rustix::process::Pid;
 use super::finish;
 use super::guard::Guard;
 use super::plan::Plan;
+use super::progress::Progress;
+use super::pty::Pty;
 use super::record::JobState;
 use super::signals::Signals;
 use super::status::Status;
@@ -31,6 +36,7 @@ use crate::agent::start::{Started, Starter};
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::{Cause, RankEnd};
 
+use alone::Alone;
 pub(super) use nodes::Node;
 
 /// Bytes read from a socket at a time.
@@ -57,6 +63,8 @@ pub(super) struct Life {
     pub(super) start: Duration,
     /// When the loop heard of its end, and how it ended, unless the system lost that.
     pub(super) end: Option<(Duration, Option<RankEnd>)>,
+    /// It was ever in contact with a process-management interface.
+    pub(super) connected: bool,
 }
 
 /// A job from the start of its processes to the end of the last one.
@@ -72,6 +80,10 @@ pub(super) struct Drive {
     pub(super) supervisor: Supervisor,
     pub(super) guard: Option<Guard>,
     pub(super) starter: Option<Starter>,
+    /// The terminal of the rank that has one.
+    pty: Option<Pty>,
+    /// When the user's terminal is left as it was found, once its rank has ended.
+    terminal_until: Option<Duration>,
     ranks: Vec<RankSlot>,
     /// What is known of every rank's process, by rank; kept for reports.
     pub(super) lives: Vec<Life>,
@@ -79,6 +91,14 @@ pub(super) struct Drive {
     pub(super) status: Option<Status>,
     /// What it said last about the job.
     phase_told: JobState,
+    /// Ranks that were ever in contact with a process-management interface.
+    connected: u32,
+    /// Looks out for ranks that never will be.
+    alone: Alone,
+    /// What is shown of what is waited for.
+    progress: Progress,
+    /// Whether it knows that the job is being ended.
+    end_expected: bool,
     /// Writing ends of pipes that feed ranks' standard input.
     pub(super) stdin_pipes: Vec<(Pid, OwnedFd)>,
     /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
@@ -96,8 +116,12 @@ pub(super) struct Drive {
     buffer: Vec<u8>,
     ready: Vec<Ready>,
     killed: bool,
+    /// That a rank speaks another form of PMI than expected has been said.
+    dialect_told: bool,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
+    /// Processes of the job that lost their parent and were collected here; the first ones.
+    pub(super) orphans: BTreeSet<i32>,
     /// Children the launcher had before it started any.
     strangers: BTreeSet<i32>,
 }
@@ -127,6 +151,10 @@ impl Drive {
             lives: vec![Life::default(); size as usize],
             status: parts.status,
             phase_told: JobState::Planned,
+            connected: 0,
+            alone: Alone::new(parts.plan.apps.len()),
+            end_expected: false,
+            progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),
             stdin_pipes: Vec::new(),
             closed: BTreeMap::new(),
             unjudged: Vec::new(),
@@ -134,12 +162,15 @@ impl Drive {
             unreported: size,
             owned: BTreeSet::new(),
             peers: VecDeque::new(),
-            // Not zeroed: memory that is never read into costs nothing.
             buffer: Vec::with_capacity(CHUNK),
             ready: Vec::new(),
             killed: false,
+            dialect_told: false,
             interrupts: 0,
+            orphans: BTreeSet::new(),
             starter: None,
+            pty: None,
+            terminal_until: None,
             plan: parts.plan,
             started: parts.started,
             poll: parts.poll,
@@ -226,7 +257,10 @@ impl Drive {
             self.streams.next_deadline(),
             cores.map(|at| at.0),
             closed,
+            self.alone.next_deadline(),
+            self.progress.next_deadline(),
             self.held.as_ref().map(|(_, until)| *until),
+            self.terminal_until,
         ]
         .into_iter()
         .flatten()
@@ -247,8 +281,11 @@ impl Drive {
         self.judge_closed(now);
         self.judge_held(now);
         self.judge_waiting();
+        self.release_terminal(now);
         self.streams.tick(&self.poll, now)?;
         self.check_status();
+        self.look_for_singletons(now);
+        self.show_progress(now);
         if let Some((what, errno)) = self.streams.failure() {
             let cause = Cause::OutputLost {
                 error: format!("{what} cannot be written: {errno}"),
@@ -333,6 +370,9 @@ impl Drive {
                 Order::Signal(signal) => {
                     self.killed |= signal == libc::SIGKILL;
                     self.signal_ranks(signal);
+                    if signal == libc::SIGTERM {
+                        self.hang_up();
+                    }
                 }
                 Order::NoteInterrupt => {
                     let text = format!(

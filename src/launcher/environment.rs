@@ -13,6 +13,10 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
+use crate::job::spec::Inherited;
+
+pub mod file;
+
 /// Names that start so are launcher state, unless [`KEPT`] has them.
 ///
 /// Batch systems of which no MPI library reads anything in a rank (PBS, LSF, Grid Engine, Cobalt)
@@ -155,11 +159,17 @@ pub struct Base {
     pub variables: Vec<(OsString, OsString)>,
     /// Names and prefixes asked for that the launcher does not have: worth a warning.
     pub unset: Vec<OsString>,
+    /// The same of those selected.
+    pub not_there: Vec<OsString>,
 }
 
-/// Makes the ranks' base environment from the launcher's. Of several requests for one name the
-/// last one wins.
-pub fn base(inherited: impl IntoIterator<Item = (OsString, OsString)>, asked: &[Forward]) -> Base {
+/// Makes the ranks' base environment from what is selected of the launcher's and what is asked for.
+/// Of several requests for one name the last one wins.
+pub fn base(
+    inherited: impl IntoIterator<Item = (OsString, OsString)>,
+    selected: &Inherited,
+    asked: &[Forward],
+) -> Base {
     let mut seen = HashSet::new();
     // Programs see the first of two equal names.
     let inherited: Vec<_> = inherited
@@ -167,8 +177,13 @@ pub fn base(inherited: impl IntoIterator<Item = (OsString, OsString)>, asked: &[
         .filter(|(name, _)| seen.insert(name.clone()))
         .collect();
     let under_hydra = seen.contains(OsStr::new(HYDRA_MARK));
+    let is_selected = |name: &OsStr| match selected {
+        Inherited::All => !(is_launcher_state(name) || under_hydra && name == HYDRA_HOST),
+        Inherited::None => false,
+        Inherited::Only(list) => list.iter().any(|wanted| is_meant(wanted, name)),
+    };
     let stays = |name: &OsStr| {
-        !(is_launcher_state(name) || under_hydra && name == HYDRA_HOST)
+        is_selected(name)
             || asked.iter().any(|forward| match forward {
                 Forward::Inherit(wanted) => name == wanted,
                 Forward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
@@ -176,6 +191,10 @@ pub fn base(inherited: impl IntoIterator<Item = (OsString, OsString)>, asked: &[
             })
     };
     let mut result = Base::default();
+    if let Inherited::Only(list) = selected {
+        let absent = |wanted: &&OsString| !inherited.iter().any(|(name, _)| is_meant(wanted, name));
+        result.not_there = list.iter().filter(absent).cloned().collect();
+    }
     for (name, value) in &inherited {
         if stays(name) {
             result.variables.push((name.clone(), value.clone()));
@@ -203,6 +222,14 @@ pub fn base(inherited: impl IntoIterator<Item = (OsString, OsString)>, asked: &[
         }
     }
     result
+}
+
+/// Whether `wanted`, a name or `PREFIX*`, means this name.
+fn is_meant(wanted: &OsStr, name: &OsStr) -> bool {
+    match wanted.as_bytes() {
+        [prefix @ .., b'*'] => starts_with(name, prefix),
+        exact => name.as_bytes() == exact,
+    }
 }
 
 /// True for a variable by which a launcher tells a rank who it is or how to reach the launcher.

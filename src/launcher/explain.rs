@@ -1,14 +1,18 @@
-//! What `-v` and `--explain` tell about a plan. No I/O but asking where temporary files go.
+//! What `-v` and `--explain` tell about a plan.
 
+use std::path::Path;
+
+use super::directory;
+use super::parts;
 use super::plan::{App, Plan};
-use super::reasons::plural;
+use super::rank_env;
+use super::reasons::{CountWhy, plural};
+use crate::job::ids::{NodeId, Rank};
 
 /// The decisions in short: one line each.
 pub fn short(plan: &Plan) -> Vec<String> {
     let mut lines = vec![size(plan)];
-    for app in &plan.apps {
-        lines.push(program(app));
-    }
+    lines.extend(plan.apps.iter().map(program));
     if let Some(why) = &plan.offer.without_pmix {
         lines.push(format!("PMIx is not offered: {why}"));
     }
@@ -19,13 +23,162 @@ pub fn short(plan: &Plan) -> Vec<String> {
     lines
 }
 
+/// The decisions with their reasons, and what was considered and not taken.
+pub fn long(plan: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (index, app) in plan.apps.iter().enumerate() {
+        let ranks = app.size;
+        let shown = app.program.path().display();
+        lines.push(format!(
+            "ranks: {ranks} of program {} ({shown}): {}",
+            index + 1,
+            app.count
+        ));
+    }
+    lines.push(slots(plan));
+    lines.extend(places(plan).map(|place| format!("placement: {place}")));
+    for (index, app) in plan.apps.iter().enumerate() {
+        lines.push(format!("program {}: {}", index + 1, program(app)));
+        lines.push(format!("program {}: starts in {}", index + 1, start(app)));
+    }
+    let offer = &plan.offer;
+    lines.push(format!(
+        "interface: {}, because {}",
+        offer.names(),
+        offer.why
+    ));
+    if let Some(why) = &offer.without_pmix {
+        lines.push(format!(
+            "interface: PMIx would be right and is left out: {why}"
+        ));
+    }
+    lines.extend(rank_env::choices(plan).map(|(name, value)| {
+        format!("setting: {name}={value}, which the environment does not decide")
+    }));
+    lines.extend(server(plan));
+    lines.extend(plan.notes.iter().map(|note| format!("note: {note}")));
+    lines
+}
+
+fn slots(plan: &Plan) -> String {
+    let (ranks, slots) = (plan.job.ranks.size(), plan.slots.count());
+    let comparison = match plan.oversubscribed {
+        true if plan.spec.layout.oversubscribe => {
+            format!("{ranks} ranks are more: --oversubscribe allows it")
+        }
+        true => format!("{ranks} ranks are more in all: every virtual node has as many"),
+        false if plan.apps.iter().any(|app| app.count == CountWhy::Slots) => {
+            "all are taken".to_owned()
+        }
+        false => format!("enough for {ranks} rank{}", plural(ranks)),
+    };
+    let online = plan
+        .slots
+        .online
+        .map_or_else(String::new, |online| format!(" of {online}"));
+    let mask = format!(
+        "{}{online} CPUs are in the affinity mask",
+        plan.slots.affinity
+    );
+    let limits = match plan.slots.quota {
+        None => format!("{mask}, and no cgroup limits their use"),
+        Some(quota) => format!(
+            "the smaller of two numbers: {mask}, and a cgroup's limit of {quota} is rounded up to {}",
+            quota.cpus()
+        ),
+    };
+    format!("slots: {slots}: {limits}; {comparison}")
+}
+
+/// What the PMIx server is made of and where its files are.
+fn server(plan: &Plan) -> Vec<String> {
+    let Some(host) = &plan.host else {
+        return vec![
+            "server: no PMIx server, no libpmix and no directory, since PMIx is not offered".into(),
+        ];
+    };
+    let chosen = &host.libpmix;
+    let mut lines = vec![
+        "libpmix: looked for by --libpmix, then with the program, then in WIREUP_LIBPMIX, then as \
+         the dynamic loader does; the first that can be used is taken"
+            .to_owned(),
+    ];
+    let over = chosen.passed_over.iter();
+    lines.extend(over.map(|candidate| format!("libpmix: passed over {candidate}")));
+    lines.push(format!("libpmix: taken {chosen}"));
+    for (path, flag, given) in [
+        (&host.program, "--pmix-host", &plan.spec.interface.pmix_host),
+        (&host.shim, "--shim", &plan.spec.interface.shim),
+    ] {
+        let why = match given {
+            Some(_) => format!("given by {flag}"),
+            None => format!("found beside wireup or in {}", parts::LIBRARY_DIRECTORY),
+        };
+        lines.push(format!("server: {}, {why}", path.display()));
+    }
+    let why = match std::env::var_os("TMPDIR").is_some_and(|value| !value.is_empty()) {
+        true => "below TMPDIR",
+        false => "in the default place, since TMPDIR is not set",
+    };
+    lines.push(format!(
+        "directory: {}, {why}; removed at the end",
+        directory::of_job(&plan.job.nspace).display()
+    ));
+    lines
+}
+
+/// Nodes with their ranks.
+pub(super) fn places(plan: &Plan) -> impl Iterator<Item = String> + '_ {
+    let ranks = &plan.job.ranks;
+    ranks.node_ids().map(move |node| {
+        let here: Vec<Rank> = ranks.ranks_on(node).collect();
+        let noun = if here.len() == 1 { "rank" } else { "ranks" };
+        format!("{} has {noun} {}", name(plan, node), ranges(&here))
+    })
+}
+
+fn name(plan: &Plan, node: NodeId) -> &str {
+    &plan.node_names[node.index()]
+}
+
+/// Ascending ranks as `0-3,6`.
+fn ranges(ranks: &[Rank]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+/// Where the ranks of a program start, and why there.
+pub(super) fn start(app: &App) -> String {
+    match &app.cwd {
+        Some(dir) => format!("{} (--wdir)", dir.display()),
+        None => {
+            let here = std::env::current_dir().unwrap_or_default();
+            format!("{} (this directory)", Path::new(&here).display())
+        }
+    }
+}
+
 /// What was found out about a program; it is named once.
 fn program(app: &App) -> String {
     let (path, finding) = (app.program.path().display().to_string(), &app.finding);
     let told = finding.to_string();
-    match told.starts_with(&path) {
+    let told = match told.starts_with(&path) {
         true => told,
         false => format!("{path}: {told}"),
+    };
+    match &app.wrapper {
+        Some(wrapper) => format!("{told}; {wrapper}"),
+        None => told,
     }
 }
 
@@ -39,4 +192,19 @@ fn size(plan: &Plan) -> String {
         plan.slots,
         plan.offer.names()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_in_a_row_are_told_as_a_range() {
+        let told = |ranks: &[u32]| {
+            let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
+            ranges(&ranks)
+        };
+        assert_eq!(told(&[0]), "0");
+        assert_eq!(told(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
 }

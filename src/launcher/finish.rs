@@ -1,6 +1,5 @@
 //! The end of a run: nothing is left behind, everything printed arrives, the cause is told.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
@@ -13,7 +12,7 @@ use super::status::{PATIENCE, Status};
 use crate::agent::event::Event;
 use crate::agent::leftovers;
 use crate::agent::procfs::Process;
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::NodeId;
 use crate::job::outcome::Cause;
 use crate::job::spec::GRACE;
 use crate::pmix::upcall::UpcallKind;
@@ -35,14 +34,13 @@ pub(super) fn finish(
     directory: Option<JobDirectory>,
     since: SystemTime,
 ) -> Result<u8, RunFailure> {
+    drive.end_pty(None);
     if result.is_err() {
         drive.fail(Cause::Interrupted(libc::SIGKILL));
     }
     if result.is_ok() {
         tell_failures(&mut drive);
-    }
-    if result.is_ok() && drive.supervisor.exit_code() == 0 {
-        tell_singletons(&mut drive);
+        drive.tell_singletons();
     }
     stop_sidecars(&mut drive);
     end_leftovers(&mut drive);
@@ -59,7 +57,8 @@ pub(super) fn finish(
     if abnormal {
         let uid = rustix::process::getuid().as_raw();
         leftovers::remove_shared_memory(uid, since);
-        leftovers::remove_session_directories(&std::env::temp_dir(), uid, since);
+        let tmp = std::env::temp_dir();
+        leftovers::remove_session_directories(&tmp, uid, since, &drive.orphans);
     }
     drive.streams.end_lines();
     drive.tell_result(code, result.as_ref().err());
@@ -67,6 +66,7 @@ pub(super) fn finish(
         guard.dismiss();
     }
     flush(&mut drive);
+    drive.leave_terminal();
     result.map(|()| code)
 }
 
@@ -100,15 +100,18 @@ fn flush(drive: &mut Drive) {
 /// Tells what ended the job, or how many ranks failed in one that went on.
 fn tell_failures(drive: &mut Drive) {
     let supervisor = &drive.supervisor;
-    let code = supervisor.exit_code();
-    if let Some(first) = supervisor.tolerated()
-        && (supervisor.failed() > 1 || code != first.exit_code())
-    {
-        let (failed, size) = (supervisor.failed(), drive.plan.job.ranks.size());
+    let (code, failed) = (supervisor.exit_code(), supervisor.failed());
+    if let Some(first) = supervisor.tolerated() {
+        let size = drive.plan.job.ranks.size();
         let policy = drive.plan.spec.ending.exit;
-        let text =
-            format!("{failed} of {size} ranks failed; exit code {code} (--exit-policy {policy})");
-        drive.tell(&text);
+        if supervisor.cause().is_none() && (failed > 1 || code != first.exit_code()) {
+            let text = format!(
+                "{failed} of {size} ranks failed; exit code {code} (--exit-policy {policy})"
+            );
+            drive.tell(&text);
+        } else if failed > 1 {
+            drive.tell(&format!("{failed} of {size} ranks failed"));
+        }
     }
     let supervisor = &drive.supervisor;
     if let Some(mut line) = failure_line(drive, supervisor.cause()) {
@@ -129,24 +132,6 @@ pub(super) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
     });
     let pid = rank.and_then(|rank| drive.lives[rank.index()].pid).map(raw);
     report::failure(&drive.plan, cause, state.as_ref(), pid)
-}
-
-/// Names the programs all of whose ranks left without a word although they load an MPI: each rank
-/// took itself for the only one, and the exit code does not show it.
-fn tell_singletons(drive: &mut Drive) {
-    let plan = Arc::clone(&drive.plan);
-    let mut ranks = (0..plan.job.ranks.size()).map(Rank).peekable();
-    for (index, app) in plan.apps.iter().enumerate() {
-        let mut silent = true;
-        while let Some(rank) = ranks.next_if(|rank| plan.app_of(*rank) == index) {
-            let (node, local) = drive.place(rank);
-            silent &= !drive.nodes[node.index()].core.pmi_state(local).contacted;
-        }
-        let line = (silent && app.size > 1).then(|| report::singletons(&plan, app));
-        if let Some(line) = line.flatten() {
-            drive.tell(&line);
-        }
-    }
 }
 
 /// How often libpmix asked for something on each node, for `-v`.

@@ -1,10 +1,10 @@
 //! The guard: a small process that cleans up when the launcher itself is killed.
 //!
 //! It is forked before the launcher has threads and holds the reading end of a pipe. The launcher
-//! writes every session and directory of the job into it, and `X` when it has cleaned up by
+//! writes every session and directory of the job and the modes of the user's terminal into it, and `X` when it has cleaned up by
 //! itself. An end of file without `X` means the launcher died: the guard ends everything that has
 //! the job's name in its environment, the sessions, and what descends from these, removes the
-//! directories and the shared-memory files, and exits. It lives in a session of its own, so a
+//! directories and the shared-memory files, and exits; the terminal comes first. It lives in a session of its own, so a
 //! terminal's signals do not reach it.
 //!
 //! Rule: the number of a session may be given to a stranger once the session is gone, so a session
@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -24,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 
+use super::pty::TerminalCharge;
 use crate::agent::leftovers;
 use crate::agent::procfs::{self, Process};
 use crate::agent::spawn::open_pidfd;
@@ -103,9 +104,21 @@ impl Guard {
     /// # Errors
     /// When the guard is gone.
     pub fn add_directory(&mut self, path: &Path) -> io::Result<()> {
-        let bytes = path.as_os_str().as_bytes();
+        self.add_record(b'D', path.as_os_str().as_bytes())
+    }
+
+    /// Makes the guard responsible for the user's terminal, in place of what it was told before.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn add_terminal(&mut self, terminal: &TerminalCharge) -> io::Result<()> {
+        self.add_record(b'T', &terminal.to_bytes())
+    }
+
+    /// A record with a length.
+    fn add_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
         let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        let mut record = vec![b'D'];
+        let mut record = vec![kind];
         record.extend_from_slice(&length.to_le_bytes());
         record.extend_from_slice(bytes);
         self.pipe.write_all(&record)
@@ -135,6 +148,7 @@ struct Charge {
     /// was no descriptor left.
     sessions: BTreeMap<i32, Option<OwnedFd>>,
     directories: Vec<PathBuf>,
+    terminal: Option<TerminalCharge>,
     dismissed: bool,
 }
 
@@ -169,12 +183,16 @@ fn read_charge(mut pipe: impl Read) -> Charge {
                 let leader = Pid::from_raw(number).and_then(|pid| open_pidfd(pid).ok());
                 charge.sessions.insert(number, leader);
             }
-            b'D' if pipe.read_exact(&mut word).is_ok() => {
-                let mut path = vec![0; u32::from_le_bytes(word) as usize];
-                if pipe.read_exact(&mut path).is_ok() {
-                    charge
-                        .directories
-                        .push(std::ffi::OsString::from_vec(path).into());
+            b'D' | b'T' if pipe.read_exact(&mut word).is_ok() => {
+                let mut bytes = vec![0; u32::from_le_bytes(word) as usize];
+                if pipe.read_exact(&mut bytes).is_err() {
+                    break;
+                }
+                if kind == *b"T" {
+                    charge.terminal = TerminalCharge::from_bytes(&bytes);
+                } else {
+                    let path = std::ffi::OsString::from_vec(bytes);
+                    charge.directories.push(path.into());
                 }
             }
             b'X' => charge.dismissed = true,
@@ -203,6 +221,10 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
     }
     let charge = read_charge(File::from(pipe));
     if !charge.dismissed {
+        // First, since the user is already typing.
+        if let Some(terminal) = &charge.terminal {
+            terminal.restore();
+        }
         let work = Cleaning {
             job: job.as_str(),
             is_ours: &|session, exists| charge.is_ours(session, exists),
@@ -238,18 +260,20 @@ impl Cleaning<'_> {
     /// Sends SIGTERM at once to whatever is found, SIGKILL after the grace time, then removes.
     /// Returns the processes that did not end.
     pub fn carry_out(&self) -> Vec<Process> {
-        let left = self.end_processes();
+        let mut ended = BTreeSet::new();
+        let left = self.end_processes(&mut ended);
         for directory in self.directories {
             let _ = fs::remove_dir_all(directory);
         }
         leftovers::remove_shared_memory(self.uid, self.since);
         for tmp in self.tmpdirs {
-            leftovers::remove_session_directories(tmp, self.uid, self.since);
+            leftovers::remove_session_directories(tmp, self.uid, self.since, &ended);
         }
         left
     }
 
-    fn end_processes(&self) -> Vec<Process> {
+    /// Fills `ended` with the numbers of all processes that were found.
+    fn end_processes(&self, ended: &mut BTreeSet<i32>) -> Vec<Process> {
         let own = std::process::id();
         let start = Instant::now();
         let mut known: Vec<Process> = Vec::new();
@@ -274,6 +298,7 @@ impl Cleaning<'_> {
             known.retain(|old| is_among(&living, old) && !is_among(&found, old));
             found.append(&mut known);
             known = found;
+            ended.extend(known.iter().map(|process| process.pid));
             let waited = start.elapsed();
             if known.is_empty() && waited >= LOOK_AT_LEAST || waited >= self.grace + GIVE_UP {
                 return known;

@@ -5,7 +5,7 @@
 //! Such a program is [`Wants::Plain`], which is right for MPICH's family and wrong for Open MPI:
 //! its user has to choose the interface.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::ldso::{Loader, System};
@@ -32,6 +32,21 @@ pub struct Inspection {
     pub finding: Finding,
     /// The dynamic loader of the program's environment, which a wrapper may have changed.
     pub loader: Loader,
+}
+
+/// Whose library a file is, by its name; `None` for one of no interest.
+pub fn family_of(name: &OsStr) -> Option<Family> {
+    if names::matches(name, names::OPEN_MPI) {
+        Some(Family::OpenMpi)
+    } else if names::matches(name, names::MPICH) {
+        Some(Family::Mpich)
+    } else if names::matches(name, &["libpmix.so"]) {
+        Some(Family::Pmix)
+    } else if names::matches(name, names::PMI) {
+        Some(Family::Pmi)
+    } else {
+        None
+    }
 }
 
 /// Looks at a program that was found, and behind it if it is a wrapper. `argv` is its command line,
@@ -85,8 +100,14 @@ struct Look<'a> {
 impl Look<'_> {
     fn at(&mut self, program: &Program, call: Call<'_>, depth: u8) -> Inspection {
         let path = program.path();
+        let names = names::of(path);
+        let wrapper = wrapper::known(&names);
         let loader = Loader::new(call.env, call.cwd, self.system.clone());
         let native = match program.kind() {
+            // What is preloaded into a wrapper counts for what it starts, if that keeps it.
+            Kind::Elf(elf) if wrapper.is_some() => {
+                Some(libraries::look(path, elf, &loader.without_preload()))
+            }
             Kind::Elf(elf) => Some(libraries::look(path, elf, &loader)),
             _ => None,
         };
@@ -98,15 +119,21 @@ impl Look<'_> {
             return Inspection { finding, loader };
         }
         // A wrapper may be a script itself: Debian's valgrind is.
-        if let Some(wrapper) = wrapper::known(path) {
+        if let Some(wrapper) = wrapper {
             return self.behind(&wrapper, program, call, loader, depth);
         }
         let unknown = |why| Finding::new(Wants::Unknown, path, why);
         let finding = match program.kind() {
-            Kind::Elf(_) => match (names::interpreter(path), native) {
-                (None, Some(finding)) => finding,
-                (name, _) => unknown(Why::Opaque(Opaque::Interpreter(name.unwrap_or_default()))),
-            },
+            Kind::Elf(_) => {
+                let mut names = names.iter().filter(|name| names::is_interpreter(name));
+                match (names.next(), native) {
+                    (None, Some(finding)) => finding,
+                    (name, _) => {
+                        let name = name.cloned().unwrap_or_default();
+                        unknown(Why::Opaque(Opaque::Interpreter(name)))
+                    }
+                }
+            }
             Kind::Script {
                 interpreter,
                 argument,

@@ -120,6 +120,17 @@ impl Loader {
         }
     }
 
+    /// The same without LD_PRELOAD.
+    pub fn without_preload(&self) -> Self {
+        Self {
+            library_path: self.library_path.clone(),
+            preload: Vec::new(),
+            cwd: self.cwd.clone(),
+            system: self.system.clone(),
+            index: OnceCell::new(),
+        }
+    }
+
     /// Visits every library that the file at `root` (described by `elf`) would load, nearest
     /// first, each name once. Names for which `skip` is true are not even looked for.
     pub fn walk(

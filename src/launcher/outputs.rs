@@ -1,12 +1,15 @@
 //! Per-rank output files.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, fcntl_setfl, open as open_file};
+use rustix::io::Errno;
 
+use super::dry_run::writable;
 use super::pattern::Fields;
 use super::plan::Plan;
 use super::run::RunFailure;
@@ -14,20 +17,61 @@ use crate::agent::start::OutputPlan;
 use crate::job::ids::Rank;
 use crate::job::outcome::EXIT_WIREUP;
 
+/// The files of one rank: for standard output, and for standard error if that is another one.
+type Files = (PathBuf, Option<PathBuf>);
+
 /// Where each rank's output goes, by rank; files are made, and emptied if they exist.
 ///
 /// # Errors
 /// [`RunFailure`] for a pattern that is wrong, gives two ranks the same file, or cannot be written.
 pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
-    let size = plan.job.ranks.size();
     let Some(pattern) = &plan.spec.stdio.output else {
+        let size = plan.job.ranks.size();
         return Ok((0..size).map(|_| OutputPlan::Pipes).collect());
     };
-    let wrong = |text: String| RunFailure {
+    let open = |path: PathBuf| create(&path).map_err(|errno| not_written(pattern, &path, errno));
+    // All names are known to be right before the first file loses its old contents.
+    names(plan, pattern)?
+        .into_iter()
+        .map(|(out, err)| {
+            Ok(OutputPlan::Files {
+                out: open(out)?,
+                err: err.map(open).transpose()?,
+            })
+        })
+        .collect()
+}
+
+/// Refuses what [`open`] would refuse, as far as one can see without making a file.
+///
+/// # Errors
+/// As `open`.
+pub fn check(plan: &Plan) -> Result<(), RunFailure> {
+    let Some(pattern) = &plan.spec.stdio.output else {
+        return Ok(());
+    };
+    for (out, err) in names(plan, pattern)? {
+        for path in std::iter::once(&out).chain(&err) {
+            writable(path).map_err(|errno| not_written(pattern, path, errno))?;
+        }
+    }
+    Ok(())
+}
+
+fn wrong(pattern: &OsStr, text: String) -> RunFailure {
+    RunFailure {
         code: EXIT_WIREUP,
         message: format!("--output {}: {text}", pattern.to_string_lossy()),
-    };
-    // All names are known to be right before the first file loses its old contents.
+    }
+}
+
+fn not_written(pattern: &OsStr, path: &Path, errno: Errno) -> RunFailure {
+    wrong(pattern, format!("cannot write {}: {errno}", path.display()))
+}
+
+/// The files of every rank.
+fn names(plan: &Plan, pattern: &OsStr) -> Result<Vec<Files>, RunFailure> {
+    let size = plan.job.ranks.size();
     let mut taken: BTreeMap<PathBuf, Rank> = BTreeMap::new();
     let mut names = Vec::with_capacity(size as usize);
     for rank in (0..size).map(Rank) {
@@ -37,34 +81,23 @@ pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
                 ..Fields::of(plan, rank)
             };
             let name = fields.fill(pattern).map(PathBuf::from);
-            name.map_err(|error| wrong(error.to_string()))
+            name.map_err(|error| wrong(pattern, error.to_string()))
         };
         let (out, err) = (name("out")?, name("err")?);
         let err = (err != out).then_some(err);
-        for path in [Some(&out), err.as_ref()].into_iter().flatten() {
+        for path in std::iter::once(&out).chain(&err) {
             if let Some(other) = taken.insert(path.clone(), rank)
                 && !is_device(path)
             {
                 let path = path.display();
-                return Err(wrong(format!(
-                    "ranks {other} and {rank} would both write {path}; use %r in the name"
-                )));
+                let text =
+                    format!("ranks {other} and {rank} would both write {path}; use %r in the name");
+                return Err(wrong(pattern, text));
             }
         }
         names.push((out, err));
     }
-    let open = |path: PathBuf| {
-        create(&path).map_err(|errno| wrong(format!("cannot write {}: {errno}", path.display())))
-    };
-    names
-        .into_iter()
-        .map(|(out, err)| {
-            Ok(OutputPlan::Files {
-                out: open(out)?,
-                err: err.map(open).transpose()?,
-            })
-        })
-        .collect()
+    Ok(names)
 }
 
 /// Devices, such as `/dev/null`, hold nothing that a second writer could spoil.

@@ -10,6 +10,9 @@ use crate::job::spec::JobSpec;
 const HOST: &str = "wireup-pmix-host";
 const SHIM: &str = "libwireup-pmix-host.so";
 
+/// Where the parts are installed, seen from the executable's directory.
+pub const LIBRARY_DIRECTORY: &str = "../lib/wireup";
+
 /// Everything a sidecar is made of.
 #[derive(Debug)]
 pub struct HostParts {

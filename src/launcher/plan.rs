@@ -14,6 +14,7 @@ use super::program::Program;
 use super::reasons::{CountWhy, Offer, OfferWhy};
 use super::run::RunFailure;
 use super::slots::Slots;
+use super::wrap::Wrapper;
 use crate::agent::core::JobContext;
 use crate::job::ids::{AppNum, Nspace, Rank, UserId};
 use crate::job::outcome::EXIT_WIREUP;
@@ -34,6 +35,8 @@ use size::{sizes, total};
 pub struct App {
     /// The program.
     pub program: Program,
+    /// What its ranks run it under.
+    pub wrapper: Option<Wrapper>,
     /// Its arguments, program name not included.
     pub args: Vec<OsString>,
     /// Number of ranks.
@@ -105,8 +108,8 @@ impl Plan {
         let apps: Vec<(App, Loader)> = spec
             .apps
             .iter()
-            .zip(&sizes)
-            .map(|(app, size)| app_plan(app, *size, &inherited, &cwd, &mut warnings))
+            .zip(size::ranges(&sizes))
+            .map(|(app, ranks)| app_plan(app, ranks, &inherited, &cwd, &mut warnings))
             .collect::<Result<_, _>>()?;
         let (apps, loaders): (Vec<App>, Vec<Loader>) = apps.into_iter().unzip();
         let mut offer = interfaces(spec.interface.pmi, &apps);
@@ -148,7 +151,7 @@ impl Plan {
             host,
             oversubscribed,
             slots,
-            notes: Vec::new(),
+            notes: spec.notes.clone(),
             warnings,
             spec,
         })

@@ -203,6 +203,15 @@ impl Program {
         &self.kind
     }
 
+    /// The words with which another program runs it.
+    pub fn words(&self) -> Vec<OsString> {
+        let path = self.path.clone().into_os_string();
+        match self.kind {
+            Kind::Text => vec![SHELL.into(), path],
+            _ => vec![path],
+        }
+    }
+
     /// The file to hand to execve: the program, or the shell for a text.
     pub fn exec_path(&self) -> CString {
         let path = match self.kind {

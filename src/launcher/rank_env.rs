@@ -12,6 +12,7 @@ use super::relocated;
 use crate::agent::leftovers::JOB;
 use crate::agent::start::PMI_FD;
 use crate::job::ids::{AppNum, NodeId, Rank};
+use crate::job::spec::Inherited;
 use crate::pmix::control::ForkEnv;
 use crate::pmix::value::Text;
 
@@ -40,7 +41,7 @@ pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
         ),
         ("HWLOC_COMPONENTS", "-x86"),
     ];
-    let base = environment::base(std::env::vars_os(), &[]);
+    let base = environment::base(std::env::vars_os(), &Inherited::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
     let hwloc = HWLOC.iter().filter(|(name, _)| !given(name));
     let hwloc: Vec<CString> = hwloc
@@ -153,6 +154,16 @@ pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
             .filter_map(|(name, value)| entry(name, value)),
     );
     env
+}
+
+/// Settings of MPI libraries that wireup chooses for some program, since its user has not.
+pub fn choices(plan: &Plan) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    settings::of_job(plan).into_iter().filter(|(name, _)| {
+        plan.apps.iter().any(|app| {
+            let decides = |(given, _): &(OsString, OsString)| settings::is_decided_by(name, given);
+            !app.env.iter().any(decides)
+        })
+    })
 }
 
 /// Numbers with blanks between them.

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::inspect::Wants;
-use super::plan::{App, Plan};
+use super::plan::Plan;
 use crate::agent::spawn::{SpawnError, Step};
 use crate::agent::start::StartError;
 use crate::job::ids::Rank;
@@ -16,7 +15,9 @@ use crate::job::outcome::{
 /// Why a rank could not be started, as a cause of the job's failure.
 pub fn start_failure(plan: &Plan, rank: Rank, error: StartError) -> Cause {
     let app = &plan.apps[plan.app_of(rank)];
-    let program = app.program.path().display();
+    let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
+    let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
+    let program = program.path().display();
     let (error, code) = match error {
         StartError::Skipped => ("the job had failed before".to_owned(), EXIT_WIREUP),
         StartError::Descriptors(errno) => (out_of_descriptors(errno), EXIT_WIREUP),
@@ -123,26 +124,6 @@ fn words(end: RankEnd) -> String {
         RankEnd::Code(_) => end.to_string(),
         RankEnd::Signal(_) => format!("was {end}"),
     }
-}
-
-/// What to say about an app of several ranks none of which used what was offered. `None` for a
-/// program that is not known to load an MPI: being several copies of itself is its right.
-pub fn singletons(plan: &Plan, app: &App) -> Option<String> {
-    let (needs, offered) = match app.finding.wants {
-        Wants::Pmix => ("PMIx", plan.offer.pmix),
-        Wants::Pmi => ("PMI", plan.offer.pmi),
-        Wants::Unknown | Wants::Plain => return None,
-    };
-    let why = if offered {
-        "none called MPI_Init, or its MPI did not see that it was launched".to_owned()
-    } else {
-        format!("it needs {needs}, which --pmi did not allow")
-    };
-    let program = app.program.path().display();
-    Some(format!(
-        "{} ranks of {program} never contacted PMI and each ran alone, as rank 0 of 1: {why}",
-        app.size
-    ))
 }
 
 /// The one line about a failed job. `None` when the exit code says it all.

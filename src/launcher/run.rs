@@ -10,27 +10,24 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Instant, SystemTime};
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use super::describe::{app_start, host_requests};
+use super::describe::{self, app_start, host_requests};
 use super::directory::{JobDirectory, NodeDirectories};
-use super::drive::{Drive, Node, Parts};
+use super::drive::{Drive, Parts};
+use super::dry_run;
 use super::explain;
 use super::finish::finish;
-use super::guard::{Guard, become_subreaper};
+use super::guard::Guard;
 use super::outputs;
 use super::plan::Plan;
 use super::rank_env;
 use super::report;
-use super::signals::{Signals, ignored_at_start};
+use super::signals::ignored_at_start;
 use super::status::{Status, Target};
 use super::stdin;
-use super::streams::{Show, Streams};
+use super::streams::Show;
 use super::surroundings::Surroundings;
 use super::zone::local_clock;
-use crate::agent::core::NodeCore;
 use crate::agent::namespace::NodeNamespaces;
-use crate::agent::poll::{Poll, Source, Token};
 use crate::agent::sidecar::{Sidecar, SidecarSpec};
 use crate::agent::spawn::reserve_low_descriptors;
 use crate::agent::start::{OutputPlan, RankPlan, StartShared, Started, Starter, StdinPlan};
@@ -38,6 +35,10 @@ use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::spec::{JobSpec, StdinTarget};
+
+mod made;
+
+use made::Made;
 
 /// A run that wireup refused or could not carry out.
 #[derive(Debug)]
@@ -72,6 +73,12 @@ impl RunFailure {
 /// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
 /// running or lying about in either case.
 pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
+    if spec.dry_run {
+        let surroundings = surroundings()?;
+        let limit = surroundings.nofile.rlim_max;
+        let plan = Plan::new(spec, unique_nspace()?, limit)?;
+        return dry_run::show(plan, &surroundings);
+    }
     let started = Instant::now();
     let since = SystemTime::now();
     let status = Target::open(&spec.status, since)?;
@@ -87,13 +94,8 @@ pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
     finish(prepared.drive, result, prepared.directory, since)
 }
 
-/// Everything that can be refused before there is a process of the job.
-fn prepare(
-    spec: JobSpec,
-    started: Instant,
-    since: SystemTime,
-    status: Option<Target>,
-) -> Result<(Prepared, Surroundings), RunFailure> {
+/// What this process was given, with its low descriptors taken.
+fn surroundings() -> Result<Surroundings, RunFailure> {
     let ignored = ignored_at_start();
     reserve_low_descriptors().map_err(|errno| {
         RunFailure::own(
@@ -101,7 +103,17 @@ fn prepare(
             errno,
         )
     })?;
-    let surroundings = Surroundings::take(ignored);
+    Ok(Surroundings::take(ignored))
+}
+
+/// Everything that can be refused before there is a process of the job.
+fn prepare(
+    spec: JobSpec,
+    started: Instant,
+    since: SystemTime,
+    status: Option<Target>,
+) -> Result<(Prepared, Surroundings), RunFailure> {
+    let surroundings = surroundings()?;
     let nspace = unique_nspace()?;
     // As early as possible: what is not in memory yet need not be copied on write later.
     let guard = Guard::start(&nspace).map_err(|error| {
@@ -151,8 +163,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Makes everything that is not a process of the job. If that fails the guard is dismissed:
-    /// there is nothing to clean up yet but an empty directory, which it removes.
+    /// Makes everything that is not a process of the job. If that fails nothing is left of it, and
+    /// the guard is gone.
     fn new(
         plan: &Arc<Plan>,
         surroundings: &Surroundings,
@@ -160,57 +172,39 @@ impl Prepared {
         beginning: Beginning,
         mut guard: Guard,
     ) -> Result<Self, RunFailure> {
-        let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
-        // From here on signals wait until the loop reads them.
-        let signals = Signals::take(&surroundings.ignored)
-            .map_err(|error| own("cannot receive signals", &error))?;
-        become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
-        let poll = Poll::new().map_err(|error| own("cannot wait for events", &error))?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| own("cannot wait for events", &error))?;
-        let wake = Arc::new(wake);
-        poll.add(signals.as_fd(), Token::new(Source::Signals, 0))
-            .and_then(|()| poll.add(&wake, Token::new(Source::Wake, 0)))
-            .map_err(|error| own("cannot wait for events", &error))?;
-        let streams = Streams::new(plan.job.ranks.size(), beginning.show, &wake)
-            .map_err(|error| own("cannot duplicate standard output", &error))?;
-        let directory = plan
-            .offer
-            .pmix
-            .then(|| job_directory(plan, &mut guard))
-            .transpose()?;
-        let directories = directory
-            .iter()
-            .flat_map(|dir| {
-                plan.job
-                    .ranks
-                    .node_ids()
-                    .map(|node| dir.node(node, &plan.job.nspace))
-            })
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| own("cannot make the job's directories", &error))?;
-        let nodes = plan
-            .job
-            .ranks
-            .node_ids()
-            .map(|node| {
-                NodeCore::new(node, Arc::clone(&plan.job), plan.offer.pmi, plan.offer.pmix)
-                    .map(Node::new)
-            })
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| own("cannot serve this job", &error))?;
+        let mut directory = None;
+        let made = Made::new(
+            plan,
+            surroundings,
+            beginning.show,
+            &mut guard,
+            &mut directory,
+        );
+        let made = match made {
+            Ok(made) => made,
+            Err(failure) => {
+                if let Some(directory) = directory {
+                    // What cannot be removed now could not be removed by the guard either.
+                    let _ = directory.remove();
+                }
+                guard.dismiss();
+                return Err(failure);
+            }
+        };
         let (sender, results) = channel();
-        let status = beginning.status.map(|target| Status::new(target, &wake));
+        let status = beginning
+            .status
+            .map(|target| Status::new(target, &made.wake));
         let parts = Parts {
             plan: Arc::clone(plan),
             started: beginning.started,
             status,
-            poll,
-            signals,
-            wake,
+            poll: made.poll,
+            signals: made.signals,
+            wake: made.wake,
             results,
-            nodes,
-            streams,
+            nodes: made.nodes,
+            streams: made.streams,
             guard,
             strangers: surroundings.children.clone(),
         };
@@ -219,7 +213,7 @@ impl Prepared {
             results: sender,
             namespaces: namespaces.map(Arc::new),
             directory,
-            directories,
+            directories: made.directories,
         })
     }
 
@@ -265,10 +259,13 @@ impl Prepared {
         for warning in &plan.warnings {
             self.drive.warn(warning);
         }
-        if plan.spec.verbose > 0 {
-            for note in explain::short(&plan) {
-                self.drive.tell(&note);
-            }
+        let told = match (plan.spec.explain, plan.spec.verbose) {
+            (true, _) => explain::long(&plan),
+            (false, 0) => Vec::new(),
+            (false, _) => explain::short(&plan),
+        };
+        for line in &told {
+            self.drive.tell(line);
         }
         let outputs = self.drive.streams.take_files(outputs::open(&plan)?);
         self.drive
@@ -280,7 +277,11 @@ impl Prepared {
             return Ok(());
         }
         let shared = self.shared(&plan, surroundings)?;
-        let plans = self.rank_plans(&plan, outputs);
+        let mut plans = self.rank_plans(&plan, outputs);
+        if let Some(rank) = plan.spec.stdio.pty {
+            let opened = self.drive.open_pty(&mut plans[rank.index()]);
+            opened.map_err(|error| RunFailure::own("cannot open a terminal for --pty", error))?;
+        }
         let threads = plan.slots.count() as usize;
         let starter = Starter::start(shared, plans, threads, &self.results, &self.drive.wake)
             .map_err(|error| RunFailure::own("cannot start a thread", error))?;
@@ -381,6 +382,7 @@ impl Prepared {
                     rank,
                     node,
                     app: plan.app_of(rank),
+                    wrapper: describe::wrapper(plan, rank),
                     env: rank_env::of_rank(plan, rank, self.drive.nodes[node.index()].env.as_ref()),
                     stdin: match (reads, copied) {
                         (false, _) => StdinPlan::Empty,
@@ -393,17 +395,6 @@ impl Prepared {
             })
             .collect()
     }
-}
-
-fn job_directory(plan: &Plan, guard: &mut Guard) -> Result<JobDirectory, RunFailure> {
-    let parent = std::env::temp_dir();
-    // Told before there is one, so that no moment is left in which nobody would remove it. A guard
-    // that was killed in the meantime only means less protection against our own death.
-    let _ = guard.add_directory(&JobDirectory::path_in(&parent, &plan.job.nspace));
-    JobDirectory::create(&parent, &plan.job.nspace).map_err(|error| RunFailure {
-        code: EXIT_WIREUP,
-        message: error.to_string(),
-    })
 }
 
 /// A name that no other job has had on this machine, and that nobody can guess: PMIx lets every

@@ -55,17 +55,19 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals and opens the descriptor. Call before the first thread starts.
+    /// Blocks the signals and opens the descriptor; with `resizes`, changes of the terminal's size
+    /// are among them. Call before the first thread starts.
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn take(ignored: &[i32]) -> nix::Result<Self> {
+    pub fn take(ignored: &[i32], resizes: bool) -> nix::Result<Self> {
         // SAFETY: sets the default action, no handler.
         unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl)? };
         let mut set = SigSet::empty();
         let wanted =
             |signal: &Signal| *signal == Signal::SIGCHLD || !ignored.contains(&(*signal as i32));
-        for signal in TAKEN.into_iter().filter(wanted) {
+        let resizes = resizes.then_some(Signal::SIGWINCH);
+        for signal in TAKEN.into_iter().chain(resizes).filter(wanted) {
             set.add(signal);
         }
         set.thread_block()?;

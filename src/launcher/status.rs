@@ -51,6 +51,14 @@ impl Target {
         spec.json.as_ref().map(open).transpose()
     }
 
+    /// Refuses what [`open`](Self::open) would refuse, as far as one can see without making a file.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub(super) fn check(spec: &StatusSpec) -> Result<(), RunFailure> {
+        spec.json.as_ref().map_or(Ok(()), target::check)
+    }
+
     /// The clock of the events that carry the ranks' output, if they do.
     pub(super) fn output_clock(&self) -> Option<WallClock> {
         self.stdout.then_some(self.clock)

@@ -67,6 +67,8 @@ pub struct Streams {
     show: Show,
     /// By rank, when the launcher writes them.
     files: Vec<RankFiles>,
+    /// The rank that has a terminal: what it writes goes to standard output as it is.
+    unframed: Option<Rank>,
     buffer: Vec<u8>,
 }
 
@@ -118,6 +120,8 @@ impl Streams {
             outlets: Outlets::new(wake)?,
             show,
             files: Vec::new(),
+            unframed: None,
+            // Reserved and not filled: what is never read into costs no page.
             buffer: Vec::with_capacity(CHUNK),
         })
     }
@@ -145,6 +149,16 @@ impl Streams {
             OutputPlan::Pipes
         };
         outputs.into_iter().map(pipes).collect()
+    }
+
+    /// What this rank writes is shown as it is.
+    pub fn set_unframed(&mut self, rank: Rank) {
+        self.unframed = Some(rank);
+    }
+
+    /// The user's terminal is in raw mode from now on, or is so no more.
+    pub fn set_raw(&mut self, raw: bool) {
+        self.outlets.set_raw(raw);
     }
 
     /// Takes over the pipe of a rank; `source` says which of the two.
@@ -186,6 +200,14 @@ impl Streams {
             // A pipe has no other errors; treat one like its end.
             Err(_) => 0,
         };
+        if self.unframed == Some(rank) {
+            if count == 0 {
+                self.streams[index].drop_pipe(poll, rank)?;
+            } else {
+                self.outlets.put_raw(self.buffer[..count].to_vec())?;
+            }
+            return self.regulate(poll);
+        }
         let mut out = Vec::new();
         let (merger, outlet, key) = match self.files.get_mut(rank.index()) {
             // One merger for both streams keeps a line of one out of the middle of the other's.
@@ -235,6 +257,11 @@ impl Streams {
         let mut line = Vec::new();
         Record::output(None, channel, &text).write(clock, now, &mut line);
         self.say(Source::Stdout, line);
+    }
+
+    /// Whether people look at standard error.
+    pub fn on_terminal(&self) -> bool {
+        self.outlets.terminal()
     }
 
     /// Whether [`Streams::draw`] may be called: there is a terminal, and nothing on it would be

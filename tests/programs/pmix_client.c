@@ -8,11 +8,14 @@
  *   query     ask for "wireup.test.answer", expect the string "42"
  *   event     rank 0 raises an event; everyone waits for it
  *   linger    init, fence, then wait to be ended
+ *   leave     rank 1 leaves after PMIx_Finalize; once it is gone, the others fence with it
  *   late      as direct, with no fence between: the owner may publish late
  *
  * Exit code 0 if everything was as expected; otherwise one line on stderr says what was not.
  */
+#include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,6 +194,31 @@ static void event(void)
     fence(false);
 }
 
+/* Returns when the process of rank 1 is gone, on the same machine. */
+static void await_end_of_one(void)
+{
+    pmix_value_t *pid = get(1, "wireup.test.pid");
+    expect(pid->type == PMIX_PID && pid->data.pid > 1, "a process id");
+    while (kill(pid->data.pid, 0) == 0 || errno != ESRCH) {
+        usleep(1000);
+    }
+    PMIX_VALUE_RELEASE(pid);
+}
+
+static void leave(void)
+{
+    pmix_value_t value;
+    pid_t pid = getpid();
+    PMIX_VALUE_LOAD(&value, &pid, PMIX_PID);
+    check(PMIx_Put(PMIX_GLOBAL, "wireup.test.pid", &value), "PMIx_Put");
+    check(PMIx_Commit(), "PMIx_Commit");
+    fence(true);
+    if (me.rank != 1) {
+        await_end_of_one();
+        fence(false);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -224,6 +252,8 @@ int main(int argc, char **argv)
         query();
     } else if (strcmp(mode, "event") == 0) {
         event();
+    } else if (strcmp(mode, "leave") == 0) {
+        leave();
     } else if (strcmp(mode, "linger") == 0) {
         fence(false);
         for (;;) {

@@ -22,7 +22,7 @@ pub(crate) use compile::shared_library;
 pub(crate) use mpi::{Pmix, mpi, node_name, number, pmix};
 pub(crate) use outcome::{Outcome, field};
 pub(crate) use procfs::{Process, descriptors, memory_peak_kib, process, processes};
-pub(crate) use programs::{Mpi, Pmi2, pmi2, program, skip};
+pub(crate) use programs::{Mpi, Pmi2, mpi4py, pmi2, program, skip};
 pub(crate) use running::{Output, Running};
 
 /// The variable that marks every process of a run, whatever session or parent it has.
@@ -82,6 +82,13 @@ impl Run {
         run.command
             .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         run
+    }
+
+    /// The same with more arguments at the end.
+    pub(crate) fn more<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+        self.command.extend(args);
+        self
     }
 
     /// Any command in place of `wireup run`: a shell that calls it, for instance.

@@ -111,6 +111,10 @@ fn a_rank_that_others_wait_for_ends_the_job_even_if_failures_do_not() {
         let args = ["1", "before-init", "3"];
         let outcome = mpi.run(3, &options, "exitcode", &args).run().expect(3);
         assert!(outcome.err().contains(waited), "{outcome:?}");
+        if name == "openmpi5" {
+            // It aborts when it sees a connection close, and an abort is never tolerated.
+            continue;
+        }
         // In MPI_Finalize; what is a fence between nodes with PMIx is a barrier of PMI-1.
         let options = ["--exit-policy", "any-zero", "--virtual-nodes", "3"];
         let args = ["1", "exit-in-finalize", "4"];

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::common::{Outcome, Run, mpi};
 
+const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
+
 /// What each rank printed with `env`, by rank.
 fn by_rank(outcome: &Outcome) -> BTreeMap<u32, BTreeMap<String, String>> {
     let mut ranks: BTreeMap<u32, BTreeMap<String, String>> = BTreeMap::new();
@@ -128,4 +130,133 @@ fn other_launchers_run_inside_a_rank() {
             assert!(line.starts_with(&start), "{name}: {line}");
         }
     }
+}
+
+/// The names and values in the environment of a rank run with these options, wireup's own left out.
+fn chosen(options: &[&str]) -> Vec<String> {
+    let words = options.iter().copied().chain(["/usr/bin/env"]);
+    let run = Run::new(["-n", "1"].into_iter().chain(words)).under([
+        "env",
+        "-i",
+        "A=1",
+        "AB=2",
+        "SLURM_JOB_ID=3",
+        "PATH=/usr/bin",
+    ]);
+    let ours = ["WIREUP_", "PMI_", "PMIX_", "OMPI_", "MPI_", "JSM_", "MPIR_"];
+    let mut lines = run.run().expect_quiet_success().sorted_lines();
+    lines.retain(|line| !ours.iter().any(|start| line.starts_with(start)));
+    lines
+}
+
+#[test]
+fn what_is_inherited_is_selected_with_env() {
+    let outer = ["A=1", "AB=2", "PATH=/usr/bin"];
+    assert_eq!(chosen(&[]), outer);
+    assert_eq!(chosen(&["--env", "all"]), outer);
+    assert_eq!(chosen(&["--env", "none"]), [""; 0]);
+    assert_eq!(chosen(&["--env", "none", "-x", "A"]), ["A=1"]);
+    let list = chosen(&["--env", "A*,SLURM_JOB_ID"]);
+    assert_eq!(list, ["A=1", "AB=2", "SLURM_JOB_ID=3"]);
+    assert_eq!(chosen(&["--env=PATH,"]), ["PATH=/usr/bin"]);
+    // With one name, or a value, it is -x.
+    let one = chosen(&["--env", "SLURM_*", "--env=N=4,5"]);
+    assert_eq!(
+        one,
+        ["A=1", "AB=2", "N=4,5", "PATH=/usr/bin", "SLURM_JOB_ID=3"]
+    );
+}
+
+#[test]
+fn a_program_is_found_for_ranks_without_a_path() {
+    let args = [
+        "--env",
+        "none",
+        "-n",
+        "1",
+        "sh",
+        "-c",
+        "echo ${PATH-unset}; env",
+    ];
+    let outcome = Run::new(args).run().expect_quiet_success();
+    // The shell has a path of its own; it does not pass it on.
+    assert!(!outcome.out().contains("\nPATH="), "{outcome:?}");
+    assert!(outcome.out().contains("\nWIREUP_RANK=0\n"), "{outcome:?}");
+}
+
+#[test]
+fn a_selected_variable_that_is_not_set_is_a_warning() {
+    let run = Run::new(["--env", "NOT_SET_ANYWHERE,HOME", "-n", "1", "true"]);
+    let outcome = run.run().expect(0);
+    outcome.expect_one_line(&["warning: --env NOT_SET_ANYWHERE: not set here"]);
+    let outcome = Run::new(["--env", ",", "-n", "1", "true"])
+        .run()
+        .expect(125);
+    assert!(
+        outcome.err().contains("give names with commas"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn files_count_less_than_options_and_later_ones_more_than_earlier_ones() {
+    let script = "echo \"$A|$B|$C|$D|$E|$OUTER\"";
+    let options = ["-x", "C=option", "--env-file", "one", "--env-file", "two"];
+    let args = options.into_iter().chain(["-n", "1", "sh", "-c", script]);
+    let run = Run::new(args)
+        .env("A", "outer")
+        .env("D", "outer")
+        .env("OUTER", "outer");
+    let one = "# comment\n\nA=file  # not a comment\nB=one\nC=one\nexport E=\"quoted\"\r\n";
+    std::fs::write(run.dir().join("one"), one).unwrap();
+    std::fs::write(run.dir().join("two"), "B=two\nD\nOUTER=").unwrap();
+    let outcome = run.run().expect_quiet_success();
+    let expected = "file  # not a comment|two|option|outer|\"quoted\"|\n";
+    assert_eq!(outcome.out(), expected);
+}
+
+#[test]
+fn a_file_of_variables_belongs_to_its_program_and_may_be_a_pipe() {
+    let script = "echo $WIREUP_RANK ${A-unset}";
+    let run = Run::command([
+        "bash",
+        "-c",
+        &format!(
+            "{WIREUP} run --oversubscribe -n 1 --env-file <(echo A=1) sh -c '{script}' : \
+             -n 1 sh -c '{script}'"
+        ),
+    ]);
+    let lines = run.run().expect_quiet_success().sorted_lines();
+    assert_eq!(lines, ["0 1", "1 unset"]);
+}
+
+#[test]
+fn mistakes_in_a_file_of_variables_are_named_with_their_line() {
+    let with = |text: &str, words: &[&str]| {
+        let run = Run::new(["--env-file", "file", "-n", "1", "echo", "ran"]);
+        std::fs::write(run.dir().join("file"), text).unwrap();
+        let outcome = run.run().expect(125);
+        assert_eq!(outcome.out(), "");
+        outcome.expect_one_line(words);
+    };
+    with(
+        "A=1\nB = 2\n",
+        &["--env-file file: line 2:", "\"B \"", "blank"],
+    );
+    with(
+        "\n\n=2\n",
+        &["--env-file file: line 3:", "no variable name"],
+    );
+    let outcome = Run::new(["--env-file", "absent", "-n", "1", "true"]).run();
+    outcome
+        .expect(125)
+        .expect_one_line(&["--env-file absent: No such file"]);
+    let outcome = Run::new(["--env-file", "/dev/zero", "-n", "1", "true"]).run();
+    outcome
+        .expect(125)
+        .expect_one_line(&["--env-file /dev/zero: it is larger"]);
+    let run = Run::new(["--env-file", "file", "-n", "1", "true"]);
+    std::fs::write(run.dir().join("file"), "NOT_SET_ANYWHERE").unwrap();
+    let outcome = run.run().expect(0);
+    outcome.expect_one_line(&["warning: --env-file NOT_SET_ANYWHERE: not set here"]);
 }

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+mod auto;
 mod common;
 mod config;
 mod ending;
@@ -24,8 +25,11 @@ mod pmi_faults;
 mod pmix;
 mod processes;
 mod ps;
+mod pty;
+mod python;
 mod refusals;
 mod signals;
+mod singleton;
 mod status;
 mod stdio;
 mod store;
@@ -34,3 +38,4 @@ mod surroundings;
 mod terminal;
 mod users;
 mod virtual_nodes;
+mod wrap;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 
-use crate::common::{Mpi, Outcome, Output, Pmix, Running, eventually, field, mpi, pmix};
+use crate::common::{Mpi, Outcome, Output, Pmix, Run, Running, eventually, field, mpi, pmix};
 
 /// What `PMIx_Get_version` of a libpmix begins with, by the name in our tables.
 pub(crate) const SERVERS: [(&str, &str); 2] =
@@ -259,4 +259,20 @@ fn shared_memory_that_was_registered_for_removal_is_gone_after_a_kill() {
     });
     run.signal(Signal::TERM);
     run.finish().expect(143);
+}
+
+#[test]
+fn a_fence_between_nodes_with_a_rank_that_has_left_ends_the_job() {
+    for server in SERVERS.iter().filter_map(|(name, _)| pmix(name)) {
+        let program = server.dir.join("pmix_client");
+        let options = ["--virtual-nodes", "2", "--pmi", "pmix"];
+        let words = options.into_iter().chain(["--libpmix", server.path()]);
+        let words = words.chain([program.to_str().unwrap(), "leave"]);
+        let outcome = Run::ranks(4, words).run().expect(1);
+        outcome.expect_one_line(&[
+            "rank 1 (",
+            "left the job while other ranks wait for it",
+            "PMIx: finalized",
+        ]);
+    }
 }

@@ -137,3 +137,14 @@ fn a_machine_without_libpmix_serves_pmi_1_and_says_where_pmix_was_looked_for() {
     let script = Run::new(["-n", "1", "sh", "-c", "eval 'echo $PMI_SIZE'"]);
     assert_eq!(hidden(script).run().expect_quiet_success().out(), "1\n");
 }
+
+#[test]
+fn a_directory_that_cannot_be_made_is_refused_and_no_guard_is_left() {
+    let run = Run::new(["--pmi", "pmix", "-n", "1", "true"]);
+    let outcome = run.under(["env", "TMPDIR=/nonexistent/dir"]).run();
+    let words = [
+        "cannot make the directory /nonexistent/dir/wireup-",
+        "set TMPDIR",
+    ];
+    expect_refusal(outcome, &words);
+}

@@ -70,7 +70,7 @@ fn job_states(events: &[Value]) -> Vec<&str> {
 #[test]
 fn the_life_of_an_mpi_job_is_told_rank_by_rank() {
     for (name, offered) in [
-        ("mpich4", "pmi1"),
+        ("mpich4", "pmi"),
         ("openmpi4", "pmix"),
         ("openmpi5", "pmix"),
     ] {

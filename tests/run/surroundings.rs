@@ -104,3 +104,28 @@ fn a_limit_that_a_rank_exceeds_is_felt_by_that_rank() {
     let size = std::fs::metadata(outcome.dir().join("file")).unwrap().len();
     assert_eq!(size, 65536);
 }
+
+#[test]
+fn a_dry_run_tells_what_ranks_would_find() {
+    let options = [
+        "--umask",
+        "27",
+        "--rlimit",
+        "core=0:1k",
+        "--pty",
+        "1",
+        "--dry-run",
+    ];
+    let wrap = ["--wrap", "env A=%r", "--wrap-ranks", "1"];
+    let args = options.iter().chain(&wrap).chain(&["true"]);
+    let out = Run::ranks(2, args).run().expect_quiet_success().out();
+    for words in [
+        "makes files with the mask 027",
+        "has the limit core=0:1024",
+        "runs under /usr/bin/env on ranks 1",
+        "terminal   of rank 1",
+        "OMPI_COMM_WORLD_RANK=0",
+    ] {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+}

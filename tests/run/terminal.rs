@@ -2,7 +2,7 @@
 
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
-use crate::common::{Output, Process, Run, Running, eventually, process, program};
+use crate::common::{Output, Process, Run, Running, eventually, mpi, process, program};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -232,4 +232,89 @@ fn in_the_background_a_job_that_reads_nothing_runs_to_its_end() {
         assert!(out.contains(&format!("rank={rank}\r\n")), "{out}");
     }
     leave(shell, 2);
+}
+
+/// What is left to see on a terminal after everything was written to it.
+fn screen(written: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(written).into_owned();
+    let after_erasing = |line: &str| {
+        let shown = line.rsplit("\r\x1b[K").next().unwrap_or(line);
+        shown.trim_end_matches('\r').to_owned()
+    };
+    text.split('\n').map(after_erasing).collect()
+}
+
+#[test]
+fn a_terminal_shows_which_rank_is_waited_for_and_clears_that_away() {
+    let Some(mpi) = mpi("mpich4") else { return };
+    let script = format!(
+        "[ $WIREUP_RANK = 1 ] && {{ echo slow=$$; read x; }}; exec {}",
+        mpi.program("hello").display()
+    );
+    let words = ["--stdin", "1", "--pmi", "pmi1", "sh", "-c", &script];
+    let mut running = Run::ranks(3, words).terminal().start();
+    without_echo(&running);
+    let out = running.wait_for(Output::Stdout, "slow=");
+    let line = out.lines().find_map(|line| line.strip_prefix("slow="));
+    let pid = line.unwrap().trim();
+    let told = "wireup: 2 of 3 ranks connected, waiting for rank 1 (";
+    let out = running.wait_for_many(Output::Stdout, told, 2);
+    assert!(out.contains(&format!("pid {pid})")), "{out}");
+    running.type_text("go\n");
+    let outcome = running.finish().expect(0);
+    let screen = screen(&outcome.stdout);
+    assert!(
+        !screen.iter().any(|line| line.contains("waiting")),
+        "{screen:?}"
+    );
+    let whole = screen.iter().filter(|line| line.starts_with("hello rank="));
+    assert_eq!(whole.count(), 3, "{screen:?}");
+}
+
+#[test]
+fn what_is_waited_for_goes_to_a_log_only_when_asked_for() {
+    let Some(mpi) = mpi("mpich4") else { return };
+    let script = format!(
+        "[ $WIREUP_RANK = 1 ] && read x; exec {}",
+        mpi.program("hello").display()
+    );
+    let words = ["-v", "--stdin", "1", "--pmi", "pmi1", "sh", "-c", &script];
+    let mut running = Run::ranks(2, words).stdin_held().start();
+    running.wait_for(
+        Output::Stderr,
+        "wireup: 1 of 2 ranks connected, waiting for rank 1 (",
+    );
+    drop(running.stdin());
+    let outcome = running.finish().expect(0);
+    assert!(!outcome.err().contains('\x1b'), "{outcome:?}");
+}
+
+#[test]
+fn a_terminal_shows_who_does_not_end() {
+    let script = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done";
+    let words = ["--grace", "100", "sh", "-c", script];
+    let mut running = Run::ranks(2, words).terminal().start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    running.type_text(CTRL_C);
+    running.wait_for(Output::Stdout, "interrupt again to end them");
+    running.type_text(CTRL_C);
+    let out = running.wait_for(
+        Output::Stdout,
+        "waiting for 2 ranks to end after SIGTERM: rank 0 (",
+    );
+    assert!(!out.contains("connected"), "{out}");
+    running.type_text(CTRL_C);
+    let outcome = running.finish().expect(130);
+    let screen = screen(&outcome.stdout);
+    assert!(
+        !screen.iter().any(|line| line.contains("waiting")),
+        "{screen:?}"
+    );
+}
+
+#[test]
+fn programs_that_have_nothing_to_do_with_mpi_are_not_waited_for() {
+    // Longer than anybody would be waited for in silence.
+    let outcome = Run::ranks(2, ["sleep", "4.5"]).terminal().run().expect(0);
+    assert_eq!(outcome.out(), "");
 }

@@ -35,6 +35,13 @@ impl Reachable {
         self.dir.path().join("wireup")
     }
 
+    /// A copy of a file.
+    pub(crate) fn copy(&self, from: &Path) -> PathBuf {
+        let path = self.dir.path().join(from.file_name().expect("a file"));
+        copy(from, &path);
+        path
+    }
+
     /// The program of an MPI, copied on first use.
     fn program(&self, mpi: &Mpi, name: &str) -> PathBuf {
         let path = self.dir.path().join(format!("{}-{name}", mpi.name));

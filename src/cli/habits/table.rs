@@ -43,8 +43,6 @@ const NO_BINDING: &str = "wireup does not bind ranks to cores; leave it out, or 
     line do it: wireup run ... taskset -c LIST PROGRAM";
 const NO_MAPPING: &str = "ranks are numbered as they are laid out, see --map-by slot and node; \
     leave it out";
-const ALL_VARIABLES: &str = "every variable is passed on, except those of an outer launcher; \
-    leave it out, or run below env -i to pass on fewer";
 const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port; leave it out";
 
 /// Every option of another launcher that is known here.
@@ -148,12 +146,12 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["-envnone", "--envnone", "-genvnone", "--genvnone"],
         0,
-        Instead(ALL_VARIABLES),
+        Instead("write --env none"),
     ),
     habit(
         &["-envlist", "--envlist", "-genvlist", "--genvlist"],
         1,
-        Instead(ALL_VARIABLES),
+        Instead("write --env {1}, with the comma at the end if it is one name"),
     ),
     habit(
         &["-mca", "--mca", "-gmca", "--gmca"],

@@ -35,6 +35,10 @@ pub(in crate::cli) struct EndingArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_grace, default_value = "2")]
     #[arg(allow_negative_numbers = true)]
     grace: Duration,
+
+    /// Fail, with exit code 123, if a program loads an MPI and ends without contacting PMI
+    #[arg(long)]
+    strict_pmi: bool,
 }
 
 impl From<EndingArgs> for EndingSpec {
@@ -48,7 +52,7 @@ impl From<EndingArgs> for EndingSpec {
                 (false, false) => !args.exit_policy.needs_every_end(),
             },
             grace: args.grace,
-            strict_pmi: false,
+            strict_pmi: args.strict_pmi,
         }
     }
 }

@@ -26,6 +26,10 @@ pub(in crate::cli) struct StdioArgs {
     /// Who reads standard input: none, all, or a rank
     #[arg(long, value_name = "none|RANK|all", default_value = "0", value_parser = parse_stdin)]
     stdin: StdinTarget,
+
+    /// Give this rank a terminal of its own, with yours behind it: Ctrl-C goes to the rank
+    #[arg(long, value_name = "RANK", conflicts_with = "stdin")]
+    pty: Option<u32>,
 }
 
 impl From<StdioArgs> for StdioSpec {
@@ -34,7 +38,11 @@ impl From<StdioArgs> for StdioSpec {
             label: args.label,
             timestamps: args.timestamps,
             output: args.output,
-            stdin: args.stdin,
+            stdin: match args.pty {
+                Some(_) => StdinTarget::None,
+                None => args.stdin,
+            },
+            pty: args.pty.map(Rank),
         }
     }
 }

@@ -1,18 +1,39 @@
 //! What the ranks of a program find around them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 
-use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::{Args, ValueHint};
 
 use crate::job::limit::Limit;
+use crate::job::rank_set::RankSet;
+use crate::job::spec::Inherited;
 
 /// What the ranks of a program find around them.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Surroundings of the ranks (for each program)")]
 pub(in crate::cli) struct SurroundingsArgs {
-    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher
-    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
-    pub(in crate::cli) env: Vec<OsString>,
+    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher; none, all or
+    /// a list with commas (NAME,'PREFIX*',…): what else they get of wireup's own [default: all but an
+    /// outer launcher's]
+    #[arg(short = 'x', long, value_name = "NAME[=VALUE]|none|all|LIST")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(EnvWord::parse))]
+    env: Vec<EnvWord>,
+
+    /// Read variables for the ranks from a file with lines NAME=VALUE or NAME; -x counts more
+    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(in crate::cli) env_files: Vec<PathBuf>,
+
+    /// Run each rank under this command, split as a shell does; in its arguments %r is the rank, %h
+    /// the host, %j the job, %n the node
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
+    pub(in crate::cli) wrap: Option<OsString>,
+
+    /// Only these ranks of the job, as 0,4-7, run under the command [default: all]
+    #[arg(long, value_name = "RANKS", requires = "wrap")]
+    pub(in crate::cli) wrap_ranks: Option<RankSet>,
 
     /// File mode creation mask of the ranks, in octal [default: wireup's own]
     #[arg(long, value_name = "OCTAL", value_parser = parse_umask)]
@@ -21,6 +42,52 @@ pub(in crate::cli) struct SurroundingsArgs {
     /// Resource limit of the ranks (nofile, stack, core, …): numbers, with K, M or G, or unlimited
     #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]")]
     pub(in crate::cli) limits: Vec<Limit>,
+}
+
+/// One value of `--env`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum EnvWord {
+    /// What is inherited.
+    Select(Inherited),
+    /// A variable to set or to pass on.
+    Variable(OsString),
+}
+
+impl EnvWord {
+    /// Rule: no variable is called `none` or `all`, and none has a comma in its name.
+    fn parse(text: OsString) -> Result<Self, &'static str> {
+        let bytes = text.as_bytes();
+        match bytes {
+            b"none" => Ok(Self::Select(Inherited::None)),
+            b"all" => Ok(Self::Select(Inherited::All)),
+            list if list.contains(&b',') && !list.contains(&b'=') => {
+                let names = list.split(|byte| *byte == b',');
+                let names = names.filter(|name| !name.is_empty());
+                let names: Vec<OsString> = names
+                    .map(|name| OsStr::from_bytes(name).to_owned())
+                    .collect();
+                match names.is_empty() {
+                    true => Err("give names with commas between them"),
+                    false => Ok(Self::Select(Inherited::Only(names))),
+                }
+            }
+            _ => Ok(Self::Variable(text)),
+        }
+    }
+}
+
+impl SurroundingsArgs {
+    /// What is inherited, by the last word on it, and the variables to set or to pass on.
+    pub(in crate::cli) fn variables(&self) -> (Inherited, Vec<OsString>) {
+        let (mut inherited, mut variables) = (Inherited::default(), Vec::new());
+        for word in &self.env {
+            match word {
+                EnvWord::Select(selected) => inherited = selected.clone(),
+                EnvWord::Variable(variable) => variables.push(variable.clone()),
+            }
+        }
+        (inherited, variables)
+    }
 }
 
 fn parse_umask(text: &str) -> Result<u32, String> {
@@ -33,6 +100,20 @@ fn parse_umask(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_of_variables_has_a_comma_and_anything_else_is_one_variable() {
+        let read = |text: &str| EnvWord::parse(text.into());
+        for text in ["A", "A=1", "A=1,2", "P*", "none=1", "alle", ""] {
+            assert_eq!(read(text), Ok(EnvWord::Variable(text.into())));
+        }
+        assert_eq!(read("none"), Ok(EnvWord::Select(Inherited::None)));
+        assert_eq!(read("all"), Ok(EnvWord::Select(Inherited::All)));
+        let list = |names: &[&str]| Inherited::Only(names.iter().map(Into::into).collect());
+        assert_eq!(read("A,LC_*"), Ok(EnvWord::Select(list(&["A", "LC_*"]))));
+        assert_eq!(read("A,"), Ok(EnvWord::Select(list(&["A"]))));
+        assert!(read(",").is_err());
+    }
 
     #[test]
     fn a_mask_is_octal() {

@@ -6,8 +6,10 @@ use crate::agent::event::{Action, Event, Report};
 use crate::agent::poll::Source;
 use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
-use crate::job::ids::NodeId;
+use crate::job::ids::{LocalRank, NodeId};
+use crate::job::spec::PmiChoice;
 use crate::launcher::record::RankState;
+use crate::pmi::command::Dialect;
 use crate::pmix::control::{ForkEnv, Hello};
 
 /// One node of the job.
@@ -100,6 +102,7 @@ impl Drive {
                 self.tell(&text);
             }
             Report::RankConnected { rank } => {
+                self.judge_dialect(node, rank);
                 self.rank_said(node, rank, RankState::Connected);
             }
             Report::RankFinalized { rank } => {
@@ -114,6 +117,29 @@ impl Drive {
                 let now = self.now();
                 self.streams.pass_on(source, text, now);
             }
+        }
+    }
+
+    /// Says once that a client speaks another form of PMI than was asked for. It is served all the
+    /// same: which form a library speaks was decided when it was built.
+    fn judge_dialect(&mut self, node: NodeId, rank: LocalRank) {
+        let wanted = match self.plan.spec.interface.pmi {
+            PmiChoice::Pmi1 => Dialect::Pmi1,
+            PmiChoice::Pmi2 => Dialect::Pmi2,
+            _ => return,
+        };
+        let spoken = self.nodes[node.index()].core.pmi_dialect(rank);
+        let ranks = &self.plan.job.ranks;
+        let Some((spoken, rank)) = spoken.zip(ranks.rank_at(node, rank)) else {
+            return;
+        };
+        if spoken != wanted && !self.dialect_told {
+            self.dialect_told = true;
+            let choice = self.plan.spec.interface.pmi;
+            self.warn(&format!(
+                "rank {rank} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library \
+                 decides that, and is served"
+            ));
         }
     }
 }

@@ -28,6 +28,7 @@ impl Drive {
     pub(super) fn take_results(&mut self) -> std::io::Result<()> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
+        self.look_at_terminal();
         let mut sessions = Vec::new();
         while let Ok((rank, result)) = self.results.try_recv() {
             self.unreported -= 1;
@@ -70,7 +71,7 @@ impl Drive {
         self.lives[rank.index()] = Life {
             pid: Some(child.pid),
             start: self.now(),
-            end: None,
+            ..Life::default()
         };
         self.rank_changed(rank, RankState::Started);
         self.poll
@@ -94,7 +95,7 @@ impl Drive {
             let _ = kill_process_group(child.pid, signal);
         }
         self.ranks[rank.index()] = RankSlot::Running { child, pmi };
-        Ok(())
+        self.start_pty(rank)
     }
 
     fn start_stdin(&mut self) -> std::io::Result<()> {
@@ -238,6 +239,7 @@ impl Drive {
         else {
             return;
         };
+        self.end_pty(Some(rank));
         // Both fail for what is not watched any more, as a socket whose end was read.
         let _ = self.poll.remove(&child.pidfd);
         let _ = pmi.map(|channel| self.poll.remove(&channel));
@@ -290,12 +292,13 @@ impl Drive {
         let (node, local) = self.place(rank);
         let state = self.nodes[node.index()].core.pmi_state(local);
         let mut orders = Vec::new();
+        let alone = self.failure_of_singleton(rank);
         let gone = Departure {
             rank,
             end,
             pmi: &state,
             joinable: self.plan.offer.pmi || self.plan.offer.pmix,
-            alone: None,
+            alone: alone.as_deref(),
         };
         let now = self.now();
         self.supervisor.rank_ended(gone, now, &mut orders);

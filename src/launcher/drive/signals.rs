@@ -7,6 +7,9 @@ use super::{Drive, RankSlot, raw};
 use crate::agent::leftovers;
 use crate::agent::procfs::Process;
 
+/// Orphans that are remembered, for what they may have left.
+const ORPHANS: usize = 1024;
+
 impl Drive {
     /// Sends a signal to the process group of every running rank.
     pub(super) fn signal_ranks(&self, signal: i32) {
@@ -43,6 +46,11 @@ impl Drive {
                         .end_by_signal(signal as i32, now, &mut orders);
                 }
                 Signal::SIGTSTP => self.stop_job(),
+                Signal::SIGWINCH => self.resize_terminal(),
+                Signal::SIGCONT => {
+                    self.take_terminal();
+                    self.signal_ranks(libc::SIGCONT);
+                }
                 other => self.signal_ranks(other as i32),
             }
             self.carry_out(orders);
@@ -53,6 +61,7 @@ impl Drive {
     /// sessions of their own, where the default action of SIGTSTP is to ignore it, so SIGSTOP
     /// follows after handlers had a moment.
     fn stop_job(&mut self) {
+        self.streams.draw(None);
         self.signal_ranks(libc::SIGTSTP);
         let moment = rustix::event::Timespec {
             tv_sec: 0,
@@ -60,6 +69,7 @@ impl Drive {
         };
         let _ = rustix::event::poll(&mut [], Some(&moment));
         self.signal_ranks(libc::SIGSTOP);
+        self.leave_terminal();
         let _ = nix::sys::signal::raise(Signal::SIGSTOP);
         // Continued: SIGCONT arrives as a signal of its own and is passed on.
     }
@@ -68,7 +78,7 @@ impl Drive {
     ///
     /// Only one zombie can be looked at without taking it. If that one has an owner, its owner
     /// will come here again after collecting it.
-    pub(in crate::launcher) fn reap_orphans(&self) {
+    pub(in crate::launcher) fn reap_orphans(&mut self) {
         use nix::sys::wait::{Id, WaitPidFlag, waitid};
         if self.unreported > 0 {
             // A rank may have ended before its starting thread reported it.
@@ -81,6 +91,9 @@ impl Drive {
                     let take = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
                     if waitid(Id::Pid(pid), take).is_err() {
                         return;
+                    }
+                    if self.orphans.len() < ORPHANS {
+                        self.orphans.insert(pid.as_raw());
                     }
                 }
                 _ => return,

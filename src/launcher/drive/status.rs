@@ -8,6 +8,7 @@ use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::launcher::finish::failure_line;
 use crate::launcher::plan::Plan;
+use crate::launcher::progress::{END_PATIENCE, PATIENCE};
 use crate::launcher::record::{
     App, CauseRecord, EndRecord, Job, JobPlan, JobState, Node, Outcome, Place, RankChange,
     RankResult, RankState, Record, VERSION, kind_of, ms,
@@ -49,7 +50,7 @@ impl Drive {
             host: &plan.node_names[node.index()],
             ranks: plan.job.ranks.local_size(node),
         });
-        let offered = [("pmi1", plan.offer.pmi), ("pmix", plan.offer.pmix)];
+        let offered = [("pmi", plan.offer.pmi), ("pmix", plan.offer.pmix)];
         let job = JobPlan {
             version: VERSION,
             job: plan.job.nspace.as_str(),
@@ -73,12 +74,19 @@ impl Drive {
     pub(super) fn all_started(&mut self) {
         if !self.supervisor.is_ending() {
             self.job_changed(JobState::Running);
+            self.watch_for_singletons();
+            self.progress.expect(self.now(), PATIENCE);
         }
     }
 
     /// The supervisor may have decided something.
     pub(super) fn phase_changed(&mut self) {
-        match self.supervisor.phase() {
+        let phase = self.supervisor.phase();
+        if phase != Phase::Running && !self.end_expected {
+            self.end_expected = true;
+            self.progress.expect(self.now(), END_PATIENCE);
+        }
+        match phase {
             Phase::Running => {}
             Phase::Terminating { .. } => self.job_changed(JobState::Ending),
             Phase::Killing => self.job_changed(JobState::Killing),
@@ -102,9 +110,18 @@ impl Drive {
 
     /// A rank's process-management interface reports.
     pub(super) fn rank_said(&mut self, node: NodeId, local: LocalRank, state: RankState) {
-        if let Some(rank) = self.plan.job.ranks.rank_at(node, local) {
-            self.rank_changed(rank, state);
+        let Some(rank) = self.plan.job.ranks.rank_at(node, local) else {
+            return;
+        };
+        let life = &mut self.lives[rank.index()];
+        if state == RankState::Connected && !life.connected {
+            life.connected = true;
+            self.connected += 1;
+            if self.connected == 1 {
+                self.progress.expect(self.now(), PATIENCE);
+            }
         }
+        self.rank_changed(rank, state);
     }
 
     /// A rank came into another state.

@@ -22,7 +22,7 @@ fn asked(list: &[&str]) -> Vec<Forward> {
 /// The names among `list` that ranks keep when nothing is asked for.
 fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
     let inherited: Vec<_> = list.iter().map(|name| (*name, "1")).collect();
-    let base = base(pairs(&inherited), &[]);
+    let base = base(pairs(&inherited), &Inherited::All, &[]);
     list.iter()
         .copied()
         .filter(|name| base.variables.iter().any(|(known, _)| known == name))
@@ -101,13 +101,17 @@ fn asked_for_variables_are_given_even_if_they_would_be_removed() {
         ("SLURM_PROCID", "0"),
         ("Z", "2"),
     ]);
-    let all = base(inherited.clone(), &asked(&["SLURM_*"]));
+    let all = base(inherited.clone(), &Inherited::All, &asked(&["SLURM_*"]));
     assert_eq!(
         names(&all),
         ["A", "SLURM_JOB_ID", "SLURM_PROCID", "Z"],
         "in the old order"
     );
-    let one = base(inherited, &asked(&["SLURM_JOB_ID", "PMI_RANK=9"]));
+    let one = base(
+        inherited,
+        &Inherited::All,
+        &asked(&["SLURM_JOB_ID", "PMI_RANK=9"]),
+    );
     assert_eq!(
         one.variables,
         pairs(&[
@@ -124,6 +128,7 @@ fn the_last_request_for_a_name_wins_and_new_names_come_last() {
     let inherited = pairs(&[("B", "old"), ("A", "1")]);
     let base = base(
         inherited,
+        &Inherited::All,
         &asked(&["B=x", "N=1", "B", "N=2", "E=", "Q=a=b"]),
     );
     let expected = pairs(&[
@@ -139,7 +144,11 @@ fn the_last_request_for_a_name_wins_and_new_names_come_last() {
 
 #[test]
 fn names_that_are_not_set_are_reported() {
-    let base = base(pairs(&[("A", "1")]), &asked(&["NO", "NONE_*", "A"]));
+    let base = base(
+        pairs(&[("A", "1")]),
+        &Inherited::All,
+        &asked(&["NO", "NONE_*", "A"]),
+    );
     assert_eq!(base.unset, ["NO", "NONE_"]);
     assert_eq!(base.variables, pairs(&[("A", "1")]));
 }
@@ -152,7 +161,7 @@ fn any_bytes_pass_and_of_two_equal_names_the_first_counts() {
         ("A".into(), "first".into()),
         ("A".into(), "second".into()),
     ];
-    let base = base(inherited.clone(), &[]);
+    let base = base(inherited.clone(), &Inherited::All, &[]);
     assert_eq!(base.variables, inherited[..2]);
     let set = Forward::parse(OsStr::from_bytes(b"\xffN=\xfd")).unwrap();
     assert_eq!(set, Forward::Set(odd, OsString::from_vec(vec![0xfd])));
@@ -168,6 +177,22 @@ fn a_request_without_a_name_is_refused() {
         Forward::parse("A\0=1".as_ref()),
         Err(ForwardError::Nul(_))
     ));
+}
+
+#[test]
+fn a_selection_leaves_out_everything_else_but_what_is_asked_for() {
+    let inherited = pairs(&[
+        ("A", "1"),
+        ("SLURM_JOB_ID", "7"),
+        ("LC_ALL", "C"),
+        ("LC_X", "2"),
+    ]);
+    let none = base(inherited.clone(), &Inherited::None, &asked(&["A", "N=2"]));
+    assert_eq!(none.variables, pairs(&[("A", "1"), ("N", "2")]));
+    let list = ["LC_*", "SLURM_JOB_ID", "B", "C*"].map(OsString::from);
+    let only = base(inherited, &Inherited::Only(list.to_vec()), &asked(&["N=2"]));
+    assert_eq!(names(&only), ["SLURM_JOB_ID", "LC_ALL", "LC_X", "N"]);
+    assert_eq!(only.not_there, ["B", "C*"]);
 }
 
 mod properties {
@@ -242,7 +267,7 @@ mod properties {
                 .into_iter()
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect();
-            let base = base(inherited.iter().cloned(), &asked);
+            let base = base(inherited.iter().cloned(), &Inherited::All, &asked);
             // No name twice: programs differ in which of two they see.
             let mut seen = HashSet::new();
             for (name, value) in &base.variables {

@@ -177,23 +177,21 @@ pub(super) fn matches(name: &OsStr, list: &[&str]) -> bool {
     })
 }
 
-/// The name under which a program is a known interpreter; a version at the end does not count.
-pub(super) fn interpreter(path: &Path) -> Option<String> {
-    known_as(path, |name| {
-        let bare = name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
-        INTERPRETERS.contains(&name)
-            || INTERPRETERS.contains(&bare)
-            || name.starts_with("ld-linux")
-            || name.starts_with("qemu-")
-    })
+/// The names of a program: its own, and that of the file behind its symbolic links.
+pub(super) fn of(path: &Path) -> Vec<String> {
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let real = path.canonicalize().ok();
+    let real = real.as_deref().and_then(name);
+    let mut names: Vec<String> = name(path).into_iter().chain(real).collect();
+    names.dedup();
+    names
 }
 
-/// The name that `known` accepts among those of a program: its own, and that of the file behind
-/// its symbolic links.
-pub(super) fn known_as(path: &Path, mut known: impl FnMut(&str) -> bool) -> Option<String> {
-    let mut accepted = |path: &Path| {
-        let name = path.file_name()?.to_string_lossy();
-        known(&name).then(|| name.into_owned())
-    };
-    accepted(path).or_else(|| accepted(&path.canonicalize().ok()?))
+/// Whether a program of that name is a known interpreter; a version at the end does not count.
+pub(super) fn is_interpreter(name: &str) -> bool {
+    let bare = name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
+    INTERPRETERS.contains(&name)
+        || INTERPRETERS.contains(&bare)
+        || name.starts_with("ld-linux")
+        || name.starts_with("qemu-")
 }

@@ -324,6 +324,8 @@ fn a_preloaded_mpi_counts_wherever_it_is_asked_for() {
     let outer = [("LD_PRELOAD", tree.text("lib/libmpi.so.40"))];
     let wants = |words: &[&str]| tree.command(&outer, words).finding.wants;
     assert_eq!(wants(&["plain"]), Wants::Pmix);
+    assert_eq!(wants(&["nice", "plain"]), Wants::Pmix);
+    assert_eq!(wants(&["env", "-u", "LD_PRELOAD", "plain"]), Wants::Plain);
 }
 
 #[test]

@@ -6,10 +6,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::finding::Opaque;
-use super::names::known_as;
 
 mod env;
 mod lexer;
@@ -72,15 +71,13 @@ pub(super) struct Known {
     table: &'static Table,
 }
 
-/// The wrapper that the program at `path` is, by its name or that of the file behind its symbolic
-/// links.
-pub(super) fn known(path: &Path) -> Option<Known> {
-    let mut found = None;
-    let name = known_as(path, |name| {
-        found = table::find(name);
-        found.is_some()
-    });
-    name.zip(found).map(|(name, table)| Known { name, table })
+/// The wrapper that a program with these names is.
+pub(super) fn known(names: &[String]) -> Option<Known> {
+    names.iter().find_map(|name| {
+        let table = table::find(name)?;
+        let name = name.clone();
+        Some(Known { name, table })
+    })
 }
 
 impl Known {

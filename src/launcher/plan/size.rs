@@ -1,12 +1,14 @@
 //! How many ranks, and whether they fit.
 
+use std::ops::Range;
+
 use super::super::reasons::CountWhy;
 use super::super::run::RunFailure;
 use super::super::slots::Slots;
 use super::wrong;
 use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::Rank;
-use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StdinTarget};
+use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;
@@ -40,6 +42,17 @@ pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, RunFailure> {
                 "{total} ranks are more than this program can count"
             ))
         })
+}
+
+/// The ranks of each app, and why these many.
+pub(super) fn ranges(
+    sizes: &[(u32, CountWhy)],
+) -> impl Iterator<Item = (Range<u32>, CountWhy)> + '_ {
+    sizes.iter().scan(0, |end, (size, why)| {
+        let first = *end;
+        *end += size;
+        Some((first..*end, *why))
+    })
 }
 
 /// Refuses a number of ranks that slots, nodes, descriptors, the reader of standard input or the
@@ -104,6 +117,19 @@ pub(super) fn check(
             "--stdin {rank}: the job has the ranks 0 to {}",
             size - 1
         )));
+    }
+    if let Some(rank) = spec.stdio.pty {
+        if rank.0 >= size {
+            return Err(wrong(format!(
+                "--pty {rank}: the job has the ranks 0 to {}",
+                size - 1
+            )));
+        }
+        if spec.status.json == Some(StatusTarget::Stdout) {
+            return Err(wrong(format!(
+                "--pty {rank} needs standard output, where --json writes; name a file for that"
+            )));
+        }
     }
     if let ExitPolicy::Rank(rank) = spec.ending.exit
         && rank.0 >= size

@@ -14,6 +14,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use crate::agent::spawn::FIRST_FREE;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::spec::StatusTarget;
+use crate::launcher::dry_run::writable;
 use crate::launcher::run::RunFailure;
 
 /// Bytes that a pipe takes without blocking when it says that it takes any. Source: pipe(7).
@@ -25,10 +26,6 @@ const ATOMIC: usize = 4096;
 /// # Errors
 /// [`RunFailure`] naming it.
 pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, RunFailure> {
-    let wrong = |message| RunFailure {
-        code: EXIT_WIREUP,
-        message,
-    };
     let fd = match target {
         StatusTarget::Stdout => {
             let duplicate = std::io::stdout().as_fd().try_clone_to_owned();
@@ -36,11 +33,28 @@ pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, RunFailure> {
         }
         StatusTarget::Descriptor(number) => inherited(*number)
             .map_err(|what| wrong(format!("--json fd:{number}: the descriptor {what}")))?,
-        StatusTarget::File(path) => {
-            file(path).map_err(|errno| wrong(format!("--json {}: {errno}", path.display())))?
-        }
+        StatusTarget::File(path) => file(path).map_err(|errno| not_written(path, errno))?,
     };
     Ok(Arc::new(fd))
+}
+
+/// Refuses what [`open`] would refuse, as far as one can see without making a file.
+pub(super) fn check(target: &StatusTarget) -> Result<(), RunFailure> {
+    match target {
+        StatusTarget::File(path) => writable(path).map_err(|errno| not_written(path, errno)),
+        _ => open(target).map(drop),
+    }
+}
+
+fn wrong(message: String) -> RunFailure {
+    RunFailure {
+        code: EXIT_WIREUP,
+        message,
+    }
+}
+
+fn not_written(path: &Path, errno: Errno) -> RunFailure {
+    wrong(format!("--json {}: {errno}", path.display()))
 }
 
 /// A duplicate of a descriptor that was inherited.

@@ -28,6 +28,8 @@ pub(super) enum Outlet {
 struct Standard {
     fd: Arc<OwnedFd>,
     sink: Sink,
+    /// A line ends with a carriage return too, as a terminal in raw mode wants it.
+    returns: bool,
     /// Whether what was last put there was the end of a line, or nothing was.
     at_start: bool,
 }
@@ -37,8 +39,22 @@ impl Standard {
         Ok(Self {
             fd: Arc::new(fd.try_clone_to_owned()?),
             sink: Sink::new(Arc::clone(wake)),
+            returns: false,
             at_start: true,
         })
+    }
+
+    fn write(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        self.at_start = bytes.last() == Some(&b'\n');
+        self.sink.write(&self.fd, bytes)
+    }
+
+    /// The same, in the form that the terminal wants.
+    fn write_lines(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        match self.returns {
+            true => self.write(with_returns(&bytes)),
+            false => self.write(bytes),
+        }
     }
 }
 
@@ -51,6 +67,8 @@ pub(super) struct Outlets {
     files: Sink,
     /// Standard error is a terminal.
     terminal: bool,
+    /// The user's terminal is in raw mode.
+    raw: bool,
     /// The last thing on the terminal is the line that says what is waited for.
     drawn: bool,
 }
@@ -68,6 +86,7 @@ impl Outlets {
                 .transpose()?,
             files: Sink::new(Arc::clone(wake)),
             terminal,
+            raw: false,
             drawn: false,
         })
     }
@@ -77,25 +96,41 @@ impl Outlets {
     /// # Errors
     /// When the writing thread cannot be started.
     pub(super) fn put(&mut self, outlet: &Outlet, bytes: Vec<u8>) -> io::Result<()> {
-        let Some(last) = bytes.last() else {
+        if bytes.is_empty() {
             return Ok(());
-        };
-        let at_start = *last == b'\n';
+        }
         let standard = match (outlet, &mut self.err) {
             (Outlet::File(fd), _) => return self.files.write(fd, bytes),
-            (Outlet::Out, Some(_)) => {
-                self.out.at_start = at_start;
-                return self.out.sink.write(&self.out.fd, bytes);
-            }
+            (Outlet::Out, Some(_)) => return self.out.write_lines(bytes),
             (Outlet::Err, Some(err)) => err,
             (Outlet::Out | Outlet::Err, None) => &mut self.out,
         };
-        standard.at_start = at_start;
         let bytes = match std::mem::take(&mut self.drawn) {
             true => [ERASE, &bytes].concat(),
             false => bytes,
         };
-        standard.sink.write(&standard.fd, bytes)
+        standard.write_lines(bytes)
+    }
+
+    /// Queues bytes for standard output that are to arrive there as they are.
+    ///
+    /// # Errors
+    /// When the writing thread cannot be started.
+    pub(super) fn put_raw(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        self.out.write(bytes)
+    }
+
+    /// The user's terminal is in raw mode from now on, or is so no more.
+    pub(super) fn set_raw(&mut self, raw: bool) {
+        self.raw = raw;
+        for standard in std::iter::once(&mut self.out).chain(&mut self.err) {
+            standard.returns = raw && standard.fd.is_terminal();
+        }
+    }
+
+    /// Whether standard error is a terminal.
+    pub(super) fn terminal(&self) -> bool {
+        self.terminal
     }
 
     /// Whether there is a terminal for the line that says what is waited for, which only the
@@ -103,6 +138,7 @@ impl Outlets {
     pub(super) fn can_draw(&self) -> bool {
         let standard = self.err.as_ref().unwrap_or(&self.out);
         self.terminal
+            && !self.raw
             && standard.at_start
             && !standard.sink.is_full()
             && rustix::termios::tcgetpgrp(&standard.fd)
@@ -166,6 +202,16 @@ impl Outlets {
     pub(super) fn is_written(&self) -> bool {
         self.sinks().all(|(_, sink)| sink.is_written())
     }
+}
+
+/// Lines as a terminal in raw mode wants them.
+fn with_returns(bytes: &[u8]) -> Vec<u8> {
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let with_return = |line: &[u8]| match line.strip_suffix(b"\n") {
+        Some(text) => [text, b"\r\n"].concat(),
+        None => line.to_vec(),
+    };
+    lines.flat_map(with_return).collect()
 }
 
 fn same_terminal(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {

@@ -88,6 +88,39 @@ pub(crate) fn mpis() -> Vec<Mpi> {
     mpis
 }
 
+/// A Python with mpi4py.
+#[derive(Clone, Debug)]
+pub(crate) struct Mpi4py {
+    /// The interpreter.
+    pub(crate) python: PathBuf,
+    /// Variables with which it loads one MPI, and those that MPI needs.
+    pub(crate) env: Vec<(String, String)>,
+}
+
+/// mpi4py on that MPI; `None`, said loudly, when it is not installed.
+#[track_caller]
+pub(crate) fn mpi4py(mpi: &Mpi) -> Option<Mpi4py> {
+    let table = built().and_then(|dir| fs::read_to_string(dir.join("mpi4py.tsv")).ok());
+    let table = table.unwrap_or_default();
+    let found = table
+        .lines()
+        .map(|line| line.split('\t').collect::<Vec<_>>())
+        .find(|fields| fields[0] == mpi.name);
+    let Some(fields) = found else {
+        skip("mpi4py is not installed: run scripts/setup and scripts/test-programs");
+        return None;
+    };
+    let pair = |text: &&str| {
+        let (name, value) = text.split_once('=').expect("NAME=VALUE in mpi4py.tsv");
+        (name.to_owned(), value.to_owned())
+    };
+    let own = fields[2..].iter().map(pair);
+    Some(Mpi4py {
+        python: fields[1].into(),
+        env: own.chain(mpi.env.iter().cloned()).collect(),
+    })
+}
+
 /// Slurm's PMI-2 library, and the test programs that use it.
 #[derive(Clone, Debug)]
 pub(crate) struct Pmi2 {

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::*;
 
 /// What a command line starts, in an environment with `HOME=/home/u` and `LIBS=/opt/lib`, from the
@@ -14,7 +16,7 @@ fn starts(line: &str) -> String {
         .replace(" | ", " \u{1} ");
     let argv = argv.split('|').map(|word| word.replace('\u{1}', "|"));
     let argv: Vec<OsString> = argv.map(OsString::from).collect();
-    let wrapper = known(Path::new(&argv[0])).unwrap_or_else(|| panic!("{line}: not known"));
+    let wrapper = named(&argv[0]).unwrap_or_else(|| panic!("{line}: not known"));
     let command = Command {
         argv,
         cut: false,
@@ -28,6 +30,11 @@ fn starts(line: &str) -> String {
             told.join("; ")
         }
     }
+}
+
+fn named(program: &OsStr) -> Option<Known> {
+    let name = Path::new(program).file_name()?;
+    known(&[name.to_str()?.to_owned()])
 }
 
 fn tell(command: &Command, before: &Place) -> String {
@@ -318,7 +325,7 @@ fn options_behind_unknown_arguments_are_not_guessed() {
                 cwd: "/w".into(),
             },
         };
-        known(Path::new(argv[0])).unwrap().behind(&command)
+        named(argv[0].as_ref()).unwrap().behind(&command)
     };
     for argv in [&["numactl", "-N"][..], &["numactl"], &["timeout"], &["sh"]] {
         assert!(matches!(behind(argv), Behind::Opaque(_)), "{argv:?}");

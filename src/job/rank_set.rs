@@ -1,0 +1,93 @@
+//! Some ranks of a job, as a user lists them; no I/O.
+
+use std::fmt;
+use std::ops::{Range, RangeInclusive};
+use std::str::FromStr;
+
+use super::ids::Rank;
+
+/// Ranks and ranges of ranks: `0,4-7`. Never empty.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RankSet(Vec<RangeInclusive<u32>>);
+
+/// A text that is no [`RankSet`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is no list of ranks; write numbers and ranges with commas between them, as 0,4-7")]
+pub struct RankSetError(String);
+
+impl RankSet {
+    /// Whether a rank is among them.
+    pub fn contains(&self, rank: Rank) -> bool {
+        self.0.iter().any(|range| range.contains(&rank.0))
+    }
+
+    /// One of them that is not in `ranks`, if there is any.
+    pub fn beyond(&self, ranks: &Range<u32>) -> Option<Rank> {
+        let ends = self
+            .0
+            .iter()
+            .flat_map(|range| [*range.start(), *range.end()]);
+        ends.filter(|rank| !ranks.contains(rank)).map(Rank).next()
+    }
+}
+
+impl fmt::Display for RankSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, range) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            match (range.start(), range.end()) {
+                (first, last) if first == last => write!(f, "{comma}{first}")?,
+                (first, last) => write!(f, "{comma}{first}-{last}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for RankSet {
+    type Err = RankSetError;
+
+    fn from_str(text: &str) -> Result<Self, RankSetError> {
+        let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => text.parse::<u32>().ok(),
+            false => None,
+        };
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let range = number(first)?..=number(last)?;
+            (!range.is_empty()).then_some(range)
+        };
+        let ranges: Option<Vec<_>> = text.split(',').map(range).collect();
+        ranges.map(Self).ok_or_else(|| RankSetError(text.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_and_ranges_are_read_and_shown() {
+        let set: RankSet = "0,4-7,9-9".parse().unwrap();
+        let ranks: Vec<u32> = (0..12).filter(|rank| set.contains(Rank(*rank))).collect();
+        assert_eq!(ranks, [0, 4, 5, 6, 7, 9]);
+        assert_eq!(set.to_string(), "0,4-7,9");
+        assert_eq!(set.beyond(&(0..10)), None);
+        assert_eq!(set.beyond(&(0..6)), Some(Rank(7)));
+        assert_eq!(set.beyond(&(2..10)), Some(Rank(0)));
+        for bad in [
+            "",
+            ",",
+            "1,",
+            "a",
+            "3-1",
+            "-1",
+            "1-",
+            "+1",
+            "1-2-3",
+            "4294967296",
+        ] {
+            assert!(bad.parse::<RankSet>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Finds out what the job is waiting for, and shows it.
+
+use std::time::Duration;
+
+use super::{Drive, RankSlot, raw};
+use crate::job::ids::Rank;
+use crate::launcher::inspect::Wants;
+use crate::launcher::progress::{Line, NAMED, Wait};
+use crate::launcher::supervisor::Phase;
+
+impl Drive {
+    /// Renews the line that says what is waited for, if it is time.
+    pub(super) fn show_progress(&mut self, now: Duration) {
+        if self.progress.next_deadline().is_none_or(|at| now < at) {
+            return;
+        }
+        let wait = self.waited_for(now);
+        match self.progress.look(now, wait) {
+            Line::Draw(text) if self.streams.can_draw() => {
+                self.streams.draw(Some(&format!("wireup: {text}")));
+            }
+            Line::Keep | Line::Draw(_) => {}
+            Line::Erase => self.streams.draw(None),
+            Line::Log(text) => self.tell(&text),
+        }
+    }
+
+    fn waited_for(&self, now: Duration) -> Option<Wait> {
+        match self.supervisor.phase() {
+            Phase::Running => self.servers().or_else(|| self.contacts()),
+            Phase::Terminating { kill_at } => {
+                self.ends("SIGTERM", Some(kill_at.saturating_sub(now)))
+            }
+            Phase::Killing => self.ends("SIGKILL", None),
+        }
+    }
+
+    /// PMIx servers that are not ready.
+    fn servers(&self) -> Option<Wait> {
+        let late = |index: &usize| {
+            let node = &self.nodes[*index];
+            node.sidecar.is_some() && node.env.is_none()
+        };
+        let late = (0..self.nodes.len()).filter(late);
+        let count = late.clone().count();
+        let named = late.take(NAMED).map(|i| self.plan.node_names[i].clone());
+        (count > 0).then(|| Wait::Servers {
+            named: named.collect(),
+            count,
+        })
+    }
+
+    /// Ranks that have not made contact, if they are expected to: those of programs that load an
+    /// MPI, or have other ranks that did.
+    fn contacts(&self) -> Option<Wait> {
+        if !self.plan.offer.pmi && !self.plan.offer.pmix
+            || self.connected == self.plan.job.ranks.size()
+        {
+            return None;
+        }
+        let (mut size, mut connected) = (0, 0);
+        let (mut missing, mut named) = (0, Vec::new());
+        for app in 0..self.plan.apps.len() {
+            let wants = self.plan.apps[app].finding.wants;
+            let loads = matches!(wants, Wants::Pmi | Wants::Pmix) || self.alone.sees_mpi(app);
+            if !loads && !self.any_connected(app) {
+                continue;
+            }
+            for rank in self.ranks_of(app) {
+                size += 1;
+                if self.lives[rank.index()].connected {
+                    connected += 1;
+                } else if self.lives[rank.index()].end.is_none() {
+                    missing += 1;
+                    if named.len() < NAMED {
+                        named.push(self.name_of(rank));
+                    }
+                }
+            }
+        }
+        (missing > 0).then_some(Wait::Ranks {
+            connected,
+            size,
+            named,
+        })
+    }
+
+    /// Ranks that were asked to end.
+    fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<Wait> {
+        let runs = |rank: &Rank| matches!(self.ranks[rank.index()], RankSlot::Running { .. });
+        let left = (0..self.plan.job.ranks.size()).map(Rank).filter(runs);
+        let count = left.clone().count();
+        let named = left.take(NAMED).map(|rank| self.name_of(rank));
+        (count > 0).then(|| Wait::Ends {
+            named: named.collect(),
+            count,
+            signal,
+            kill_in,
+        })
+    }
+
+    fn name_of(&self, rank: Rank) -> String {
+        let (node, _) = self.place(rank);
+        let host = &self.plan.node_names[node.index()];
+        match self.lives[rank.index()].pid {
+            Some(pid) => format!("rank {rank} ({host}, pid {})", raw(pid)),
+            None => format!("rank {rank} ({host})"),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The rank that has a terminal, and the user's own.
+
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_process_group};
+
+use super::{Drive, RankSlot};
+use crate::agent::start::RankPlan;
+use crate::job::ids::Rank;
+use crate::launcher::pty::Pty;
+
+/// How long the terminal stays as its rank had it after the rank's end: written later, the last of
+/// its output would only show some returns twice.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+impl Drive {
+    /// Opens a terminal for a rank that is to be started.
+    ///
+    /// # Errors
+    /// When the system has none left.
+    pub(in crate::launcher) fn open_pty(&mut self, plan: &mut RankPlan) -> std::io::Result<()> {
+        let (pty, output) = Pty::open(plan.rank)?;
+        plan.output = output;
+        self.streams.set_unframed(plan.rank);
+        self.pty = Some(pty);
+        Ok(())
+    }
+
+    /// A rank was started. If it has the terminal, the user's is put behind it.
+    pub(super) fn start_pty(&mut self, rank: Rank) -> std::io::Result<()> {
+        if let Some(pty) = self.pty.as_mut().filter(|pty| pty.rank() == rank) {
+            pty.start_input(&self.wake)?;
+            self.take_terminal();
+        }
+        Ok(())
+    }
+
+    /// Puts the user's terminal into raw mode if it is in use and in our hands.
+    pub(super) fn take_terminal(&mut self) {
+        if let Some(pty) = &mut self.pty {
+            self.streams.draw(None);
+            let raw = pty.enter_raw(self.guard.as_mut());
+            self.streams.set_raw(raw);
+        }
+    }
+
+    /// The reading thread may have seen that the terminal came into our hands.
+    pub(super) fn look_at_terminal(&mut self) {
+        if self.pty.as_ref().is_some_and(Pty::wants_raw) {
+            self.take_terminal();
+        }
+    }
+
+    /// The user's terminal has another size.
+    pub(super) fn resize_terminal(&mut self) {
+        if let Some(pty) = &self.pty {
+            pty.resize();
+        }
+    }
+
+    /// Tells the rank that has a terminal what it hears when a terminal goes away: an interactive
+    /// shell ends for that, and not for SIGTERM.
+    pub(super) fn hang_up(&self) {
+        if let Some(pty) = &self.pty
+            && let RankSlot::Running { child, .. } = &self.ranks[pty.rank().index()]
+        {
+            // A group that is gone needs no signal.
+            let _ = kill_process_group(child.pid, Signal::HUP);
+        }
+    }
+
+    /// Leaves the user's terminal as it was found, for a while.
+    pub(in crate::launcher) fn leave_terminal(&mut self) {
+        if let Some(pty) = &mut self.pty {
+            pty.leave_raw();
+            self.streams.set_raw(false);
+        }
+    }
+
+    /// A rank has ended, or the whole job. What is typed from now on is not for the terminal's rank;
+    /// the last it printed may still be on its way to the user's terminal.
+    pub(in crate::launcher) fn end_pty(&mut self, rank: Option<Rank>) {
+        if let Some(pty) = &self.pty
+            && rank.is_none_or(|rank| pty.rank() == rank)
+        {
+            pty.end();
+            let started = self.started;
+            self.terminal_until
+                .get_or_insert_with(|| started.elapsed() + LAST_WORDS);
+        }
+    }
+
+    /// Leaves the user's terminal when its time has come.
+    pub(super) fn release_terminal(&mut self, now: Duration) {
+        if self.terminal_until.is_some_and(|until| until <= now) {
+            self.leave_terminal();
+            self.terminal_until = None;
+            self.pty = None;
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Files of variables for ranks (`--env-file`), as Docker reads them; no I/O.
+//!
+//! Rule: a line is `NAME=VALUE`, with everything behind the `=` being the value, quotes and blanks
+//! included; or `NAME`, which passes on the value that wireup has; or blank; or a comment that
+//! starts with `#`. Blanks before the name do not count. Source: docs/environment.md#files.
+//!
+//! Beyond that, `export ` before a name and a carriage return at the end of a line are passed over,
+//! so that most files made for a shell can be read.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use super::{Forward, ForwardError};
+
+/// A line that cannot be read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {error}")]
+pub struct FileError {
+    /// Its number, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub error: LineError,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// No name, or a NUL byte.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// A name with a blank in it.
+    #[error("the name {0:?} contains a blank; write NAME=VALUE without blanks around the =")]
+    Blank(String),
+}
+
+/// Reads the text of a file.
+///
+/// # Errors
+/// [`FileError`] for the first line that cannot be read.
+pub fn parse(text: &[u8]) -> Result<Vec<Forward>, FileError> {
+    // Some editors put a mark at the beginning.
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let mut asked = Vec::new();
+    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_start();
+        if line.is_empty() || line[0] == b'#' {
+            continue;
+        }
+        let forward = variable(line).map_err(|error| FileError {
+            line: index + 1,
+            error,
+        })?;
+        asked.push(forward);
+    }
+    Ok(asked)
+}
+
+fn variable(line: &[u8]) -> Result<Forward, LineError> {
+    let line = match line.strip_prefix(b"export") {
+        Some(rest) if rest.first().is_some_and(u8::is_ascii_whitespace) => rest.trim_ascii_start(),
+        _ => line,
+    };
+    let end = line.iter().position(|byte| *byte == b'=');
+    let name = &line[..end.unwrap_or(line.len())];
+    if name.iter().any(u8::is_ascii_whitespace) {
+        return Err(LineError::Blank(String::from_utf8_lossy(name).into()));
+    }
+    Ok(Forward::parse(OsStr::from_bytes(line))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_taken_as_they_are_to_the_end_of_the_line() {
+        let text =
+            b"\xef\xbb\xbfA=1\n# no = value\n\n  \t B= two  words \r\nQ=\"quoted\" 'x' # y\nE=\n\
+            export  X=$A\nexported=1\nBYTES=\xff\xfe\nPASSED\nP_*\nLAST=a=b";
+        let set = |name: &str, value: &[u8]| {
+            Forward::Set(name.into(), OsStr::from_bytes(value).to_owned())
+        };
+        let expected = [
+            set("A", b"1"),
+            set("B", b" two  words "),
+            set("Q", b"\"quoted\" 'x' # y"),
+            set("E", b""),
+            set("X", b"$A"),
+            set("exported", b"1"),
+            set("BYTES", b"\xff\xfe"),
+            Forward::Inherit("PASSED".into()),
+            Forward::InheritAll("P_".into()),
+            set("LAST", b"a=b"),
+        ];
+        assert_eq!(parse(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_first_wrong_line_is_named() {
+        let wrong = |text: &str| parse(text.as_bytes()).unwrap_err();
+        let error = wrong("A=1\n\nB =2\n=3");
+        assert_eq!(error.line, 3);
+        assert_eq!(error.error, LineError::Blank("B ".into()));
+        let error = wrong("=3").to_string();
+        assert!(
+            error.starts_with("line 1: \"=3\" has no variable name"),
+            "{error}"
+        );
+        assert_eq!(wrong("A\0=1").line, 1);
+        assert_eq!(wrong("some words").line, 1);
+    }
+}

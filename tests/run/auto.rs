@@ -1,0 +1,435 @@
+//! What is offered, to which program, and what `--dry-run` and `--explain` tell about it. The
+//! wrappers here are the real ones where they work; otherwise (no display, no right to count events) a
+//! script of that name stands in, since what counts is how their command lines are read.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::{Mpi, Outcome, Output, Run, mpi, pmi2, program};
+
+/// Wrappers with options, each to be followed by a program.
+const WRAPPERS: &[&[&str]] = &[
+    &["env", "-u", "NOTHING", "A=1"],
+    &["numactl", "-l"],
+    &["taskset", "-c", "0-1"],
+    &["nice", "-n", "1"],
+    &["ionice", "-c", "3"],
+    &["chrt", "-o", "0"],
+    &["setsid", "-w"],
+    &["timeout", "-k", "5", "100"],
+    &["stdbuf", "-oL"],
+    &["nohup"],
+    &["time", "-p"],
+    &["valgrind", "-q", "--tool=none"],
+    &["gdb", "-q", "-batch", "-ex", "run", "--args"],
+    &["perf", "stat", "-o", "/dev/null", "-e", "task-clock"],
+    &["perf", "record", "-o", "/dev/null", "-e", "task-clock"],
+    &["strace", "-f", "-o", "/dev/null", "-e", "trace=none"],
+    &["ltrace", "-o", "/dev/null", "-e", "none"],
+    &["xterm", "-hold", "-T", "rank", "-e"],
+    &["bash", "-c", "ulimit -c 0; exec \"$@\"", "bash"],
+    &["sh", "-ec", "A=1 nice -n $((1+1)) \"$0\" \"$@\""],
+    &["env", "-S", "nice -n 1 timeout 100"],
+    &[
+        "numactl",
+        "-l",
+        "env",
+        "A=1",
+        "sh",
+        "-c",
+        "exec \"$@\"",
+        "sh",
+        "setsid",
+        "-w",
+    ],
+];
+
+/// Leaves the wrapper's own words out and executes the program, which is the first absolute path.
+const STAND_IN: &str = "#!/bin/sh
+while case $1 in /dev/*) true;; /*) false;; *) true;; esac; do shift; done
+exec \"$@\"
+";
+
+/// Whether a wrapper is installed and may do here what its options ask for.
+fn works(words: &[&str]) -> bool {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).arg("/bin/true");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// A run with a stand-in in PATH for a wrapper that does not work here.
+fn with_stand_in(run: Run, wrapper: &[&str]) -> Run {
+    if works(wrapper) {
+        return run;
+    }
+    let bin = run.dir().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let script = bin.join(wrapper[0]);
+    fs::write(&script, STAND_IN).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&path)));
+    run.env("PATH", path.unwrap())
+}
+
+/// A program of an MPI behind a wrapper, told what was decided.
+fn behind(mpi: &Mpi, wrapper: &[&str]) -> Run {
+    let program = mpi.program("allreduce");
+    let words = std::iter::once("-v").chain(wrapper.iter().copied());
+    let words = words.map(Path::new).chain([&*program]);
+    let run = with_stand_in(Run::ranks(2, words), wrapper);
+    let env = mpi.env.iter();
+    env.fold(run, |run, (name, value)| run.env(name, value))
+}
+
+/// The interfaces offered, as the first line of `-v` has them.
+#[track_caller]
+fn offered(outcome: &Outcome) -> String {
+    let err = outcome.err();
+    let told = err.lines().find_map(|line| line.split_once("; offered: "));
+    told.unwrap_or_else(|| panic!("{outcome:?}")).1.to_owned()
+}
+
+#[track_caller]
+fn expect_seen_behind_every_wrapper(name: &str, interface: &str) {
+    let Some(mpi) = mpi(name) else { return };
+    for wrapper in WRAPPERS {
+        let outcome = behind(&mpi, wrapper).run().expect(0);
+        outcome.by_rank("allreduce", 2);
+        assert_eq!(offered(&outcome), interface, "{wrapper:?}: {outcome:?}");
+        let behind = format!("behind {}", wrapper[0]);
+        assert!(outcome.err().contains(&behind), "{wrapper:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_pmi_program_is_seen_behind_every_wrapper_and_forms_one_world() {
+    expect_seen_behind_every_wrapper("mpich5", "PMI");
+}
+
+#[test]
+fn a_pmix_program_is_seen_behind_every_wrapper_and_forms_one_world() {
+    expect_seen_behind_every_wrapper("openmpi5", "PMIx");
+}
+
+#[test]
+fn the_libraries_that_a_wrapper_chooses_decide() {
+    let (Some(mpich), Some(impi)) = (mpi("mpich5"), mpi("impi")) else {
+        return;
+    };
+    let Some(openmpi) = mpi("openmpi5") else {
+        return;
+    };
+    // A program without a library of its own: everything is preloaded.
+    for (mpi, interface) in [(&mpich, "PMI"), (&openmpi, "PMIx"), (&impi, "PMI")] {
+        let preload = format!("LD_PRELOAD={}", libmpi(mpi).display());
+        let outcome = Run::new(["--dry-run", "env", &preload, "true"]).run();
+        let told = outcome.expect_quiet_success().out();
+        assert!(told.contains(&format!("interface  {interface}:")), "{told}");
+    }
+    let gone = ["--dry-run", "env", "-u", "LD_PRELOAD", "true"];
+    let run = Run::new(gone).env("LD_PRELOAD", libmpi(&mpich));
+    let told = run.run().expect_quiet_success().out();
+    assert!(
+        told.contains("interface  PMI: no program loads an MPI"),
+        "{told}"
+    );
+}
+
+/// The library that an MPI's programs load, as the system's loader says.
+fn libmpi(mpi: &Mpi) -> PathBuf {
+    let output = Command::new("ldd")
+        .arg(mpi.program("hello"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("libmpi.so"));
+    line.unwrap()
+        .split_ascii_whitespace()
+        .nth(2)
+        .unwrap()
+        .into()
+}
+
+#[test]
+fn programs_without_mpi_never_start_a_sidecar() {
+    let hold = "echo ready; read x";
+    for words in [
+        &["sh", "-c", hold][..],
+        &["bash", "-c", "for i in 1; do echo ready; done; read x"],
+        &["nice", "-n", "1", "sh", "-c", hold],
+        &["env", "A=1", "bash", "-c", hold],
+    ] {
+        let mut running = Run::new(["-n", "1"].iter().chain(words))
+            .stdin_held()
+            .start();
+        running.wait_for(Output::Stdout, "ready");
+        let names: Vec<String> = running.processes().into_iter().map(|p| p.name).collect();
+        assert!(
+            !names.iter().any(|name| name.starts_with("wireup-pmix")),
+            "{words:?}: {names:?}"
+        );
+        drop(running.stdin());
+        let _ = running.finish();
+    }
+    // The same with something that cannot be followed: it gets one, so the check can fail.
+    let words = ["-n", "1", "sh", "-c", "eval 'echo ready'; read x"];
+    let mut running = Run::new(words).stdin_held().start();
+    running.wait_for(Output::Stdout, "ready");
+    let names: Vec<String> = running.processes().into_iter().map(|p| p.name).collect();
+    assert!(
+        names.iter().any(|name| name.starts_with("wireup-pmix")),
+        "{names:?}"
+    );
+    drop(running.stdin());
+    let _ = running.finish();
+}
+
+#[test]
+fn programs_of_both_families_in_one_job_are_offered_both() {
+    let (Some(mpich), Some(openmpi)) = (mpi("mpich5"), mpi("openmpi5")) else {
+        return;
+    };
+    let (one, other) = (mpich.program("hello"), openmpi.program("hello"));
+    let words = ["--dry-run", "-n", "1"]
+        .map(Path::new)
+        .into_iter()
+        .chain([&*one]);
+    let words = words
+        .chain([":", "-n", "1"].map(Path::new))
+        .chain([&*other]);
+    let told = Run::new(words).run().expect_quiet_success().out();
+    let why = "interface  PMI and PMIx: program 2 needs PMIx and program 1 PMI\n";
+    assert!(told.contains(why), "{told}");
+    let library = openmpi.libpmix.unwrap();
+    assert!(
+        told.contains(&format!("libpmix    {}", library.display())),
+        "{told}"
+    );
+    assert!(told.contains("  MPIR_CVAR_PMI_VERSION=1\n"), "{told}");
+}
+
+#[test]
+fn the_users_choice_between_pmi_and_pmix_is_kept_for_mpich() {
+    let words = ["--dry-run", "--pmi", "all", "true"];
+    let run = Run::new(words).env("MPIR_CVAR_PMI_VERSION", "x");
+    let told = run.run().expect_quiet_success().out();
+    assert!(!told.contains("MPIR_CVAR_PMI_VERSION"), "{told}");
+}
+
+#[test]
+fn a_client_of_the_other_dialect_is_served_and_named_once() {
+    if let Some(mpi) = mpi("mpich5") {
+        let run = |pmi| mpi.run(2, &["--pmi", pmi], "allreduce", &[]).run();
+        run("pmi1").expect_success().by_rank("allreduce", 2);
+        let outcome = run("pmi2").expect(0);
+        outcome.by_rank("allreduce", 2);
+        outcome.expect_one_line(&["speaks PMI-1, not PMI-2 as --pmi pmi2 expects"]);
+    }
+    if let Some(program) = program("pmi2_wireup") {
+        let words = |pmi| Run::ranks(2, ["--pmi", pmi, program.to_str().unwrap()]).run();
+        words("pmi2").expect_success();
+        let outcome = words("pmi1").expect(0);
+        outcome.expect_one_line(&["speaks PMI-2, not PMI-1 as --pmi pmi1 expects"]);
+    }
+    if let Some(pmi2) = pmi2() {
+        let told = Run::new(["--dry-run".as_ref(), &*pmi2.program("pmi2_api")]);
+        let told = told.run().expect_quiet_success().out();
+        assert!(
+            told.contains("interface  PMI: program 1 needs PMI\n"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_dry_run_tells_the_whole_plan() {
+    let Some(mpi) = mpi("openmpi5") else { return };
+    let program = mpi.program("hello");
+    let options = [
+        "--dry-run",
+        "--virtual-nodes",
+        "2",
+        "-x",
+        "ASKED=it's",
+        "--wdir",
+        "/",
+    ];
+    let run = mpi.run(4, &options, "hello", &["a b"]);
+    let outcome = run.env("SLURM_JOB_ID", "1").run().expect_quiet_success();
+    let told = outcome.out();
+    let node = crate::common::node_name();
+    let stem = node.split('.').next().unwrap();
+    for line in [
+        "job        4 ranks on 2 virtual nodes",
+        &format!("placement  {stem}-v0 has ranks 0-1\n"),
+        &format!("placement  {stem}-v1 has ranks 2-3\n"),
+        &format!("program 1  {} 'a b' (4 ranks)\n", program.display()),
+        "starts in / (--wdir)\n",
+        "needs libmpi.so.40",
+        "interface  PMIx: program 1 needs PMIx\n",
+        &format!(
+            "libpmix    {} (OpenPMIx 5.0.11), the program's own\n",
+            mpi.libpmix.unwrap().display()
+        ),
+        "wireup-pmix-host\n",
+        "libwireup-pmix-host.so\n",
+        "directory  ",
+        "\nenvironment of rank 0",
+        "  ASKED='it'\\''s'\n",
+        "  WIREUP_RANK=0\n",
+        "  WIREUP_SIZE=4\n",
+        "  JSM_JSRUN_PORT=wireup\n",
+        "  and what the PMIx server gives: PMIX_NAMESPACE",
+        "  not passed on: ",
+    ] {
+        assert!(told.contains(line), "no {line:?} in\n{told}");
+    }
+    assert!(!told.contains("PMI_RANK"), "{told}");
+    let removed = told.lines().find(|line| line.contains("not passed on: "));
+    assert!(removed.unwrap().contains("SLURM_JOB_ID"), "{told}");
+}
+
+#[test]
+fn a_dry_run_starts_and_makes_nothing() {
+    // A plan that is longer than a pipe holds: wireup waits in the middle of printing it.
+    let long = "x".repeat(100_000);
+    let words = [
+        "--dry-run",
+        "--pmi",
+        "all",
+        "--output",
+        "%r",
+        "--json",
+        "j",
+        "true",
+        &long,
+    ];
+    let mut running = Run::new(words).stdout_held().start();
+    let mut stdout = running.take_stdout();
+    let mut first = [0];
+    stdout.read_exact(&mut first).unwrap();
+    let processes = running.processes();
+    let own = running.pid();
+    assert!(
+        processes.iter().all(|process| process.pid == own),
+        "{processes:?}"
+    );
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains(&long) && rest.contains("PMI and PMIx: --pmi all"));
+    let outcome = running.finish().expect(0);
+    let made: Vec<_> = fs::read_dir(outcome.dir()).unwrap().flatten().collect();
+    assert!(made.is_empty(), "{made:?}");
+    assert_eq!(outcome.err(), "");
+}
+
+#[test]
+fn a_dry_run_refuses_what_a_run_refuses() {
+    let absent = "/nonexistent/dir";
+    for (options, code) in [
+        (&["-n", "100000", "true"][..], 125),
+        (&["no-such-program"], 127),
+        (&["/etc/passwd"], 126),
+        (&["--wdir", absent, "true"], 125),
+        (&["--virtual-nodes", "9", "-n", "2", "true"], 125),
+        (&["--output", "/nonexistent/dir/%r", "true"], 125),
+        (&["--output", "same", "-n", "2", "true"], 125),
+        (&["--output", "%y", "true"], 125),
+        (&["--json", "/nonexistent/dir/x", "true"], 125),
+        (&["--json", "fd:77", "true"], 125),
+        (&["--stdin", "7", "-n", "1", "true"], 125),
+        (&["--libpmix", absent, "--pmi", "pmix", "true"], 125),
+        (&["--pmix-host", absent, "--pmi", "all", "true"], 125),
+    ] {
+        let real = Run::new(options).run().expect(code);
+        let dry = Run::new(["--dry-run"].iter().chain(options))
+            .run()
+            .expect(code);
+        assert_eq!(dry.err(), real.err(), "{options:?}");
+        assert_eq!(dry.out(), "", "{options:?}");
+    }
+    // The name of the directory differs from run to run.
+    let run = |options: &[&str]| {
+        let run = Run::new(options.iter().chain(&["--pmi", "pmix", "true"]));
+        run.under(["env", "TMPDIR=/nonexistent/dir"])
+            .run()
+            .expect(125)
+    };
+    for outcome in [run(&[]), run(&["--dry-run"])] {
+        outcome.expect_one_line(&[
+            "cannot make the directory /nonexistent/dir/wireup-",
+            "set TMPDIR",
+        ]);
+    }
+}
+
+#[test]
+fn an_explanation_names_the_reasons_and_the_job_runs() {
+    let Some(mpi) = mpi("openmpi5") else { return };
+    let outcome = mpi.run(2, &["--explain"], "hello", &[]).run().expect(0);
+    outcome.by_rank("hello", 2);
+    let err = outcome.err();
+    for line in [
+        "wireup: ranks: 2 of program 1",
+        "as given (-n)",
+        "wireup: slots: ",
+        "in the affinity mask",
+        "cgroup",
+        "wireup: placement: ",
+        "wireup: program 1: ",
+        "needs libmpi.so.40",
+        "wireup: interface: PMIx, because program 1 needs PMIx\n",
+        "wireup: libpmix: looked for by --libpmix, then",
+        &format!(
+            "wireup: libpmix: taken {}",
+            mpi.libpmix.as_ref().unwrap().display()
+        ),
+        "wireup: directory: ",
+        "below TMPDIR; removed at the end\n",
+    ] {
+        assert!(err.contains(line), "no {line:?} in\n{err}");
+    }
+    // One slot for each CPU it may use, and no more.
+    let run = Run::new(["--explain", "--dry-run", "true"]).under(["taskset", "-c", "0"]);
+    let outcome = run.run().expect(0);
+    let err = outcome.err();
+    assert!(
+        outcome.out().contains("job        1 rank on 1 node"),
+        "{outcome:?}"
+    );
+    assert!(
+        err.contains("ranks: 1 of program 1 (/usr/bin/true): one per slot"),
+        "{err}"
+    );
+    assert!(err.contains("slots: 1: 1 of "), "{err}");
+    assert!(
+        err.contains("no PMIx server, no libpmix and no directory"),
+        "{err}"
+    );
+}
+
+#[test]
+fn an_explanation_names_what_was_passed_over() {
+    let Some(mpi) = mpi("openmpi4") else { return };
+    let run = Run::new(["--explain", "--dry-run", "--pmi", "all", "true"]);
+    let library = run.dir().join("libpmix.so.2");
+    // Where the dynamic loader looks first, and ELF enough for it; without a version in it.
+    fs::copy(mpi.program("hello"), &library).unwrap();
+    let directory = run.dir().to_owned();
+    let err = run.env("LD_LIBRARY_PATH", directory).run().expect(0).err();
+    let line = format!(
+        "libpmix: passed over {}, found by the dynamic loader: it does not tell its version\n",
+        library.display()
+    );
+    assert!(err.contains(&line), "{err}");
+}

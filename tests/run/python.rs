@@ -1,0 +1,100 @@
+//! MPI programs in Python: nothing tells before they run which MPI mpi4py will load.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::common::{Mpi, Run, field, mpi, mpi4py, number};
+use crate::users::{Reachable, as_user};
+
+/// The program.
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/allreduce.py");
+
+/// How an MPI calls itself.
+fn library(mpi: &Mpi) -> &'static str {
+    match mpi.name.as_str() {
+        "mpich4" => "MPICH Version:\t4.0",
+        "openmpi4" => "Open MPI v4.1",
+        "mpich5" => "MPICH Version:      5.0.2",
+        "openmpi5" => "Open MPI v5.0.11",
+        "impi" => "Intel(R) MPI Library 2021.19",
+        other => panic!("no expectations of {other}"),
+    }
+}
+
+/// Runs a command line with mpi4py on this MPI: two ranks, one world. `None`, said loudly, without
+/// mpi4py.
+#[track_caller]
+fn run(mpi: &Mpi, options: &[&str], words: impl FnOnce(&Path, &Run) -> Vec<PathBuf>) -> Option<()> {
+    let with = mpi4py(mpi)?;
+    let options = options.iter().map(Path::new);
+    let run = Run::ranks(2, options);
+    let words = words(&with.python, &run);
+    let run = with
+        .env
+        .iter()
+        .fold(run.more(words), |run, (name, value)| run.env(name, value));
+    let outcome = run.run().expect_success();
+    for line in outcome.by_rank("mpi4py", 2) {
+        assert_eq!(number(&line, "sum"), 3, "{outcome:?}");
+        let loaded = field(&line, "library").unwrap();
+        assert!(loaded.starts_with(library(mpi)), "{outcome:?}");
+    }
+    Some(())
+}
+
+/// One test per MPI and choice of the interface.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn a_python_program_is_one_world_without_any_option() {
+                let Some(mpi) = mpi(stringify!($name)) else { return };
+                run(&mpi, &[], |python, _| vec![python.into(), SOURCE.into()]);
+            }
+
+            #[test]
+            fn a_python_program_is_one_world_when_everything_is_offered() {
+                let Some(mpi) = mpi(stringify!($name)) else { return };
+                run(&mpi, &["--pmi", "all"], |python, _| vec![python.into(), SOURCE.into()]);
+            }
+
+            #[test]
+            fn a_python_program_that_is_executable_itself_is_one_world() {
+                let Some(mpi) = mpi(stringify!($name)) else { return };
+                run(&mpi, &[], |python, run| {
+                    let script = run.dir().join("allreduce");
+                    let source = fs::read_to_string(SOURCE).unwrap();
+                    fs::write(&script, format!("#!{}\n{source}", python.display())).unwrap();
+                    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+                    vec!["nice".into(), script]
+                });
+            }
+        })*
+    };
+}
+
+for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi);
+
+#[test]
+fn python_programs_run_for_an_ordinary_user() {
+    let Some(user) = as_user() else { return };
+    let here = Reachable::new();
+    let script = here.copy(Path::new(SOURCE));
+    // Debian's MPICH needs a link in the build's directory, which may be somebody's own.
+    for name in ["openmpi4", "mpich5", "openmpi5", "impi"] {
+        let Some(mpi) = mpi(name) else { continue };
+        let Some(with) = mpi4py(&mpi) else { return };
+        let wireup = here.wireup();
+        let words = [&*wireup, "run".as_ref(), "-n".as_ref(), "2".as_ref()];
+        let words = words.into_iter().chain([&*with.python, &*script]);
+        let run = Run::command(words).under(&user);
+        let run = with
+            .env
+            .iter()
+            .fold(run, |run, (name, value)| run.env(name, value));
+        run.run().expect_success().by_rank("mpi4py", 2);
+    }
+}

@@ -1,0 +1,153 @@
+//! Programs that load an MPI and do not use what they are offered: found, explained, and a failure
+//! where that is asked for.
+
+use rustix::process::Signal;
+
+use crate::common::{Output, Run, mpi, skip};
+
+const ALONE: &str = "each ran alone, as rank 0 of 1: ";
+
+#[test]
+fn a_program_under_the_wrong_interface_is_named_with_the_remedy() {
+    for (name, wrong, needs, right) in [
+        ("openmpi4", "pmi1", "PMIx", "--pmi pmix"),
+        ("openmpi4", "none", "PMIx", "--pmi pmix"),
+        ("mpich4", "pmix", "PMI", "--pmi pmi1"),
+        ("mpich4", "none", "PMI", "--pmi pmi1"),
+        ("impi", "pmix", "PMI", "--pmi pmi1"),
+    ] {
+        let Some(mpi) = mpi(name) else { continue };
+        let run = mpi.run(3, &["--pmi", wrong, "--json", "status"], "hello", &[]);
+        let outcome = run.run().expect(0);
+        assert_eq!(outcome.out().matches(" size=1 ").count(), 3, "{outcome:?}");
+        let program = mpi.program("hello").display().to_string();
+        let start = format!("warning: 3 ranks of {program} never contacted PMI; {ALONE}");
+        let line = outcome.expect_one_line(&[&start, &format!("it needs {needs},"), right]);
+        // The same for programs that read.
+        let status = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
+        let message = line.strip_prefix("wireup: warning: ").unwrap();
+        assert!(status.contains(&format!(r#""event":"warning","message":"{message}""#)));
+    }
+}
+
+#[test]
+fn one_that_fails_for_that_reason_is_explained_as_well() {
+    // MPICH 5 refuses PMIx instead of running alone.
+    let Some(mpi) = mpi("mpich5") else { return };
+    let outcome = mpi.run(2, &["--pmi", "pmix"], "hello", &[]).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    let err = outcome.err();
+    let line = err
+        .lines()
+        .find(|line| line.starts_with("wireup: warning: "));
+    let line = line.unwrap_or_else(|| panic!("{outcome:?}"));
+    assert!(
+        line.contains("never contacted PMI: it needs PMI,"),
+        "{line}"
+    );
+}
+
+#[test]
+fn what_a_wrapper_took_away_is_named() {
+    for (name, wrapper, words) in [
+        ("mpich4", "env -u PMI_FD", "unset PMI_FD"),
+        ("mpich4", "env -i", "cleared the environment"),
+        ("openmpi4", "env -u JSM_JSRUN_PORT", "unset JSM_JSRUN_PORT"),
+        (
+            "openmpi4",
+            "env -i PATH=$PATH HOME=/ TMPDIR=$TMPDIR",
+            "cleared the environment",
+        ),
+    ] {
+        let Some(mpi) = mpi(name) else { continue };
+        // Nobody sees the program behind a shell but by looking at what runs. Each rank is alone
+        // and reads its own copy of the input to the end.
+        let script = format!("exec {wrapper} {}", mpi.program("patient").display());
+        let words_of_run = ["--stdin", "all", "sh", "-c", &script];
+        let mut running = Run::ranks(2, words_of_run).stdin_held().start();
+        running.wait_for_many(Output::Stdout, "patient rank=0 size=1", 2);
+        let told = running.wait_for(Output::Stderr, words);
+        assert!(told.contains("2 ranks of "), "{name}, {wrapper}: {told}");
+        let now = "have not contacted PMI; each runs alone";
+        assert!(told.contains(now), "{told}");
+        drop(running.stdin());
+        // Told once, and not again at the end.
+        let outcome = running.finish().expect(0);
+        assert_eq!(outcome.err().matches(words).count(), 1, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_network_of_its_own_is_named() {
+    let Some(mpi) = mpi("openmpi4") else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("a network namespace: needs root");
+    }
+    // Any process that has the library loaded will do, and this one does not fail at once.
+    let script = format!(
+        "libmpi=$(ldd {} | sed -n 's/.*libmpi.so.* => \\(.*\\) (.*/\\1/p')
+        LD_PRELOAD=$libmpi exec unshare -n sleep 100",
+        mpi.program("hello").display()
+    );
+    let running = Run::ranks(2, ["--pmi", "pmix", "sh", "-c", &script]).start();
+    running.wait_for(
+        Output::Stderr,
+        "start its container with the host's network",
+    );
+    running.signal(Signal::TERM);
+    running.finish().expect(143);
+}
+
+#[test]
+fn who_never_calls_mpi_init_gets_a_careful_word_or_none() {
+    let Some(mpi) = mpi("openmpi4") else { return };
+    let hint = "although it loads an MPI: either MPI_Init was not called";
+    let args = ["all", "before-init", "0"];
+    let outcome = mpi.run(2, &[], "exitcode", &args).run().expect(0);
+    outcome.expect_one_line(&["warning: 2 ranks of ", hint]);
+    // One rank is right to take itself for the only one, also under the wrong interface.
+    let outcome = mpi.run(1, &[], "exitcode", &args).run();
+    outcome.expect_success();
+    let outcome = mpi.run(1, &["--pmi", "pmi1"], "hello", &[]).run();
+    outcome.expect_success();
+    // A wrong call is no matter of PMI.
+    let outcome = mpi.run(2, &[], "exitcode", &[]).run().expect(2);
+    outcome.expect_one_line(&["exited with code 2"]);
+    // Programs that load no MPI may be launched as many.
+    let outcome = Run::ranks(2, ["--strict-pmi", "sleep", "0.1"]).run();
+    outcome.expect_quiet_success();
+}
+
+#[test]
+fn strict_pmi_makes_it_a_failure() {
+    for (name, wrong) in [("openmpi4", "pmi1"), ("mpich4", "pmix")] {
+        let Some(mpi) = mpi(name) else { continue };
+        for ranks in [1, 2] {
+            let options = ["--strict-pmi", "--pmi", wrong, "--json", "status"];
+            let outcome = mpi.run(ranks, &options, "hello", &[]).run().expect(123);
+            outcome.expect_one_line(&["never contacted PMI: it needs", "(--strict-pmi)"]);
+            let status = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
+            assert!(status.contains(r#""kind":"ran_alone""#), "{status}");
+        }
+        let outcome = mpi.run(2, &["--strict-pmi"], "hello", &[]).run();
+        outcome.expect_success().by_rank("hello", 2);
+        // One that goes on for long is not waited for.
+        let options = ["--strict-pmi", "--pmi", wrong];
+        let args = ["1", "without-finalize", "3"];
+        let outcome = mpi.run(2, &options, "exitcode", &args).run().expect(123);
+        outcome.expect_one_line(&["never contacted PMI", "(--strict-pmi)"]);
+    }
+}
+
+#[test]
+fn a_launcher_inside_a_rank_has_interfaces_of_its_own() {
+    let Some(mpi) = mpi("mpich4") else { return };
+    // What runs below it is in contact with it, and not with us.
+    let launcher = mpi.launcher.display();
+    let script = format!(
+        "{launcher} -n 2 {}; exit $?",
+        mpi.program("hello").display()
+    );
+    let outcome = Run::ranks(1, ["--strict-pmi", "sh", "-c", &script]).run();
+    outcome.expect_success().by_rank("hello", 2);
+}

@@ -1,0 +1,141 @@
+//! Ranks that run their program under another command.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::common::{Run, mpi, node_name};
+
+/// Words that print the rank and their arguments, each in brackets, and then run these.
+const SHOW: &str =
+    r#"sh -c 'printf "%%s" "$WIREUP_RANK:"; printf "[%%s]" "$@"; echo; exec "$@"' show"#;
+
+#[test]
+fn every_rank_runs_under_the_command_with_its_own_arguments() {
+    let wrap = format!("{SHOW} env 'R=%r n %n' H=%h \"P=100%%\" B=\\\\%r");
+    let script = "printf '%s|' \"$R\" $H $P $B; echo";
+    let args = ["--wrap", &wrap, "sh", "-c", script, "a b"];
+    let outcome = Run::ranks(2, args).run().expect_quiet_success();
+    let (host, shell) = (node_name(), which("sh"));
+    let mut expected: Vec<String> = (0..2)
+        .flat_map(|rank| {
+            let own = format!("[env][R={rank} n 0][H={host}][P=100%][B=\\{rank}]");
+            let program = format!("[{shell}][-c][{script}][a b]");
+            let printed = format!("{rank} n 0|{host}|100%|\\{rank}|");
+            [format!("{rank}:{own}{program}"), printed]
+        })
+        .collect();
+    expected.sort();
+    assert_eq!(outcome.sorted_lines(), expected);
+}
+
+/// Where a program is, as wireup finds it.
+fn which(name: &str) -> String {
+    let path = std::env::var("PATH").unwrap();
+    let found = path.split(':').map(|dir| format!("{dir}/{name}"));
+    found
+        .into_iter()
+        .find(|path| fs::metadata(path).is_ok())
+        .unwrap()
+}
+
+#[test]
+fn some_ranks_of_one_program_run_under_it_and_no_others() {
+    let script = "echo $WIREUP_RANK ${MARK-bare}";
+    let first = [
+        "-n",
+        "4",
+        "--wrap",
+        "env MARK=first%r",
+        "--wrap-ranks",
+        "0,2-3",
+    ];
+    let program = ["sh", "-c", script];
+    let next = [":", "-n", "1", "--wrap", "env MARK=second%r"];
+    let last = [":", "-n", "1"];
+    let parts: [&[&str]; 7] = [
+        &["--oversubscribe"],
+        &first,
+        &program,
+        &next,
+        &program,
+        &last,
+        &program,
+    ];
+    let run = Run::new(parts.concat());
+    let lines = run.run().expect_quiet_success().sorted_lines();
+    let expected = [
+        "0 first0",
+        "1 bare",
+        "2 first2",
+        "3 first3",
+        "4 second4",
+        "5 bare",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn the_program_behind_the_command_decides_what_is_offered() {
+    for (name, offered) in [("mpich5", "offered: PMI"), ("openmpi5", "offered: PMIx")] {
+        let Some(mpi) = mpi(name) else { continue };
+        let options = ["-v", "--wrap", "env A=%r"];
+        let outcome = mpi.run(2, &options, "allreduce", &[]).run().expect(0);
+        assert_eq!(outcome.sorted_lines().len(), 2, "{outcome:?}");
+        assert!(outcome.out().contains("size=2"), "{outcome:?}");
+        let line = outcome.err();
+        let line = line.lines().find(|line| line.contains("offered")).unwrap();
+        assert!(line.contains(offered), "{name}: {line}");
+        assert!(outcome.err().contains("; runs under "), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_text_without_an_interpreter_runs_in_the_shell_there_too() {
+    let run = Run::ranks(1, ["--wrap", "env -i", "./text", "x"]);
+    let text = run.dir().join("text");
+    fs::write(&text, "echo \"arguments: $*\"\n").unwrap();
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(run.run().expect_quiet_success().out(), "arguments: x\n");
+}
+
+#[test]
+fn a_command_that_cannot_be_used_is_refused_with_the_reason() {
+    let refused = |options: &[&str], code: i32, words: &[&str]| {
+        let args = options.iter().copied().chain(["echo", "ran"]);
+        let outcome = Run::ranks(2, args).run().expect(code);
+        assert_eq!(outcome.out(), "", "{outcome:?}");
+        outcome.expect_one_line(words);
+    };
+    refused(
+        &["--wrap", "no-such-command x"],
+        127,
+        &["--wrap: program \"no-such-command\" not found"],
+    );
+    refused(
+        &["--wrap", "/etc/passwd"],
+        126,
+        &["--wrap: /etc/passwd may not be executed"],
+    );
+    refused(&["--wrap", " "], 125, &["--wrap is empty"]);
+    refused(
+        &["--wrap", "sh -c 'x"],
+        125,
+        &["--wrap", "a quote is not closed"],
+    );
+    refused(
+        &["--wrap", "date +%Y"],
+        125,
+        &["%Y is unknown; known are %r %h %j %n and %%"],
+    );
+    let ranks = ["--wrap", "env", "--wrap-ranks", "0,2"];
+    refused(
+        &ranks,
+        125,
+        &["--wrap-ranks 0,2: rank 2 does not run this program, whose ranks are 0 to 1"],
+    );
+    let ranks = ["--wrap", "env", "--wrap-ranks", "x"];
+    refused(&ranks, 125, &["\"x\" is no list of ranks"]);
+    let outcome = Run::ranks(2, ["--wrap-ranks", "0", "echo", "ran"]).run();
+    assert!(outcome.err().contains("--wrap <COMMAND>"), "{outcome:?}");
+    assert_eq!(outcome.expect(125).out(), "");
+}
