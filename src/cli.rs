@@ -20,7 +20,6 @@ mod table;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
@@ -62,16 +61,16 @@ fn tree() -> Command {
 }
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
-pub fn main(args: Vec<OsString>) -> ExitCode {
+pub fn main(args: Vec<OsString>) -> u8 {
     let result = match args.get(1) {
         Some(word) if word == "run" => run::line(args),
         _ => other(args),
     };
     match result {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => code,
         Err(failure) => {
             eprintln!("wireup: {}", failure.message);
-            ExitCode::from(failure.code)
+            failure.code
         }
     }
 }

@@ -109,14 +109,13 @@ pub struct SpawnError {
 /// When `/dev/null` cannot be opened or duplicated.
 pub fn reserve_low_descriptors() -> rustix::io::Result<()> {
     use rustix::fs::{Mode, OFlags, open};
-    loop {
-        let fd = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        if fd.as_raw_fd() >= FIRST_FREE {
-            return Ok(());
-        }
+    let mut fd = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    while fd.as_raw_fd() < FIRST_FREE {
+        let next = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
         // Kept open for the life of the process; close-on-exec keeps it out of children.
-        std::mem::forget(fd);
+        std::mem::forget(std::mem::replace(&mut fd, next));
     }
+    Ok(())
 }
 
 /// State shared with the child while the parent's thread sleeps.

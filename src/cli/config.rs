@@ -12,6 +12,8 @@ pub(super) mod show;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
+
 use self::file::Entry;
 use self::place::Place;
 use super::apps::NextApp;
@@ -21,7 +23,7 @@ use super::run::{self, RunArgs};
 use crate::launcher::libpmix;
 
 /// Options that belong to one job and make no sense as a default.
-const PER_JOB: &[&str] = &["ranks", "wdir", "no-config", "dry-run"];
+const PER_JOB: &[&str] = &["ranks", "wdir", "no-config", "dry-run", "explain"];
 /// Options that an environment variable precedes.
 const VARIABLES: &[(&str, &str)] = &[("libpmix", libpmix::VARIABLE)];
 
@@ -128,12 +130,19 @@ impl Defaults {
             .collect()
     }
 
-    /// The entry that is wrong by itself, in words; nothing when none is.
+    /// What is wrong with the files by themselves, in words; nothing when all is well.
     pub(super) fn blame(&self) -> Option<String> {
+        let error = refused(self.words())?;
+        let together = || format!("{}: {}", self.files(), problem::one_line(&error));
+        Some(self.blame_entry().unwrap_or_else(together))
+    }
+
+    /// The entry that is wrong whatever else is given, in words; nothing when none is.
+    pub(super) fn blame_entry(&self) -> Option<String> {
         self.entries().find_map(|(file, entry)| {
-            let program = OsString::from("program");
-            let words = entry.words.iter().cloned().chain([program]).collect();
-            let error = run::parse(Own::of::<RunArgs>(), words).err()?;
+            // Alone it may lack another one.
+            let error = refused(entry.words.clone())
+                .filter(|error| error.kind() != ErrorKind::MissingRequiredArgument)?;
             let wrong = ConfigError::Wrong {
                 path: file.path.clone(),
                 line: entry.line,
@@ -167,6 +176,12 @@ impl Defaults {
         };
         self.files.iter().map(of_file).collect()
     }
+}
+
+/// What the parser has against these words, were they in front of a program.
+fn refused(words: Vec<OsString>) -> Option<clap::Error> {
+    let words = words.into_iter().chain(["program".into()]).collect();
+    run::parse(Own::of::<RunArgs>(), words).err()
 }
 
 /// The options that a defaults file may give.

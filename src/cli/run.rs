@@ -167,7 +167,7 @@ pub(super) fn parse(own: Own, words: Vec<OsString>) -> Result<RunArgs, clap::Err
 
 /// The line for a command line that was refused, which may be the fault of a defaults file.
 fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String {
-    if let Some(line) = defaults.blame() {
+    if let Some(line) = defaults.blame_entry() {
         return line;
     }
     let line = problem::of_run(error);

@@ -123,7 +123,8 @@ fn count_list(list: &str) -> Option<u32> {
 /// A small text of the system's, or `None` if it cannot be read.
 fn read_text(path: &Path) -> Option<String> {
     use std::io::Read as _;
-    let mut bytes = Vec::new();
+    // The kernel's files do not tell their size; most fit at once.
+    let mut bytes = Vec::with_capacity(4096);
     let file = open_regular(path).ok()?;
     file.take(4 * 1024 * 1024).read_to_end(&mut bytes).ok()?;
     // Mount points of others may hold any bytes.

@@ -159,7 +159,7 @@ fn show_tells_every_default_with_its_origin_as_a_file_that_can_be_used() {
         "timeout = 3600 # DIR/site.toml",
         r#"env = ["A=\"1\"", "B=2"] # DIR/site.toml and DIR/wireup.toml"#,
         r#"libpmix = "/from/environment" # $WIREUP_LIBPMIX"#,
-        r#"pmi = "auto" # built in"#,
+        r#"# pmi = "auto" # built in"#,
         "# output # not set",
         "# kill-on-bad-exit # not set",
     ] {

@@ -36,6 +36,9 @@ Files:
   ~/.config/wireup.toml  the user's defaults, or $XDG_CONFIG_HOME/wireup.toml
   /etc/wireup.toml       the site's defaults, or the file that $WIREUP_SITE_CONFIG names";
 
+/// Where a default comes from that no file and no variable gives.
+const BUILT_IN: &str = "built in";
+
 /// Arguments of `wireup config`.
 #[derive(Debug, Args)]
 #[command(long_about = format!("Show the defaults of `wireup run`\n\n{FORMAT}"))]
@@ -86,6 +89,8 @@ fn table(own: &Own, defaults: &Defaults) -> String {
         }
         let (value, from) = effective(own, arg, key, defaults);
         let line = match value {
+            // Left out of a file that is made of this: a built-in default is not to hide the site's.
+            Some(value) if from == BUILT_IN => format!("# {key} = {value}"),
             Some(value) => format!("{key} = {value}"),
             None => format!("# {key}"),
         };
@@ -133,11 +138,7 @@ fn built_in(own: &Own, arg: &Arg, key: &str) -> (Option<String>, String) {
             .first()
             .map(|value| toml_value(value)),
     };
-    let from = if text.is_some() {
-        "built in"
-    } else {
-        "not set"
-    };
+    let from = if text.is_some() { BUILT_IN } else { "not set" };
     (text, from.into())
 }
 

@@ -125,6 +125,14 @@ fn a_value_that_its_option_refuses_is_blamed_on_its_line() {
         line.starts_with("f1:3: invalid value 'pmx' for '--pmi <PMI>'"),
         "{line}"
     );
+    let apart = defaults(&["[run]\nwrap-ranks = '0'"]).unwrap();
+    let line = apart.blame().unwrap();
+    assert!(
+        line.starts_with("f0: the following required arguments"),
+        "{line}"
+    );
+    let together = defaults(&["[run]\nwrap-ranks = '0'\nwrap = 'env'"]).unwrap();
+    assert_eq!(together.blame(), None);
     let right = defaults(&["[run]\npmi = 'pmix'", "[run]\npmi = 'pmi1'"]).unwrap();
     assert_eq!(right.blame(), None);
 }
