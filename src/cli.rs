@@ -20,6 +20,7 @@ mod table;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
@@ -61,16 +62,16 @@ fn tree() -> Command {
 }
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
-pub fn main(args: Vec<OsString>) -> u8 {
+pub fn main(args: Vec<OsString>) -> ExitCode {
     let result = match args.get(1) {
         Some(word) if word == "run" => run::line(args),
         _ => other(args),
     };
     match result {
-        Ok(code) => code,
+        Ok(code) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("wireup: {}", failure.message);
-            failure.code
+            ExitCode::from(failure.code)
         }
     }
 }
