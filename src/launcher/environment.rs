@@ -165,16 +165,12 @@ pub struct Base {
 
 /// Makes the ranks' base environment from what is selected of the launcher's and what is asked for.
 /// Of several requests for one name the last one wins.
-pub fn base(
-    inherited: impl IntoIterator<Item = (OsString, OsString)>,
-    selected: &Inherited,
-    asked: &[Forward],
-) -> Base {
-    let mut seen = HashSet::new();
+pub fn base(inherited: &[(OsString, OsString)], selected: &Inherited, asked: &[Forward]) -> Base {
+    let mut seen = HashSet::with_capacity(inherited.len());
     // Programs see the first of two equal names.
     let inherited: Vec<_> = inherited
-        .into_iter()
-        .filter(|(name, _)| seen.insert(name.clone()))
+        .iter()
+        .filter(|(name, _)| seen.insert(name.as_os_str()))
         .collect();
     let under_hydra = seen.contains(OsStr::new(HYDRA_MARK));
     let is_selected = |name: &OsStr| match selected {

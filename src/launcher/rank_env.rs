@@ -41,7 +41,8 @@ pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
         ),
         ("HWLOC_COMPONENTS", "-x86"),
     ];
-    let base = environment::base(std::env::vars_os(), &Inherited::All, &[]);
+    let inherited: Vec<_> = std::env::vars_os().collect();
+    let base = environment::base(&inherited, &Inherited::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
     let hwloc = HWLOC.iter().filter(|(name, _)| !given(name));
     let hwloc: Vec<CString> = hwloc

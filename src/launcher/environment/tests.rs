@@ -22,7 +22,7 @@ fn asked(list: &[&str]) -> Vec<Forward> {
 /// The names among `list` that ranks keep when nothing is asked for.
 fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
     let inherited: Vec<_> = list.iter().map(|name| (*name, "1")).collect();
-    let base = base(pairs(&inherited), &Inherited::All, &[]);
+    let base = base(&pairs(&inherited), &Inherited::All, &[]);
     list.iter()
         .copied()
         .filter(|name| base.variables.iter().any(|(known, _)| known == name))
@@ -101,14 +101,14 @@ fn asked_for_variables_are_given_even_if_they_would_be_removed() {
         ("SLURM_PROCID", "0"),
         ("Z", "2"),
     ]);
-    let all = base(inherited.clone(), &Inherited::All, &asked(&["SLURM_*"]));
+    let all = base(&inherited, &Inherited::All, &asked(&["SLURM_*"]));
     assert_eq!(
         names(&all),
         ["A", "SLURM_JOB_ID", "SLURM_PROCID", "Z"],
         "in the old order"
     );
     let one = base(
-        inherited,
+        &inherited,
         &Inherited::All,
         &asked(&["SLURM_JOB_ID", "PMI_RANK=9"]),
     );
@@ -127,7 +127,7 @@ fn asked_for_variables_are_given_even_if_they_would_be_removed() {
 fn the_last_request_for_a_name_wins_and_new_names_come_last() {
     let inherited = pairs(&[("B", "old"), ("A", "1")]);
     let base = base(
-        inherited,
+        &inherited,
         &Inherited::All,
         &asked(&["B=x", "N=1", "B", "N=2", "E=", "Q=a=b"]),
     );
@@ -145,7 +145,7 @@ fn the_last_request_for_a_name_wins_and_new_names_come_last() {
 #[test]
 fn names_that_are_not_set_are_reported() {
     let base = base(
-        pairs(&[("A", "1")]),
+        &pairs(&[("A", "1")]),
         &Inherited::All,
         &asked(&["NO", "NONE_*", "A"]),
     );
@@ -161,7 +161,7 @@ fn any_bytes_pass_and_of_two_equal_names_the_first_counts() {
         ("A".into(), "first".into()),
         ("A".into(), "second".into()),
     ];
-    let base = base(inherited.clone(), &Inherited::All, &[]);
+    let base = base(&inherited, &Inherited::All, &[]);
     assert_eq!(base.variables, inherited[..2]);
     let set = Forward::parse(OsStr::from_bytes(b"\xffN=\xfd")).unwrap();
     assert_eq!(set, Forward::Set(odd, OsString::from_vec(vec![0xfd])));
@@ -187,10 +187,14 @@ fn a_selection_leaves_out_everything_else_but_what_is_asked_for() {
         ("LC_ALL", "C"),
         ("LC_X", "2"),
     ]);
-    let none = base(inherited.clone(), &Inherited::None, &asked(&["A", "N=2"]));
+    let none = base(&inherited, &Inherited::None, &asked(&["A", "N=2"]));
     assert_eq!(none.variables, pairs(&[("A", "1"), ("N", "2")]));
     let list = ["LC_*", "SLURM_JOB_ID", "B", "C*"].map(OsString::from);
-    let only = base(inherited, &Inherited::Only(list.to_vec()), &asked(&["N=2"]));
+    let only = base(
+        &inherited,
+        &Inherited::Only(list.to_vec()),
+        &asked(&["N=2"]),
+    );
     assert_eq!(names(&only), ["SLURM_JOB_ID", "LC_ALL", "LC_X", "N"]);
     assert_eq!(only.not_there, ["B", "C*"]);
 }
@@ -267,7 +271,7 @@ mod properties {
                 .into_iter()
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect();
-            let base = base(inherited.iter().cloned(), &Inherited::All, &asked);
+            let base = base(&inherited, &Inherited::All, &asked);
             // No name twice: programs differ in which of two they see.
             let mut seen = HashSet::new();
             for (name, value) in &base.variables {

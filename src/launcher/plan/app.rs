@@ -102,7 +102,7 @@ fn variables(
     for text in &app.env {
         asked.push(Forward::parse(text).map_err(|error| wrong(format!("-x: {error}")))?);
     }
-    let base = environment::base(inherited.iter().cloned(), &app.inherited, &asked);
+    let base = environment::base(inherited, &app.inherited, &asked);
     let not_set = |option: &str, name: &OsString| {
         format!("{option} {}: not set here", name.to_string_lossy())
     };
