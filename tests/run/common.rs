@@ -17,6 +17,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 pub(crate) use clean::Sandbox;
 pub(crate) use compile::shared_library;
 pub(crate) use mpi::{Pmix, mpi, node_name, number, pmix};
@@ -191,6 +193,24 @@ impl Run {
     #[track_caller]
     pub(crate) fn run(self) -> Outcome {
         self.start().finish()
+    }
+
+    /// Runs until a rank of this name, which asks without end and never reads an answer, is stopped by
+    /// a full socket, and fails if the launcher has taken much memory by then.
+    #[track_caller]
+    pub(crate) fn expect_held_back(self, name: &str) {
+        let running = self.start();
+        let writes = format!("{} ", libc::SYS_write);
+        eventually("the rank sleeps in a write", || {
+            running.processes().into_iter().find(|process| {
+                let call = std::fs::read_to_string(format!("/proc/{}/syscall", process.pid));
+                process.name == name && call.is_ok_and(|call| call.starts_with(&writes))
+            })
+        });
+        let peak = memory_peak_kib(running.pid());
+        assert!(peak < 24 * 1024, "{peak} KiB");
+        running.signal(Signal::INT);
+        running.finish().expect(130);
     }
 
     /// Starts, for a test that interacts with the run.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::common::{Outcome, Output, Run, eventually, memory_peak_kib, program};
+use crate::common::{Outcome, Output, Run, program};
 
 const INIT: &str = r"cmd=init pmi_version=1 pmi_subversion=1\n";
 
@@ -102,18 +102,7 @@ fn a_rank_that_asks_and_never_listens_is_held_back() {
     let Some(run) = raw(&["endless", "300000000", "--then", "wait"]) else {
         return;
     };
-    let running = run.start();
-    let writes = format!("{} ", libc::SYS_write);
-    eventually("the rank sleeps in a write", || {
-        running.processes().into_iter().find(|process| {
-            let call = std::fs::read_to_string(format!("/proc/{}/syscall", process.pid));
-            process.name == "pmi_raw" && call.is_ok_and(|call| call.starts_with(&writes))
-        })
-    });
-    let peak = memory_peak_kib(running.pid());
-    assert!(peak < 24 * 1024, "{peak} KiB");
-    running.signal(Signal::INT);
-    running.finish().expect(130);
+    run.expect_held_back("pmi_raw");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::common::{Outcome, Run, eventually, memory_peak_kib, program};
+use crate::common::{Outcome, Run, eventually, program};
 use crate::pmi1_raw::blamed;
 
 /// The PMI-2 clients whose bytes `pmi2_raw` writes.
@@ -546,18 +546,7 @@ fn a_rank_that_asks_and_never_listens_is_held_back() {
     let Some(run) = raw(&["endless", "300000000", "wait"]) else {
         return;
     };
-    let running = run.start();
-    let writes = format!("{} ", libc::SYS_write);
-    eventually("the rank sleeps in a write", || {
-        running.processes().into_iter().find(|process| {
-            let call = std::fs::read_to_string(format!("/proc/{}/syscall", process.pid));
-            process.name == "pmi2_raw" && call.is_ok_and(|call| call.starts_with(&writes))
-        })
-    });
-    let peak = memory_peak_kib(running.pid());
-    assert!(peak < 24 * 1024, "{peak} KiB");
-    running.signal(Signal::INT);
-    running.finish().expect(130);
+    run.expect_held_back("pmi2_raw");
 }
 
 #[test]
