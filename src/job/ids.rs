@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// Longest nspace in bytes, without a terminator. Source: `PMIX_MAX_NSLEN` of the PMIx standard.
 pub const NSPACE_MAX: usize = 255;
 
@@ -10,7 +12,8 @@ pub const NSPACE_MAX: usize = 255;
 ///
 /// Holds 1 to [`NSPACE_MAX`] bytes of printable ASCII without blank, `;`, `=` or `/`, so that it
 /// can be written into every protocol and used as a file name. Cloning is cheap.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Nspace(Arc<str>);
 
 /// A text that cannot be an [`Nspace`].
@@ -48,6 +51,20 @@ impl Nspace {
     }
 }
 
+impl From<Nspace> for String {
+    fn from(name: Nspace) -> Self {
+        name.as_str().to_owned()
+    }
+}
+
+impl TryFrom<String> for Nspace {
+    type Error = NspaceError;
+
+    fn try_from(name: String) -> Result<Self, NspaceError> {
+        Self::new(&name)
+    }
+}
+
 impl fmt::Display for Nspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -63,7 +80,9 @@ impl fmt::Debug for Nspace {
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+        #[derive(
+            Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+        )]
         pub struct $name(pub u32);
 
         impl $name {

@@ -1,0 +1,1 @@
+//! The long-running agent of a node.

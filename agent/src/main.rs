@@ -1,0 +1,3 @@
+//! The `wireup-agent` command.
+
+fn main() {}

@@ -1,0 +1,120 @@
+//! What a launcher or step and its agent say to each other, and what agents tell a launcher.
+//!
+//! ```text
+//! launcher                agent                          step
+//!    │ ── Open ─────────▶ │  (user known by SO_PEERCRED)
+//!    │                    │ ── starts it as the user ──▶ │
+//!    │                    │ ── Begin ──────────────────▶ │
+//!    │ ◀─ Unreachable ─── │  (per part of the tree that cannot be reached or was lost)
+//!    │ ◀═════════════ carried frames, both ways ═══════▶ │
+//!    │ ── closes ───────▶ │ ── Orphaned ───────────────▶ │  ends its ranks, then itself
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::ids::NodeId;
+
+/// Version of everything on the links. Agents and launchers of different versions refuse each other.
+pub const VERSION: u32 = 1;
+
+/// One node of a launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// The node's name: what its agent's certificate must be for.
+    pub name: String,
+    /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
+    pub address: String,
+}
+
+/// How a launch is spread over its nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Spread {
+    /// The nodes, in the order of their numbers. The first one's agent is the root.
+    pub members: Vec<Member>,
+    /// Up to this many nodes are all contacted by the root.
+    pub star_limit: u32,
+    /// Otherwise each agent contacts this many others; at least 2.
+    pub width: u32,
+}
+
+/// To an agent's local socket, from a launcher.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// Starts a launch. The connection belongs to it from now on; its end is the launch's end.
+    Open {
+        /// [`VERSION`] of the launcher.
+        version: u32,
+        /// Name of the launch, unique and not to be guessed.
+        launch: String,
+        /// Its nodes.
+        spread: Spread,
+        /// What the steps need to know; nothing for agents.
+        description: Vec<u8>,
+    },
+    /// Asks what nodes this agent knows and how they are; answered by [`FromAgent::Nodes`].
+    Nodes {
+        /// [`VERSION`] of who asks.
+        version: u32,
+        /// Whom to ask; this agent alone when empty.
+        members: Vec<Member>,
+    },
+}
+
+/// From an agent, to a launcher.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FromAgent {
+    /// What was asked for is not done, and the connection ends.
+    Refused {
+        /// One line: why, and what to do.
+        reason: String,
+    },
+    /// Nodes that take no part in the launch, or no longer do. Frames to them are dropped.
+    Unreachable {
+        /// Which.
+        nodes: Vec<NodeId>,
+        /// The first of them is the one that failed; the others are behind it in the tree.
+        reason: String,
+        /// The agent's step had ended by itself, or was killed; the agent lives.
+        step: bool,
+    },
+    /// How nodes are.
+    Nodes(Vec<NodeStatus>),
+}
+
+/// How a node is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub name: String,
+    /// The address its agent advertises, and was reached by.
+    pub address: String,
+    /// Version of its agent; empty when it was not reached.
+    pub version: String,
+    /// Launches it takes part in.
+    pub launches: u32,
+    /// It takes no new launch and ends with the last.
+    pub draining: bool,
+    /// Why it could not be asked.
+    pub problem: Option<String>,
+}
+
+/// From an agent, to a step.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToStep {
+    /// The first message.
+    Begin {
+        /// The node this step is for.
+        node: NodeId,
+        /// Name of the launch.
+        launch: String,
+        /// How the launch is spread.
+        spread: Spread,
+        /// As the launcher gave it.
+        description: Vec<u8>,
+    },
+    /// The launcher cannot be reached any more.
+    Orphaned {
+        /// Why, for people.
+        reason: String,
+    },
+}

@@ -1,0 +1,175 @@
+//! Frames: the form of everything on a local link (launcher or step to agent), and of what agents
+//! carry for them.
+//!
+//! ```text
+//!  u32 length of the rest │ u32 destination │ u32 source │ u8 class │ u8 flags │ body
+//! ```
+//! All numbers are little-endian. A message longer than [`BODY_MAX`] is cut into several frames, of
+//! which all but the last have the flag [`MORE`]; frames of one source arrive in the order in which
+//! they were sent.
+
+use crate::job::ids::NodeId;
+
+/// Most bytes of a frame's body. It keeps a frame with its envelope within gRPC's limit of 4 MiB
+/// and a queue of frames small.
+pub const BODY_MAX: usize = 256 * 1024;
+
+/// Most bytes of a message that was cut into frames.
+pub const MESSAGE_MAX: usize = 1024 * 1024 * 1024;
+
+/// Bytes of a frame before its body.
+pub const HEADER: usize = 14;
+
+/// Flag of a frame whose message goes on in the next frame of the same source and class.
+pub const MORE: u8 = 1;
+
+/// Where a frame comes from, or goes to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Address {
+    /// The step of a node.
+    Node(NodeId),
+    /// The steps of all nodes.
+    EveryNode,
+    /// Who runs the launch.
+    Launcher,
+}
+
+impl Address {
+    const LAUNCHER: u32 = u32::MAX;
+    const EVERY_NODE: u32 = u32::MAX - 1;
+
+    /// As it is written.
+    pub fn to_u32(self) -> u32 {
+        match self {
+            Self::Node(node) => node.0,
+            Self::EveryNode => Self::EVERY_NODE,
+            Self::Launcher => Self::LAUNCHER,
+        }
+    }
+
+    /// What a written number means.
+    pub fn from_u32(number: u32) -> Self {
+        match number {
+            Self::LAUNCHER => Self::Launcher,
+            Self::EVERY_NODE => Self::EveryNode,
+            node => Self::Node(NodeId(node)),
+        }
+    }
+}
+
+/// Who reads a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// The destination; agents carry it.
+    Carried,
+    /// The neighbour on this link, whatever the destination: a [`control`](super::control) message.
+    Control,
+}
+
+/// One frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// To whom.
+    pub to: Address,
+    /// From whom. An agent overwrites what a local neighbour claims.
+    pub from: Address,
+    /// For whom.
+    pub class: Class,
+    /// The message goes on in the next frame.
+    pub more: bool,
+    /// The message, or a part of it; at most [`BODY_MAX`] bytes.
+    pub body: Vec<u8>,
+}
+
+/// What cannot be a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The length is smaller than a header or larger than the largest frame.
+    #[error("a frame of {0} bytes, where {HEADER} to {max} are allowed", max = HEADER + BODY_MAX)]
+    Length(u32),
+    /// An unknown class.
+    #[error("a frame of unknown class {0}")]
+    Class(u8),
+    /// An unknown flag.
+    #[error("a frame with unknown flags {0:#x}")]
+    Flags(u8),
+}
+
+impl Frame {
+    /// Appends the frame as it is written.
+    ///
+    /// # Panics
+    /// If the body is larger than [`BODY_MAX`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.body.len() <= BODY_MAX, "cut into frames by the caller");
+        let length = (HEADER - 4 + self.body.len()) as u32;
+        out.reserve(HEADER + self.body.len());
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(&self.to.to_u32().to_le_bytes());
+        out.extend_from_slice(&self.from.to_u32().to_le_bytes());
+        out.push(match self.class {
+            Class::Carried => 0,
+            Class::Control => 1,
+        });
+        out.push(if self.more { MORE } else { 0 });
+        out.extend_from_slice(&self.body);
+    }
+}
+
+/// Makes frames of a stream of bytes.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    bytes: Vec<u8>,
+    /// Where the next frame begins.
+    start: usize,
+}
+
+impl FrameReader {
+    /// Takes bytes as they were read.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, if there is one.
+    ///
+    /// # Errors
+    /// [`FrameError`]; the stream cannot be read on.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let rest = &self.bytes[self.start..];
+        let word = |at: usize| {
+            let bytes = rest.get(at..at + 4)?;
+            Some(u32::from_le_bytes(bytes.try_into().ok()?))
+        };
+        let Some(length) = word(0) else {
+            return Ok(None);
+        };
+        if !(HEADER - 4..=HEADER - 4 + BODY_MAX).contains(&(length as usize)) {
+            return Err(FrameError::Length(length));
+        }
+        let Some(frame) = rest.get(..4 + length as usize) else {
+            return Ok(None);
+        };
+        let (to, from) = (word(4).unwrap_or_default(), word(8).unwrap_or_default());
+        let class = match frame[12] {
+            0 => Class::Carried,
+            1 => Class::Control,
+            other => return Err(FrameError::Class(other)),
+        };
+        if frame[13] & !MORE != 0 {
+            return Err(FrameError::Flags(frame[13]));
+        }
+        let frame = Frame {
+            to: Address::from_u32(to),
+            from: Address::from_u32(from),
+            class,
+            more: frame[13] & MORE != 0,
+            body: frame[HEADER..].to_vec(),
+        };
+        self.start += 4 + length as usize;
+        Ok(Some(frame))
+    }
+}

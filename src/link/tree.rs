@@ -1,0 +1,110 @@
+//! The tree over the nodes of a launch: who contacts whom, and which way a frame goes.
+//!
+//! Nodes are numbered in heap order: the children of node `n` in a tree of width `k` are
+//! `k·n + 1 … k·n + k`. A star is a tree as wide as it has nodes. Fences go up and down the same
+//! tree, so what an agent carries for its children is what its step merges.
+
+use crate::job::ids::NodeId;
+
+/// Up to this many nodes are a star, unless the user says otherwise.
+pub const STAR_LIMIT: u32 = 128;
+
+/// Children of a node in a larger launch, unless the user says otherwise.
+pub const WIDTH: u32 = 32;
+
+/// A tree over nodes `0 … nodes - 1`, rooted at node 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tree {
+    nodes: u32,
+    width: u32,
+}
+
+impl Tree {
+    /// A star of up to `star_limit` nodes, a tree of this `width` (at least 2) of more.
+    pub fn new(nodes: u32, star_limit: u32, width: u32) -> Self {
+        let width = match nodes <= star_limit {
+            true => nodes.max(2),
+            false => width.max(2),
+        };
+        Self { nodes, width }
+    }
+
+    /// Number of nodes.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    /// The node above; `None` for the root.
+    pub fn parent(&self, node: NodeId) -> Option<NodeId> {
+        Some(NodeId(node.0.checked_sub(1)? / self.width))
+    }
+
+    /// The nodes below, ascending.
+    pub fn children(&self, node: NodeId) -> impl Iterator<Item = NodeId> + use<> {
+        let first = u64::from(node.0) * u64::from(self.width) + 1;
+        let end = (first + u64::from(self.width)).min(u64::from(self.nodes));
+        (first..end).map(|child| NodeId(u32::try_from(child).expect("below the number of nodes")))
+    }
+
+    /// The child of `at` that leads to `to`; `None` when `to` is not below `at`.
+    pub fn child_towards(&self, at: NodeId, to: NodeId) -> Option<NodeId> {
+        let mut step = to;
+        loop {
+            let parent = self.parent(step)?;
+            if parent == at {
+                return Some(step);
+            }
+            step = parent;
+        }
+    }
+
+    /// A node and all below it, the node first.
+    pub fn subtree(&self, node: NodeId) -> Vec<NodeId> {
+        let mut found = vec![node];
+        let mut next = 0;
+        while let Some(node) = found.get(next) {
+            let children = self.children(*node);
+            found.extend(children);
+            next += 1;
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(nodes: impl IntoIterator<Item = NodeId>) -> Vec<u32> {
+        nodes.into_iter().map(|node| node.0).collect()
+    }
+
+    #[test]
+    fn a_small_launch_is_a_star() {
+        let tree = Tree::new(5, 128, 32);
+        assert_eq!(ids(tree.children(NodeId(0))), [1, 2, 3, 4]);
+        assert_eq!(ids(tree.children(NodeId(3))), [0; 0]);
+        assert_eq!(tree.child_towards(NodeId(0), NodeId(4)), Some(NodeId(4)));
+        assert_eq!(tree.child_towards(NodeId(4), NodeId(0)), None);
+        assert_eq!(Tree::new(1, 128, 32).children(NodeId(0)).count(), 0);
+    }
+
+    #[test]
+    fn every_node_of_a_tree_is_reached_over_its_parents_and_belongs_to_one_subtree() {
+        for (nodes, width) in [(7, 2), (100, 3), (1000, 32)] {
+            let tree = Tree::new(nodes, 1, width);
+            let mut all = ids(tree.subtree(NodeId(0)));
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..nodes));
+            for node in (1..nodes).map(NodeId) {
+                let parent = tree.parent(node).unwrap();
+                assert!(tree.children(parent).any(|child| child == node));
+                let mut at = NodeId(0);
+                while at != node {
+                    at = tree.child_towards(at, node).unwrap();
+                }
+                assert_eq!(tree.child_towards(node, node), None);
+            }
+        }
+    }
+}
