@@ -1,1 +1,3 @@
 //! The long-running agent of a node.
+
+pub mod proto;
