@@ -2,7 +2,11 @@
 //! which agents know each other.
 //!
 //! - [`daemon`]: `wireup agent`
+//! - [`launch`]: one launch at this agent
 //! - [`pki`]: `wireup pki`
+//! - [`proto`]: the services and messages of `proto/`
 
 pub mod daemon;
+pub mod launch;
 pub mod pki;
+pub mod proto;
