@@ -26,10 +26,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Messages with something in them that no log may show.
-const SECRET: [&str; 5] = [
+const SECRET: [&str; 6] = [
     ".wireup.v1.CxiCredentials",
     ".wireup.v1.EnvVar",
     ".wireup.v1.Hello",
+    ".wireup.v1.Opening",
     ".wireup.v1.LaunchProcessesRequest",
     ".wireup.v1.PmiFenceRequest",
 ];

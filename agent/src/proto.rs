@@ -42,8 +42,16 @@ impl fmt::Debug for v1::Hello {
             .field("agent", &self.agent)
             .field("launch", &self.launch)
             .field("uid", &self.uid)
-            .field("members", &self.members.len())
             .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Without the description, which holds the launcher's environment.
+impl fmt::Debug for v1::Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening")
+            .field("members", &self.members.len())
             .finish_non_exhaustive()
     }
 }
@@ -92,7 +100,7 @@ mod tests {
             },
             v1::Hello {
                 token: secret.into(),
-                description: secret.into(),
+                opening: secret.into(),
                 ..Default::default()
             },
             v1::CxiCredentials {
