@@ -10,6 +10,7 @@ pub mod environment;
 pub mod explain;
 mod finish;
 pub mod guard;
+mod hands;
 pub mod inspect;
 pub mod ldso;
 pub mod libpmix;

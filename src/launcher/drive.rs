@@ -1,4 +1,4 @@
-//! The life of a running job as its launcher leads it: one loop that hears what the crew tells,
+//! The life of a running job as its launcher leads it: one loop that hears what the crews tell,
 //! decides what follows, and shows what is to be shown.
 
 mod alone;
@@ -11,8 +11,8 @@ mod status;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::crew::Crew;
 use super::finish;
+use super::hands::Hands;
 use super::message::ToCrew;
 use super::plan::Plan;
 use super::progress::Progress;
@@ -60,7 +60,7 @@ pub(super) struct Loaded {
 pub(super) struct Drive {
     pub(super) plan: Arc<Plan>,
     pub(super) started: Instant,
-    pub(super) crew: Crew,
+    pub(super) hands: Box<dyn Hands>,
     pub(super) signals: Signals,
     pub(super) streams: Streams,
     pub(super) supervisor: Supervisor,
@@ -101,7 +101,7 @@ pub(super) struct Drive {
 pub(super) struct Parts {
     pub(super) plan: Arc<Plan>,
     pub(super) started: Instant,
-    pub(super) crew: Crew,
+    pub(super) hands: Box<dyn Hands>,
     pub(super) signals: Signals,
     pub(super) streams: Streams,
     pub(super) status: Option<Status>,
@@ -132,7 +132,7 @@ impl Drive {
             terminal_until: None,
             plan: parts.plan,
             started: parts.started,
-            crew: parts.crew,
+            hands: parts.hands,
             signals: parts.signals,
             streams: parts.streams,
         }
@@ -178,7 +178,7 @@ impl Drive {
     /// Deals with everything that is ready now.
     fn turn(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
         let mut ready = std::mem::take(&mut self.ready);
-        self.crew.poll.wait(timeout, &mut ready)?;
+        self.hands.poll().wait(timeout, &mut ready)?;
         // Ends first: what others say about a rank that died is a consequence of its death.
         ready.sort_by_key(|event| event.token.source != Source::RankExit);
         for event in &ready {
@@ -187,7 +187,7 @@ impl Drive {
                 Source::Wake => self.look_at_terminal(),
                 _ => {}
             }
-            self.crew.dispatch(*event)?;
+            self.hands.dispatch(*event)?;
             self.hear()?;
         }
         self.tick()?;
@@ -199,7 +199,7 @@ impl Drive {
         [
             self.supervisor.next_deadline(),
             self.streams.next_deadline(),
-            self.crew.next_deadline(),
+            self.hands.next_deadline(),
             self.alone.next_deadline(),
             self.progress.next_deadline(),
             self.terminal_until,
@@ -210,7 +210,7 @@ impl Drive {
     }
 
     fn tick(&mut self) -> std::io::Result<()> {
-        self.crew.tick()?;
+        self.hands.tick()?;
         self.hear()?;
         let now = self.now();
         self.release_terminal(now);
@@ -227,9 +227,9 @@ impl Drive {
             self.fail(cause);
         }
         let mut orders = Vec::new();
-        let crew = &self.crew;
+        let hands = &mut self.hands;
         self.supervisor
-            .tick(now, |waiting| crew.waits(waiting), &mut orders);
+            .tick(now, |waiting| hands.waits(waiting), &mut orders);
         self.carry_out(orders);
         Ok(())
     }
@@ -237,7 +237,7 @@ impl Drive {
     /// Stops reading what goes where nothing is taken.
     pub(super) fn regulate(&mut self) -> std::io::Result<()> {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            self.crew.pause(stream, self.streams.is_full(stream))?;
+            self.hands.pause(stream, self.streams.is_full(stream))?;
         }
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Drive {
     /// The job has failed, unless it had before.
     pub(super) fn fail(&mut self, cause: Cause) {
         // A rank whose end waits to be judged came first.
-        self.crew.judge_now();
+        self.hands.judge_now();
         // What cannot be heard now is heard by the loop, which fails then.
         let _ = self.hear();
         self.fail_by(cause);
@@ -263,7 +263,7 @@ impl Drive {
         for order in orders {
             match order {
                 Order::Signal(signal) => {
-                    self.crew.order(ToCrew::Signal(signal));
+                    self.hands.order(ToCrew::Signal(signal));
                     if signal == libc::SIGTERM {
                         self.hang_up();
                     }
@@ -289,13 +289,13 @@ impl Drive {
         }
         self.phase_changed();
         if self.supervisor.is_ending() {
-            self.crew.order(ToCrew::Ending);
+            self.hands.order(ToCrew::Ending);
         }
     }
 
     /// What a rank has done with its process-management interfaces.
     pub(super) fn pmi_state(&self, rank: Rank) -> PmiState {
-        self.crew.pmi_state(rank)
+        self.hands.pmi_state(rank)
     }
 
     /// Where a rank lives.

@@ -21,16 +21,14 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
         drive.tell_singletons();
     }
     let abnormal = drive.supervisor.cause().is_some() || drive.supervisor.tolerated().is_some();
-    drive.crew.order(ToCrew::Finish { abnormal });
+    drive.hands.order(ToCrew::Finish { abnormal });
     // If waiting fails, the guard does what is left.
     let ended = drive.run_until(|drive| drive.over);
     let code = drive.supervisor.exit_code();
     drive.streams.end_lines();
     drive.tell_result(code, result.as_ref().err());
-    if ended.is_ok()
-        && let Some(guard) = drive.crew.guard.take()
-    {
-        guard.dismiss();
+    if ended.is_ok() {
+        drive.hands.dismiss_guard();
     }
     flush(&mut drive);
     drive.leave_terminal();

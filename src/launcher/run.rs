@@ -80,7 +80,7 @@ pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
         }
     })?;
     drive.tell_plan();
-    let started = drive.crew.start_sidecars(&surroundings);
+    let started = drive.hands.prepare(&surroundings);
     let result = started.and_then(|()| launch(&mut drive, &surroundings));
     finish(drive, result)
 }
@@ -148,7 +148,7 @@ fn prepare(
         status: status.map(|target| Status::new(target, &crew.wake)),
         plan,
         started,
-        crew,
+        hands: Box::new(crew),
         signals,
         streams,
     });
@@ -192,7 +192,7 @@ fn launch(drive: &mut Drive, surroundings: &Surroundings) -> Result<(), RunFailu
         .map_err(broken)?;
     tell_hosts(drive);
     if drive.supervisor.is_ending() {
-        drive.crew.order(ToCrew::Skip);
+        drive.hands.order(ToCrew::Skip);
     } else {
         if let Some(rank) = plan.spec.stdio.pty {
             let opened = drive.open_pty(rank);
@@ -201,7 +201,7 @@ fn launch(drive: &mut Drive, surroundings: &Surroundings) -> Result<(), RunFailu
         }
         let stdin = stdin_plans(&plan);
         let io = RankIo::new(outputs, stdin);
-        drive.crew.start_ranks(io, surroundings)?;
+        drive.hands.start(io, surroundings)?;
     }
     drive
         .run_until(|drive| drive.supervisor.is_over())

@@ -36,7 +36,7 @@ impl Crew {
     }
 
     /// Looks at the processes of these ranks until one is found that has loaded an MPI.
-    pub(in crate::launcher) fn look(&self, ranks: &[Rank]) -> Option<Seen> {
+    pub(in crate::launcher) fn look_at(&self, ranks: &[Rank]) -> Option<Seen> {
         let mut ranks = ranks.iter();
         ranks.find_map(|rank| match self.slot(*rank) {
             RankSlot::Running { child, .. } => find_mpi(raw(child.pid)),

@@ -89,7 +89,7 @@ impl Drive {
                 continue;
             }
             let sample: Vec<Rank> = self.silent(index).take(SAMPLE).collect();
-            let seen = self.crew.look(&sample);
+            let seen = self.hands.look(index as u32, &sample);
             if let Some(seen) = seen {
                 self.alone.apps[index].seen = Some(seen);
             }

@@ -17,7 +17,7 @@ impl Drive {
     /// # Errors
     /// When a thread that writes output cannot be started.
     pub(super) fn hear(&mut self) -> std::io::Result<()> {
-        while let Some(told) = self.crew.take_told() {
+        while let Some(told) = self.hands.take_told() {
             self.heard(told)?;
         }
         Ok(())

@@ -37,7 +37,7 @@ impl Drive {
 
     /// PMIx servers that are not ready.
     fn servers(&self) -> Option<Wait> {
-        let late = self.crew.late_hosts();
+        let late = self.hands.late();
         let count = late.len();
         let named = late.iter().take(NAMED);
         let named = named.map(|node| self.plan.node_names[node.index()].clone());

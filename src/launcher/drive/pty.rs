@@ -28,7 +28,7 @@ impl Drive {
     /// A rank was started. If it has the terminal, the user's is put behind it.
     pub(super) fn start_pty(&mut self, rank: Rank) -> std::io::Result<()> {
         if let Some(pty) = self.pty.as_mut().filter(|pty| pty.rank() == rank) {
-            pty.start_input(&self.crew.wake)?;
+            pty.start_input(self.hands.wake())?;
             self.take_terminal();
         }
         Ok(())
@@ -38,7 +38,7 @@ impl Drive {
     pub(super) fn take_terminal(&mut self) {
         if let Some(pty) = &mut self.pty {
             self.streams.draw(None);
-            let raw = pty.enter_raw(self.crew.guard.as_mut());
+            let raw = pty.enter_raw(self.hands.guard());
             self.streams.set_raw(raw);
         }
     }
@@ -61,7 +61,7 @@ impl Drive {
     /// shell ends for that, and not for SIGTERM.
     pub(super) fn hang_up(&self) {
         if let Some(pty) = &self.pty {
-            self.crew.signal_rank(pty.rank(), Signal::HUP);
+            self.hands.signal_rank(pty.rank(), Signal::HUP);
         }
     }
 

@@ -10,7 +10,7 @@ impl Drive {
             let now = self.now();
             let mut orders = Vec::new();
             match signal {
-                Signal::SIGCHLD => self.crew.reap_orphans(),
+                Signal::SIGCHLD => self.hands.reap_orphans(),
                 Signal::SIGINT => {
                     self.interrupted();
                     if !self.all_reported && !self.supervisor.is_ending() {
@@ -30,9 +30,9 @@ impl Drive {
                 Signal::SIGWINCH => self.resize_terminal(),
                 Signal::SIGCONT => {
                     self.take_terminal();
-                    self.crew.order(ToCrew::Signal(libc::SIGCONT));
+                    self.hands.order(ToCrew::Signal(libc::SIGCONT));
                 }
-                other => self.crew.order(ToCrew::Signal(other as i32)),
+                other => self.hands.order(ToCrew::Signal(other as i32)),
             }
             self.carry_out(orders);
         }
@@ -40,7 +40,7 @@ impl Drive {
 
     fn interrupted(&mut self) {
         self.interrupts += 1;
-        self.crew.order(ToCrew::Hurry);
+        self.hands.order(ToCrew::Hurry);
     }
 
     /// Stops the ranks and then the launcher, as a shell's user asked by Ctrl-Z. Ranks have
@@ -48,13 +48,13 @@ impl Drive {
     /// follows after handlers had a moment.
     fn stop_job(&mut self) {
         self.streams.draw(None);
-        self.crew.order(ToCrew::Signal(libc::SIGTSTP));
+        self.hands.order(ToCrew::Signal(libc::SIGTSTP));
         let moment = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 50_000_000,
         };
         let _ = rustix::event::poll(&mut [], Some(&moment));
-        self.crew.order(ToCrew::Signal(libc::SIGSTOP));
+        self.hands.order(ToCrew::Signal(libc::SIGSTOP));
         self.leave_terminal();
         let _ = nix::sys::signal::raise(Signal::SIGSTOP);
         // Continued: SIGCONT arrives as a signal of its own and is passed on.
