@@ -3,6 +3,8 @@
 //!
 //! - [`daemon`]: `wireup agent`
 //! - [`pki`]: `wireup pki`
+//! - [`identity`]: who holds a certificate
 
 pub mod daemon;
+pub mod identity;
 pub mod pki;
