@@ -148,6 +148,10 @@ fn a_forgotten_run_is_suggested() {
         &["\"rnu\" is no command", "did you mean: wireup run"],
     );
     expect_refusal(
+        wireup(["config", "shwo"]),
+        &["unrecognized subcommand 'shwo'", "'show'"],
+    );
+    expect_refusal(
         wireup(["run"]),
         &["no program is given; write: wireup run [OPTIONS] PROGRAM"],
     );
