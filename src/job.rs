@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod exit_policy;
+pub mod hosts;
 pub mod ids;
 pub mod limit;
 pub mod outcome;
