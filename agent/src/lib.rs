@@ -4,7 +4,9 @@
 //! - [`daemon`]: `wireup agent`
 //! - [`pki`]: `wireup pki`
 //! - [`identity`]: who holds a certificate
+//! - [`tls`]: connections between agents, and from schedulers
 
 pub mod daemon;
 pub mod identity;
 pub mod pki;
+pub mod tls;
