@@ -1,14 +1,10 @@
 //! Agents among themselves: service Peer over mutual TLS.
 //!
-//! - [`accept`]: connections of others, with who they are
 //! - [`client`]: connections to others, shared by the launches that need them
 //! - [`server`]: the service
 
-pub mod accept;
 pub mod client;
 pub mod server;
-
-use std::time::Duration;
 
 use tonic::Status;
 use wireup::job::ids::NodeId;
@@ -19,37 +15,6 @@ use crate::proto::v1;
 
 /// Most bytes of a message: a frame, a piece of an opening, or the report of many lost nodes.
 pub const MESSAGE_MAX: usize = 1024 * 1024;
-
-/// Most bytes of a link that are under way and not yet read.
-const STREAM_WINDOW: u32 = 1024 * 1024;
-
-/// Most bytes of all links of a connection that are under way and not yet read.
-const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-
-/// How soon silence is noticed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Heartbeat {
-    /// After this much silence, an answer is asked for.
-    pub interval: Duration,
-    /// How long the answer may take.
-    pub timeout: Duration,
-}
-
-impl Heartbeat {
-    /// The one that notices silence within some time.
-    pub fn within(limit: Duration) -> Self {
-        let interval = limit * 2 / 5;
-        Self {
-            interval,
-            timeout: limit - interval,
-        }
-    }
-
-    /// Within what time silence is noticed.
-    pub fn limit(self) -> Duration {
-        self.interval + self.timeout
-    }
-}
 
 impl From<Packet> for v1::Frame {
     fn from(packet: Packet) -> Self {

@@ -222,7 +222,7 @@ impl Drive {
                 let message = Bytes::from(encode(&ToStep::Orphaned { reason }));
                 self.orphaned = true;
                 self.limit.as_mut().reset(Instant::now() + ORPHAN_LIMIT);
-                writer.control(&message).err().map(|full| self.stuck(Neighbour::Step, full))
+                writer.control(&message).err().and_then(|full| self.stuck(Neighbour::Step, full))
             }
             Action::Close(node) => {
                 self.up = Up::Gone;
@@ -265,7 +265,7 @@ impl Drive {
                 _ => Ok(()),
             },
         };
-        result.err().map(|full| self.stuck(to, full))
+        result.err().and_then(|full| self.stuck(to, full))
     }
 
     fn report(&mut self, loss: Loss) -> Option<Event> {
@@ -286,31 +286,33 @@ impl Drive {
             }
             Up::Gone => Ok(()),
         };
-        result.err().map(|full| self.stuck(Neighbour::Up, full))
+        result.err().and_then(|full| self.stuck(Neighbour::Up, full))
     }
 
     /// Gives up a link that takes nothing.
-    fn stuck(&mut self, neighbour: Neighbour, full: Full) -> Event {
+    fn stuck(&mut self, neighbour: Neighbour, full: Full) -> Option<Event> {
         let reason = full.to_string();
         warn!(launch = %self.launch, "{neighbour:?} is given up: {reason}");
         match neighbour {
             Neighbour::Up => {
                 self.up = Up::Gone;
-                Event::UpGone { reason }
+                Some(Event::UpGone { reason })
             }
             Neighbour::Step => {
+                // Its end is seen where every step's is.
                 if let Some((_, process)) = self.step.take() {
                     process.kill();
                 }
-                Event::StepGone {
-                    reason: format!("its step was ended: {reason}"),
-                }
+                None
             }
             Neighbour::Child(node) => {
                 if let Some(child) = self.children.remove(&node) {
                     child.abort.abort();
                 }
-                Event::ChildGone { child: node, reason }
+                Some(Event::ChildGone {
+                    child: node,
+                    reason,
+                })
             }
         }
     }

@@ -80,7 +80,7 @@ impl Process {
     /// # Errors
     /// When the runtime cannot watch it.
     pub fn new(child: Child) -> io::Result<Self> {
-        AsyncFd::new(child.pidfd).map(|fd| Self(Arc::new(fd)))
+        Ok(Self(Arc::new(AsyncFd::register(child.pidfd)?)))
     }
 
     /// Ends it, whatever it does.

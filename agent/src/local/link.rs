@@ -232,7 +232,7 @@ impl LinkWriter {
             self.queue.push_back(self.tail.split().freeze());
         }
         while !self.queue.is_empty() {
-            let mut parts = [const { IoSlice::new(&[]) }; PARTS];
+            let mut parts = [IoSlice::new(&[]); PARTS];
             let used = parts.iter_mut().zip(&self.queue).map(|(part, bytes)| {
                 *part = IoSlice::new(bytes);
             });

@@ -4,31 +4,33 @@
 //! watched: silence ends it, and with it all its streams.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt, stream};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tokio_stream::Stream;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::Status;
+use tonic::transport::Channel;
 use wireup::job::ids::NodeId;
 use wireup::link::control::{Member, NodeStatus, VERSION};
 use wireup::link::frame::BODY_MAX;
 
-use super::{CONNECTION_WINDOW, Heartbeat, MESSAGE_MAX, STREAM_WINDOW, cause, packet};
+use super::{MESSAGE_MAX, cause, packet};
 use crate::launch::opening::Opening;
-use crate::launch::queue::{Queue, Queued, queue};
+use crate::launch::queue::{Queue, queue};
 use crate::launch::router::{Event, Neighbour};
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
-use crate::tls::Tls;
+use crate::tls::{ConnectError, Heartbeat, Tls, connect};
 
 /// Version of this program, for people.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// So long may an agent take to say how it is.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The other agents this one talks to.
 #[derive(Debug)]
@@ -38,19 +40,13 @@ pub struct Peers {
     open: Mutex<BTreeMap<(String, String), Weak<Connection>>>,
 }
 
-/// A connection, ended with its last user.
+/// A connection to be made, or made; ended with its last user.
 #[derive(Debug)]
-pub struct Connection(Channel);
-
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-enum DialError {
-    #[error("{0} cannot be reached: {1}")]
-    Connect(String, io::Error),
-    #[error("{0} cannot be reached: no answer within {1} s")]
-    Silent(String, u64),
-    #[error("{0} is not trusted: {1}")]
-    Tls(String, String),
+struct Connection {
+    member: Member,
+    channel: OnceCell<Channel>,
+    /// What was begun over it last failed: others had better make a new one.
+    broken: AtomicBool,
 }
 
 impl Peers {
@@ -63,38 +59,22 @@ impl Peers {
         }
     }
 
+    /// The connection to an agent that others use already, or one to be made.
     fn connection(&self, member: &Member) -> Arc<Connection> {
         let key = (member.name.clone(), member.address.clone());
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(connection) = open.get(&key).and_then(Weak::upgrade) {
-            return connection;
+        let known = open.get(&key).and_then(Weak::upgrade);
+        if let Some(known) = known.filter(|known| !known.broken.load(Ordering::Relaxed)) {
+            return known;
         }
         open.retain(|_, connection| connection.strong_count() > 0);
-        let connection = Arc::new(Connection(self.channel(member.clone())));
+        let connection = Arc::new(Connection {
+            member: member.clone(),
+            channel: OnceCell::new(),
+            broken: AtomicBool::new(false),
+        });
         open.insert(key, Arc::downgrade(&connection));
         connection
-    }
-
-    /// A channel that connects when it is used.
-    fn channel(&self, member: Member) -> Channel {
-        let limit = self.heartbeat.limit();
-        let tls = self.tls.clone();
-        let connector = tower::service_fn(move |_: Uri| {
-            let (member, tls) = (member.clone(), tls.clone());
-            async move {
-                timeout(limit, dial(&member, &tls))
-                    .await
-                    .unwrap_or_else(|_| Err(DialError::Silent(member.address, limit.as_secs())))
-                    .map(TokioIo::new)
-            }
-        });
-        // The connector encrypts, so the URI says http; where it leads to, the connector knows.
-        Endpoint::from_static("http://agent")
-            .http2_keep_alive_interval(self.heartbeat.interval)
-            .keep_alive_timeout(self.heartbeat.timeout)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .connect_with_connector_lazy(connector)
     }
 
     /// Makes a node's agent take part in a launch: a queue for what goes there, and what comes from
@@ -116,17 +96,18 @@ impl Peers {
                 .push(v1::PeerDown { message: Some(message) }, bytes)
                 .expect("an opening is smaller than what may wait");
         }
-        let name = member.name.clone();
+        let (tls, heartbeat) = (self.tls.clone(), self.heartbeat);
         let events = async move {
-            let result = client(&connection).join(queued).await;
+            let result = match connection.client(&tls, heartbeat).await {
+                Ok(mut client) => client
+                    .join(queued)
+                    .await
+                    .map_err(|status| connection.failed(&status)),
+                Err(reason) => Err(reason),
+            };
             match result {
-                Ok(response) => {
-                    let events = events(response.into_inner(), node, name);
-                    // The connection lives as long as the stream.
-                    events.map(move |event| (event, &connection).0).left_stream()
-                }
-                Err(status) => {
-                    let reason = format!("the agent of {name}: {}", cause(&status));
+                Ok(response) => events(response.into_inner(), node, connection).left_stream(),
+                Err(reason) => {
                     let gone = Event::ChildGone {
                         child: node,
                         reason,
@@ -150,17 +131,21 @@ impl Peers {
             draining: false,
             problem: None,
         };
-        let limit = self.heartbeat.limit();
-        match timeout(limit, client(&connection).status(request)).await {
+        let asking = async {
+            let mut client = connection.client(&self.tls, self.heartbeat).await?;
+            let answer = client.status(request).await;
+            answer.map_err(|status| connection.failed(&status))
+        };
+        match timeout(STATUS_TIMEOUT, asking).await {
             Ok(Ok(answer)) => {
                 let answer = answer.into_inner();
                 status.version = answer.version;
                 status.launches = answer.launches;
                 status.draining = answer.draining;
             }
-            Ok(Err(error)) => status.problem = Some(cause(&error)),
+            Ok(Err(problem)) => status.problem = Some(problem),
             Err(_) => {
-                let seconds = limit.as_secs();
+                let seconds = STATUS_TIMEOUT.as_secs();
                 status.problem = Some(format!("no answer within {seconds} s"));
             }
         }
@@ -168,30 +153,31 @@ impl Peers {
     }
 }
 
-fn client(connection: &Connection) -> PeerClient<Channel> {
-    PeerClient::new(connection.0.clone()).max_decoding_message_size(MESSAGE_MAX)
-}
+impl Connection {
+    /// Makes the connection if nobody has.
+    async fn client(&self, tls: &Tls, heartbeat: Heartbeat) -> Result<PeerClient<Channel>, String> {
+        let Member { name, address } = &self.member;
+        let channel = self
+            .channel
+            .get_or_try_init(|| connect(tls, name, address, heartbeat));
+        let channel = channel.await.map_err(|error: ConnectError| {
+            self.broken.store(true, Ordering::Relaxed);
+            format!("the agent of {name} at {address} cannot be reached: {error}")
+        })?;
+        Ok(PeerClient::new(channel.clone()).max_decoding_message_size(MESSAGE_MAX))
+    }
 
-async fn dial(
-    member: &Member,
-    tls: &Tls,
-) -> Result<tokio_rustls::client::TlsStream<TcpStream>, DialError> {
-    let address = || member.address.clone();
-    let tcp = TcpStream::connect(&member.address)
-        .await
-        .map_err(|error| DialError::Connect(address(), error))?;
-    tcp.set_nodelay(true)
-        .map_err(|error| DialError::Connect(address(), error))?;
-    let refused = |why: String| DialError::Tls(address(), why);
-    let name = ServerName::try_from(member.name.clone())
-        .map_err(|_| refused(format!("{} can be no name in a certificate", member.name)))?;
-    let connector = TlsConnector::from(tls.client());
-    let stream = connector
-        .connect(name, tcp)
-        .await
-        .map_err(|error| refused(error.to_string()))?;
-    Tls::check_node(stream.get_ref().1, &member.name).map_err(refused)?;
-    Ok(stream)
+    /// Why a call failed, for people: it was refused, or the connection is lost.
+    fn failed(&self, status: &Status) -> String {
+        let Member { name, address } = &self.member;
+        // What the other side says has no source here.
+        if std::error::Error::source(status).is_none() {
+            return format!("the agent of {name} refuses: {}", status.message());
+        }
+        self.broken.store(true, Ordering::Relaxed);
+        let cause = cause(status);
+        format!("the connection to the agent of {name} at {address} is lost: {cause}")
+    }
 }
 
 /// The messages that open a stream, and the bytes of each.
@@ -221,24 +207,24 @@ fn hellos(opening: &Opening, node: NodeId) -> impl Iterator<Item = (v1::Hello, u
     })
 }
 
-/// What a child's stream says.
+/// What a child's stream says; the connection lives as long as it.
 fn events(
     stream: tonic::Streaming<v1::PeerUp>,
     child: NodeId,
-    name: String,
+    connection: Arc<Connection>,
 ) -> impl Stream<Item = Event> + Send {
-    let gone = move |reason: String| Event::ChildGone {
-        child,
-        reason: format!("the agent of {name}: {reason}"),
-    };
-    let ended = gone.clone();
-    let messages = stream.filter_map(move |message| {
-        let event = message
-            .map_err(|status| format!("lost: {}", cause(&status)))
-            .and_then(|message| event(message, child));
+    let gone = move |reason| Event::ChildGone { child, reason };
+    let name = connection.member.name.clone();
+    let events = stream.filter_map(move |message| {
+        let event = match message {
+            Ok(message) => event(message, child)
+                .map_err(|what| format!("the agent of {} {what}", connection.member.name)),
+            Err(status) => Err(connection.failed(&status)),
+        };
         std::future::ready(event.unwrap_or_else(|reason| Some(gone(reason))))
     });
-    messages.chain(stream::once(async move { ended("it left the launch".into()) }))
+    let ended = gone(format!("the agent of {name} has left the launch"));
+    events.chain(stream::iter([ended]))
 }
 
 fn event(message: v1::PeerUp, child: NodeId) -> Result<Option<Event>, String> {
@@ -250,8 +236,11 @@ fn event(message: v1::PeerUp, child: NodeId) -> Result<Option<Event>, String> {
             Ok(Some(Event::Reported(child, lost.into())))
         }
         Some(v1::peer_up::Message::Welcome(welcome)) if welcome.version == VERSION => Ok(None),
-        Some(v1::peer_up::Message::Welcome(welcome)) => Err(skew(welcome.version, &welcome.agent)),
-        None => Err("it sent a message this agent does not know".into()),
+        Some(v1::peer_up::Message::Welcome(welcome)) => Err(format!(
+            "does not fit: {}",
+            skew(welcome.version, &welcome.agent)
+        )),
+        None => Err("sent a message this agent does not know".into()),
     }
 }
 

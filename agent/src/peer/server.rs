@@ -7,29 +7,28 @@ use futures_util::StreamExt;
 use prost::bytes::{Bytes, BytesMut};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
-use tracing::warn;
-use wireup::cli::handed::pki::Role;
 use wireup::job::ids::NodeId;
 use wireup::link::control::VERSION;
 
-use super::accept::Caller;
 use super::client::{PROGRAM_VERSION, skew};
 use super::{cause, packet};
 use crate::daemon::Agent;
+use crate::identity::Role;
 use crate::launch::drive::{Above, drive};
 use crate::launch::opening::{OPENING_MAX, Opening, OpeningError};
 use crate::launch::queue::queue;
 use crate::launch::registry::Refusal;
 use crate::launch::router::{Event, Neighbour, Place};
 use crate::proto::v1;
-use crate::proto::v1::peer_server::Peer;
+use crate::proto::v1::peer_server::Peer as Service;
+use crate::tls::Peer;
 
 /// The service.
 #[derive(Debug)]
 pub struct PeerService(pub Arc<Agent>);
 
 #[tonic::async_trait]
-impl Peer for PeerService {
+impl Service for PeerService {
     type JoinStream = Pin<Box<dyn Stream<Item = Result<v1::PeerUp, Status>> + Send>>;
 
     async fn join(
@@ -37,12 +36,7 @@ impl Peer for PeerService {
         request: Request<Streaming<v1::PeerDown>>,
     ) -> Result<Response<Self::JoinStream>, Status> {
         let caller = caller(&request)?;
-        self.joined(&caller, request.into_inner())
-            .await
-            .inspect_err(|refusal| {
-                let (address, who) = (caller.address, &caller.identity);
-                warn!("refused {who} at {address}: {}", refusal.message());
-            })
+        self.joined(&caller, request.into_inner()).await
     }
 
     async fn status(
@@ -64,17 +58,16 @@ impl Peer for PeerService {
 impl PeerService {
     async fn joined(
         &self,
-        caller: &Caller,
+        caller: &Peer,
         mut stream: Streaming<v1::PeerDown>,
-    ) -> Result<Response<<Self as Peer>::JoinStream>, Status> {
+    ) -> Result<Response<<Self as Service>::JoinStream>, Status> {
         if caller.identity.role != Role::Node {
             return Err(Status::permission_denied(
                 "only agents of nodes bring launches here",
             ));
         }
         let agent = &self.0;
-        let opening = opening(&mut stream).await?;
-        let (opening, node) = opening;
+        let (opening, node) = opening(&mut stream).await?;
         let member = opening.member(node);
         if member.name != agent.name {
             return Err(Status::invalid_argument(format!(
@@ -123,8 +116,8 @@ impl PeerService {
 ///
 /// # Errors
 /// Never: every connection has a caller.
-pub fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    let caller = request.extensions().get::<Caller>().cloned();
+pub fn caller<T>(request: &Request<T>) -> Result<Peer, Status> {
+    let caller = request.extensions().get::<Peer>().cloned();
     caller.ok_or_else(|| Status::unauthenticated("a connection without a certificate"))
 }
 
