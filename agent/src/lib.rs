@@ -2,11 +2,15 @@
 //! which agents know each other.
 //!
 //! - [`daemon`]: `wireup agent`
+//! - [`launch`]: one launch at this agent
 //! - [`pki`]: `wireup pki`
 //! - [`identity`]: who holds a certificate
+//! - [`proto`]: the services and messages of `proto/`
 //! - [`tls`]: connections between agents, and from schedulers
 
 pub mod daemon;
 pub mod identity;
+pub mod launch;
 pub mod pki;
+pub mod proto;
 pub mod tls;
