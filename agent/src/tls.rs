@@ -21,7 +21,7 @@ use tonic::transport::Server;
 use tower::layer::util::{Identity, Stack};
 
 pub use accept::{Connection, Peer, server_incoming};
-pub use connect::{ConnectError, connect};
+pub use connect::{ConnectError, connect, dial};
 pub use credentials::{CredentialsError, Tls};
 
 /// After so long without a word, the other side of a connection is asked whether it lives.

@@ -63,10 +63,7 @@ pub enum ConnectError {
 /// # Errors
 /// [`ConnectError`], after [`CONNECT_TIMEOUT`] at the latest.
 pub async fn connect(tls: &Tls, name: &str, address: &str) -> Result<Channel, ConnectError> {
-    let connecting = open(tls, name, address);
-    let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
-        .await
-        .map_err(|_| ConnectError::Silent)??;
+    let stream = dial(tls, name, address).await?;
     let stream = Mutex::new(Some(TokioIo::new(stream)));
     let again = service_fn(move |_: Uri| {
         let stream = stream.lock().ok().and_then(|mut stream| stream.take());
@@ -81,6 +78,16 @@ pub async fn connect(tls: &Tls, name: &str, address: &str) -> Result<Channel, Co
         .connect_with_connector(again)
         .await
         .map_err(ConnectError::Http)
+}
+
+/// The connection alone, for a channel of other properties.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn dial(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectError> {
+    tokio::time::timeout(CONNECT_TIMEOUT, open(tls, name, address))
+        .await
+        .unwrap_or(Err(ConnectError::Silent))
 }
 
 async fn open(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectError> {
@@ -125,7 +132,7 @@ async fn tcp(address: &str) -> Result<TcpStream, ConnectError> {
 
 /// A connection that the other side has accepted.
 #[derive(Debug)]
-struct Accepted {
+pub struct Accepted {
     stream: TlsStream<TcpStream>,
     /// What came with the receipt.
     early: Vec<u8>,
