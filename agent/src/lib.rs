@@ -5,6 +5,7 @@
 //! - [`launch`]: one launch at this agent
 //! - [`pki`]: `wireup pki`
 //! - [`identity`]: who holds a certificate
+//! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`proto`]: the services and messages of `proto/`
 //! - [`tls`]: connections between agents, and from schedulers
 
@@ -14,3 +15,4 @@ pub mod launch;
 pub mod pki;
 pub mod proto;
 pub mod tls;
+pub mod user;
