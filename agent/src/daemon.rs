@@ -11,9 +11,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nix::unistd::geteuid;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 use wireup::cli::handed::agent::AgentArgs;
 use wireup::launcher::run::RunFailure;
@@ -28,6 +28,7 @@ use crate::peer::client::{PROGRAM_VERSION, Peers};
 use crate::peer::server::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::tls;
+use crate::user::{Served, User, UserError};
 
 /// What all parts of an agent share.
 #[derive(Debug)]
@@ -42,24 +43,20 @@ pub struct Agent {
     pub registry: Arc<Registry>,
     /// Other agents.
     pub peers: Peers,
-    /// The only user it serves; everybody if absent.
-    user: Option<u32>,
+    served: Served,
 }
 
 impl Agent {
-    /// Whether launches of a user may run here.
+    /// The user as whom a launch runs here.
     ///
     /// # Errors
-    /// One line: why not.
-    pub fn serves(&self, uid: u32) -> Result<(), String> {
-        match self.user {
-            Some(own) if own != uid => Err(format!(
-                "the agent of {} runs as user id {own} and serves nobody else (user id {uid} asks); start \
-                 it as root to serve all users",
-                self.name
-            )),
-            _ => Ok(()),
-        }
+    /// [`UserError`]
+    pub async fn user(&self, uid: u32) -> Result<User, UserError> {
+        self.served.check(uid)?;
+        let served = self.served;
+        // It may wait for a directory service.
+        let found = spawn_blocking(move || served.find(uid)).await;
+        found.unwrap_or_else(|_| Err(UserError::Unknown(uid)))
     }
 
     /// How it is.
@@ -101,8 +98,8 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
     let bound = listener
         .local_addr()
         .map_err(|error| RunFailure::own("cannot listen", error))?;
-    let user = geteuid();
-    let socket = Socket::bind(&settings.socket, user.is_root())
+    let served = Served::by_this_process();
+    let socket = Socket::bind(&settings.socket, served == Served::Everybody)
         .map_err(|error| RunFailure::refused(error.to_string()))?;
     let agent = Arc::new(Agent {
         name: settings.name,
@@ -110,7 +107,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         step: settings.step,
         registry: Arc::default(),
         peers: Peers::new(settings.tls.clone(), settings.heartbeat),
-        user: (!user.is_root()).then(|| user.as_raw()),
+        served,
     });
     info!(
         "wireup {PROGRAM_VERSION} serves node {}: {bound} (for others {}), {}",

@@ -3,7 +3,8 @@
 //!
 //! - [`identity`]: who holds a certificate
 //! - [`pki`]: `wireup pki`
-//! - [`tls`]: connections between holders of certificates
+//! - [`tls`]: connections between agents, and from schedulers
+//! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`proto`]: the services and messages of `proto/`
 //! - [`launch`]: one launch at this agent
 //! - [`peer`], [`local`]: who it talks to: other agents, launchers of this machine
@@ -17,3 +18,4 @@ pub mod peer;
 pub mod pki;
 pub mod proto;
 pub mod tls;
+pub mod user;

@@ -25,6 +25,7 @@ use crate::launch::drive::{Above, drive};
 use crate::launch::opening::{OPENING_MAX, Opening};
 use crate::launch::router::Place;
 use crate::peer::client::PROGRAM_VERSION;
+use crate::user::User;
 
 /// Connections of one user at a time; each is a launch, or soon will be.
 const PER_USER: usize = 256;
@@ -198,7 +199,7 @@ async fn caller(agent: Arc<Agent>, callers: Arc<Callers>, connection: UnixStream
     let (mut reader, mut writer) = link(connection);
     let refusal = match callers.enter(uid) {
         Some(slot) => match wanted(&agent, &slot, &mut reader, uid).await {
-            Ok(Some(Wanted::Launch(opening))) => match open(&agent, *opening, reader, writer) {
+            Ok(Some(Wanted::Launch(launch))) => match open(&agent, *launch, reader, writer) {
                 Ok(launch) => return launch.await,
                 Err((reason, back)) => {
                     writer = back;
@@ -220,7 +221,7 @@ async fn caller(agent: Arc<Agent>, callers: Arc<Callers>, connection: UnixStream
 }
 
 enum Wanted {
-    Launch(Box<Opening>),
+    Launch(Box<(Opening, User)>),
     Nodes(Vec<Member>),
 }
 
@@ -248,7 +249,7 @@ async fn wanted(
              {VERSION}; use the same wireup for both, and restart the agent after an update"
         ));
     }
-    agent.serves(uid)?;
+    let user = agent.user(uid).await.map_err(|error| error.to_string())?;
     match request {
         ToAgent::Open {
             version: _,
@@ -258,7 +259,7 @@ async fn wanted(
         } => {
             let opening = Opening::of_launcher(launch, uid, spread, description);
             let opening = opening.map_err(|error| error.to_string())?;
-            Ok(Some(Wanted::Launch(Box::new(opening))))
+            Ok(Some(Wanted::Launch(Box::new((opening, user)))))
         }
         ToAgent::Nodes { members, .. } => Ok(Some(Wanted::Nodes(members))),
     }
@@ -292,7 +293,7 @@ async fn first_message(reader: &mut LinkReader) -> Result<Option<Vec<u8>>, Strin
 /// Begins a launch, or gives the way to say why not.
 fn open(
     agent: &Arc<Agent>,
-    opening: Opening,
+    (opening, user): (Opening, User),
     reader: LinkReader,
     writer: LinkWriter,
 ) -> Result<impl Future<Output = ()> + Send + use<>, (String, LinkWriter)> {
@@ -304,7 +305,7 @@ fn open(
     match agent.registry.enter(&opening.launch, token, uid, place) {
         Ok(seat) => {
             let above = Above::Launcher { reader, writer };
-            Ok(drive(agent.clone(), opening, place, above, seat))
+            Ok(drive(agent.clone(), opening, user, place, above, seat))
         }
         Err(refusal) => Err((format!("the agent of {}: {refusal}", agent.name), writer)),
     }

@@ -20,11 +20,12 @@ use super::opening::Opening;
 use super::queue::{Full, Queue};
 use super::registry::Seat;
 use super::router::{Action, Event, Neighbour, Place, Router};
-use super::step::{Process, StepEvents, start};
+use super::step::{Process, start};
 use super::{Loss, Packet};
 use crate::daemon::Agent;
-use crate::local::link::{Incoming, LinkReader, LinkWriter, link};
+use crate::local::link::{Incoming, LinkReader, LinkWriter};
 use crate::proto::v1;
+use crate::user::User;
 
 /// How long a step has after it was told that the launch is orphaned. It ends its ranks in that
 /// time, with whatever grace their user gave them; then it is killed.
@@ -81,7 +82,14 @@ struct Drive {
 }
 
 /// Takes part in a launch until nothing of it is left here.
-pub async fn drive(agent: Arc<Agent>, opening: Opening, place: Place, above: Above, seat: Seat) {
+pub async fn drive(
+    agent: Arc<Agent>,
+    opening: Opening,
+    user: User,
+    place: Place,
+    above: Above,
+    seat: Seat,
+) {
     let begun = Instant::now();
     let who = match &above {
         Above::Launcher { .. } => "its launcher".to_owned(),
@@ -95,7 +103,7 @@ pub async fn drive(agent: Arc<Agent>, opening: Opening, place: Place, above: Abo
         }
         None => info!(%launch, uid, "begins; its launcher is here, its {nodes} nodes are elsewhere"),
     }
-    let mut drive = Drive::start(&agent, opening, place, above);
+    let mut drive = Drive::start(&agent, opening, user, place, above);
     let reason = drive.run().await;
     drop(drive);
     drop(seat);
@@ -104,7 +112,7 @@ pub async fn drive(agent: Arc<Agent>, opening: Opening, place: Place, above: Abo
 }
 
 impl Drive {
-    fn start(agent: &Agent, opening: Opening, place: Place, above: Above) -> Self {
+    fn start(agent: &Agent, opening: Opening, user: User, place: Place, above: Above) -> Self {
         let router = Router::new(place, opening.tree());
         let mut events = SelectAll::new();
         let up = match above {
@@ -125,10 +133,10 @@ impl Drive {
             let queue = Some(queue);
             children.insert(node, Child { queue, abort });
         }
-        let step = place.node().and_then(|node| {
-            match start(&agent.step) {
-                Ok((socket, process)) => {
-                    let (reader, mut writer) = link(socket);
+        let mut step = None;
+        if let Some(node) = place.node() {
+            match start(user, agent.step.clone()) {
+                Ok((mut writer, from)) => {
                     let begin = ToStep::Begin {
                         node,
                         launch: opening.launch.clone(),
@@ -139,16 +147,15 @@ impl Drive {
                     writer
                         .control(&begin)
                         .expect("an opening is smaller than what may wait");
-                    events.push(StepEvents::new(reader, process.clone()).boxed());
-                    Some((writer, process))
+                    step = Some((writer, from.process()));
+                    events.push(from.boxed());
                 }
-                Err(reason) => {
-                    warn!(launch = %opening.launch, "{reason}");
+                Err(error) => {
+                    let reason = format!("cannot start its step: {error}");
                     events.push(stream::iter([Event::StepGone { reason }]).boxed());
-                    None
                 }
             }
-        });
+        }
         Self {
             launch: opening.launch,
             router,

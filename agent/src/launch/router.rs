@@ -131,7 +131,11 @@ impl Router {
             children: BTreeMap::new(),
             lost: BTreeSet::new(),
         };
-        router.children = router.below().into_iter().map(|node| (node, true)).collect();
+        router.children = router
+            .below()
+            .into_iter()
+            .map(|node| (node, true))
+            .collect();
         router
     }
 
@@ -196,7 +200,9 @@ impl Router {
                 // Who is on a side of the tree does not send to that side over this agent; a step
                 // may send to itself.
                 Some(next) if next == from && next != Neighbour::Step => {
-                    out.push(Action::Refuse(format!("a frame to {to:?} came from {from:?}")));
+                    out.push(Action::Refuse(format!(
+                        "a frame to {to:?} came from {from:?}"
+                    )));
                 }
                 Some(next) => self.send(next, packet, out),
                 None => out.push(Action::Refuse(format!(

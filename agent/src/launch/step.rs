@@ -1,98 +1,94 @@
 //! A launch's step on this node: started, listened to, collected.
 
-use std::ffi::CString;
-use std::fs::File;
+// What is awaited of a process is its pidfd, which the runtime cannot know to be one.
+#![allow(unsafe_code)]
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use rustix::process::Signal;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
+use tokio::task::spawn_blocking;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
-use wireup::agent::spawn::{Child, Command, ExitStatus, Spawner, wait};
+use wireup::agent::spawn::{Child, ExitStatus, wait};
 
 use super::router::{Event, Neighbour};
-use crate::local::link::{Incoming, LinkError, LinkReader};
-
-/// The step's end of the link.
-const LINK: i32 = 3;
+use crate::local::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
+use crate::user::User;
+use crate::user::spawn::spawn_step;
 
 /// How long a step may live after it has closed its link. Then it is killed.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A step's process.
-#[derive(Clone, Debug)]
-pub struct Process(Arc<AsyncFd<OwnedFd>>);
+/// A step's process, from when there is one.
+#[derive(Clone, Debug, Default)]
+pub struct Process(Arc<OnceLock<AsyncFd<OwnedFd>>>);
 
-/// Starts a step.
+/// Starts a step. What is written to it at once waits until it reads.
 ///
 /// # Errors
-/// One line: what failed.
-pub fn start(program: &Path) -> Result<(UnixStream, Process), String> {
-    let failed = |what: &str, error: &dyn std::fmt::Display| {
-        format!("cannot start {}: {what}: {error}", program.display())
+/// When there is no socket for it. That it cannot be started is its end.
+pub fn start(user: User, program: PathBuf) -> io::Result<(LinkWriter, StepEvents)> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let (reader, writer) = link(UnixStream::from_std(ours)?);
+    // The user can delay it.
+    let starting = spawn_blocking(move || {
+        spawn_step(&user, &program, theirs.into(), io::stderr().as_fd())
+            .map_err(|error| error.to_string())
+    });
+    let process = Process::default();
+    let started = process.clone();
+    let starting = async move {
+        let child = starting.await.map_err(|error| error.to_string())??;
+        started.watch(child).map_err(|error| error.to_string())
     };
-    let io = |what: &'static str| move |error: io::Error| failed(what, &error);
-    let path = CString::new(program.as_os_str().as_bytes())
-        .map_err(|error| failed("its path", &error))?;
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(io("socket"))?;
-    ours.set_nonblocking(true).map_err(io("socket"))?;
-    let null = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/null")
-        .map_err(io("/dev/null"))?;
-    let error = io::stderr();
-    let child = Spawner::new()
-        .spawn(&Command {
-            program: &path,
-            argv: &[c"wireup".to_owned(), c"step".to_owned()],
-            env: &[&[c"PATH=/usr/local/bin:/usr/bin:/bin".to_owned()]],
-            cwd: Some(c"/"),
-            descriptors: &[
-                (null.as_fd(), 0),
-                (null.as_fd(), 1),
-                (error.as_fd(), 2),
-                (theirs.as_fd(), LINK),
-            ],
-            terminal: false,
-            limits: &[],
-            umask: None,
-            reset_signals: &[libc::SIGPIPE],
-            namespaces: None,
-        })
-        .map_err(|error| failed("exec", &error))?;
-    let process = Process::new(child).map_err(io("pidfd"))?;
-    let socket = UnixStream::from_std(ours).map_err(io("socket"))?;
-    Ok((socket, process))
+    let events = StepEvents {
+        reader,
+        process,
+        starting: Some(Box::pin(starting)),
+        closed: None,
+        ended: None,
+        linger: Box::pin(sleep(LINGER)),
+        done: false,
+    };
+    Ok((writer, events))
 }
 
 impl Process {
-    /// Watches a child of this process; its exit is collected here and nowhere else.
-    ///
-    /// # Errors
-    /// When the runtime cannot watch it.
-    pub fn new(child: Child) -> io::Result<Self> {
-        Ok(Self(Arc::new(AsyncFd::register(child.pidfd)?)))
+    fn watch(&self, child: Child) -> io::Result<()> {
+        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its
+        // readiness is all that is asked for.
+        let fd = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) }?;
+        // Watched once, by the future that starts it.
+        let _ = self.0.set(fd);
+        Ok(())
     }
 
     /// Ends it, whatever it does.
     pub fn kill(&self) {
-        // It may have ended.
-        let _ = rustix::process::pidfd_send_signal(self.0.get_ref(), Signal::KILL);
+        if let Some(fd) = self.0.get() {
+            // It may have ended.
+            let _ = rustix::process::pidfd_send_signal(fd.get_ref(), Signal::KILL);
+        }
     }
 
     fn poll_end(&self, cx: &mut Context<'_>) -> Poll<String> {
+        let Some(fd) = self.0.get() else {
+            return Poll::Ready("was not started".to_owned());
+        };
         // The runtime is there as long as this is polled.
-        let _ = ready!(self.0.poll_read_ready(cx));
-        Poll::Ready(match wait(self.0.get_ref()) {
+        let _ = ready!(fd.poll_read_ready(cx));
+        Poll::Ready(match wait(fd.get_ref()) {
             Ok(ExitStatus::Code(code)) => format!("exited with code {code}"),
             Ok(ExitStatus::Signal(signal)) => format!("was ended by signal {signal}"),
             Err(error) => format!("ended, but nobody knows how: {error}"),
@@ -101,10 +97,11 @@ impl Process {
 }
 
 /// What a step sends, and then its end.
-#[derive(Debug)]
 pub struct StepEvents {
     reader: LinkReader,
     process: Process,
+    /// Until it is started.
+    starting: Option<BoxFuture<'static, Result<(), String>>>,
     /// Why the link was closed, once it is.
     closed: Option<Option<LinkError>>,
     /// How the process ended, once it has.
@@ -114,16 +111,9 @@ pub struct StepEvents {
 }
 
 impl StepEvents {
-    /// Of a step with this link.
-    pub fn new(reader: LinkReader, process: Process) -> Self {
-        Self {
-            reader,
-            process,
-            closed: None,
-            ended: None,
-            linger: Box::pin(sleep(LINGER)),
-            done: false,
-        }
+    /// Its process.
+    pub fn process(&self) -> Process {
+        self.process.clone()
     }
 
     fn take(&mut self, incoming: Result<Incoming, LinkError>) -> Option<Event> {
@@ -160,6 +150,14 @@ impl Stream for StepEvents {
         let this = &mut *self;
         if this.done {
             return Poll::Ready(None);
+        }
+        if let Some(starting) = &mut this.starting {
+            let started = ready!(starting.as_mut().poll(cx));
+            this.starting = None;
+            if let Err(reason) = started {
+                this.done = true;
+                return Poll::Ready(Some(Event::StepGone { reason }));
+            }
         }
         while this.closed.is_none() && this.ended.is_none() {
             match Pin::new(&mut this.reader).poll_next(cx) {

@@ -84,9 +84,10 @@ impl PeerService {
                 )));
             }
         }
-        agent
-            .serves(opening.uid)
-            .map_err(Status::permission_denied)?;
+        let user = agent
+            .user(opening.uid)
+            .await
+            .map_err(|error| Status::permission_denied(error.to_string()))?;
         let place = Place::Member(node);
         let seat = agent
             .registry
@@ -107,7 +108,7 @@ impl PeerService {
             queue: up,
             events: events(stream, caller.identity.name.clone()).boxed(),
         };
-        tokio::spawn(drive(agent.clone(), opening, place, above, seat));
+        tokio::spawn(drive(agent.clone(), opening, user, place, above, seat));
         Ok(Response::new(queued.map(Ok).boxed()))
     }
 }

@@ -68,10 +68,7 @@ pub async fn connect(
     address: &str,
     heartbeat: Heartbeat,
 ) -> Result<Channel, ConnectError> {
-    let connecting = open(tls, name, address);
-    let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
-        .await
-        .map_err(|_| ConnectError::Silent)??;
+    let stream = dial(tls, name, address).await?;
     let stream = Mutex::new(Some(TokioIo::new(stream)));
     let again = service_fn(move |_: Uri| {
         let stream = stream.lock().ok().and_then(|mut stream| stream.take());
@@ -88,6 +85,16 @@ pub async fn connect(
         .connect_with_connector(again)
         .await
         .map_err(ConnectError::Http)
+}
+
+/// The connection alone, for a channel of other properties.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn dial(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectError> {
+    tokio::time::timeout(CONNECT_TIMEOUT, open(tls, name, address))
+        .await
+        .unwrap_or(Err(ConnectError::Silent))
 }
 
 async fn open(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectError> {
@@ -132,7 +139,7 @@ async fn tcp(address: &str) -> Result<TcpStream, ConnectError> {
 
 /// A connection that the other side has accepted.
 #[derive(Debug)]
-struct Accepted {
+pub struct Accepted {
     stream: TlsStream<TcpStream>,
     /// What came with the receipt.
     early: Vec<u8>,
