@@ -319,7 +319,10 @@ impl Launch {
             return false;
         }
         let (from, to) = *full[which.index(full.len())].0;
-        let message = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+        let message = self
+            .links
+            .get_mut(&(from, to))
+            .and_then(VecDeque::pop_front);
         match (to, message.unwrap()) {
             (Party::Launcher | Party::Step(_), Message::Carried(packet)) => {
                 let count = std::str::from_utf8(&packet.body).unwrap().parse().unwrap();
