@@ -56,7 +56,7 @@ impl Agent {
         let served = self.served;
         // It may wait for a directory service.
         let found = spawn_blocking(move || served.find(uid)).await;
-        found.unwrap_or_else(|_| Err(UserError::Unknown(uid)))
+        found.unwrap_or(Err(UserError::Unknown(uid)))
     }
 
     /// How it is.

@@ -242,17 +242,10 @@ fn event(message: v1::PeerUp, child: NodeId) -> Result<Option<Event>, String> {
         }
         Some(v1::peer_up::Message::Welcome(welcome)) if welcome.version == VERSION => Ok(None),
         Some(v1::peer_up::Message::Welcome(welcome)) => Err(format!(
-            "does not fit: {}",
-            skew(welcome.version, &welcome.agent)
+            "is wireup {} with link version {}, and this is wireup {PROGRAM_VERSION} with link version \
+             {VERSION}; install the same wireup on all nodes",
+            welcome.agent, welcome.version
         )),
         None => Err("sent a message this agent does not know".into()),
     }
-}
-
-/// How two versions that do not match are told.
-pub fn skew(version: u32, program: &str) -> String {
-    format!(
-        "it is wireup {program} with link version {version}, this is wireup {PROGRAM_VERSION} with link \
-         version {VERSION}; install the same wireup on all nodes"
-    )
 }

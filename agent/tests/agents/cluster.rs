@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -75,18 +76,42 @@ impl Cluster {
     }
 
     fn spawn(&self, name: &str, options: &[&str]) -> (Child, PathBuf) {
-        let root = self.directory.path();
-        let socket = root.join(format!("{name}.sock"));
-        let mut command = Command::new(root.join("bin/wireup-agent"));
+        let socket = self.directory.path().join(format!("{name}.sock"));
+        let mut command = self.command(&self.certificate(name), &socket);
+        (command.args(options).spawn().unwrap(), socket)
+    }
+
+    fn command(&self, tls: &Path, socket: &Path) -> Command {
+        let mut command = Command::new(self.directory.path().join("bin/wireup-agent"));
         command
             .args(["agent", "--listen", "127.0.0.1:0", "--config", "/dev/null"])
             .arg("--tls")
-            .arg(root.join("pki").join(name))
+            .arg(tls)
             .arg("--socket")
-            .arg(&socket)
-            .args(options)
+            .arg(socket)
             .stderr(Stdio::piped());
-        (command.spawn().unwrap(), socket)
+        command
+    }
+
+    /// The directory of a certificate.
+    pub(crate) fn certificate(&self, name: &str) -> PathBuf {
+        self.directory.path().join("pki").join(name)
+    }
+
+    /// Makes another certificate.
+    pub(crate) fn issue(&self, name: &str, role: Role) -> PathBuf {
+        let validity = Validity::days(SystemTime::now(), 30);
+        let pki = self.directory.path().join("pki");
+        pki::issue(&pki, &[name.to_owned()], &[], role, validity).unwrap();
+        pki.join(name)
+    }
+
+    /// Starts an agent as another user.
+    pub(crate) fn start_as(&self, uid: u32, name: &str, tls: &Path, socket: &Path) -> Agent {
+        let mut command = self.command(tls, socket);
+        command.uid(uid).gid(uid);
+        let child = command.spawn().unwrap();
+        Agent::ready(name.to_owned(), (child, socket.to_owned()))
     }
 
     /// The first `count` agents as nodes of a launch, in a tree of this width.
@@ -158,10 +183,6 @@ impl Agent {
     /// What it has logged so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.0.0.lock().unwrap().clone()
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
