@@ -10,7 +10,7 @@ use super::poll::{Interest, Poll, Token};
 
 /// Bytes a peer may leave unread before it is given up, so that a stuck one cannot fill memory.
 /// Far above any answer a rank or sidecar can be owed at one time.
-const QUEUE_MAX: usize = 128 * 1024 * 1024;
+pub(super) const QUEUE_MAX: usize = 128 * 1024 * 1024;
 
 /// What a read brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,9 +91,14 @@ impl Channel {
                 };
                 let _ = poll.set(&self.fd, self.token, interest);
             }
-        } else if self.queue.len() - self.written + bytes.len() <= QUEUE_MAX {
+        } else if self.queued() + bytes.len() <= QUEUE_MAX {
             self.queue.extend_from_slice(bytes);
         }
+    }
+
+    /// Bytes that the system has not taken yet.
+    pub fn queued(&self) -> usize {
+        self.queue.len() - self.written
     }
 
     /// There is room: writes what is queued.
