@@ -9,6 +9,7 @@ pub mod environment;
 pub mod explain;
 mod finish;
 pub mod guard;
+pub mod inheritance;
 pub mod inspect;
 pub mod ldso;
 pub mod libpmix;
