@@ -4,6 +4,7 @@ pub mod channel;
 pub mod core;
 pub mod event;
 pub mod held;
+pub mod link_end;
 pub mod leftovers;
 pub mod namespace;
 pub mod poll;

@@ -1,5 +1,6 @@
 //! One run of a job: what it needs, its standard streams, its life and its end.
 
+mod carried;
 mod crew;
 mod describe;
 pub mod directory;
@@ -9,8 +10,10 @@ pub mod elf;
 pub mod environment;
 pub mod explain;
 mod finish;
+mod fleet;
 pub mod guard;
 mod hands;
+pub mod inheritance;
 pub mod inspect;
 pub mod ldso;
 pub mod libpmix;
@@ -35,6 +38,7 @@ pub mod signals;
 pub mod singleton;
 pub mod slots;
 pub mod status;
+pub mod step;
 pub mod stdin;
 pub mod stdio;
 pub mod streams;

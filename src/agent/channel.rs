@@ -2,8 +2,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use std::time::Duration;
+
 use rustix::buffer::spare_capacity;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SendFlags, send};
 
 use super::poll::{Interest, Poll, Token};
@@ -111,6 +115,22 @@ impl Channel {
         } else {
             self.queue = queue;
         }
+    }
+
+    /// Writes what is queued and these bytes, waiting for room, at most `limit`.
+    ///
+    /// # Errors
+    /// When the peer is gone, or takes nothing for so long.
+    pub fn send_all(mut self, bytes: &[u8], limit: Duration) -> rustix::io::Result<()> {
+        let flags = fcntl_getfl(&self.fd)?;
+        fcntl_setfl(&self.fd, flags - OFlags::NONBLOCK)?;
+        set_socket_timeout(&self.fd, Timeout::Send, Some(limit))?;
+        self.queue.extend_from_slice(bytes);
+        let mut rest = &self.queue[self.written..];
+        while !rest.is_empty() {
+            rest = &rest[send(&self.fd, rest, SendFlags::NOSIGNAL)?..];
+        }
+        Ok(())
     }
 
     /// Number of bytes taken by the system; all of them when the peer is gone.

@@ -85,6 +85,25 @@ impl LinkEnd {
         self.channel.writable(poll);
     }
 
+    /// Sends a last message and waits until it is taken, at most `limit`.
+    pub fn last_word(
+        mut self,
+        to: Address,
+        class: Class,
+        message: &impl Serialize,
+        limit: std::time::Duration,
+    ) {
+        let envelope = Envelope {
+            to,
+            from: self.own,
+            class,
+        };
+        self.out.clear();
+        write(envelope, message, &mut self.out);
+        // Whoever does not take it does not hear it.
+        let _ = self.channel.send_all(&self.out, limit);
+    }
+
     /// Whether everything that was sent has been taken by the system.
     pub fn is_flushed(&self) -> bool {
         self.stuck || self.channel.queued() == 0

@@ -24,7 +24,7 @@ use super::streams::{Show, Streams};
 use super::surroundings::Surroundings;
 use super::zone::local_clock;
 use crate::agent::namespace::NodeNamespaces;
-use crate::agent::poll::{Source, Token};
+use crate::agent::poll::{Poll, Source, Token};
 use crate::agent::spawn::reserve_low_descriptors;
 use crate::agent::start::StdinPlan;
 use crate::job::ids::{Nspace, Rank};
@@ -64,7 +64,7 @@ impl RunFailure {
 /// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
 /// running or lying about in either case.
 pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
-    if spec.layout.across_hosts() {
+    if spec.layout.across_hosts() && !spec.dry_run {
         let text =
             "this wireup cannot start ranks on other hosts; leave --hosts and --hostfile out";
         return Err(RunFailure::refused(text.into()));
@@ -135,6 +135,7 @@ fn prepare(
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
     let crew = Crew::new(crew::Parts {
         plan: &plan,
+        poll: Poll::new().map_err(|errno| RunFailure::own("cannot wait for events", errno))?,
         part: Part::Whole,
         started,
         since,
