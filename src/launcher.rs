@@ -1,5 +1,6 @@
 //! One run of a job: what it needs, its standard streams, its life and its end.
 
+mod across;
 mod crew;
 mod describe;
 pub mod directory;
