@@ -1,6 +1,7 @@
 //! One run of a job: what it needs, its standard streams, its life and its end.
 
 mod carried;
+mod across;
 mod crew;
 mod describe;
 pub mod directory;

@@ -349,3 +349,6 @@ impl LaunchNames {
 pub const LAUNCH: &str = "WIREUP_LAUNCH_ID";
 /// Name of the scheduler's allocation, for the ranks and from the scheduler.
 pub const ALLOCATION: &str = "WIREUP_ALLOC_ID";
+
+#[cfg(test)]
+mod tests;

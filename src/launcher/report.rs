@@ -12,6 +12,10 @@ use crate::job::outcome::{
     Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd,
 };
 
+mod nodes;
+
+pub use nodes::by_node;
+
 /// Why a rank could not be started, as a cause of the job's failure.
 pub fn start_failure(plan: &Plan, rank: Rank, error: StartError) -> Cause {
     let app = &plan.apps[plan.app_of(rank)];
