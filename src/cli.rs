@@ -17,7 +17,7 @@ mod options;
 mod problem;
 mod ps;
 mod run;
-mod table;
+pub mod table;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};

@@ -3,6 +3,7 @@
 pub mod appnums;
 pub mod clock;
 pub mod exit_policy;
+pub mod hosts;
 pub mod ids;
 pub mod limit;
 pub mod octets;

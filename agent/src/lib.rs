@@ -4,9 +4,11 @@
 //! - [`daemon`]: `wireup agent`
 //! - [`launch`]: one launch at this agent
 //! - [`pki`]: `wireup pki`
+//! - [`identity`]: who holds a certificate
 //! - [`proto`]: the services and messages of `proto/`
 
 pub mod daemon;
+pub mod identity;
 pub mod launch;
 pub mod pki;
 pub mod proto;

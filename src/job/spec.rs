@@ -8,6 +8,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::exit_policy::ExitPolicy;
+use super::hosts::HostSpec;
 use super::ids::Rank;
 use super::limit::Limit;
 use super::octets;
@@ -101,17 +102,77 @@ pub enum MapBy {
     Node,
 }
 
+/// Up to this many nodes are a star, unless the user says otherwise.
+pub const STAR_LIMIT: u32 = 128;
+
+/// Children of a node in a larger launch, unless the user says otherwise.
+pub const TREE_WIDTH: u32 = 32;
+
+/// How the hosts of a launch reach each other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpreadSpec {
+    /// Up to this many hosts are all contacted by the first.
+    pub star_limit: u32,
+    /// Otherwise each host contacts at most this many others; at least 2.
+    pub tree_width: u32,
+    /// Socket of this machine's agent, instead of the one found.
+    #[serde(with = "octets")]
+    pub agent: Option<PathBuf>,
+}
+
 /// Where the ranks live.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LayoutSpec {
-    /// Number of nodes this machine acts as; at least 1.
+    /// The nodes, in the order of their numbers; this machine when empty.
+    pub hosts: Vec<HostSpec>,
+    /// How these reach each other.
+    pub spread: SpreadSpec,
+    /// Number of nodes this machine acts as; at least 1, and 1 if there are hosts.
     pub virtual_nodes: u32,
-    /// Most ranks on a node; as even as possible when absent.
+    /// Most ranks on a node; when absent, a host's slots, or as even as possible.
     pub ppn: Option<u32>,
     /// The order of placement.
     pub map_by: MapBy,
     /// Allow more ranks than slots.
     pub oversubscribe: bool,
+}
+
+impl Default for SpreadSpec {
+    fn default() -> Self {
+        Self {
+            star_limit: STAR_LIMIT,
+            tree_width: TREE_WIDTH,
+            agent: None,
+        }
+    }
+}
+
+impl Default for LayoutSpec {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            spread: SpreadSpec::default(),
+            virtual_nodes: 1,
+            ppn: None,
+            map_by: MapBy::default(),
+            oversubscribe: false,
+        }
+    }
+}
+
+impl LayoutSpec {
+    /// Number of nodes.
+    pub fn nodes(&self) -> u32 {
+        match self.hosts.len() {
+            0 => self.virtual_nodes,
+            hosts => u32::try_from(hosts).expect("lists of hosts are bounded"),
+        }
+    }
+
+    /// The nodes are other machines, each with an agent.
+    pub fn across_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
 }
 
 /// What becomes of the ranks' input and output.
@@ -195,7 +256,7 @@ pub struct InterfaceSpec {
     pub shim: Option<PathBuf>,
 }
 
-/// One job on this machine.
+/// One job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Application contexts in command-line order; never empty.

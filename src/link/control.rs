@@ -12,6 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 
 /// Version of everything on the links. Agents and launchers of different versions refuse each other.

@@ -96,6 +96,10 @@ Examples:
         /// Certificates to show, in PEM files
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         files: Vec<PathBuf>,
+
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
     },
 }
 

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{Drive, raw};
-use crate::job::ids::{LocalRank, NodeId, Rank};
+use super::Drive;
+use crate::job::ids::Rank;
 use crate::job::outcome::{Cause, RankEnd};
+use crate::launcher::crew::raw;
 use crate::launcher::finish::failure_line;
 use crate::launcher::plan::Plan;
 use crate::launcher::progress::{END_PATIENCE, PATIENCE};
@@ -109,10 +110,7 @@ impl Drive {
     }
 
     /// A rank's process-management interface reports.
-    pub(super) fn rank_said(&mut self, node: NodeId, local: LocalRank, state: RankState) {
-        let Some(rank) = self.plan.job.ranks.rank_at(node, local) else {
-            return;
-        };
+    pub(super) fn rank_said(&mut self, rank: Rank, state: RankState) {
         let life = &mut self.lives[rank.index()];
         if state == RankState::Connected && !life.connected {
             life.connected = true;
@@ -130,11 +128,11 @@ impl Drive {
             return;
         }
         let plan = Arc::clone(&self.plan);
-        let life = self.lives[rank.index()];
+        let life = &self.lives[rank.index()];
         self.record(&Record::Rank(RankChange {
             state,
             place: place_of(&plan, rank),
-            pid: life.pid.map(raw),
+            pid: life.pid,
             end: life
                 .end
                 .map(|(_, end)| end.map_or_else(EndRecord::default, EndRecord::from)),
@@ -167,14 +165,13 @@ impl Drive {
         };
         let time = |at| clock.at(at).to_string();
         let rank_result = |rank: Rank| {
-            let (node, local) = self.place(rank);
-            let life = self.lives[rank.index()];
-            let state = self.nodes[node.index()].core.pmi_state(local);
+            let life = &self.lives[rank.index()];
+            let state = self.pmi_state(rank);
             let start = life.pid.is_some().then_some(life.start);
             let end = life.end.map(|(at, _)| at);
             RankResult {
                 place: place_of(&plan, rank),
-                pid: life.pid.map(raw),
+                pid: life.pid,
                 start: start.map(time),
                 start_ms: start.map(ms),
                 end: end.map(time),
@@ -226,16 +223,13 @@ impl Drive {
             _ => (None, None),
         };
         let rank = cause.rank();
-        let last = rank.map(|rank| {
-            let (node, local) = self.place(rank);
-            self.nodes[node.index()].core.pmi_state(local).last
-        });
+        let last = rank.map(|rank| self.pmi_state(rank).last);
         CauseRecord {
             kind: kind_of(cause),
             message: failure_line(self, Some(cause))
                 .unwrap_or_else(|| "nobody reads the output".into()),
             place: rank.map(|rank| place_of(plan, rank)),
-            pid: rank.and_then(|rank| self.lives[rank.index()].pid).map(raw),
+            pid: rank.and_then(|rank| self.lives[rank.index()].pid),
             program: rank.map(|rank| program(plan, plan.app_of(rank))),
             code,
             signal,
