@@ -3,6 +3,8 @@
 pub mod channel;
 pub mod core;
 pub mod event;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod held;
 pub mod link_end;
 pub mod leftovers;
