@@ -6,8 +6,8 @@ pub mod event;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod held;
-pub mod link_end;
 pub mod leftovers;
+pub mod link_end;
 pub mod namespace;
 pub mod poll;
 pub mod procfs;

@@ -1,7 +1,7 @@
 //! One run of a job: what it needs, its standard streams, its life and its end.
 
-mod carried;
 mod across;
+mod carried;
 mod crew;
 mod describe;
 pub mod directory;
@@ -39,9 +39,9 @@ pub mod signals;
 pub mod singleton;
 pub mod slots;
 pub mod status;
-pub mod step;
 pub mod stdin;
 pub mod stdio;
+pub mod step;
 pub mod streams;
 pub mod supervisor;
 mod surroundings;

@@ -391,7 +391,9 @@ impl Made {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| own("cannot wait for events", &error))?;
         let wake = Arc::new(wake);
-        parts.poll.add(&wake, Token::new(Source::Wake, 0))
+        parts
+            .poll
+            .add(&wake, Token::new(Source::Wake, 0))
             .map_err(|error| own("cannot wait for events", &error))?;
         if plan.offer.pmix {
             *directory = Some(start::job_directory(plan, &mut parts.guard)?);

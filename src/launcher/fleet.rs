@@ -148,7 +148,10 @@ impl Fleet {
     /// Takes what a node tells, if it is its to tell.
     fn take_told_by(&mut self, node: NodeId, told: FromCrew) {
         let ranks = &self.plan.job.ranks;
-        if told.rank().is_some_and(|rank| ranks.node_of(rank) != Some(node)) {
+        if told
+            .rank()
+            .is_some_and(|rank| ranks.node_of(rank) != Some(node))
+        {
             return;
         }
         let state = &mut self.nodes[node.index()];

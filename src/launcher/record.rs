@@ -293,6 +293,7 @@ pub fn kind_of(cause: &Cause) -> &'static str {
         Cause::Misbehaved { .. } => "misbehaved",
         Cause::NotStarted { .. } => "not_started",
         Cause::HostFailed { .. } => "pmix_server_failed",
+        Cause::NodeFailed { .. } => "node_failed",
         Cause::FenceFailed { .. } => "fence_failed",
         Cause::Timeout(_) => "timeout",
         Cause::Interrupted(_) => "interrupted",

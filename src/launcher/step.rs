@@ -82,8 +82,7 @@ pub fn run() -> Result<u8, RunFailure> {
     let surroundings = Surroundings::take(ignored);
     let mut poll = Poll::new().map_err(cannot_wait)?;
     let token = Token::new(Source::Link, 0);
-    let mut link =
-        LinkEnd::new(socket, Address::EveryNode, token, &poll).map_err(cannot_wait)?;
+    let mut link = LinkEnd::new(socket, Address::EveryNode, token, &poll).map_err(cannot_wait)?;
     let mut backlog = Messages::new();
     let (node, description) = begin(&mut poll, &mut link, &mut backlog)?;
     link.set_own(Address::Node(node));
@@ -150,7 +149,8 @@ fn begin(
     let mut ready = Vec::new();
     loop {
         poll.wait(None, &mut ready).map_err(cannot_wait)?;
-        link.receive(poll, backlog).map_err(|error| broken(&error))?;
+        link.receive(poll, backlog)
+            .map_err(|error| broken(&error))?;
         let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == Class::Control;
         let Some(at) = backlog.iter().position(control) else {
             continue;
@@ -233,10 +233,16 @@ impl Step {
         self.take_messages(backlog);
         let mut ready = Vec::new();
         while !self.over {
-            let deadline = [self.crew.next_deadline(), self.kill_at.filter(|_| !self.killed)];
+            let deadline = [
+                self.crew.next_deadline(),
+                self.kill_at.filter(|_| !self.killed),
+            ];
             let deadline = deadline.into_iter().flatten().min();
             let timeout = deadline.map(|at| at.saturating_sub(self.now()));
-            self.crew.poll.wait(timeout, &mut ready).map_err(|error| broken(error.into()))?;
+            self.crew
+                .poll
+                .wait(timeout, &mut ready)
+                .map_err(|error| broken(error.into()))?;
             ready.sort_by_key(|event| event.token.source != Source::RankExit);
             for event in &ready {
                 self.dispatch(*event).map_err(broken)?;
@@ -316,7 +322,9 @@ impl Step {
                 }
                 (_, Ok(_)) => {}
                 (from, Err(error)) => {
-                    self.fail(format!("it was sent a message that it cannot read ({error})"));
+                    self.fail(format!(
+                        "it was sent a message that it cannot read ({error})"
+                    ));
                     eprintln!("wireup step: a message of {from:?} cannot be read: {error}");
                 }
             }
@@ -453,7 +461,10 @@ impl Step {
             if self.crew.poll.wait(Some(wait), &mut ready).is_err() {
                 return;
             }
-            for event in ready.iter().filter(|event| event.token.source == Source::Link) {
+            for event in ready
+                .iter()
+                .filter(|event| event.token.source == Source::Link)
+            {
                 if event.writable {
                     self.link.writable(&self.crew.poll);
                 }

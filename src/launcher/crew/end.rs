@@ -129,12 +129,10 @@ impl Crew {
                 end.enter(Phase::Killed, now);
             }
             Phase::Stopping => end.next = None,
-            Phase::Killed => {
-                match !any_running || now >= end.since + KILL_GRACE {
-                    true => end.enter(Phase::Draining, now),
-                    false => end.next = Some(end.since + KILL_GRACE),
-                }
-            }
+            Phase::Killed => match !any_running || now >= end.since + KILL_GRACE {
+                true => end.enter(Phase::Draining, now),
+                false => end.next = Some(end.since + KILL_GRACE),
+            },
             Phase::Draining | Phase::LastDraining => {
                 let open = self.pipes.open() > 0 && end.hurried == 0;
                 if open && self.pipes.paused() {

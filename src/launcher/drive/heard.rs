@@ -88,7 +88,9 @@ impl Drive {
             // Asked for and answered between the crews and the hands.
             FromCrew::Waits(_) => {}
             FromCrew::Gone { rank } => {
-                self.lives[rank.index()].end.get_or_insert((self.started.elapsed(), None));
+                self.lives[rank.index()]
+                    .end
+                    .get_or_insert((self.started.elapsed(), None));
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::Ended);
             }
