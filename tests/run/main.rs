@@ -18,6 +18,7 @@ mod help;
 mod layouts;
 mod libraries;
 mod mpi;
+mod pki;
 mod pmi12;
 mod pmi1_raw;
 mod pmi2;
