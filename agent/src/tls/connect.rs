@@ -18,7 +18,7 @@ use tower::service_fn;
 
 use super::accept::words;
 use super::credentials::Tls;
-use super::{CONNECT_TIMEOUT, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT};
+use super::{CONNECT_TIMEOUT, CONNECTION_WINDOW, Heartbeat, STREAM_WINDOW};
 
 /// Bytes that may come from the other side before it has been heard that it accepts this one.
 const EARLY: usize = 4096;
@@ -58,11 +58,16 @@ pub enum ConnectError {
 
 /// Connects to the agent of the node `name` at `address` (`HOST:PORT`). When this returns, either
 /// side has accepted the other's certificate. The channel is that one connection: when it breaks,
-/// the channel stays broken.
+/// the channel stays broken, and silence breaks it.
 ///
 /// # Errors
 /// [`ConnectError`], after [`CONNECT_TIMEOUT`] at the latest.
-pub async fn connect(tls: &Tls, name: &str, address: &str) -> Result<Channel, ConnectError> {
+pub async fn connect(
+    tls: &Tls,
+    name: &str,
+    address: &str,
+    heartbeat: Heartbeat,
+) -> Result<Channel, ConnectError> {
     let stream = dial(tls, name, address).await?;
     let stream = Mutex::new(Some(TokioIo::new(stream)));
     let again = service_fn(move |_: Uri| {
@@ -72,9 +77,11 @@ pub async fn connect(tls: &Tls, name: &str, address: &str) -> Result<Channel, Co
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     endpoint
         .map_err(ConnectError::Http)?
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .http2_keep_alive_interval(heartbeat.interval)
+        .keep_alive_timeout(heartbeat.timeout)
         .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .connect_with_connector(again)
         .await
         .map_err(ConnectError::Http)

@@ -10,7 +10,8 @@ use tracing::warn;
 
 use super::accept::Peer;
 
-/// Logs which requests of whom were answered with a refusal: not permitted, or too large.
+/// Logs which requests of whom were answered with a refusal: not permitted, too large, of another
+/// version, of what is there already, or when nothing new is taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogRefusals;
 
@@ -66,6 +67,10 @@ fn is_refusal(code: Code) -> bool {
         code,
         Code::PermissionDenied
             | Code::Unauthenticated
+            | Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::AlreadyExists
+            | Code::Unavailable
             | Code::ResourceExhausted
             // What a message larger than the limit is.
             | Code::OutOfRange

@@ -123,7 +123,7 @@ async fn serve(tls: Arc<Tls>) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
     let incoming = server_incoming(listener, tls);
-    let serving = server().add_service(health).serve_with_incoming(incoming);
+    let serving = server(Heartbeat::default()).add_service(health).serve_with_incoming(incoming);
     tokio::spawn(serving);
     address
 }
@@ -178,14 +178,14 @@ async fn nodes_reach_each_other_and_know_who_calls() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.node("n1"), cluster.node("n2"));
     let address = serve(one.clone()).await;
-    let channel = connect(&two, "n1", &address.to_string()).await.unwrap();
+    let channel = connect(&two, "n1", &address.to_string(), Heartbeat::default()).await.unwrap();
     check(channel).await.unwrap();
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let mut incoming = server_incoming(listener, one);
     let (reached, accepted) = tokio::join!(
-        connect(&two, "n1", &address),
+        connect(&two, "n1", &address, Heartbeat::default()),
         tokio_stream::StreamExt::next(&mut incoming)
     );
     reached.unwrap();
@@ -210,7 +210,7 @@ async fn a_certificate_of_another_authority_is_refused_by_either_side() {
     drop(guard);
     let (log, _guard) = Log::start();
     let stranger = Tls::load(&stranger).unwrap();
-    let error = connect(&stranger, "n1", &address.to_string()).await;
+    let error = connect(&stranger, "n1", &address.to_string(), Heartbeat::default()).await;
     let error = error.unwrap_err().to_string();
     assert!(error.starts_with(reason), "{error}");
     log.one(&["it refuses this node's certificate: it does not trust"])
@@ -271,7 +271,7 @@ async fn a_caller_is_told_why_it_was_not_accepted() {
     let address = serve(cluster.node("n1")).await.to_string();
     let caller = cluster.node("n2");
     let because = async |name: &str, address: &str| {
-        let error = connect(&caller, name, address).await;
+        let error = connect(&caller, name, address, Heartbeat::default()).await;
         error.unwrap_err().to_string()
     };
     let error = because("n3", &address).await;
@@ -299,7 +299,7 @@ async fn nobody_but_a_node_can_be_called_as_one() {
         let name = format!("{role:?}").to_lowercase();
         let impostor = Tls::load(&cluster.issue(&name, role, valid(1))).unwrap();
         let address = serve(impostor).await.to_string();
-        let error = connect(&caller, &name, &address)
+        let error = connect(&caller, &name, &address, Heartbeat::default())
             .await
             .unwrap_err()
             .to_string();
@@ -320,7 +320,7 @@ async fn a_renewed_certificate_is_used_without_a_restart() {
     tls.reload();
     assert!(tls.not_after() > before);
     log.one(&["was renewed; it is valid until"]).await;
-    check(connect(&cluster.node("n2"), "n1", &address).await.unwrap())
+    check(connect(&cluster.node("n2"), "n1", &address, Heartbeat::default()).await.unwrap())
         .await
         .unwrap();
 }
@@ -341,7 +341,7 @@ async fn a_certificate_that_does_not_fit_its_key_is_not_used() {
         "it is not the key of",
     ])
     .await;
-    check(connect(&cluster.node("n2"), "n1", &address).await.unwrap())
+    check(connect(&cluster.node("n2"), "n1", &address, Heartbeat::default()).await.unwrap())
         .await
         .unwrap();
 }
@@ -395,7 +395,7 @@ async fn a_message_above_the_limit_is_refused_and_logged() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     let address = serve(cluster.node("n1")).await.to_string();
-    let channel = connect(&cluster.node("n2"), "n1", &address).await.unwrap();
+    let channel = connect(&cluster.node("n2"), "n1", &address, Heartbeat::default()).await.unwrap();
     let request = HealthCheckRequest {
         service: "x".repeat(5 * 1024 * 1024),
     };
@@ -423,7 +423,7 @@ async fn a_peer_that_falls_silent_is_lost() {
         let _ = tokio::time::timeout(Duration::from_secs(1), silent).await;
         std::future::pending::<()>().await;
     });
-    let channel = connect(&cluster.node("n2"), "n1", &front).await.unwrap();
+    let channel = connect(&cluster.node("n2"), "n1", &front, Heartbeat::default()).await.unwrap();
     let mut client = HealthClient::new(channel);
     let watching = client.watch(HealthCheckRequest::default()).await.unwrap();
     let mut watching = watching.into_inner();
