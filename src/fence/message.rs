@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::id::{FenceId, Participants};
 use crate::job::ids::NodeId;
+use crate::job::octets;
 
 /// What one node brings to a fence.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Contribution {
     /// The node's data: one opaque blob of a PMIx server, or encoded key-value pairs.
+    #[serde(with = "octets")]
     pub data: Arc<[u8]>,
     /// Whether data is to be exchanged; if no node asks for it, the fence is a barrier only.
     pub collect: bool,
@@ -18,10 +22,11 @@ pub struct Contribution {
 }
 
 /// What every participant gets from a completed fence.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Released {
     /// The contributions of all nodes, concatenated in node order; empty for a barrier. Shared:
     /// cloning copies no data.
+    #[serde(with = "octets")]
     pub data: Arc<[u8]>,
     /// The first non-zero status in node order, or 0.
     pub status: i32,
@@ -88,7 +93,7 @@ pub enum Output<T> {
 }
 
 /// A message between the engines of two nodes. Sender and receiver are named by the transport.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FenceMessage {
     /// To the hub: the sender's processes have all entered the fence.
     Arrive {
@@ -119,7 +124,7 @@ pub enum FenceMessage {
 }
 
 /// Why a fence did not complete. The same reason reaches every participant.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FenceFailure {
     /// Not all nodes arrived in time.
     #[error("fence timed out after {waited:?}: no sign of node {}", list(missing))]

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::{NodeId, Rank};
 
 /// `--strict-pmi`: a program that loads an MPI did not use what it was offered.
@@ -22,7 +24,7 @@ pub const EXIT_SIGNAL: u8 = 128;
 pub const EXIT_FAILURE: u8 = 1;
 
 /// How the process of a rank ended, as the system reported it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RankEnd {
     /// Called exit with this code.
     Code(u8),
@@ -82,7 +84,7 @@ pub fn signal_name(signal: i32) -> Option<&'static str> {
 }
 
 /// What a rank had done with its process-management interface when it ended.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PmiState {
     /// It made contact at least once.
     pub contacted: bool,
@@ -93,7 +95,7 @@ pub struct PmiState {
 }
 
 /// Why a job failed: the first thing that went wrong.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
     /// A rank ended with a code other than 0, or by a signal.
     RankFailed {

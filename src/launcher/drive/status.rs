@@ -241,7 +241,7 @@ impl Drive {
 fn place_of(plan: &Plan, rank: Rank) -> Place<'_> {
     let node = plan.job.ranks.node_of(rank).unwrap_or_default();
     let host = &plan.node_names[node.index()];
-    Place::new(rank, node, host, plan.job.appnums[rank.index()])
+    Place::new(rank, node, host, plan.job.appnums.of(rank))
 }
 
 fn program(plan: &Plan, app: usize) -> String {
