@@ -19,12 +19,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-pub(crate) use clean::{Elsewhere, Sandbox};
+#[allow(unused_imports)] // for tests/hosts
+pub(crate) use clean::Elsewhere;
+pub(crate) use clean::Sandbox;
 pub(crate) use compile::shared_library;
 pub(crate) use mpi::{Pmix, mpi, node_name, number, pmix};
 pub(crate) use outcome::{Outcome, field};
 pub(crate) use procfs::{Process, descriptors, memory_peak_kib, process, processes};
-pub(crate) use programs::{Mpi, Pmi2, built, mpi4py, mpis, pmi2, program, skip};
+pub(crate) use programs::{Mpi, Pmi2, mpi4py, pmi2, program, skip};
+#[allow(unused_imports)] // for tests/hosts
+pub(crate) use programs::{built, mpis};
 pub(crate) use running::{Output, Running};
 
 /// The variable that marks every process of a run, whatever session or parent it has.
@@ -111,6 +115,7 @@ impl Run {
     }
 
     /// The same on a host that is not this machine, in surroundings made for that.
+    #[allow(dead_code)] // for tests/hosts
     pub(crate) fn on_host(mut self, host: usize, sandbox: &Arc<Sandbox>) -> Self {
         self.sandbox = Arc::clone(sandbox);
         self.host = host;

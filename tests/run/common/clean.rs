@@ -43,6 +43,7 @@ impl Sandbox {
     }
 
     /// For runs on other hosts, which see this directory and have the rest of their own.
+    #[allow(dead_code)] // for tests/hosts
     pub(crate) fn of_hosts(dir: tempfile::TempDir, hosts: Arc<dyn Elsewhere>) -> Self {
         Self::make(dir, Some(hosts))
     }
