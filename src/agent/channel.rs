@@ -186,7 +186,7 @@ mod tests {
         });
         let mut ready = Vec::new();
         while !channel.queue.is_empty() {
-            poll.wait(Some(std::time::Duration::from_secs(10)), &mut ready)
+            poll.wait(Some(Duration::from_secs(10)), &mut ready)
                 .unwrap();
             assert!(
                 ready.iter().any(|event| event.writable),
