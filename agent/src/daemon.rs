@@ -115,7 +115,8 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         agent.advertised,
         settings.socket.display()
     );
-    let service = PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
+    let service =
+        PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
     let incoming = tls::server_incoming(listener, settings.tls.clone());
     let serving = tls::server(settings.heartbeat)
         .add_service(service)
