@@ -1,10 +1,12 @@
 //! Vocabulary of a job; no I/O.
 
+pub mod absence;
 pub mod clock;
 pub mod exit_policy;
 pub mod ids;
 pub mod limit;
 pub mod outcome;
+pub mod patience;
 pub mod proc;
 pub mod pset;
 pub mod rank_map;

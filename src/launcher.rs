@@ -10,6 +10,7 @@ pub mod explain;
 mod finish;
 pub mod guard;
 pub mod inspect;
+pub mod late;
 pub mod ldso;
 pub mod libpmix;
 pub mod limits;

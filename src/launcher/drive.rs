@@ -118,6 +118,8 @@ pub(super) struct Drive {
     killed: bool,
     /// That a rank speaks another form of PMI than expected has been said.
     dialect_told: bool,
+    /// That a fence takes long has been said.
+    late_told: bool,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
     /// Processes of the job that lost their parent and were collected here; the first ones.
@@ -166,6 +168,7 @@ impl Drive {
             ready: Vec::new(),
             killed: false,
             dialect_told: false,
+            late_told: false,
             interrupts: 0,
             orphans: BTreeSet::new(),
             starter: None,

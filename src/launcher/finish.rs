@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Signal;
 
 use super::directory::JobDirectory;
-use super::drive::{Drive, Node, raw};
+use super::drive::{Drive, Node};
 use super::report;
 use super::run::RunFailure;
 use super::status::{PATIENCE, Status};
@@ -130,8 +130,9 @@ pub(super) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
         let (node, local) = drive.place(rank);
         drive.nodes[node.index()].core.pmi_state(local)
     });
-    let pid = rank.and_then(|rank| drive.lives[rank.index()].pid).map(raw);
-    report::failure(&drive.plan, cause, state.as_ref(), pid)
+    report::failure(&drive.plan, cause, state.as_ref(), &|rank| {
+        drive.pid_of(rank)
+    })
 }
 
 /// How often libpmix asked for something on each node, for `-v`.

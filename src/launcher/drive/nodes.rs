@@ -1,5 +1,7 @@
 //! The nodes of the job: what happens is handed to their cores, and what these order is done.
 
+use std::sync::Arc;
+
 use super::{Drive, RankSlot};
 use crate::agent::core::NodeCore;
 use crate::agent::event::{Action, Event, Report};
@@ -8,6 +10,7 @@ use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
 use crate::job::ids::{LocalRank, NodeId};
 use crate::job::spec::PmiChoice;
+use crate::launcher::late;
 use crate::launcher::record::RankState;
 use crate::pmi::command::Dialect;
 use crate::pmix::control::{ForkEnv, Hello};
@@ -107,6 +110,14 @@ impl Drive {
             }
             Report::RankFinalized { rank } => {
                 self.rank_said(node, rank, RankState::Finalized);
+            }
+            Report::FenceLate(late) => {
+                if !self.late_told {
+                    self.late_told = true;
+                    let plan = Arc::clone(&self.plan);
+                    let text = late::note(&plan, &late, &|rank| self.pid_of(rank));
+                    self.warn(&text);
+                }
             }
             Report::Failed(cause) => self.fail_unless_consequence(cause),
             Report::Log { stdout, text } => {

@@ -13,7 +13,7 @@ use super::super::signals::Signals;
 use super::super::streams::{Show, Streams};
 use super::super::surroundings::Surroundings;
 use super::RunFailure;
-use crate::agent::core::NodeCore;
+use crate::agent::core::{NodeCore, Terms};
 use crate::agent::poll::{Poll, Source, Token};
 
 /// What can fail to be made.
@@ -67,8 +67,14 @@ impl Made {
             .ranks
             .node_ids()
             .map(|node| {
-                NodeCore::new(node, Arc::clone(&plan.job), plan.offer.pmi, plan.offer.pmix)
-                    .map(Node::new)
+                NodeCore::new(
+                    node,
+                    Arc::clone(&plan.job),
+                    plan.offer.pmi,
+                    plan.offer.pmix,
+                    Terms::of(&plan.spec.ending),
+                )
+                .map(Node::new)
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;
