@@ -8,6 +8,7 @@ mod completions;
 mod config;
 pub mod exit;
 mod habits;
+pub mod handed;
 mod kill;
 mod line;
 mod man;
@@ -16,7 +17,7 @@ mod options;
 mod problem;
 mod ps;
 mod run;
-mod table;
+pub mod table;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -40,6 +41,8 @@ enum Other {
     Ps(ps::PsArgs),
     /// End jobs of yours on this machine, or send them another signal
     Kill(kill::KillArgs),
+    #[command(flatten)]
+    Handed(handed::Handed),
     /// Show the defaults of `wireup run`
     Config(config::show::ConfigArgs),
     /// Print a manual page, or write them all to a directory
@@ -78,13 +81,14 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 
 fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
     let first = args.get(1).cloned();
-    let mut matches = match tree().try_get_matches_from(args) {
+    let mut matches = match tree().try_get_matches_from(&args) {
         Ok(matches) => matches,
         Err(error) => return answer(&error, || problem::of_commands(&error, first.as_deref())),
     };
     match Other::from_arg_matches_mut(&mut matches) {
         Ok(Other::Ps(args)) => ps::execute(&args),
         Ok(Other::Kill(args)) => kill::execute(&args),
+        Ok(Other::Handed(_)) => Err(handed::become_it(&args)),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),
         Ok(Other::Completions(args)) => completions::execute(&args),

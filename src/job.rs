@@ -1,10 +1,13 @@
 //! Vocabulary of a job; no I/O.
 
 pub mod absence;
+pub mod appnums;
 pub mod clock;
 pub mod exit_policy;
+pub mod hosts;
 pub mod ids;
 pub mod limit;
+pub mod octets;
 pub mod outcome;
 pub mod patience;
 pub mod proc;

@@ -1,5 +1,6 @@
 //! One run of a job: what it needs, its standard streams, its life and its end.
 
+mod crew;
 mod describe;
 pub mod directory;
 mod drive;
@@ -9,11 +10,13 @@ pub mod environment;
 pub mod explain;
 mod finish;
 pub mod guard;
+mod hands;
 pub mod inspect;
 pub mod late;
 pub mod ldso;
 pub mod libpmix;
 pub mod limits;
+mod message;
 pub mod output;
 pub mod outputs;
 pub mod parts;

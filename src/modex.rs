@@ -33,11 +33,14 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use asking::Asking;
 use owning::{Owning, Taken};
 
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::octets;
 use crate::job::proc::Proc;
 
 /// Largest data of one rank, in bytes; real ones have some kilobytes.
@@ -130,7 +133,7 @@ pub enum Output<T> {
 }
 
 /// A message between the engines of two nodes. Sender and receiver are named by the transport.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ModexMessage {
     /// To the owner of a rank: send its data, once it has some.
     Request {
@@ -146,12 +149,13 @@ pub enum ModexMessage {
         /// Of the request.
         proc: Proc,
         /// The answer.
+        #[serde(with = "octets")]
         result: ModexResult,
     },
 }
 
 /// Why a rank's data could not be had.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ModexFailure {
     /// No such rank, or no such job, where it was looked for.
     #[error("no such rank or job")]

@@ -18,6 +18,6 @@ pub mod value;
 pub mod wire;
 
 #[cfg(test)]
-mod arbitrary;
+pub(crate) mod arbitrary;
 #[cfg(test)]
 mod golden;

@@ -6,6 +6,7 @@
 //! ```
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
+mod context;
 mod fences;
 mod groups;
 mod host;
@@ -18,12 +19,14 @@ use std::sync::Arc;
 pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
+use serde::{Deserialize, Serialize};
 
 use super::event::{Action, Event, PeerMessage};
 use crate::fence::{self, FenceEngine, FenceInput, Nodes, Participants};
 use crate::groups::GroupEngine;
+use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::ids::{LocalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::outcome::PmiState;
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
@@ -41,14 +44,15 @@ use store::Asker;
 pub const HEAD: NodeId = NodeId(0);
 
 /// What all nodes of a job know.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "context::Received")]
 pub struct JobContext {
     /// The job's name.
     pub nspace: Nspace,
     /// Where its ranks live.
     pub ranks: RankMap,
-    /// Application context of each rank, by rank.
-    pub appnums: Vec<AppNum>,
+    /// Application contexts of the ranks.
+    pub appnums: Appnums,
     /// Slots the job could grow to.
     pub universe_size: u32,
     /// For whom its ranks run.
@@ -124,7 +128,7 @@ impl NodeCore {
                 let appnums = job
                     .ranks
                     .ranks_on(node)
-                    .map(|r| job.appnums[r.index()])
+                    .map(|r| job.appnums.of(r))
                     .collect();
                 let info = pmi::JobInfo {
                     kvsname: job.nspace.clone(),

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::ids::{LocalRank, NodeId};
+use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
@@ -60,7 +63,7 @@ pub enum Event<'a> {
 }
 
 /// A message between the cores of two nodes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum PeerMessage {
     /// Part of a fence.
     Fence(FenceMessage),
@@ -75,7 +78,7 @@ pub enum PeerMessage {
 }
 
 /// A PMIx event on its way to other nodes.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Notification {
     /// The event.
     pub code: Status,
@@ -115,7 +118,7 @@ pub enum Action {
 }
 
 /// What the launcher is told.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
     /// The sidecar has loaded its libraries.
     HostLoaded(Hello),
@@ -150,6 +153,12 @@ pub enum Report {
         /// Standard output instead of standard error.
         stdout: bool,
         /// The text.
+        #[serde(with = "octets")]
         text: Vec<u8>,
     },
 }
+
+#[cfg(test)]
+pub(crate) mod arbitrary;
+#[cfg(test)]
+mod tests;

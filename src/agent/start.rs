@@ -19,7 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::namespace::NodeNamespaces;
 use super::spawn::{Child, Command, Spawner, Step};
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::Rank;
 
 /// Descriptor number of the PMI socket in a rank.
 pub const PMI_FD: i32 = 3;
@@ -88,8 +88,8 @@ pub enum OutputPlan {
 pub struct RankPlan {
     /// Which.
     pub rank: Rank,
-    /// Its virtual node.
-    pub node: NodeId,
+    /// Index of its node into [`StartShared::node_env`] and the namespaces.
+    pub node: usize,
     /// Index into [`StartShared::apps`].
     pub app: usize,
     /// What is executed in place of the app's program.
@@ -293,7 +293,7 @@ fn start_one(
         descriptors.push((theirs.as_fd(), PMI_FD));
     }
     let empty = Vec::new();
-    let node_env = shared.node_env.get(plan.node.index()).unwrap_or(&empty);
+    let node_env = shared.node_env.get(plan.node).unwrap_or(&empty);
     let child = spawner
         .spawn(&Command {
             program: &executed.program,
@@ -305,10 +305,7 @@ fn start_one(
             limits: &app.limits,
             umask: app.umask,
             reset_signals: &shared.reset_signals,
-            namespaces: shared
-                .namespaces
-                .as_ref()
-                .map(|ns| ns.of_node(plan.node.index())),
+            namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
         })
         .map_err(|error| StartError::Spawn(error.step, error.errno))?;
     let (stdout, stderr) = match (pipes, plan.output) {

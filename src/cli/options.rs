@@ -1,6 +1,7 @@
 //! Options of `wireup run`, by what they are about: one file for each group of its help.
 
 mod ending;
+mod hosts;
 mod interface;
 mod layout;
 mod status;
@@ -8,6 +9,7 @@ mod stdio;
 mod surroundings;
 
 pub(super) use ending::EndingArgs;
+pub(super) use hosts::HostsArgs;
 pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;
 pub(super) use status::StatusArgs;

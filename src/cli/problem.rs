@@ -72,6 +72,10 @@ pub(super) fn of_commands(error: &clap::Error, first: Option<&OsStr>) -> String 
     let word = first.to_string_lossy();
     let suggested = error.get(ContextKind::SuggestedSubcommand).is_some();
     let tree = tree();
+    // The wrong word comes later: clap knows what the command has.
+    if tree.find_subcommand(&*word).is_some() {
+        return one_line(error);
+    }
     // Clap does not see that two letters changed places.
     let near = tree.get_subcommands().map(Command::get_name);
     let near = near

@@ -11,7 +11,7 @@ use super::exit;
 use super::habits;
 use super::line::Own;
 use super::negation::with_negations;
-use super::options::{EndingArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
+use super::options::{EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
 use super::problem;
 use crate::job::spec::{EndingSpec, GRACE, JobSpec, StatusSpec};
 use crate::launcher::run::{RunFailure, run};
@@ -85,6 +85,9 @@ pub(super) struct RunArgs {
     layout: LayoutArgs,
 
     #[command(flatten)]
+    hosts: HostsArgs,
+
+    #[command(flatten)]
     stdio: StdioArgs,
 
     #[command(flatten)]
@@ -125,11 +128,14 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
     let mut shared = defaults.words_of_every_program();
     shared.extend(everywhere);
     let status = StatusSpec::from(args.status);
-    let apps = app_specs(args.app, &shared, rest).inspect_err(|failure| {
+    let told = |failure: &RunFailure| {
         if !args.dry_run {
             refused(&status, failure);
         }
-    })?;
+    };
+    let apps = app_specs(args.app, &shared, rest).inspect_err(told)?;
+    let psets = std::mem::take(&mut args.layout.psets);
+    let layout = args.layout.resolve(args.hosts).inspect_err(told)?;
     let mut notes = Vec::new();
     if args.explain || args.dry_run {
         notes.extend(defaults.describe(args.no_config));
@@ -140,8 +146,8 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
     }
     run(JobSpec {
         apps,
-        psets: std::mem::take(&mut args.layout.psets),
-        layout: args.layout.into(),
+        psets,
+        layout,
         stdio: args.stdio.into(),
         ending: args.ending.into(),
         status,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Lines with aligned columns. The last column is cut where the terminal ends, if `width` says
 /// where that is. Numbers stand to the right.
-pub(super) fn render(head: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
+pub fn render(head: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
     let head: Vec<String> = head.iter().map(|&name| name.to_owned()).collect();
     let all = || std::iter::once(&head).chain(rows);
     let columns = head.len();

@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::job::ids::{Nspace, Rank};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 
 /// Consecutive ranks, both ends included.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct RankRun {
     /// Lowest rank of the run.
     pub first: Rank,
@@ -20,7 +22,7 @@ pub struct RankRun {
 }
 
 /// Which ranks of one nspace take part.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Ranks {
     /// All of them, however many the job has.
     All,
@@ -31,7 +33,8 @@ pub enum Ranks {
 /// The processes that fence together, in canonical form: nspaces ascending, each once, ranks
 /// merged into runs. Two lists of procs that mean the same give equal participants. Cloning is
 /// cheap.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Box<[(Nspace, Ranks)]>")]
 pub struct Participants(Arc<[(Nspace, Ranks)]>);
 
 /// A list of procs nobody can fence over. The fault is the requester's.
@@ -43,6 +46,42 @@ pub enum ParticipantsError {
     /// A rank that PMIx reserves for a special meaning.
     #[error("{0} cannot take part in a fence: the rank is reserved")]
     Reserved(Proc),
+}
+
+/// A list that is not in canonical form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("participants out of order")]
+pub struct DisorderedParticipants;
+
+impl TryFrom<Box<[(Nspace, Ranks)]>> for Participants {
+    type Error = DisorderedParticipants;
+
+    fn try_from(entries: Box<[(Nspace, Ranks)]>) -> Result<Self, Self::Error> {
+        let ascending = entries.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        match !entries.is_empty()
+            && ascending
+            && entries.iter().all(|(_, ranks)| ranks.is_canonical())
+        {
+            true => Ok(Self(entries.into())),
+            false => Err(DisorderedParticipants),
+        }
+    }
+}
+
+impl Ranks {
+    fn is_canonical(&self) -> bool {
+        let Self::Runs(runs) = self else { return true };
+        let mut lowest = 0;
+        !runs.is_empty()
+            && runs.iter().all(|run| {
+                let fits = lowest <= run.first.0
+                    && run.first <= run.last
+                    && run.last.0 < PMIX_RANK_RESERVED;
+                // The next one would be part of this run.
+                lowest = run.last.0.saturating_add(2);
+                fits
+            })
+    }
 }
 
 impl Participants {
@@ -156,7 +195,7 @@ impl fmt::Debug for Participants {
 /// The generation counts, per node, the fences this node entered with these participants, from 0.
 /// All nodes enter them in the same order, so the numbers agree although nobody hands them out,
 /// and a fast node may be in generation k + 1 while a slow one has not left k.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct FenceId {
     /// Who fences.
     pub participants: Participants,

@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::id::{FenceId, Participants};
 use super::nodes::Nodes;
 use crate::job::absence::Absences;
 use crate::job::ids::NodeId;
+use crate::job::octets;
 
 /// What one node brings to a fence, or a node and all below it together.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Contribution {
     /// One opaque blob of a PMIx server, or encoded key-value pairs; or several of them in a row.
+    #[serde(with = "octets")]
     pub data: Arc<[u8]>,
     /// Whether data is to be exchanged; otherwise this node's is dropped.
     pub collect: bool,
@@ -20,11 +24,12 @@ pub struct Contribution {
 }
 
 /// What every participant gets from a completed fence.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Released {
     /// The contributions of all nodes, one after the other in an order that is the same for all:
     /// each node's before those of the nodes below it in the tree. Empty for a barrier. Shared:
     /// cloning copies no data.
+    #[serde(with = "octets")]
     pub data: Arc<[u8]>,
     /// The first status in that order that is not zero, or 0.
     pub status: i32,
@@ -35,7 +40,7 @@ pub type FenceResult = Result<Released, FenceFailure>;
 
 /// How long a fence may take from its first arrival, wherever that is. Of several nodes' the
 /// shortest counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Timeout {
     /// How long.
     pub after: Duration,
@@ -44,7 +49,7 @@ pub struct Timeout {
 }
 
 /// Who wants a fence to end in time, which decides what happens when it does not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Deadline {
     /// The program: it is told, and nobody is asked for who is missing.
     Program,
@@ -148,7 +153,7 @@ pub enum Output<T> {
 
 /// A message between the engines of two nodes, one of which is the other's parent in the tree of the
 /// fence. Sender and receiver are named by the transport.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FenceMessage {
     /// To the parent: the sender's processes, and those of all nodes below it, have entered.
     Arrive {
@@ -238,7 +243,7 @@ impl FenceMessage {
 }
 
 /// Why a fence did not complete. The same reason reaches every participant.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FenceFailure {
     /// Not all processes arrived in time.
     #[error("fence timed out after {} s", waited.as_secs())]

@@ -4,12 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::fence::Participants;
 use crate::job::ids::NodeId;
+use crate::job::octets;
 use crate::job::proc::Proc;
 
 /// What is done with a group.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Operation {
     /// It is made.
     Construct,
@@ -18,11 +21,12 @@ pub enum Operation {
 }
 
 /// What names an operation: groups of different members may have the same name.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct GroupKey {
     /// What is done.
     pub operation: Operation,
     /// The name that the members gave the group; any bytes.
+    #[serde(with = "octets")]
     pub name: Arc<[u8]>,
     /// The members, in whatever order they were given.
     pub members: Participants,
@@ -36,7 +40,7 @@ impl fmt::Display for GroupKey {
 }
 
 /// What one node brings.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
     /// The members in the order of this node's callers, each once.
     pub members: Arc<[Proc]>,
@@ -47,6 +51,7 @@ pub struct Offer {
     /// Outcome among the callers of this node; 0 is success.
     pub status: i32,
     /// What all nodes shall get of this one.
+    #[serde(with = "octets")]
     pub part: Arc<[u8]>,
     /// How long it may take from the arrival at the hub; `None` for no limit. The most impatient
     /// node decides.
@@ -54,13 +59,14 @@ pub struct Offer {
 }
 
 /// What every node gets in the end. Cloning copies no data.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Released {
     /// Unique in the job, never 0, if one was wanted.
     pub context: Option<u64>,
     /// The members in the order of the lowest node's callers.
     pub members: Arc<[Proc]>,
     /// The nodes' parts, in node order.
+    #[serde(with = "octets")]
     pub parts: Arc<[Arc<[u8]>]>,
     /// The first status in node order that is no success, or 0.
     pub status: i32,
@@ -70,7 +76,7 @@ pub struct Released {
 pub type GroupResult = Result<Released, GroupFailure>;
 
 /// A message between the engines of two nodes. They must arrive once and in order.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum GroupMessage {
     /// To the hub: all members of the sending node have called.
     Arrive {
@@ -127,7 +133,7 @@ pub enum Output<T> {
 }
 
 /// Why an operation failed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum GroupFailure {
     /// Not every member called in time.
     #[error("members on {} of {nodes} nodes did not call in time", missing.len())]

@@ -5,10 +5,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::Rank;
 
 /// The rule that chooses the job's exit code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum ExitPolicy {
     /// The code of the first rank that failed, as Open MPI's launcher has it.
     #[default]

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// What can be limited: `RLIMIT_*`. Source: getrlimit(2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Resource {
     /// Size of the address space, in bytes.
     As,
@@ -78,7 +80,7 @@ impl Resource {
 }
 
 /// A value of a limit. Unlimited is more than any number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Bound {
     /// So much, in the resource's unit.
     At(u64),
@@ -96,7 +98,7 @@ impl fmt::Display for Bound {
 }
 
 /// One limit: `NAME=SOFT[:HARD]`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limit {
     /// Of what.
     pub resource: Resource,

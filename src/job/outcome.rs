@@ -25,7 +25,7 @@ pub const EXIT_SIGNAL: u8 = 128;
 pub const EXIT_FAILURE: u8 = 1;
 
 /// How the process of a rank ended, as the system reported it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RankEnd {
     /// Called exit with this code.
     Code(u8),
@@ -85,7 +85,7 @@ pub fn signal_name(signal: i32) -> Option<&'static str> {
 }
 
 /// What a rank had done with its process-management interface when it ended.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PmiState {
     /// It made contact at least once.
     pub contacted: bool,
@@ -118,7 +118,7 @@ pub struct LateFence {
 }
 
 /// Why a job failed: the first thing that went wrong.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
     /// A rank ended with a code other than 0, or by a signal.
     RankFailed {

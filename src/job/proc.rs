@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::{Nspace, Rank};
 
 /// Rank value that stands for every rank of the nspace.
@@ -13,7 +15,7 @@ pub const PMIX_RANK_WILDCARD: u32 = u32::MAX - 1;
 pub const PMIX_RANK_RESERVED: u32 = u32::MAX - 50;
 
 /// One process.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Proc {
     /// Its job.
     pub nspace: Nspace,
@@ -35,7 +37,7 @@ impl fmt::Display for Proc {
 }
 
 /// The rank field of a proc in a list of participants.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum ProcRank {
     /// Every rank of the nspace.
     Wildcard,

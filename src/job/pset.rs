@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::Rank;
 
 /// Longest name of a set, in bytes: as long as an MPI name may be (`MPI_MAX_PSET_NAME_LEN` is 256
@@ -10,7 +12,7 @@ use super::ids::Rank;
 const NAME_MAX: usize = 255;
 
 /// Consecutive ranks, both ends included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RankRange {
     /// The lowest.
     pub first: Rank,
@@ -19,10 +21,51 @@ pub struct RankRange {
 }
 
 /// One set.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct ProcessSet {
     name: String,
     ranges: Vec<RankRange>,
+}
+
+/// A set as it comes from elsewhere.
+#[derive(Deserialize)]
+struct Unchecked {
+    name: String,
+    ranges: Vec<RankRange>,
+}
+
+impl TryFrom<Unchecked> for ProcessSet {
+    type Error = String;
+
+    fn try_from(set: Unchecked) -> Result<Self, String> {
+        check_name(&set.name)?;
+        let mut sorted = set.ranges.clone();
+        sorted.sort_unstable_by_key(|range| range.first);
+        let apart = |pair: &[RankRange]| pair[0].last < pair[1].first;
+        let good = |range: &RankRange| range.first <= range.last;
+        match !sorted.is_empty() && sorted.iter().all(good) && sorted.windows(2).all(apart) {
+            true => Ok(Self {
+                name: set.name,
+                ranges: set.ranges,
+            }),
+            false => Err(format!("process set {:?} repeats ranks", set.name)),
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(format!("a name has 1 to {NAME_MAX} bytes"));
+    }
+    if name.chars().any(|c| c == ',' || c.is_control()) {
+        return Err("a name has no comma and no control character".to_owned());
+    }
+    let scheme = name.to_ascii_lowercase();
+    if scheme.starts_with("mpi://") || scheme.starts_with("mpix://") {
+        return Err("names that start with mpi:// or mpix:// belong to MPI".to_owned());
+    }
+    Ok(())
 }
 
 impl ProcessSet {
@@ -35,6 +78,12 @@ impl ProcessSet {
     pub fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         let ranges = self.ranges.iter();
         ranges.flat_map(|range| (range.first.0..=range.last.0).map(Rank))
+    }
+
+    /// The highest of its members.
+    pub fn highest(&self) -> Rank {
+        let last = self.ranges.iter().map(|range| range.last);
+        last.max().expect("a set has members")
     }
 
     /// The sets of a job: those the user defined, then one for each application context, `app0` and
@@ -70,8 +119,8 @@ impl ProcessSet {
             }
         }
         for set in defined {
-            let highest = set.ranges.iter().map(|range| range.last.0).max();
-            if let Some(rank) = highest.filter(|rank| *rank >= first) {
+            let rank = set.highest();
+            if rank.0 >= first {
                 let (name, most) = (&set.name, first.saturating_sub(1));
                 return Err(format!(
                     "--pset {name}: there is no rank {rank}, the job has ranks 0 to {most}"
@@ -91,16 +140,7 @@ impl FromStr for ProcessSet {
         let (name, ranks) = text
             .rsplit_once('=')
             .ok_or("give NAME=RANKS, as in io=0,2-4")?;
-        if name.is_empty() || name.len() > NAME_MAX {
-            return Err(format!("a name has 1 to {NAME_MAX} bytes"));
-        }
-        if name.chars().any(|c| c == ',' || c.is_control()) {
-            return Err("a name has no comma and no control character".to_owned());
-        }
-        let scheme = name.to_ascii_lowercase();
-        if scheme.starts_with("mpi://") || scheme.starts_with("mpix://") {
-            return Err("names that start with mpi:// or mpix:// belong to MPI".to_owned());
-        }
+        check_name(name)?;
         let mut ranges = Vec::<RankRange>::new();
         for part in ranks.split(',') {
             let range = range(part)

@@ -5,7 +5,15 @@
 
 use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::{LocalRank, NodeId, Rank};
+
+/// Most ranks of a job: far beyond any machine, and few enough that no arithmetic on them overflows.
+pub const RANKS_MAX: u32 = 10_000_000;
+
+/// Most nodes of a job.
+pub const NODES_MAX: u32 = 1 << 16;
 
 /// `count` ranks from `first` on live on `node`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,13 +26,50 @@ struct Run {
 }
 
 /// Placement of all ranks of one job, immutable once built.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(into = "Form", try_from = "Form")]
 pub struct RankMap {
     runs: Vec<Run>,
     /// By node: its runs, as indices, ascending.
     runs_of: Vec<Vec<u32>>,
     per_node: Vec<u32>,
     size: u32,
+}
+
+/// The map in a message.
+#[derive(Serialize, Deserialize)]
+struct Form {
+    nodes: u32,
+    /// Nodes with numbers of consecutive ranks, in rank order.
+    runs: Vec<(NodeId, u32)>,
+}
+
+impl From<RankMap> for Form {
+    fn from(map: RankMap) -> Self {
+        Self {
+            nodes: map.nodes(),
+            runs: map.runs.iter().map(|run| (run.node, run.count)).collect(),
+        }
+    }
+}
+
+/// Numbers that are no placement of ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no placement of at most {RANKS_MAX} ranks on {NODES_MAX} nodes")]
+pub struct RankMapError;
+
+impl TryFrom<Form> for RankMap {
+    type Error = RankMapError;
+
+    fn try_from(form: Form) -> Result<Self, RankMapError> {
+        let size: u64 = form.runs.iter().map(|(_, count)| u64::from(*count)).sum();
+        let known = |(node, _): &(NodeId, u32)| node.0 < form.nodes;
+        if size > u64::from(RANKS_MAX) || form.nodes > NODES_MAX || !form.runs.iter().all(known) {
+            return Err(RankMapError);
+        }
+        let last = form.nodes.checked_sub(1).map(|last| (NodeId(last), 0));
+        Ok(Self::from_runs(form.runs.into_iter().chain(last)))
+    }
 }
 
 impl RankMap {

@@ -4,16 +4,30 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::Rank;
 
 /// Ranks and ranges of ranks: `0,4-7`. Never empty.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Vec<RangeInclusive<u32>>")]
 pub struct RankSet(Vec<RangeInclusive<u32>>);
 
 /// A text that is no [`RankSet`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no list of ranks; write numbers and ranges with commas between them, as 0,4-7")]
 pub struct RankSetError(String);
+
+impl TryFrom<Vec<RangeInclusive<u32>>> for RankSet {
+    type Error = RankSetError;
+
+    fn try_from(ranges: Vec<RangeInclusive<u32>>) -> Result<Self, RankSetError> {
+        match !ranges.is_empty() && ranges.iter().all(|range| !range.is_empty()) {
+            true => Ok(Self(ranges)),
+            false => Err(RankSetError(Self(ranges).to_string())),
+        }
+    }
+}
 
 impl RankSet {
     /// Whether a rank is among them.

@@ -4,14 +4,19 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+
 use super::exit_policy::ExitPolicy;
+use super::hosts::HostSpec;
 use super::ids::Rank;
 use super::limit::Limit;
+use super::octets;
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
 
 /// What ranks get of the launcher's own variables.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Inherited {
     /// All but those of an outer launcher.
     #[default]
@@ -19,30 +24,34 @@ pub enum Inherited {
     /// Nothing.
     None,
     /// Those with these names; `PREFIX*` means all that start so.
-    Only(Vec<OsString>),
+    Only(#[serde(with = "octets")] Vec<OsString>),
 }
 
 /// A command under which ranks run their program.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WrapSpec {
     /// The command as written, with patterns in its arguments.
+    #[serde(with = "octets")]
     pub command: OsString,
     /// The ranks it is for; all of the program when absent.
     pub ranks: Option<RankSet>,
 }
 
 /// One application context: a program with its arguments and the ranks that run it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AppSpec {
     /// Number of ranks; the launcher chooses when absent.
     pub count: Option<u32>,
     /// Which of the launcher's variables the ranks get.
     pub inherited: Inherited,
     /// Files of variables to set or to pass on, in order.
+    #[serde(with = "octets")]
     pub env_files: Vec<PathBuf>,
     /// After these, variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
+    #[serde(with = "octets")]
     pub env: Vec<OsString>,
     /// Working directory; the launcher's own when absent.
+    #[serde(with = "octets")]
     pub wdir: Option<PathBuf>,
     /// Resource limits of the ranks; of several for one resource the last counts.
     pub limits: Vec<Limit>,
@@ -51,11 +60,12 @@ pub struct AppSpec {
     /// What the ranks run their program under.
     pub wrap: Option<WrapSpec>,
     /// Program and arguments; never empty.
+    #[serde(serialize_with = "octets::serialize", deserialize_with = "argv")]
     pub argv: Vec<OsString>,
 }
 
 /// Who reads the launcher's standard input; everybody else reads an empty one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StdinTarget {
     /// Nobody.
     None,
@@ -66,7 +76,7 @@ pub enum StdinTarget {
 }
 
 /// The process-management interfaces a job is offered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PmiChoice {
     /// What the programs need, found by inspecting them.
     Auto,
@@ -83,7 +93,7 @@ pub enum PmiChoice {
 }
 
 /// In which order ranks are given to nodes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum MapBy {
     /// A node is filled before the next one.
     #[default]
@@ -92,12 +102,34 @@ pub enum MapBy {
     Node,
 }
 
+/// Up to this many nodes are a star, unless the user says otherwise.
+pub const STAR_LIMIT: u32 = 128;
+
+/// Children of a node in a larger launch, unless the user says otherwise.
+pub const TREE_WIDTH: u32 = 32;
+
+/// How the hosts of a launch reach each other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpreadSpec {
+    /// Up to this many hosts are all contacted by the first.
+    pub star_limit: u32,
+    /// Otherwise each host contacts at most this many others; at least 2.
+    pub tree_width: u32,
+    /// Socket of this machine's agent, instead of the one found.
+    #[serde(with = "octets")]
+    pub agent: Option<PathBuf>,
+}
+
 /// Where the ranks live.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LayoutSpec {
-    /// Number of nodes this machine acts as; at least 1.
+    /// The nodes, in the order of their numbers; this machine when empty.
+    pub hosts: Vec<HostSpec>,
+    /// How these reach each other.
+    pub spread: SpreadSpec,
+    /// Number of nodes this machine acts as; at least 1, and 1 if there are hosts.
     pub virtual_nodes: u32,
-    /// Most ranks on a node; as even as possible when absent.
+    /// Most ranks on a node; when absent, a host's slots, or as even as possible.
     pub ppn: Option<u32>,
     /// The order of placement.
     pub map_by: MapBy,
@@ -105,14 +137,53 @@ pub struct LayoutSpec {
     pub oversubscribe: bool,
 }
 
+impl Default for SpreadSpec {
+    fn default() -> Self {
+        Self {
+            star_limit: STAR_LIMIT,
+            tree_width: TREE_WIDTH,
+            agent: None,
+        }
+    }
+}
+
+impl Default for LayoutSpec {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            spread: SpreadSpec::default(),
+            virtual_nodes: 1,
+            ppn: None,
+            map_by: MapBy::default(),
+            oversubscribe: false,
+        }
+    }
+}
+
+impl LayoutSpec {
+    /// Number of nodes.
+    pub fn nodes(&self) -> u32 {
+        match self.hosts.len() {
+            0 => self.virtual_nodes,
+            hosts => u32::try_from(hosts).expect("lists of hosts are bounded"),
+        }
+    }
+
+    /// The nodes are other machines, each with an agent.
+    pub fn across_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+}
+
 /// What becomes of the ranks' input and output.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StdioSpec {
     /// Prefix every output line with its rank.
     pub label: bool,
     /// Put the time in front of every output line.
     pub timestamps: bool,
     /// File name pattern for per-rank output.
+    #[serde(with = "octets")]
     pub output: Option<OsString>,
     /// Who reads standard input.
     pub stdin: StdinTarget,
@@ -121,7 +192,7 @@ pub struct StdioSpec {
 }
 
 /// When and how the job ends.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EndingSpec {
     /// The job is ended after this time.
     pub timeout: Option<Duration>,
@@ -138,7 +209,7 @@ pub struct EndingSpec {
 }
 
 /// How long a fence may take from its first arrival.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum FenceLimit {
     /// [`FENCE_TIMEOUT`], if a rank or node is missing that should have come soon, or never comes;
     /// ranks that may be busy with their own work are waited for.
@@ -171,40 +242,44 @@ impl Default for EndingSpec {
 }
 
 /// Where the status stream goes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StatusTarget {
     /// To standard output, which then carries nothing else: the ranks' output becomes part of it.
     Stdout,
     /// To a descriptor that was inherited; at least 3.
     Descriptor(i32),
     /// To a file.
-    File(PathBuf),
+    File(#[serde(with = "octets")] PathBuf),
 }
 
 /// What is told about the job while it runs.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StatusSpec {
     /// Where events and result are written as JSON.
     pub json: Option<StatusTarget>,
 }
 
 /// What the ranks are offered for process management, and the parts that serve it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InterfaceSpec {
     /// Interfaces to offer.
     pub pmi: PmiChoice,
     /// libpmix for the sidecar, instead of the one found.
+    #[serde(with = "octets")]
     pub libpmix: Option<PathBuf>,
     /// The sidecar's executable, instead of the one found.
+    #[serde(with = "octets")]
     pub pmix_host: Option<PathBuf>,
     /// The shim library, instead of the one found.
+    #[serde(with = "octets")]
     pub shim: Option<PathBuf>,
 }
 
-/// One job on this machine.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// One job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Application contexts in command-line order; never empty.
+    #[serde(deserialize_with = "apps")]
     pub apps: Vec<AppSpec>,
     /// Where the ranks live.
     pub layout: LayoutSpec,
@@ -226,4 +301,19 @@ pub struct JobSpec {
     pub notes: Vec<String>,
     /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
     pub verbose: u8,
+}
+
+fn argv<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsString>, D::Error> {
+    not_empty(octets::deserialize(from)?)
+}
+
+fn apps<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AppSpec>, D::Error> {
+    not_empty(Vec::deserialize(from)?)
+}
+
+fn not_empty<T, E: Error>(list: Vec<T>) -> Result<Vec<T>, E> {
+    match list.is_empty() {
+        true => Err(E::invalid_length(0, &"at least one")),
+        false => Ok(list),
+    }
 }

@@ -16,7 +16,8 @@ use super::run::RunFailure;
 use super::slots::Slots;
 use super::wrap::Wrapper;
 use crate::agent::core::JobContext;
-use crate::job::ids::{AppNum, Nspace, Rank, UserId};
+use crate::job::appnums::Appnums;
+use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::pset::ProcessSet;
 use crate::job::spec::JobSpec;
@@ -134,11 +135,7 @@ impl Plan {
         };
         offer.pmix = host.is_some();
         let node_names = node_names(nodes);
-        let appnums = sizes
-            .iter()
-            .enumerate()
-            .flat_map(|(app, (size, _))| (0..*size).map(move |_| AppNum(app as u32)))
-            .collect();
+        let appnums = Appnums::from_sizes(sizes.iter().map(|(size, _)| *size));
         let job = JobContext {
             nspace,
             ranks: place(size, &spec.layout),
@@ -163,6 +160,6 @@ impl Plan {
 
     /// Index of the application context of a rank.
     pub fn app_of(&self, rank: Rank) -> usize {
-        self.job.appnums[rank.index()].index()
+        self.job.appnums.of(rank).index()
     }
 }

@@ -1,5 +1,5 @@
-//! What the ranks print: from their pipes through a [`Merger`] into the launcher's own output, or
-//! into files of theirs.
+//! What the ranks print: through a [`Merger`] into the launcher's own output, or into files of
+//! theirs.
 
 mod outlets;
 
@@ -8,19 +8,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use self::outlets::{Outlet, Outlets};
 use super::record::{Record, Stream as Channel};
 use super::stdio::{Dress, Merger};
-use crate::agent::poll::{Interest, Poll, Source, Token};
+use crate::agent::poll::Source;
 use crate::agent::start::OutputPlan;
 use crate::job::ids::Rank;
 use crate::job::wall::WallClock;
-
-/// Bytes read from one pipe before others get their turn.
-const CHUNK: usize = 64 * 1024;
 
 /// How the ranks' output is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,12 +32,8 @@ pub struct Show {
 /// Standard output, or standard error, of all ranks.
 #[derive(Debug)]
 struct Stream {
-    source: Source,
     merger: Merger,
     outlet: Outlet,
-    pipes: Vec<Option<OwnedFd>>,
-    open: usize,
-    paused: bool,
 }
 
 /// A file that the launcher writes for a rank. Both of the rank's streams may go there.
@@ -69,7 +61,8 @@ pub struct Streams {
     files: Vec<RankFiles>,
     /// The rank that has a terminal: what it writes goes to standard output as it is.
     unframed: Option<Rank>,
-    buffer: Vec<u8>,
+    /// Number of ranks.
+    size: u32,
 }
 
 impl Streams {
@@ -78,7 +71,7 @@ impl Streams {
     /// # Errors
     /// When these cannot be duplicated.
     pub fn new(size: u32, show: Show, wake: &Arc<OwnedFd>) -> io::Result<Self> {
-        let stream = |source, channel, own| {
+        let stream = |channel, own| {
             let (dress, outlet) = match show {
                 Show {
                     events: Some(clock),
@@ -104,25 +97,20 @@ impl Streams {
                 ),
             };
             Stream {
-                source,
                 merger: Merger::new(dress),
                 outlet,
-                pipes: (0..size).map(|_| None).collect(),
-                open: 0,
-                paused: false,
             }
         };
         Ok(Self {
             streams: [
-                stream(Source::Stdout, Channel::Stdout, Outlet::Out),
-                stream(Source::Stderr, Channel::Stderr, Outlet::Err),
+                stream(Channel::Stdout, Outlet::Out),
+                stream(Channel::Stderr, Outlet::Err),
             ],
             outlets: Outlets::new(wake)?,
             show,
             files: Vec::new(),
             unframed: None,
-            // Reserved and not filled: what is never read into costs no page.
-            buffer: Vec::with_capacity(CHUNK),
+            size,
         })
     }
 
@@ -161,52 +149,23 @@ impl Streams {
         self.outlets.set_raw(raw);
     }
 
-    /// Takes over the pipe of a rank; `source` says which of the two.
-    ///
-    /// # Errors
-    /// When it cannot be watched.
-    pub fn add(
-        &mut self,
-        poll: &Poll,
-        source: Source,
-        rank: Rank,
-        pipe: OwnedFd,
-    ) -> io::Result<()> {
-        let stream = &mut self.streams[index_of(source)];
-        let token = Token::new(source, rank.0);
-        poll.add(&pipe, token)?;
-        if stream.paused {
-            poll.set(&pipe, token, Interest::Paused)?;
-        }
-        stream.pipes[rank.index()] = Some(pipe);
-        stream.open += 1;
-        Ok(())
-    }
-
-    /// Reads one chunk of a rank's pipe.
+    /// Takes what a rank printed; nothing when it has closed the stream.
     ///
     /// # Errors
     /// When the writing thread cannot be started.
-    pub fn readable(&mut self, poll: &Poll, token: Token, now: Duration) -> io::Result<()> {
-        let rank = Rank(token.index);
-        let index = index_of(token.source);
-        let Some(pipe) = &self.streams[index].pipes[rank.index()] else {
-            return Ok(());
-        };
-        self.buffer.clear();
-        let count = match rustix::io::read(pipe, spare_capacity(&mut self.buffer)) {
-            Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            // A pipe has no other errors; treat one like its end.
-            Err(_) => 0,
-        };
+    pub fn take(
+        &mut self,
+        stream: Channel,
+        rank: Rank,
+        bytes: &[u8],
+        now: Duration,
+    ) -> io::Result<()> {
+        let index = index_of(stream);
         if self.unframed == Some(rank) {
-            if count == 0 {
-                self.streams[index].drop_pipe(poll, rank)?;
-            } else {
-                self.outlets.put_raw(self.buffer[..count].to_vec())?;
-            }
-            return self.regulate(poll);
+            return match bytes {
+                [] => Ok(()),
+                bytes => self.outlets.put_raw(bytes.to_vec()),
+            };
         }
         let mut out = Vec::new();
         let (merger, outlet, key) = match self.files.get_mut(rank.index()) {
@@ -223,16 +182,18 @@ impl Streams {
                 (&mut stream.merger, &stream.outlet, rank)
             }
         };
-        if count == 0 {
-            merger.close(key, &mut out);
-        } else {
-            merger.push(key, &self.buffer[..count], now, &mut out);
+        match bytes {
+            [] => merger.close(key, &mut out),
+            bytes => merger.push(key, bytes, now, &mut out),
         }
-        self.outlets.put(outlet, out)?;
-        if count == 0 {
-            self.streams[index].drop_pipe(poll, rank)?;
-        }
-        self.regulate(poll)
+        self.outlets.put(outlet, out)
+    }
+
+    /// Whether what a stream brings is not taken where it goes.
+    pub fn is_full(&self, stream: Channel) -> bool {
+        let to_files = self.files.first().map(|files| &files.out.outlet);
+        let outlet = to_files.unwrap_or(&self.streams[index_of(stream)].outlet);
+        self.outlets.is_full(outlet)
     }
 
     /// Puts text of the launcher's own on one of its outputs. A writing thread that cannot be
@@ -277,12 +238,11 @@ impl Streams {
         self.outlets.draw(text);
     }
 
-    /// Shows unfinished lines that waited long enough, and pauses or resumes reading as the sinks
-    /// fill and drain.
+    /// Shows unfinished lines that waited long enough.
     ///
     /// # Errors
-    /// When the writing thread cannot be started, or a pipe cannot be watched any more.
-    pub fn tick(&mut self, poll: &Poll, now: Duration) -> io::Result<()> {
+    /// When the writing thread cannot be started.
+    pub fn tick(&mut self, now: Duration) -> io::Result<()> {
         for stream in &mut self.streams {
             let mut out = Vec::new();
             stream.merger.tick(now, &mut out);
@@ -293,7 +253,7 @@ impl Streams {
             file.merger.tick(now, &mut out);
             self.outlets.put(&file.outlet, out)?;
         }
-        self.regulate(poll)
+        Ok(())
     }
 
     /// When [`Streams::tick`] has something to do next.
@@ -306,16 +266,6 @@ impl Streams {
         streams.chain(files).filter_map(Merger::next_deadline).min()
     }
 
-    /// Number of pipes that somebody still holds open.
-    pub fn open_pipes(&self) -> usize {
-        self.streams.iter().map(|stream| stream.open).sum()
-    }
-
-    /// Whether reading is paused because the output is not taken.
-    pub fn blocked(&self) -> bool {
-        self.streams.iter().any(|stream| stream.paused)
-    }
-
     /// Why one of the launcher's outputs cannot be written, once that happened.
     pub fn failure(&self) -> Option<(&'static str, Errno)> {
         self.outlets.failure()
@@ -325,8 +275,8 @@ impl Streams {
     pub fn end_lines(&mut self) {
         for stream in &mut self.streams {
             let mut out = Vec::new();
-            for rank in 0..stream.pipes.len() {
-                stream.merger.close(Rank(rank as u32), &mut out);
+            for rank in 0..self.size {
+                stream.merger.close(Rank(rank), &mut out);
             }
             // A thread that cannot be started is reported by the stream's failure.
             let _ = self.outlets.put(&stream.outlet, out);
@@ -350,53 +300,14 @@ impl Streams {
     pub fn is_written(&self) -> bool {
         self.outlets.is_written()
     }
-
-    /// Stops reading what goes where nothing is taken.
-    fn regulate(&mut self, poll: &Poll) -> io::Result<()> {
-        let to_files = self.files.first().map(|files| files.out.outlet.clone());
-        for stream in &mut self.streams {
-            let outlet = to_files.as_ref().unwrap_or(&stream.outlet);
-            stream.pause(self.outlets.is_full(outlet), poll)?;
-        }
-        Ok(())
-    }
 }
 
-fn index_of(source: Source) -> usize {
-    usize::from(source == Source::Stderr)
+fn index_of(stream: Channel) -> usize {
+    usize::from(stream == Channel::Stderr)
 }
 
 fn rank_files(files: &mut [RankFiles]) -> impl Iterator<Item = &mut RankFile> {
     files
         .iter_mut()
         .flat_map(|files| std::iter::once(&mut files.out).chain(&mut files.err))
-}
-
-impl Stream {
-    fn drop_pipe(&mut self, poll: &Poll, rank: Rank) -> io::Result<()> {
-        if let Some(pipe) = self.pipes[rank.index()].take() {
-            poll.remove(&pipe)?;
-            self.open -= 1;
-        }
-        Ok(())
-    }
-
-    /// Stops reading while the sink is full.
-    fn pause(&mut self, full: bool, poll: &Poll) -> io::Result<()> {
-        if full == self.paused {
-            return Ok(());
-        }
-        self.paused = full;
-        let interest = if full {
-            Interest::Paused
-        } else {
-            Interest::Read
-        };
-        for (rank, pipe) in self.pipes.iter().enumerate() {
-            if let Some(pipe) = pipe {
-                poll.set(pipe, Token::new(self.source, rank as u32), interest)?;
-            }
-        }
-        Ok(())
-    }
 }

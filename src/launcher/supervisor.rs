@@ -258,7 +258,7 @@ impl Supervisor {
     pub fn tick(
         &mut self,
         now: Duration,
-        waiting: impl Fn(Waiting) -> bool,
+        mut waiting: impl FnMut(Waiting) -> bool,
         orders: &mut Vec<Order>,
     ) {
         if self.phase == Phase::Running && self.timeout.is_some_and(|timeout| now >= timeout) {

@@ -13,6 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::tree::Shape;
+pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 
 /// Version of everything on the links. Agents and launchers of different versions refuse each other.

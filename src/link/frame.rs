@@ -95,23 +95,94 @@ pub enum FrameError {
     Flags(u8),
 }
 
+/// All of a frame but its body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// To whom.
+    pub to: Address,
+    /// From whom.
+    pub from: Address,
+    /// For whom.
+    pub class: Class,
+    /// The message goes on in the next frame.
+    pub more: bool,
+    /// Bytes of the body; at most [`BODY_MAX`].
+    pub body: usize,
+}
+
+impl Header {
+    /// As it is written.
+    ///
+    /// # Panics
+    /// If the body is larger than [`BODY_MAX`].
+    pub fn encode(&self) -> [u8; HEADER] {
+        assert!(self.body <= BODY_MAX, "cut into frames by the caller");
+        let mut bytes = [0; HEADER];
+        bytes[..4].copy_from_slice(&((HEADER - 4 + self.body) as u32).to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.to.to_u32().to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.from.to_u32().to_le_bytes());
+        bytes[12] = match self.class {
+            Class::Carried => 0,
+            Class::Control => 1,
+        };
+        bytes[13] = if self.more { MORE } else { 0 };
+        bytes
+    }
+
+    /// What the beginning of some bytes says; `None` if there are too few. A length that cannot be
+    /// is refused as soon as it is there.
+    ///
+    /// # Errors
+    /// [`FrameError`]; the stream cannot be read on.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
+        let word = |at: usize| {
+            let bytes = bytes.get(at..at + 4)?;
+            Some(u32::from_le_bytes(bytes.try_into().ok()?))
+        };
+        let Some(length) = word(0) else {
+            return Ok(None);
+        };
+        if !(HEADER - 4..=HEADER - 4 + BODY_MAX).contains(&(length as usize)) {
+            return Err(FrameError::Length(length));
+        }
+        let (Some(to), Some(from), Some([class, flags])) =
+            (word(4), word(8), bytes.get(12..HEADER))
+        else {
+            return Ok(None);
+        };
+        let class = match class {
+            0 => Class::Carried,
+            1 => Class::Control,
+            other => return Err(FrameError::Class(*other)),
+        };
+        if flags & !MORE != 0 {
+            return Err(FrameError::Flags(*flags));
+        }
+        Ok(Some(Self {
+            to: Address::from_u32(to),
+            from: Address::from_u32(from),
+            class,
+            more: flags & MORE != 0,
+            body: length as usize - (HEADER - 4),
+        }))
+    }
+}
+
 impl Frame {
     /// Appends the frame as it is written.
     ///
     /// # Panics
     /// If the body is larger than [`BODY_MAX`].
     pub fn encode(&self, out: &mut Vec<u8>) {
-        assert!(self.body.len() <= BODY_MAX, "cut into frames by the caller");
-        let length = (HEADER - 4 + self.body.len()) as u32;
+        let header = Header {
+            to: self.to,
+            from: self.from,
+            class: self.class,
+            more: self.more,
+            body: self.body.len(),
+        };
         out.reserve(HEADER + self.body.len());
-        out.extend_from_slice(&length.to_le_bytes());
-        out.extend_from_slice(&self.to.to_u32().to_le_bytes());
-        out.extend_from_slice(&self.from.to_u32().to_le_bytes());
-        out.push(match self.class {
-            Class::Carried => 0,
-            Class::Control => 1,
-        });
-        out.push(if self.more { MORE } else { 0 });
+        out.extend_from_slice(&header.encode());
         out.extend_from_slice(&self.body);
     }
 }
@@ -140,36 +211,20 @@ impl FrameReader {
     /// [`FrameError`]; the stream cannot be read on.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let rest = &self.bytes[self.start..];
-        let word = |at: usize| {
-            let bytes = rest.get(at..at + 4)?;
-            Some(u32::from_le_bytes(bytes.try_into().ok()?))
-        };
-        let Some(length) = word(0) else {
+        let Some(header) = Header::decode(rest)? else {
             return Ok(None);
         };
-        if !(HEADER - 4..=HEADER - 4 + BODY_MAX).contains(&(length as usize)) {
-            return Err(FrameError::Length(length));
-        }
-        let Some(frame) = rest.get(..4 + length as usize) else {
+        let Some(body) = rest.get(HEADER..HEADER + header.body) else {
             return Ok(None);
         };
-        let (to, from) = (word(4).unwrap_or_default(), word(8).unwrap_or_default());
-        let class = match frame[12] {
-            0 => Class::Carried,
-            1 => Class::Control,
-            other => return Err(FrameError::Class(other)),
-        };
-        if frame[13] & !MORE != 0 {
-            return Err(FrameError::Flags(frame[13]));
-        }
         let frame = Frame {
-            to: Address::from_u32(to),
-            from: Address::from_u32(from),
-            class,
-            more: frame[13] & MORE != 0,
-            body: frame[HEADER..].to_vec(),
+            to: header.to,
+            from: header.from,
+            class: header.class,
+            more: header.more,
+            body: body.to_vec(),
         };
-        self.start += 4 + length as usize;
+        self.start += HEADER + header.body;
         Ok(Some(frame))
     }
 }

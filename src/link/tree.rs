@@ -6,11 +6,7 @@
 
 use crate::job::ids::NodeId;
 
-/// Up to this many nodes are a star, unless the user says otherwise.
-pub const STAR_LIMIT: u32 = 128;
-
-/// Children of a node in a larger launch, unless the user says otherwise.
-pub const WIDTH: u32 = 32;
+pub use crate::job::spec::{STAR_LIMIT, TREE_WIDTH as WIDTH};
 
 /// How wide the trees of a launch are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

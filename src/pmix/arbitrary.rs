@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use super::upcall::{GroupOp, Query, Upcall};
 use super::value::{Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value};
 
-pub(super) fn text() -> impl Strategy<Value = Text> {
+pub(crate) fn text() -> impl Strategy<Value = Text> {
     vec(1..=255_u8, 0..12).prop_map(Text::new)
 }
 
-pub(super) fn proc() -> impl Strategy<Value = Proc> {
+pub(crate) fn proc() -> impl Strategy<Value = Proc> {
     (text(), any::<u32>()).prop_map(|(nspace, rank)| Proc {
         nspace,
         rank: ProcRank(rank),
@@ -82,7 +82,7 @@ fn other() -> BoxedStrategy<Value> {
     .boxed()
 }
 
-pub(super) fn value() -> impl Strategy<Value = Value> {
+pub(crate) fn value() -> impl Strategy<Value = Value> {
     let simple = prop_oneof![number(), other()].boxed();
     let array = (simple.clone(), 1..5_usize).prop_map(|(value, count)| {
         Value::Array(Array::new(vec![value; count]).expect("simple values"))
@@ -108,7 +108,7 @@ pub(super) fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-pub(super) fn infos() -> impl Strategy<Value = Vec<Info>> {
+pub(crate) fn infos() -> impl Strategy<Value = Vec<Info>> {
     let info = (text(), any::<bool>(), value());
     vec(
         info.prop_map(|(key, required, value)| Info {
@@ -120,7 +120,7 @@ pub(super) fn infos() -> impl Strategy<Value = Vec<Info>> {
     )
 }
 
-pub(super) fn upcall() -> impl Strategy<Value = Upcall> {
+pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
     let codes = || vec(any::<i32>().prop_map(Status), 0..4);
     let query = (vec(text(), 0..3), infos());
     let query = query.prop_map(|(keys, qualifiers)| Query { keys, qualifiers });

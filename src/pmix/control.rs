@@ -3,6 +3,7 @@
 //! Does not match replies with requests (see [`super::host`]). The host's own side of these
 //! messages is [`serve`]. Payload layouts: docs/shim.md.
 
+use serde::{Deserialize, Serialize};
 use wireup_shim::wire as c;
 
 use super::keys;
@@ -220,7 +221,7 @@ impl Control {
 }
 
 /// Variables that PMIx wants in the ranks' environments, to be passed on unchanged.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ForkEnv {
     /// The same for every client.
     pub common: Vec<(Text, Text)>,
@@ -308,7 +309,7 @@ impl ControlReply {
 }
 
 /// First word of a host that is ready for [`Control::Init`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// What the loaded libpmix calls itself.
     pub libpmix: Text,

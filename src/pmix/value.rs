@@ -4,10 +4,13 @@
 
 use std::fmt;
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use wireup_shim::wire as c;
 
 use super::wire::{Reader, WireError, Writer};
 use crate::job::ids::{Nspace, Rank};
+use crate::job::octets;
 
 /// A C string: any bytes but NUL. PMIx promises no encoding.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +51,21 @@ impl Text {
             Some(_) => Err(WireError::Bad("text: it holds a NUL")),
             None => Ok(Self(bytes.to_vec())),
         }
+    }
+}
+
+impl Serialize for Text {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        octets::read(from, |bytes| match memchr::memchr(0, bytes) {
+            Some(_) => Err(WireError::Bad("text: it holds a NUL")),
+            None => Ok(Self(bytes.to_vec())),
+        })
     }
 }
 
@@ -94,7 +112,7 @@ impl fmt::Debug for Text {
 }
 
 /// A PMIx status. Negative values are errors or event codes; compare numbers, never names.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Status(pub i32);
 
 /// Statuses are fixed by the PMIx standard; the C tests compare them with the headers.
@@ -129,7 +147,7 @@ impl fmt::Display for Status {
 }
 
 /// A rank as PMIx writes it: a process, or one of the special values of [`ProcRank`]'s constants.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ProcRank(pub u32);
 
 impl ProcRank {
@@ -157,9 +175,10 @@ impl From<Rank> for ProcRank {
 }
 
 /// A PMIx process name. The nspace may be empty ("any") or one that is not ours.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Proc {
     /// At most 255 bytes.
+    #[serde(deserialize_with = "nspace")]
     pub nspace: Text,
     /// A process or a special value.
     pub rank: ProcRank,
@@ -185,19 +204,26 @@ impl Proc {
     /// # Errors
     /// [`WireError`] when short or the nspace is over its limit.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        let nspace = Text::decode(from)?;
-        if nspace.as_bytes().len() > c::WIREUP_MAX_NSPACE as usize {
-            return Err(WireError::Bad("nspace: too long"));
-        }
         Ok(Self {
-            nspace,
+            nspace: short(Text::decode(from)?)?,
             rank: ProcRank(from.u32()?),
         })
     }
 }
 
+fn short(nspace: Text) -> Result<Text, WireError> {
+    match nspace.as_bytes().len() > c::WIREUP_MAX_NSPACE as usize {
+        true => Err(WireError::Bad("nspace: too long")),
+        false => Ok(nspace),
+    }
+}
+
+fn nspace<'de, D: Deserializer<'de>>(from: D) -> Result<Text, D::Error> {
+    short(Text::deserialize(from)?).map_err(Error::custom)
+}
+
 /// Who may see an event or a published value.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct DataRange(pub u8);
 
 /// Numbers of the PMIx standard.
@@ -379,6 +405,25 @@ impl Info {
             key,
             required: flags != 0,
             value,
+        })
+    }
+}
+
+/// In the encoding of [`Info::encode_list`], which bounds depth and number of its values.
+impl Serialize for Info {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut out = Writer::default();
+        self.encode(&mut out);
+        to.serialize_bytes(&out.into_bytes())
+    }
+}
+
+impl<'de> Deserialize<'de> for Info {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        octets::read(from, |bytes| {
+            let mut from = Reader::new(bytes);
+            let info = Self::decode(&mut from, 0)?;
+            from.end().map(|()| info)
         })
     }
 }

@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::Store;
 use super::request::{Answer, Persistence, Refusal, Request, Requester};
 use crate::job::clock::Moment;
@@ -17,11 +19,18 @@ use crate::job::ids::{AppNum, NodeId};
 use crate::job::proc::Proc;
 
 /// Names a request on its way; chosen by the asking node, rising.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Serial(u64);
 
+#[cfg(test)]
+impl From<u64> for Serial {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// A message between the engines of two nodes. The sender is named by the transport.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StoreMessage {
     /// To the head node.
     Ask {

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, NodeId, UserId};
+use crate::job::ids::{AppNum, NodeId, Nspace, UserId};
+use crate::job::octets::{self, Octets};
 use crate::job::proc::{Proc, ProcRank};
 
 use super::{BYTES_MAX, KEY_MAX, KEYS_MAX, VALUES_MAX, WAITING_MAX};
-use crate::job::ids::Nspace;
 
 /// Who asks.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Requester {
     /// The process.
     pub proc: Proc,
@@ -28,7 +30,7 @@ pub struct Requester {
 /// Who may see a value, or whose values a lookup wants to see.
 ///
 /// Source: `pmix_data_range_t` of the PMIx standard.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Range {
     /// The resource manager itself. It publishes nothing and looks nothing up.
     Rm,
@@ -49,7 +51,7 @@ pub enum Range {
 /// How long a value is kept.
 ///
 /// Source: `pmix_persistence_t` of the PMIx standard.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Persistence {
     /// Until it is withdrawn.
     Indefinite,
@@ -64,12 +66,12 @@ pub enum Persistence {
 }
 
 /// A published value. Cloning is cheap.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Data {
     /// A text, known to all protocols.
-    Text(Arc<[u8]>),
+    Text(#[serde(with = "octets")] Arc<[u8]>),
     /// Anything else: for the store just bytes, for PMIx a typed value.
-    Typed(Arc<[u8]>),
+    Typed(#[serde(with = "octets")] Arc<[u8]>),
 }
 
 impl Data {
@@ -81,8 +83,19 @@ impl Data {
     }
 }
 
+/// As an element of a list of [`octets`].
+impl Octets for Data {
+    fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.serialize(to)
+    }
+
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Self::deserialize(from)
+    }
+}
+
 /// What a lookup can make use of; other values do not exist for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Accepts {
     /// Every value.
     Anything,
@@ -101,7 +114,7 @@ impl Accepts {
 }
 
 /// Readiness to wait for values that are not there yet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Wait {
     /// So many of the keys are enough; 0 stands for all.
     pub at_least: u64,
@@ -110,20 +123,21 @@ pub struct Wait {
 }
 
 /// What values a lookup wants.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lookup {
     /// Whose values.
     pub range: Range,
     /// Of which kind.
     pub accepts: Accepts,
     /// Under which keys; one that is repeated counts once.
+    #[serde(with = "octets")]
     pub keys: Vec<Vec<u8>>,
     /// `None` to be answered at once.
     pub wait: Option<Wait>,
 }
 
 /// Whose values [`Request::Unpublish`] removes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Removal {
     /// The requester's own: all, or those of one range.
     Own(Option<Range>),
@@ -132,7 +146,7 @@ pub enum Removal {
 }
 
 /// One request.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// Make values known, all or none of them.
     Publish {
@@ -141,6 +155,7 @@ pub enum Request {
         /// How long they are kept.
         persistence: Persistence,
         /// The values under their keys.
+        #[serde(with = "octets")]
         values: Vec<(Vec<u8>, Data)>,
     },
     /// Ask for values.
@@ -150,14 +165,16 @@ pub enum Request {
         /// Whose.
         removal: Removal,
         /// Which; all if empty.
+        #[serde(with = "octets")]
         keys: Vec<Vec<u8>>,
     },
 }
 
 /// A value as it is handed out.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Found {
     /// Its key.
+    #[serde(with = "octets")]
     pub key: Vec<u8>,
     /// Who published it.
     pub owner: Proc,
@@ -166,7 +183,7 @@ pub struct Found {
 }
 
 /// The answer to a [`Request`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// Published or withdrawn.
     Done,
@@ -179,11 +196,11 @@ pub enum Answer {
 }
 
 /// Why a request was not carried out.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// The key is taken within that range.
     #[error("{} is published already", .0.escape_ascii())]
-    Duplicate(Vec<u8>),
+    Duplicate(#[serde(with = "octets")] Vec<u8>),
     /// None of it is there.
     #[error("not found")]
     NotFound,

@@ -148,6 +148,10 @@ fn a_forgotten_run_is_suggested() {
         &["\"rnu\" is no command", "did you mean: wireup run"],
     );
     expect_refusal(
+        wireup(["config", "shwo"]),
+        &["unrecognized subcommand 'shwo'", "'show'"],
+    );
+    expect_refusal(
         wireup(["run"]),
         &["no program is given; write: wireup run [OPTIONS] PROGRAM"],
     );
@@ -189,10 +193,9 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
             "--mca: write -x OMPI_MCA_btl=tcp",
         ),
         (
-            &["-hostfile", "h", "true"],
-            "-hostfile: ranks run on this machine only",
+            &["-N", "2", "true"],
+            "-N: wireup runs on the hosts that --hosts or --hostfile name",
         ),
-        (&["-H", "a,b", "true"], "-H: ranks run on this machine only"),
         (
             &["--rank-by", "core", "true"],
             "--rank-by: ranks are numbered as",

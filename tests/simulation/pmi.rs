@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use wireup::agent::core::{JobContext, NodeCore, Terms};
 use wireup::agent::event::{Action, Event, PeerMessage, Report};
+use wireup::job::appnums::Appnums;
 use wireup::job::clock::Moment;
-use wireup::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
+use wireup::job::ids::{LocalRank, NodeId, Nspace, Rank, UserId};
 use wireup::job::rank_map::RankMap;
 
 use crate::for_each_seed;
@@ -80,7 +81,7 @@ impl World {
         let context = Arc::new(JobContext {
             nspace: Nspace::new(JOB).expect("a fine name"),
             ranks: map.clone(),
-            appnums: vec![AppNum(0); all.len()],
+            appnums: Appnums::from_sizes([all.len() as u32]),
             universe_size: map.size(),
             user: UserId(1000),
             psets: Vec::new(),

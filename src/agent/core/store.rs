@@ -186,7 +186,7 @@ impl NodeCore {
 
     pub(super) fn store_rank_ended(&mut self, rank: Rank, now: Moment, actions: &mut Vec<Action>) {
         let proc = proc::Proc::new(self.job.nspace.clone(), rank);
-        let app = self.job.appnums[rank.index()];
+        let app = self.job.appnums.of(rank);
         self.store(now, actions, |store, out| store.rank_ended(proc, app, out));
     }
 
@@ -195,7 +195,7 @@ impl NodeCore {
         let ranks = job.ranks.ranks_on(node);
         let procs = ranks.map(|rank| {
             let proc = proc::Proc::new(job.nspace.clone(), rank);
-            (proc, job.appnums[rank.index()])
+            (proc, job.appnums.of(rank))
         });
         self.store(now, actions, |store, out| store.node_lost(node, procs, out));
     }
@@ -209,14 +209,14 @@ impl NodeCore {
     }
 
     fn requester(&self, rank: Rank) -> Requester {
-        let app = self.job.appnums[rank.index()];
-        let members = self.job.appnums.iter().filter(|other| **other == app);
+        let app = self.job.appnums.of(rank);
+        let members = self.job.appnums.ranks_of(app);
         Requester {
             proc: proc::Proc::new(self.job.nspace.clone(), rank),
             node: self.node,
             user: self.job.user,
             app,
-            app_size: members.count() as u32,
+            app_size: members.end - members.start,
         }
     }
 

@@ -37,8 +37,10 @@ const fn habit(words: &'static [&'static str], values: usize, meaning: Meaning) 
     }
 }
 
-const ONE_MACHINE: &str = "ranks run on this machine only; leave it out \
+const NAME_HOSTS: &str = "wireup runs on the hosts that --hosts or --hostfile name; leave it out \
     (--virtual-nodes K makes this machine act as K nodes)";
+const LIST_ONLY: &str = "wireup runs on this machine only if it is in the list; leave it out, and \
+    name the hosts with --hosts or --hostfile";
 const NO_BINDING: &str = "wireup does not bind ranks to cores; leave it out, or let the program \
     line do it: wireup run ... taskset -c LIST PROGRAM";
 const NO_MAPPING: &str = "ranks are numbered as they are laid out, see --map-by slot and node; \
@@ -55,7 +57,7 @@ pub(super) const HABITS: &[Habit] = &[
         1,
         Option("--ppn"),
     ),
-    habit(&["-N", "--nodes"], 1, Instead(ONE_MACHINE)),
+    habit(&["-N", "--nodes"], 1, Instead(NAME_HOSTS)),
     habit(
         &["-nooversubscribe", "--nooversubscribe"],
         0,
@@ -74,22 +76,18 @@ pub(super) const HABITS: &[Habit] = &[
             "-f",
             "-machinefile",
             "--machinefile",
-            "-hostfile",
-            "--hostfile",
-            "-hosts",
-            "--hosts",
-            "-host",
-            "--host",
-            "-H",
-            "-w",
-            "--nodelist",
             "-default-hostfile",
             "--default-hostfile",
         ],
         1,
-        Instead(ONE_MACHINE),
+        Option("--hostfile"),
     ),
-    habit(&["-nolocal", "--nolocal"], 0, Instead(ONE_MACHINE)),
+    habit(
+        &["-host", "--host", "-H", "-w", "-nodelist", "--nodelist"],
+        1,
+        Option("--hosts"),
+    ),
+    habit(&["-nolocal", "--nolocal"], 0, Instead(LIST_ONLY)),
     habit(
         &["-rank-by", "--rank-by", "-rr", "-order-nodes"],
         1,

@@ -30,6 +30,9 @@ fn options_that_mean_the_same_are_taken() {
     becomes("--bind-to=none a -genvall", "a -genvall");
     becomes("-ppn 2 a", "--ppn 2 a");
     becomes("-perhost 2 -map-by node a", "--ppn 2 --map-by node a");
+    becomes("-host b,c:2 a", "--hosts b,c:2 a");
+    becomes("-hosts b --nodelist=c[1-2] a", "--hosts b --hosts c[1-2] a");
+    becomes("-f h -hostfile i a", "--hostfile h --hostfile i a");
     becomes("--nooversubscribe a", "--no-oversubscribe a");
     becomes(
         "-wdir d -timeout=4 -oversubscribe a",
@@ -49,8 +52,9 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ("-l -mca btl tcp a", "-mca: write -x OMPI_MCA_btl=tcp"),
         ("--rank-by=core a", "--rank-by=core: ranks are numbered as"),
         ("--bind-to core a", "does not bind ranks"),
-        ("-host b a", "--virtual-nodes"),
-        ("-machinefile", "--virtual-nodes"),
+        ("-N 2 a", "--virtual-nodes"),
+        ("--nolocal a", "only if it is in the list"),
+        ("-machinefile", "-machinefile needs a value"),
         ("--ntasks=3 a", "write -n 3"),
         ("-s all a", "write --stdin all"),
         ("--mca btl", "-x OMPI_MCA_btl=..."),

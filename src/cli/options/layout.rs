@@ -2,8 +2,10 @@
 
 use clap::{Args, ValueEnum};
 
+use super::HostsArgs;
 use crate::job::pset::ProcessSet;
 use crate::job::spec::{LayoutSpec, MapBy};
+use crate::launcher::run::RunFailure;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Order {
@@ -17,7 +19,7 @@ enum Order {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Placement")]
 pub(in crate::cli) struct LayoutArgs {
-    /// Allow more ranks than usable cores
+    /// Allow more ranks than usable cores, or than slots of a host
     #[arg(long)]
     oversubscribe: bool,
 
@@ -26,7 +28,7 @@ pub(in crate::cli) struct LayoutArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     virtual_nodes: u32,
 
-    /// Most ranks on a node [default: as even as possible]
+    /// Most ranks on a node [default: as even as possible; on hosts with slots, as many as these]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     ppn: Option<u32>,
 
@@ -39,16 +41,23 @@ pub(in crate::cli) struct LayoutArgs {
     pub(in crate::cli) psets: Vec<ProcessSet>,
 }
 
-impl From<LayoutArgs> for LayoutSpec {
-    fn from(args: LayoutArgs) -> Self {
-        Self {
-            virtual_nodes: args.virtual_nodes,
-            ppn: args.ppn,
-            map_by: match args.map_by {
+impl LayoutArgs {
+    /// Together with the hosts, whose file is read.
+    ///
+    /// # Errors
+    /// [`RunFailure`] for hosts that cannot be used.
+    pub(in crate::cli) fn resolve(self, hosts: HostsArgs) -> Result<LayoutSpec, RunFailure> {
+        let (hosts, spread) = hosts.resolve()?;
+        Ok(LayoutSpec {
+            hosts,
+            spread,
+            virtual_nodes: self.virtual_nodes,
+            ppn: self.ppn,
+            map_by: match self.map_by {
                 Order::Slot => MapBy::Slot,
                 Order::Node => MapBy::Node,
             },
-            oversubscribe: args.oversubscribe,
-        }
+            oversubscribe: self.oversubscribe,
+        })
     }
 }

@@ -8,12 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Drive, RankSlot, raw};
+use super::Drive;
 use crate::job::ids::Rank;
 use crate::job::outcome::Cause;
 use crate::launcher::inspect::Wants;
 use crate::launcher::plan::Plan;
-use crate::launcher::sight::find_mpi;
 use crate::launcher::singleton::{Seen, Stage, Why, warning};
 
 /// When, after all ranks were started, their processes are looked at.
@@ -89,7 +88,8 @@ impl Drive {
             if plan.apps[index].finding.wants == Wants::Plain {
                 continue;
             }
-            let seen = self.silent(index).take(SAMPLE).find_map(find_mpi);
+            let sample: Vec<Rank> = self.silent(index).take(SAMPLE).collect();
+            let seen = self.hands.look(index as u32, &sample);
             if let Some(seen) = seen {
                 self.alone.apps[index].seen = Some(seen);
             }
@@ -99,15 +99,13 @@ impl Drive {
         }
     }
 
-    /// Processes of a program's ranks that run and have not made contact.
-    fn silent(&self, app: usize) -> impl Iterator<Item = i32> {
-        let ranks = self.ranks_of(app).zip(&self.ranks[self.first_rank(app)..]);
-        ranks.filter_map(|(rank, slot)| match slot {
-            RankSlot::Running { child, .. } if !self.lives[rank.index()].connected => {
-                Some(raw(child.pid))
-            }
-            _ => None,
-        })
+    /// A program's ranks that run and have not made contact.
+    fn silent(&self, app: usize) -> impl Iterator<Item = Rank> {
+        let silent = |rank: &Rank| {
+            let life = &self.lives[rank.index()];
+            life.runs() && !life.connected
+        };
+        self.ranks_of(app).filter(silent)
     }
 
     fn first_rank(&self, app: usize) -> usize {
@@ -127,10 +125,7 @@ impl Drive {
 
     /// Whether some rank of a program has said anything at all.
     fn any_contacted(&self, app: usize) -> bool {
-        let contacted = |rank: Rank| {
-            let (node, local) = self.place(rank);
-            self.nodes[node.index()].core.pmi_state(local).contacted
-        };
+        let contacted = |rank: Rank| self.pmi_state(rank).contacted;
         self.any_connected(app) || self.ranks_of(app).any(contacted)
     }
 

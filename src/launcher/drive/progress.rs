@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Drive, RankSlot, raw};
+use super::Drive;
 use crate::job::ids::Rank;
 use crate::launcher::inspect::Wants;
 use crate::launcher::progress::{Line, NAMED, Wait};
@@ -37,13 +37,10 @@ impl Drive {
 
     /// PMIx servers that are not ready.
     fn servers(&self) -> Option<Wait> {
-        let late = |index: &usize| {
-            let node = &self.nodes[*index];
-            node.sidecar.is_some() && node.env.is_none()
-        };
-        let late = (0..self.nodes.len()).filter(late);
-        let count = late.clone().count();
-        let named = late.take(NAMED).map(|i| self.plan.node_names[i].clone());
+        let late = self.hands.late();
+        let count = late.len();
+        let named = late.iter().take(NAMED);
+        let named = named.map(|node| self.plan.node_names[node.index()].clone());
         (count > 0).then(|| Wait::Servers {
             named: named.collect(),
             count,
@@ -87,7 +84,7 @@ impl Drive {
 
     /// Ranks that were asked to end.
     fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<Wait> {
-        let runs = |rank: &Rank| matches!(self.ranks[rank.index()], RankSlot::Running { .. });
+        let runs = |rank: &Rank| self.lives[rank.index()].runs();
         let left = (0..self.plan.job.ranks.size()).map(Rank).filter(runs);
         let count = left.clone().count();
         let named = left.take(NAMED).map(|rank| self.name_of(rank));
@@ -103,7 +100,7 @@ impl Drive {
         let (node, _) = self.place(rank);
         let host = &self.plan.node_names[node.index()];
         match self.lives[rank.index()].pid {
-            Some(pid) => format!("rank {rank} ({host}, pid {})", raw(pid)),
+            Some(pid) => format!("rank {rank} ({host}, pid {pid})"),
             None => format!("rank {rank} ({host})"),
         }
     }

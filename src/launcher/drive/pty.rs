@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use rustix::process::{Signal, kill_process_group};
+use rustix::process::Signal;
 
-use super::{Drive, RankSlot};
-use crate::agent::start::RankPlan;
+use super::Drive;
+use crate::agent::start::OutputPlan;
 use crate::job::ids::Rank;
 use crate::launcher::pty::Pty;
 
@@ -18,18 +18,17 @@ impl Drive {
     ///
     /// # Errors
     /// When the system has none left.
-    pub(in crate::launcher) fn open_pty(&mut self, plan: &mut RankPlan) -> std::io::Result<()> {
-        let (pty, output) = Pty::open(plan.rank)?;
-        plan.output = output;
-        self.streams.set_unframed(plan.rank);
+    pub(in crate::launcher) fn open_pty(&mut self, rank: Rank) -> std::io::Result<OutputPlan> {
+        let (pty, output) = Pty::open(rank)?;
+        self.streams.set_unframed(rank);
         self.pty = Some(pty);
-        Ok(())
+        Ok(output)
     }
 
     /// A rank was started. If it has the terminal, the user's is put behind it.
     pub(super) fn start_pty(&mut self, rank: Rank) -> std::io::Result<()> {
         if let Some(pty) = self.pty.as_mut().filter(|pty| pty.rank() == rank) {
-            pty.start_input(&self.wake)?;
+            pty.start_input(self.hands.wake())?;
             self.take_terminal();
         }
         Ok(())
@@ -39,7 +38,7 @@ impl Drive {
     pub(super) fn take_terminal(&mut self) {
         if let Some(pty) = &mut self.pty {
             self.streams.draw(None);
-            let raw = pty.enter_raw(self.guard.as_mut());
+            let raw = pty.enter_raw(self.hands.guard());
             self.streams.set_raw(raw);
         }
     }
@@ -61,11 +60,8 @@ impl Drive {
     /// Tells the rank that has a terminal what it hears when a terminal goes away: an interactive
     /// shell ends for that, and not for SIGTERM.
     pub(super) fn hang_up(&self) {
-        if let Some(pty) = &self.pty
-            && let RankSlot::Running { child, .. } = &self.ranks[pty.rank().index()]
-        {
-            // A group that is gone needs no signal.
-            let _ = kill_process_group(child.pid, Signal::HUP);
+        if let Some(pty) = &self.pty {
+            self.hands.signal_rank(pty.rank(), Signal::HUP);
         }
     }
 

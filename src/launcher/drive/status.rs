@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use super::{Drive, raw};
+use super::Drive;
 use crate::job::absence::Absences;
-use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::ids::{NodeId, Rank};
 use crate::job::outcome::{Cause, RankEnd};
+use crate::launcher::crew::raw;
 use crate::launcher::finish::failure_line;
 use crate::launcher::plan::Plan;
 use crate::launcher::progress::{END_PATIENCE, PATIENCE};
@@ -110,10 +111,7 @@ impl Drive {
     }
 
     /// A rank's process-management interface reports.
-    pub(super) fn rank_said(&mut self, node: NodeId, local: LocalRank, state: RankState) {
-        let Some(rank) = self.plan.job.ranks.rank_at(node, local) else {
-            return;
-        };
+    pub(super) fn rank_said(&mut self, rank: Rank, state: RankState) {
         let life = &mut self.lives[rank.index()];
         if state == RankState::Connected && !life.connected {
             life.connected = true;
@@ -131,11 +129,11 @@ impl Drive {
             return;
         }
         let plan = Arc::clone(&self.plan);
-        let life = self.lives[rank.index()];
+        let life = &self.lives[rank.index()];
         self.record(&Record::Rank(RankChange {
             state,
             place: place_of(&plan, rank),
-            pid: life.pid.map(raw),
+            pid: life.pid,
             end: life
                 .end
                 .map(|(_, end)| end.map_or_else(EndRecord::default, EndRecord::from)),
@@ -168,14 +166,13 @@ impl Drive {
         };
         let time = |at| clock.at(at).to_string();
         let rank_result = |rank: Rank| {
-            let (node, local) = self.place(rank);
-            let life = self.lives[rank.index()];
-            let state = self.nodes[node.index()].core.pmi_state(local);
+            let life = &self.lives[rank.index()];
+            let state = self.pmi_state(rank);
             let start = life.pid.is_some().then_some(life.start);
             let end = life.end.map(|(at, _)| at);
             RankResult {
                 place: place_of(&plan, rank),
-                pid: life.pid.map(raw),
+                pid: life.pid,
                 start: start.map(time),
                 start_ms: start.map(ms),
                 end: end.map(time),
@@ -227,10 +224,7 @@ impl Drive {
             _ => (None, None),
         };
         let rank = cause.rank();
-        let last = rank.map(|rank| {
-            let (node, local) = self.place(rank);
-            self.nodes[node.index()].core.pmi_state(local).last
-        });
+        let last = rank.map(|rank| self.pmi_state(rank).last);
         CauseRecord {
             kind: kind_of(cause),
             message: failure_line(self, Some(cause))
@@ -269,14 +263,14 @@ impl Drive {
 
     /// A rank's process, if it was started.
     pub(in crate::launcher) fn pid_of(&self, rank: Rank) -> Option<i32> {
-        self.lives[rank.index()].pid.map(raw)
+        self.lives[rank.index()].pid
     }
 }
 
 fn place_of(plan: &Plan, rank: Rank) -> Place<'_> {
     let node = plan.job.ranks.node_of(rank).unwrap_or_default();
     let host = &plan.node_names[node.index()];
-    Place::new(rank, node, host, plan.job.appnums[rank.index()])
+    Place::new(rank, node, host, plan.job.appnums.of(rank))
 }
 
 fn program(plan: &Plan, app: usize) -> String {

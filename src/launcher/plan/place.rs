@@ -74,6 +74,7 @@ mod tests {
             ppn,
             map_by,
             oversubscribe: true,
+            ..LayoutSpec::default()
         };
         let map = place(size, &layout);
         assert_eq!(map.nodes(), virtual_nodes);

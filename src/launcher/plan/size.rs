@@ -8,6 +8,7 @@ use super::super::slots::Slots;
 use super::wrong;
 use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::Rank;
+use crate::job::rank_map::RANKS_MAX;
 use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
@@ -33,10 +34,9 @@ pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: u32) -> Vec<(u
 
 pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, RunFailure> {
     let total: u64 = sizes.iter().map(|(size, _)| u64::from(*size)).sum();
-    // Far beyond any machine, and small enough that no arithmetic on it overflows.
     u32::try_from(total)
         .ok()
-        .filter(|total| *total <= 10_000_000)
+        .filter(|total| *total <= RANKS_MAX)
         .ok_or_else(|| {
             wrong(format!(
                 "{total} ranks are more than this program can count"

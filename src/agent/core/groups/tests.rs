@@ -3,7 +3,8 @@ use std::collections::VecDeque;
 use super::super::{JobContext, Terms};
 use super::*;
 use crate::agent::event::Event;
-use crate::job::ids::{AppNum, LocalRank, Nspace, UserId};
+use crate::job::appnums::Appnums;
+use crate::job::ids::{LocalRank, Nspace, UserId};
 use crate::job::pset::ProcessSet;
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::{Control, Hello, serve};
@@ -25,7 +26,7 @@ impl Job {
         let job = Arc::new(JobContext {
             nspace: Nspace::new("job").unwrap(),
             ranks: RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 2)]),
-            appnums: vec![AppNum(0); 4],
+            appnums: Appnums::from_sizes([4]),
             universe_size: 4,
             user: UserId(1000),
             psets: ProcessSet::of_job(&[io], [4]).unwrap(),

@@ -3,7 +3,8 @@ use std::sync::Arc;
 use super::super::{JobContext, Terms};
 use super::*;
 use crate::agent::event::Event;
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::appnums::Appnums;
+use crate::job::ids::{LocalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
@@ -23,7 +24,7 @@ impl Node {
         let job = JobContext {
             nspace: nspace.clone(),
             ranks: RankMap::from_runs([(NodeId(0), 2)]),
-            appnums: vec![AppNum(0); 2],
+            appnums: Appnums::from_sizes([2]),
             universe_size: 2,
             user: UserId(1000),
             psets: Vec::new(),

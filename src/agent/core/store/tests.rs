@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::super::{JobContext, Terms};
 use super::*;
 use crate::agent::event::Event;
-use crate::job::ids::{AppNum, Nspace, UserId};
+use crate::job::appnums::Appnums;
+use crate::job::ids::{Nspace, UserId};
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
@@ -29,7 +30,7 @@ impl Job {
         let job = Arc::new(JobContext {
             nspace: Nspace::new("job").unwrap(),
             ranks: RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 2)]),
-            appnums: vec![AppNum(0); 4],
+            appnums: Appnums::from_sizes([4]),
             universe_size: 4,
             user: UserId(1000),
             psets: Vec::new(),

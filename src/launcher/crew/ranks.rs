@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::kill_process_group;
 
-use super::{Drive, Life, RankSlot, raw};
+use super::{Crew, RankSlot, raw};
 use crate::agent::channel::{Backlog, Channel, Received};
 use crate::agent::event::Event;
 use crate::agent::poll::{Source, Token};
@@ -14,8 +14,8 @@ use crate::agent::spawn::{self, ExitStatus};
 use crate::agent::start::{Process, StartError};
 use crate::job::ids::Rank;
 use crate::job::outcome::{Cause, RankEnd, judge};
-use crate::launcher::record::RankState;
-use crate::launcher::supervisor::{Departure, Waiting};
+use crate::launcher::message::FromCrew;
+use crate::launcher::supervisor::Waiting;
 use crate::launcher::{report, stdin};
 
 /// How long a rank may live on after it closed its PMI connection before that is held against it.
@@ -24,11 +24,10 @@ const CLOSED_GRACE: Duration = Duration::from_secs(1);
 /// How long the end of a rank may take from its beginning until it is reported.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
-impl Drive {
+impl Crew {
     pub(super) fn take_results(&mut self) -> std::io::Result<()> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
-        self.look_at_terminal();
         let mut sessions = Vec::new();
         while let Ok((rank, result)) = self.results.try_recv() {
             self.unreported -= 1;
@@ -38,12 +37,10 @@ impl Drive {
                     self.add_rank(rank, process)?;
                 }
                 Err(error) => {
-                    self.ranks[rank.index()] = RankSlot::Over;
-                    self.supervisor.rank_skipped();
-                    self.rank_changed(rank, RankState::NotStarted);
-                    if error != StartError::Skipped {
-                        self.fail(report::start_failure(&self.plan, rank, error));
-                    }
+                    *self.slot_mut(rank) = RankSlot::Over;
+                    let failed = error != StartError::Skipped;
+                    let cause = failed.then(|| report::start_failure(&self.plan, rank, error));
+                    self.tell(FromCrew::NotStarted { rank, cause });
                 }
             }
         }
@@ -53,7 +50,7 @@ impl Drive {
                 starter.join();
             }
             self.start_stdin()?;
-            self.all_started();
+            self.tell(FromCrew::AllStarted);
             self.reap_orphans();
         }
         Ok(())
@@ -68,12 +65,8 @@ impl Drive {
             stdin,
         } = process;
         self.owned.insert(raw(child.pid));
-        self.lives[rank.index()] = Life {
-            pid: Some(child.pid),
-            start: self.now(),
-            ..Life::default()
-        };
-        self.rank_changed(rank, RankState::Started);
+        let pid = raw(child.pid);
+        self.tell(FromCrew::Started { rank, pid });
         self.poll
             .add(&child.pidfd, Token::new(Source::RankExit, rank.0))?;
         let token = Token::new(Source::Pmi, rank.0);
@@ -82,11 +75,12 @@ impl Drive {
             .transpose()?;
         for (source, pipe) in [(Source::Stdout, stdout), (Source::Stderr, stderr)] {
             if let Some(pipe) = pipe {
-                self.streams.add(&self.poll, source, rank, pipe)?;
+                let seat = self.part.seat(&self.plan.job.ranks, rank);
+                self.pipes.add(&self.poll, source, (rank, seat), pipe)?;
             }
         }
         self.stdin_pipes.extend(stdin.map(|pipe| (child.pid, pipe)));
-        if self.supervisor.is_ending() {
+        if self.ending {
             let signal = if self.killed {
                 rustix::process::Signal::KILL
             } else {
@@ -94,8 +88,8 @@ impl Drive {
             };
             let _ = kill_process_group(child.pid, signal);
         }
-        self.ranks[rank.index()] = RankSlot::Running { child, pmi };
-        self.start_pty(rank)
+        *self.slot_mut(rank) = RankSlot::Running { child, pmi };
+        Ok(())
     }
 
     fn start_stdin(&mut self) -> std::io::Result<()> {
@@ -107,11 +101,10 @@ impl Drive {
     }
 
     /// All ranks are skipped: the job failed before they could be started.
-    pub(in crate::launcher) fn skip_ranks(&mut self) {
-        for index in 0..self.ranks.len() {
-            self.ranks[index] = RankSlot::Over;
-            self.supervisor.rank_skipped();
-            self.rank_changed(Rank(index as u32), RankState::NotStarted);
+    pub(super) fn skip_ranks(&mut self) {
+        for rank in self.ranks_here() {
+            *self.slot_mut(rank) = RankSlot::Over;
+            self.tell(FromCrew::NotStarted { rank, cause: None });
         }
         self.unreported = 0;
     }
@@ -119,7 +112,8 @@ impl Drive {
     /// Reads a rank's PMI socket once; false when nothing more is to come now.
     pub(super) fn read_pmi(&mut self, rank: Rank) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let RankSlot::Running { pmi, .. } = &mut self.ranks[rank.index()] else {
+        let seat = self.part.seat(&self.plan.job.ranks, rank);
+        let RankSlot::Running { pmi, .. } = &mut self.ranks[seat] else {
             self.buffer = buffer;
             return false;
         };
@@ -153,7 +147,7 @@ impl Drive {
     /// seen first. MPICH 5 goes on after its abort until it is killed. With PMIx the one that aborts
     /// waits for our answer, so its abort is always heard before what follows from it.
     fn hear_everybody(&mut self) {
-        for rank in (0..self.plan.job.ranks.size()).map(Rank) {
+        for rank in self.ranks_here() {
             // Once: a rank that is alive may write for ever, and its abort is a single request.
             self.read_pmi(rank);
         }
@@ -178,7 +172,7 @@ impl Drive {
             return;
         };
         let other = cause.rank().is_some_and(|rank| self.another_exits(rank));
-        if other && now < until && !self.supervisor.is_ending() {
+        if other && now < until && !self.ending {
             self.held = Some((cause, until));
         } else {
             self.fail(cause);
@@ -187,12 +181,14 @@ impl Drive {
 
     /// Whether a rank other than this one has begun to end.
     fn another_exits(&self, rank: Rank) -> bool {
-        let others = self
+        let own = self.part.holds(self.place(rank).0);
+        let own = own.then(|| self.part.seat(&self.plan.job.ranks, rank));
+        let mut others = self
             .ranks
             .iter()
             .enumerate()
-            .filter(|(index, _)| *index != rank.index());
-        others.into_iter().any(|(_, slot)| match slot {
+            .filter(|(seat, _)| Some(*seat) != own);
+        others.any(|(_, slot)| match slot {
             RankSlot::Running { child, .. } => procfs::is_exiting(raw(child.pid)),
             RankSlot::Planned | RankSlot::Over => false,
         })
@@ -210,10 +206,10 @@ impl Drive {
         for rank in due {
             self.closed.remove(&rank);
             let (node, local) = self.place(rank);
-            if !matches!(self.ranks[rank.index()], RankSlot::Running { .. }) {
+            if !matches!(self.slot(rank), RankSlot::Running { .. }) {
                 continue;
             }
-            let state = self.nodes[node.index()].core.pmi_state(local);
+            let state = self.node(node).core.pmi_state(local);
             if state.active {
                 let error = "closed its PMI connection before finalize".to_owned();
                 self.fail(Cause::Misbehaved { rank, error });
@@ -224,7 +220,7 @@ impl Drive {
                     false => (Waiting::Session, format!("{error} in MPI_Init")),
                 };
                 let cause = Cause::Misbehaved { rank, error };
-                self.supervisor.rank_left(waiting, cause, now);
+                self.tell(FromCrew::Left { waiting, cause });
             }
         }
     }
@@ -235,11 +231,10 @@ impl Drive {
         let (node, local) = self.place(rank);
         while self.read_host(node, Source::Upcall) {}
         let RankSlot::Running { child, pmi } =
-            std::mem::replace(&mut self.ranks[rank.index()], RankSlot::Over)
+            std::mem::replace(self.slot_mut(rank), RankSlot::Over)
         else {
             return;
         };
-        self.end_pty(Some(rank));
         // Both fail for what is not watched any more, as a socket whose end was read.
         let _ = self.poll.remove(&child.pidfd);
         let _ = pmi.map(|channel| self.poll.remove(&channel));
@@ -247,8 +242,8 @@ impl Drive {
             ExitStatus::Code(code) => RankEnd::Code(code),
             ExitStatus::Signal(signal) => RankEnd::Signal(signal),
         });
-        self.lives[rank.index()].end = Some((self.now(), status.ok()));
-        self.rank_changed(rank, RankState::Ended);
+        let known = status.ok();
+        self.tell(FromCrew::Ended { rank, end: known });
         let end = status.unwrap_or_else(|errno| {
             // Nobody else collects ranks; if somebody did, the status is lost and not guessed.
             let error = format!("its exit status was lost: {errno}");
@@ -258,12 +253,11 @@ impl Drive {
         self.owned.remove(&raw(child.pid));
         drop(child);
         // A signal is a cause of its own, and makes others abort; a code may follow from an abort.
-        if matches!(end, RankEnd::Code(code) if code != 0) && !self.supervisor.is_ending() {
+        if matches!(end, RankEnd::Code(code) if code != 0) && !self.ending {
             self.hear_everybody();
         }
-        let state = self.nodes[node.index()].core.pmi_state(local);
-        let first = self.supervisor.cause().is_none();
-        if self.plan.offer.pmix && first && judge(rank, end, &state).is_some() {
+        let state = self.node(node).core.pmi_state(local);
+        if self.plan.offer.pmix && !self.ending && judge(rank, end, &state).is_some() {
             // Maybe it only lost its PMIx server, or is the first of many that did.
             self.unjudged.push((rank, end));
             self.doubt_hosts();
@@ -282,7 +276,7 @@ impl Drive {
     }
 
     /// Judges the ranks whose ends had to wait.
-    pub(super) fn judge_now(&mut self) {
+    pub(in crate::launcher) fn judge_now(&mut self) {
         for (rank, end) in std::mem::take(&mut self.unjudged) {
             self.judge_rank(rank, end);
         }
@@ -290,19 +284,8 @@ impl Drive {
 
     fn judge_rank(&mut self, rank: Rank, end: RankEnd) {
         let (node, local) = self.place(rank);
-        let state = self.nodes[node.index()].core.pmi_state(local);
-        let mut orders = Vec::new();
-        let alone = self.failure_of_singleton(rank);
-        let gone = Departure {
-            rank,
-            end,
-            pmi: &state,
-            joinable: self.plan.offer.pmi || self.plan.offer.pmix,
-            alone: alone.as_deref(),
-        };
-        let now = self.now();
-        self.supervisor.rank_ended(gone, now, &mut orders);
-        self.carry_out(orders);
+        let state = self.node(node).core.pmi_state(local);
+        self.tell(FromCrew::Judged { rank, end, state });
         self.feed(node, Event::RankEnded { rank: local });
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use rustix::buffer::spare_capacity;
 use rustix::process::{Signal, kill_process_group};
 
-use super::{Drive, Node, raw};
+use super::{Crew, Node, raw};
 use crate::agent::channel::Received;
 use crate::agent::event::Event;
 use crate::agent::poll::Source;
@@ -14,30 +14,36 @@ use crate::agent::spawn::{self, ExitStatus};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::outcome::{Cause, RankEnd};
+use crate::launcher::message::FromCrew;
 use crate::launcher::report;
 
 /// Bytes of a sidecar's output kept for a failure report.
 const HOST_OUTPUT_MAX: usize = 8 * 1024;
 
-impl Drive {
+impl Crew {
     /// Takes over a sidecar that was just started.
-    pub(in crate::launcher) fn add_sidecar(&mut self, node: NodeId, sidecar: Sidecar) {
+    pub(super) fn add_sidecar(&mut self, node: NodeId, sidecar: Sidecar) {
         self.owned.insert(raw(sidecar.child.pid));
         self.guard_sessions([sidecar.child.pid]);
-        self.nodes[node.index()].sidecar = Some(sidecar);
+        self.node_mut(node).sidecar = Some(sidecar);
     }
 
-    /// Whether every sidecar is ready to have its ranks started.
-    pub(in crate::launcher) fn hosts_ready(&self) -> bool {
-        self.nodes
-            .iter()
-            .all(|node| node.sidecar.is_none() || node.env.is_some())
+    /// There is room in one of the sidecar's sockets.
+    pub(super) fn write_host(&mut self, node: NodeId, source: Source) {
+        let index = self.part.index(node);
+        if let Some(sidecar) = &mut self.nodes[index].sidecar {
+            let channel = match source {
+                Source::Control => &mut sidecar.control,
+                _ => &mut sidecar.upcall,
+            };
+            channel.writable(&self.poll);
+        }
     }
 
     /// Reads one of the sidecar's sockets once; false when nothing more is to come now.
     pub(super) fn read_host(&mut self, node: NodeId, source: Source) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let Some(sidecar) = &self.nodes[node.index()].sidecar else {
+        let Some(sidecar) = &self.nodes[self.part.index(node)].sidecar else {
             self.buffer = buffer;
             return false;
         };
@@ -65,7 +71,7 @@ impl Drive {
     pub(super) fn read_host_output(&mut self, node: NodeId) -> std::io::Result<()> {
         let Node {
             sidecar, printed, ..
-        } = &mut self.nodes[node.index()];
+        } = &mut self.nodes[self.part.index(node)];
         let Some(sidecar) = sidecar else {
             return Ok(());
         };
@@ -90,8 +96,8 @@ impl Drive {
             let name = self.plan.node_names[node.index()].clone();
             let text = String::from_utf8_lossy(&self.buffer[..count]).into_owned();
             for line in text.lines() {
-                let line = format!("PMIx server of {name}: {line}");
-                self.tell(&line);
+                let text = format!("PMIx server of {name}: {line}");
+                self.tell(FromCrew::Tell { text });
             }
         }
         Ok(())
@@ -106,7 +112,7 @@ impl Drive {
             hello,
             printed,
             ..
-        } = &mut self.nodes[node.index()];
+        } = &mut self.nodes[self.part.index(node)];
         let Some(sidecar) = sidecar else {
             return Ok(());
         };
@@ -130,13 +136,9 @@ impl Drive {
     /// A sidecar was lost. Nobody needs it any more once all ranks have finalized; then that is
     /// worth a warning, and the job's result stands.
     pub(super) fn host_lost(&mut self, node: NodeId, error: String) {
-        if !self.nodes.iter().all(|node| node.core.ranks_are_done()) {
-            return self.fail(Cause::HostFailed { node, error });
-        }
-        // A job that has failed is explained by its first cause.
-        if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
-            let name = &self.plan.node_names[node.index()];
-            self.tell(&report::host_lost_late(name, &error));
+        match self.nodes.iter().all(|node| node.core.ranks_are_done()) {
+            true => self.tell(FromCrew::HostLostLate { node, error }),
+            false => self.fail(Cause::HostFailed { node, error }),
         }
     }
 
@@ -146,7 +148,7 @@ impl Drive {
         for index in 0..self.nodes.len() {
             let mut actions = Vec::new();
             self.nodes[index].core.doubt_host(now, &mut actions);
-            self.act(NodeId(index as u32), actions);
+            self.act(self.part.node_at(index), actions);
         }
     }
 
@@ -156,8 +158,8 @@ impl Drive {
     }
 
     /// Ends a sidecar, with whatever it may have started, without asking it.
-    pub(in crate::launcher) fn kill_host(&self, node: NodeId) {
-        let sidecar = &self.nodes[node.index()].sidecar;
+    pub(super) fn kill_host(&self, node: NodeId) {
+        let sidecar = &self.node(node).sidecar;
         if let Some(sidecar) = sidecar.as_ref().filter(|sidecar| !sidecar.ended) {
             let _ = kill_process_group(sidecar.child.pid, Signal::KILL);
         }

@@ -1,0 +1,256 @@
+//! Who holds a certificate: a name and a role, both in one URI of it, `wireup://ROLE/NAME`.
+//!
+//! The names by which a node may be called (DNS names and addresses) stand beside the URI, where
+//! TLS looks for them. They say whom one has reached; the URI says who may do what. A certificate
+//! without the URI is nobody's, whoever signed it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use clap::ValueEnum;
+use rustls::pki_types::ServerName;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+pub use wireup::cli::handed::pki::Role;
+
+/// Scheme of the URI.
+const SCHEME: &str = "wireup://";
+
+/// Longest name, in bytes, as DNS has it.
+pub const NAME_MAX: usize = 253;
+
+/// Who holds a certificate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Of a node: as it is called in host lists.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+}
+
+/// What a certificate says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Certificate {
+    /// Whose it is; `None` for an authority and for what others use.
+    pub identity: Option<Identity>,
+    /// The subject, for people.
+    pub subject: String,
+    /// Names and addresses by which the holder may be called.
+    pub names: Vec<String>,
+    /// It may sign others.
+    pub authority: bool,
+    /// When its validity begins.
+    pub not_before: SystemTime,
+    /// When it ends.
+    pub not_after: SystemTime,
+}
+
+/// What is no identity.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The name can be no host's.
+    #[error(
+        "{0:?} cannot be a name: use a host name (letters, digits, '-', '_', '.') or an IP address"
+    )]
+    Name(String),
+    /// The bytes are no certificate.
+    #[error("not an X.509 certificate: {0}")]
+    Certificate(String),
+    /// Several identities in one certificate.
+    #[error("a certificate of more than one identity: {0} and {1}")]
+    Several(String, String),
+    /// A URI with the scheme that cannot be read.
+    #[error("{0:?} is no identity: wireup://node/NAME, or scheduler or observer in place of node")]
+    Uri(String),
+    /// The certificate names nobody.
+    #[error("a certificate without an identity (URI wireup://node/NAME); use `wireup pki issue`")]
+    Nobody,
+}
+
+impl Identity {
+    /// An identity with a valid name.
+    ///
+    /// # Errors
+    /// [`IdentityError::Name`].
+    pub fn new(name: &str, role: Role) -> Result<Self, IdentityError> {
+        check_name(name)?;
+        Ok(Self {
+            name: name.to_owned(),
+            role,
+        })
+    }
+
+    /// As it stands in a certificate.
+    pub fn uri(&self) -> String {
+        format!("{SCHEME}{}/{}", role_name(self.role), self.name)
+    }
+
+    /// The identity of a URI; `None` if it has another scheme.
+    fn of_uri(uri: &str) -> Result<Option<Self>, IdentityError> {
+        let Some(rest) = uri.strip_prefix(SCHEME) else {
+            return Ok(None);
+        };
+        let unknown = || IdentityError::Uri(uri.to_owned());
+        let (role, name) = rest.split_once('/').ok_or_else(unknown)?;
+        let role = Role::from_str(role, false).map_err(|_| unknown())?;
+        Self::new(name, role).map(Some).map_err(|_| unknown())
+    }
+
+    /// The identity of a certificate in DER.
+    ///
+    /// # Errors
+    /// [`IdentityError`], also when it names nobody.
+    pub fn of_der(der: &[u8]) -> Result<Self, IdentityError> {
+        Certificate::of_der(der)?
+            .identity
+            .ok_or(IdentityError::Nobody)
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", role_name(self.role), self.name)
+    }
+}
+
+/// The word for a role.
+pub fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Node => "node",
+        Role::Scheduler => "scheduler",
+        Role::Observer => "observer",
+    }
+}
+
+/// Refuses what can be neither a host's name nor its address.
+///
+/// # Errors
+/// [`IdentityError::Name`].
+pub fn check_name(name: &str) -> Result<(), IdentityError> {
+    // An address in its one canonical spelling: names are compared as text.
+    let address = name.parse().is_ok_and(|ip: IpAddr| ip.to_string() == name);
+    // A zone or port would make it a name of DNS to nobody.
+    let host =
+        !name.ends_with('.') && matches!(ServerName::try_from(name), Ok(ServerName::DnsName(_)));
+    match name.len() <= NAME_MAX && (address || host) {
+        true => Ok(()),
+        false => Err(IdentityError::Name(name.to_owned())),
+    }
+}
+
+impl Certificate {
+    /// Reads a certificate in DER.
+    ///
+    /// # Errors
+    /// [`IdentityError`]; that there is no identity is none.
+    pub fn of_der(der: &[u8]) -> Result<Self, IdentityError> {
+        let malformed = |error: &dyn fmt::Display| IdentityError::Certificate(error.to_string());
+        let (rest, parsed) = X509Certificate::from_der(der).map_err(|error| malformed(&error))?;
+        if !rest.is_empty() {
+            return Err(malformed(&"something follows it"));
+        }
+        let mut found = Self {
+            identity: None,
+            subject: parsed.subject().to_string(),
+            names: Vec::new(),
+            authority: parsed.is_ca(),
+            not_before: moment(parsed.validity().not_before.timestamp()),
+            not_after: moment(parsed.validity().not_after.timestamp()),
+        };
+        let names = parsed
+            .subject_alternative_name()
+            .map_err(|error| malformed(&error))?;
+        for name in names.iter().flat_map(|names| &names.value.general_names) {
+            match name {
+                GeneralName::DNSName(name) => found.names.push((*name).to_owned()),
+                GeneralName::IPAddress(bytes) => found.names.extend(address(bytes)),
+                GeneralName::URI(uri) => {
+                    let Some(identity) = Identity::of_uri(uri)? else {
+                        continue;
+                    };
+                    if let Some(other) = &found.identity {
+                        return Err(IdentityError::Several(other.uri(), identity.uri()));
+                    }
+                    found.identity = Some(identity);
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn moment(seconds: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+fn address(bytes: &[u8]) -> Option<String> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let v6 = <[u8; 16]>::try_from(bytes).map(IpAddr::from);
+    v4.or(v6).ok().map(|ip| ip.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_read_from_the_uri_it_is_written_as() {
+        for (name, role) in [
+            ("n1", Role::Node),
+            ("rack-2_n17.example.org", Role::Scheduler),
+            ("10.0.0.3", Role::Node),
+            ("fd00::3", Role::Observer),
+        ] {
+            let identity = Identity::new(name, role).unwrap();
+            assert_eq!(Identity::of_uri(&identity.uri()), Ok(Some(identity)));
+        }
+        assert_eq!(Identity::of_uri("spiffe://node/n1"), Ok(None));
+        for uri in [
+            "wireup://",
+            "wireup://node",
+            "wireup://node/",
+            "wireup://Node/n1",
+            "wireup://root/n1",
+            "wireup://node/a/b",
+            "wireup://node/..",
+        ] {
+            assert_eq!(Identity::of_uri(uri), Err(IdentityError::Uri(uri.into())));
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_hosts_and_addresses_in_one_spelling() {
+        for name in [
+            "",
+            ".",
+            "..",
+            "-a",
+            "a b",
+            "a/b",
+            "a:1",
+            "n1.",
+            "FD00::3",
+            "fd00:0::3",
+            "ü",
+            "*",
+        ] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+        assert!(check_name(&"a.".repeat(127)).is_err());
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_refused() {
+        for bytes in [
+            &b""[..],
+            b"\x30",
+            b"\x30\x80\x00\x00",
+            &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff],
+        ] {
+            assert!(Certificate::of_der(bytes).is_err());
+        }
+    }
+}

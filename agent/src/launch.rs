@@ -1,0 +1,33 @@
+//! One launch at this agent.
+//!
+//! - [`router`]: what becomes of a frame, and of a neighbour's loss (no I/O)
+
+pub mod router;
+
+use prost::bytes::Bytes;
+use wireup::job::ids::NodeId;
+use wireup::link::frame::Address;
+
+/// A frame of class Carried on its way. Cloning it does not copy the body.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Packet {
+    /// To whom.
+    pub to: Address,
+    /// From whom.
+    pub from: Address,
+    /// The message goes on in the next packet of the same source.
+    pub more: bool,
+    /// The message, or a part of it; at most [`BODY_MAX`](wireup::link::frame::BODY_MAX) bytes.
+    pub body: Bytes,
+}
+
+/// Nodes that take no part in a launch, or no longer do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// Which. The first is the one that failed, the others are behind it in the tree.
+    pub nodes: Vec<NodeId>,
+    /// One line for people.
+    pub reason: String,
+    /// The node's step has ended; its agent lives and goes on carrying.
+    pub step: bool,
+}

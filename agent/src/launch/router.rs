@@ -1,0 +1,313 @@
+//! Which way the frames of one launch go at one agent, and what the loss of a neighbour means.
+//!
+//! ```text
+//!               up: the launcher, the entry agent, or the parent
+//!                │
+//!   step ─── this agent        (the entry agent of a launch whose root is another one has no step
+//!              │    │           and one child: the root)
+//!            children
+//! ```
+//!
+//! - A frame goes from neighbour to neighbour along the tree; one to every node goes to all
+//!   neighbours but the one it came from, so each node gets it once and its source does not.
+//! - A local neighbour's claim of who it is counts nothing: a step speaks as its node, a launcher as
+//!   the launcher. What another agent brings must come from its side of the tree.
+//! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as
+//!   lost with its agent, and frames to lost nodes are dropped.
+//! - Whoever is above is gone: the step is told, the children are closed, and when the step has
+//!   ended and the children have answered, nothing of the launch is left.
+//!
+//! Left to others: queues, and when a link counts as lost.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wireup::job::ids::NodeId;
+use wireup::link::frame::Address;
+use wireup::link::tree::Tree;
+
+use super::{Loss, Packet};
+
+/// Who is connected to an agent for a launch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Neighbour {
+    /// Who brought the launch here.
+    Up,
+    /// The process that runs the launch on this node.
+    Step,
+    /// The agent of a node below.
+    Child(NodeId),
+}
+
+/// Where this agent is in a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Above the root: the launcher is connected here, node 0 is elsewhere.
+    Entry,
+    /// The root, with the launcher connected here.
+    EntryAndRoot,
+    /// The agent of a node, under another agent.
+    Member(NodeId),
+}
+
+impl Place {
+    /// The node this agent has a step for.
+    pub fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Entry => None,
+            Self::EntryAndRoot => Some(NodeId(0)),
+            Self::Member(node) => Some(node),
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A neighbour brought a frame.
+    Carried(Neighbour, Packet),
+    /// A child's agent says that nodes at or below it are lost.
+    Reported(NodeId, Loss),
+    /// The link to a child could not be made, or has ended.
+    ChildGone {
+        /// Which.
+        child: NodeId,
+        /// One line for people.
+        reason: String,
+    },
+    /// The step has ended.
+    StepGone {
+        /// How, for people.
+        reason: String,
+    },
+    /// The link to whoever is above has ended.
+    UpGone {
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// What to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Queue a frame for a neighbour.
+    Send(Neighbour, Packet),
+    /// Tell whoever is above.
+    Report(Loss),
+    /// Tell the step that nobody is above any more.
+    Orphan(String),
+    /// Send a child what is queued, then the end of the link.
+    Close(NodeId),
+    /// A frame or report was dropped because its sender may not send it; one line for the log.
+    Refuse(String),
+    /// Nothing of the launch is left here.
+    End,
+}
+
+/// One launch at one agent. See the module.
+#[derive(Debug)]
+pub struct Router {
+    place: Place,
+    tree: Tree,
+    up: bool,
+    step: bool,
+    /// Whether each child that still has a link takes part; the others are being closed.
+    children: BTreeMap<NodeId, bool>,
+    /// What has been reported.
+    lost: BTreeSet<NodeId>,
+}
+
+impl Router {
+    /// A launch that begins: every neighbour there is counts as connected, so that frames can be
+    /// queued for it.
+    pub fn new(place: Place, tree: Tree) -> Self {
+        let mut router = Self {
+            place,
+            tree,
+            up: true,
+            step: place.node().is_some(),
+            children: BTreeMap::new(),
+            lost: BTreeSet::new(),
+        };
+        router.children = router.below().into_iter().map(|node| (node, true)).collect();
+        router
+    }
+
+    /// The nodes whose agents this one contacts.
+    pub fn below(&self) -> Vec<NodeId> {
+        match self.place.node() {
+            None => vec![NodeId(0)],
+            Some(node) => self.tree.children(node).collect(),
+        }
+    }
+
+    /// Takes what happened and says what to do, in this order.
+    pub fn handle(&mut self, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Carried(from, packet) => self.carry(from, packet, out),
+            Event::Reported(child, loss) => self.reported(child, loss, out),
+            Event::ChildGone { child, reason } => self.child_gone(child, reason, out),
+            Event::StepGone { reason } => {
+                if std::mem::take(&mut self.step) && self.up {
+                    let nodes: Vec<NodeId> = self.place.node().into_iter().collect();
+                    self.lost.extend(&nodes);
+                    out.push(Action::Report(Loss {
+                        nodes,
+                        reason,
+                        step: true,
+                    }));
+                }
+                self.perhaps_end(out);
+            }
+            Event::UpGone { reason } => {
+                if !std::mem::take(&mut self.up) {
+                    return;
+                }
+                if self.step {
+                    out.push(Action::Orphan(reason));
+                }
+                for (child, takes_part) in &mut self.children {
+                    *takes_part = false;
+                    out.push(Action::Close(*child));
+                }
+                self.perhaps_end(out);
+            }
+        }
+    }
+
+    fn perhaps_end(&self, out: &mut Vec<Action>) {
+        if !self.up && !self.step && self.children.is_empty() {
+            out.push(Action::End);
+        }
+    }
+
+    fn carry(&self, from: Neighbour, mut packet: Packet, out: &mut Vec<Action>) {
+        if let Some(own) = self.own_name(from) {
+            packet.from = own;
+        } else if !self.may_come(from, packet.from) {
+            let (source, nodes) = (packet.from, self.tree.nodes());
+            return out.push(Action::Refuse(format!(
+                "a frame from {source:?} of {nodes} nodes came from {from:?}"
+            )));
+        }
+        match packet.to {
+            Address::EveryNode => self.broadcast(from, &packet, out),
+            to => match self.towards(to) {
+                // Who is on a side of the tree does not send to that side over this agent; a step
+                // may send to itself.
+                Some(next) if next == from && next != Neighbour::Step => {
+                    out.push(Action::Refuse(format!("a frame to {to:?} came from {from:?}")));
+                }
+                Some(next) => self.send(next, packet, out),
+                None => out.push(Action::Refuse(format!(
+                    "a frame from {:?} is for {to:?} of {} nodes",
+                    packet.from,
+                    self.tree.nodes()
+                ))),
+            },
+        }
+    }
+
+    /// As whom a local neighbour speaks.
+    fn own_name(&self, neighbour: Neighbour) -> Option<Address> {
+        match (neighbour, self.place) {
+            (Neighbour::Up, Place::Entry | Place::EntryAndRoot) => Some(Address::Launcher),
+            (Neighbour::Step, place) => place.node().map(Address::Node),
+            _ => None,
+        }
+    }
+
+    /// Whether another agent may bring a frame of this source.
+    fn may_come(&self, from: Neighbour, source: Address) -> bool {
+        match source {
+            Address::EveryNode => false,
+            Address::Launcher => from == Neighbour::Up,
+            Address::Node(node) => node.0 < self.tree.nodes() && self.side(node) == from,
+        }
+    }
+
+    /// On which side of this agent a node is.
+    fn side(&self, node: NodeId) -> Neighbour {
+        match self.place.node() {
+            None => Neighbour::Child(NodeId(0)),
+            Some(own) if own == node => Neighbour::Step,
+            Some(own) => match self.tree.child_towards(own, node) {
+                Some(child) => Neighbour::Child(child),
+                None => Neighbour::Up,
+            },
+        }
+    }
+
+    fn towards(&self, to: Address) -> Option<Neighbour> {
+        match to {
+            Address::Launcher => Some(Neighbour::Up),
+            Address::Node(node) if node.0 < self.tree.nodes() => Some(self.side(node)),
+            Address::Node(_) | Address::EveryNode => None,
+        }
+    }
+
+    fn broadcast(&self, from: Neighbour, packet: &Packet, out: &mut Vec<Action>) {
+        let below = self.children.keys().map(|child| Neighbour::Child(*child));
+        // Above the root there is no node.
+        let under_another = matches!(self.place, Place::Member(node) if node.0 > 0);
+        let up = under_another.then_some(Neighbour::Up);
+        let every = below.chain([Neighbour::Step]).chain(up);
+        for next in every.filter(|next| *next != from) {
+            self.send(next, packet.clone(), out);
+        }
+    }
+
+    fn send(&self, to: Neighbour, packet: Packet, out: &mut Vec<Action>) {
+        let there = match to {
+            Neighbour::Up => self.up,
+            Neighbour::Step => self.step,
+            Neighbour::Child(child) => self.children.get(&child) == Some(&true),
+        };
+        if there {
+            out.push(Action::Send(to, packet));
+        }
+    }
+
+    fn reported(&mut self, child: NodeId, loss: Loss, out: &mut Vec<Action>) {
+        if !self.up || self.children.get(&child) != Some(&true) {
+            return;
+        }
+        let (nodes, foreign): (Vec<_>, Vec<_>) = loss.nodes.into_iter().partition(|node| {
+            node.0 < self.tree.nodes() && self.side(*node) == Neighbour::Child(child)
+        });
+        if !foreign.is_empty() {
+            out.push(Action::Refuse(format!(
+                "{child:?} reported the loss of {foreign:?}, which are not behind it"
+            )));
+        }
+        self.report(nodes, loss.reason, loss.step, out);
+    }
+
+    fn child_gone(&mut self, child: NodeId, reason: String, out: &mut Vec<Action>) {
+        match self.children.remove(&child) {
+            Some(true) => self.report(self.tree.subtree(child), reason, false, out),
+            Some(false) => self.perhaps_end(out),
+            None => {}
+        }
+    }
+
+    /// Reports those that have not been reported.
+    fn report(
+        &mut self,
+        mut nodes: Vec<NodeId>,
+        reason: String,
+        step: bool,
+        out: &mut Vec<Action>,
+    ) {
+        nodes.retain(|node| self.lost.insert(*node));
+        if !nodes.is_empty() {
+            out.push(Action::Report(Loss {
+                nodes,
+                reason,
+                step,
+            }));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The certificate authority: makes certificates, in memory.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use crate::identity::{Certificate, Identity, IdentityError, Role};
+
+/// Certificates are valid from a little before they are made: clocks of nodes differ.
+const SKEW: Duration = Duration::from_secs(60 * 60);
+
+/// Why a certificate cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// The text is no certificate of an authority.
+    #[error("no certificate of an authority: {0}")]
+    Certificate(String),
+    /// The text is no key.
+    #[error("no private key: {0}")]
+    Key(rcgen::Error),
+    /// They do not belong together.
+    #[error("the key is not that of the certificate")]
+    Mismatch,
+    /// The authority's own validity has ended.
+    #[error("the authority expired; make another one in a new directory (wireup pki init --dir)")]
+    Expired,
+    /// A name cannot be written into a certificate.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The library refuses.
+    #[error("cannot make a certificate: {0}")]
+    Making(rcgen::Error),
+}
+
+/// When a certificate is valid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Validity {
+    /// From when on.
+    pub not_before: SystemTime,
+    /// Until when.
+    pub not_after: SystemTime,
+}
+
+impl Validity {
+    /// So many days from `now` on.
+    pub fn days(now: SystemTime, days: u32) -> Self {
+        Self {
+            not_before: now - SKEW,
+            not_after: now + Duration::from_secs(u64::from(days) * 24 * 60 * 60),
+        }
+    }
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone)]
+pub struct Pair {
+    /// The certificate.
+    pub certificate: String,
+    /// Its key: a secret, so this type has no `Debug`.
+    pub key: String,
+}
+
+/// A certificate authority.
+pub struct Authority {
+    certificate: String,
+    not_after: SystemTime,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// Makes an authority.
+    ///
+    /// # Errors
+    /// [`AuthorityError`]
+    pub fn init(name: &str, validity: Validity) -> Result<Pair, AuthorityError> {
+        let key = KeyPair::generate().map_err(AuthorityError::Making)?;
+        let mut params = params(name, validity);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let made = params.self_signed(&key).map_err(AuthorityError::Making)?;
+        Ok(Pair {
+            certificate: made.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// Reads an authority. Of several certificates, the first is the authority's; the others are
+    /// those of earlier or later ones that nodes trust as well.
+    ///
+    /// # Errors
+    /// [`AuthorityError`]
+    pub fn load(certificate: &str, key: &str) -> Result<Self, AuthorityError> {
+        let malformed =
+            |error: &dyn std::fmt::Display| AuthorityError::Certificate(error.to_string());
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes())
+            .map_err(|error| malformed(&error))?;
+        let found = Certificate::of_der(&der).map_err(|error| malformed(&error))?;
+        if !found.authority {
+            return Err(malformed(&"it may not sign others"));
+        }
+        let key = KeyPair::from_pem(key).map_err(AuthorityError::Key)?;
+        let (_, parsed) =
+            x509_parser::parse_x509_certificate(&der).map_err(|error| malformed(&error))?;
+        if parsed.public_key().subject_public_key.data != key.public_key_raw() {
+            return Err(AuthorityError::Mismatch);
+        }
+        let issuer = Issuer::from_ca_cert_der(&der, key).map_err(|error| malformed(&error))?;
+        Ok(Self {
+            certificate: certificate.to_owned(),
+            not_after: found.not_after,
+            issuer,
+        })
+    }
+
+    /// What the holders of its certificates are to trust, in PEM.
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// When its own validity ends; nothing it issues is valid longer.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    /// Makes a certificate with a key of its own. `names` are further names or addresses by which
+    /// the holder may be called.
+    ///
+    /// # Errors
+    /// [`AuthorityError`]
+    pub fn issue(
+        &self,
+        identity: &Identity,
+        names: &[String],
+        validity: Validity,
+    ) -> Result<Pair, AuthorityError> {
+        let not_after = validity.not_after.min(self.not_after);
+        if not_after <= validity.not_before {
+            return Err(AuthorityError::Expired);
+        }
+        let key = KeyPair::generate().map_err(AuthorityError::Making)?;
+        let mut params = params(
+            &identity.name,
+            Validity {
+                not_after,
+                ..validity
+            },
+        );
+        let uri = identity.uri().try_into().map_err(AuthorityError::Making)?;
+        params.subject_alt_names.push(SanType::URI(uri));
+        let own = (!names.contains(&identity.name)).then_some(&identity.name);
+        for name in own.into_iter().chain(names) {
+            crate::identity::check_name(name)?;
+            let name = match name.parse::<IpAddr>() {
+                Ok(ip) => SanType::IpAddress(ip),
+                Err(_) => {
+                    SanType::DnsName(name.as_str().try_into().map_err(AuthorityError::Making)?)
+                }
+            };
+            params.subject_alt_names.push(name);
+        }
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        // Only nodes are called by others; nobody else can pose as one.
+        if identity.role == Role::Node {
+            let server = ExtendedKeyUsagePurpose::ServerAuth;
+            params.extended_key_usages.push(server);
+        }
+        let made = params.signed_by(&key, &self.issuer);
+        Ok(Pair {
+            certificate: made.map_err(AuthorityError::Making)?.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+}
+
+fn params(name: &str, validity: Validity) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let epoch = date_time_ymd(1970, 1, 1);
+    let since = |time: SystemTime| {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH);
+        epoch + since.unwrap_or_default()
+    };
+    params.not_before = since(validity.not_before);
+    params.not_after = since(validity.not_after);
+    params
+}

@@ -1,0 +1,119 @@
+//! `wireup pki show`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use wireup::cli::table;
+use wireup::job::wall::WallClock;
+
+use super::{CA, CERTIFICATE, PkiError, issued, read};
+use crate::identity::{Certificate, role_name};
+
+/// One certificate, as it is shown.
+#[derive(Debug, Serialize)]
+struct Shown {
+    /// Whose.
+    name: String,
+    /// What it may do; "authority" of those that sign.
+    role: &'static str,
+    /// End of its validity, RFC 3339.
+    expires: String,
+    /// Days until then; negative when it is past.
+    days: i64,
+    /// By what the holder may be called.
+    names: Vec<String>,
+    /// Where it is.
+    file: PathBuf,
+}
+
+/// Prints the certificates of the files, or all of the authority in `dir`.
+///
+/// # Errors
+/// [`PkiError`]
+pub(super) fn main(
+    dir: &Path,
+    files: &[PathBuf],
+    json: bool,
+    now: SystemTime,
+) -> Result<u8, PkiError> {
+    let mut paths = files.to_vec();
+    if paths.is_empty() {
+        let ca = dir.join(CA);
+        if !ca.exists() {
+            return Err(PkiError::NoAuthority(dir.to_owned()));
+        }
+        paths.push(ca);
+        let names = issued(dir)?.into_iter();
+        paths.extend(names.map(|name| dir.join(name).join(CERTIFICATE)));
+    }
+    let mut shown = Vec::new();
+    for path in paths {
+        let certificate = read(&path)?;
+        shown.push(shown_as(certificate, path, now));
+    }
+    let text = match json {
+        true => serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n",
+        false => text(&shown),
+    };
+    // A reader that has seen enough is no failure.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    Ok(0)
+}
+
+fn shown_as(certificate: Certificate, file: PathBuf, now: SystemTime) -> Shown {
+    let left = match certificate.not_after.duration_since(now) {
+        Ok(left) => days(left),
+        Err(past) => -days(past.duration()) - 1,
+    };
+    let (name, role) = match certificate.identity {
+        Some(identity) => (identity.name, role_name(identity.role)),
+        None if certificate.authority => (certificate.subject, "authority"),
+        None => (certificate.subject, "none"),
+    };
+    Shown {
+        name,
+        role,
+        expires: WallClock::utc(since_epoch(certificate.not_after))
+            .at(Duration::ZERO)
+            .to_string(),
+        days: left,
+        names: certificate.names,
+        file,
+    }
+}
+
+fn text(shown: &[Shown]) -> String {
+    let rows: Vec<Vec<String>> = shown
+        .iter()
+        .map(|one| {
+            let left = match one.days {
+                past if past < 0 => "expired".to_owned(),
+                days => days.to_string(),
+            };
+            let expires = one.expires.split('T').next().unwrap_or_default();
+            let role = one.role.to_owned();
+            let names = one.names.join(" ");
+            vec![one.name.clone(), role, expires.to_owned(), left, names]
+        })
+        .collect();
+    table::render(&["NAME", "ROLE", "EXPIRES", "DAYS", "CALLED"], &rows, None)
+}
+
+fn days(time: Duration) -> i64 {
+    i64::try_from(time.as_secs() / (24 * 60 * 60)).unwrap_or(i64::MAX)
+}
+
+fn since_epoch(time: SystemTime) -> Duration {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
+/// A date as `2026-11-21`, in UTC.
+pub(crate) fn date(time: SystemTime) -> String {
+    let text = WallClock::utc(since_epoch(time))
+        .at(Duration::ZERO)
+        .to_string();
+    text.split('T').next().unwrap_or_default().to_owned()
+}

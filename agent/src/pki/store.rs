@@ -1,0 +1,259 @@
+//! Where certificates and keys are kept: who may read and write them, and files that are there
+//! whole or not at all.
+
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Most bytes of a file that is read: a bundle of many authorities, with room.
+const FILE_MAX: u64 = 1024 * 1024;
+
+/// Mode of what everybody may read.
+pub(crate) const PUBLIC: u32 = 0o644;
+
+/// Mode of a key.
+pub(crate) const SECRET: u32 = 0o600;
+
+/// What is wrong with a file or directory.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The system refuses.
+    #[error("cannot {what} {}: {error}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// Not a directory, or not a file.
+    #[error("{} is not a {wanted}", .path.display())]
+    Kind {
+        /// Which.
+        path: PathBuf,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// Others may do with it what only its owner may.
+    #[error("{} may be {how} by others (mode {mode:04o}); write: chmod {remedy:o} {}", .path.display(), .path.display())]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// "read" or "changed".
+        how: &'static str,
+        /// Its mode.
+        mode: u32,
+        /// The mode it should have.
+        remedy: u32,
+    },
+    /// Somebody else's.
+    #[error("{} belongs to user {owner}, not to this one ({me}) or root", .path.display())]
+    Owner {
+        /// Which.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who asks.
+        me: u32,
+    },
+    /// More than anything of the kind has.
+    #[error("{} is larger than {FILE_MAX} bytes", .0.display())]
+    Size(PathBuf),
+}
+
+fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
+    move |error| StoreError::Io {
+        what,
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// Whether a missing file is what went wrong.
+pub(crate) fn is_missing(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Refuses what is not this user's or root's, or has one of the mode's bits in `forbidden`.
+fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(), StoreError> {
+    let me = nix::unistd::geteuid().as_raw();
+    let path = || path.to_owned();
+    if found.uid() != me && found.uid() != 0 {
+        return Err(StoreError::Owner {
+            path: path(),
+            owner: found.uid(),
+            me,
+        });
+    }
+    let mode = found.mode() & 0o7777;
+    if mode & forbidden == 0 {
+        return Ok(());
+    }
+    Err(StoreError::Open {
+        path: path(),
+        how: if forbidden & 0o044 != 0 {
+            "read"
+        } else {
+            "changed"
+        },
+        mode,
+        remedy,
+    })
+}
+
+/// Makes a directory for nobody else, with what is missing above it.
+///
+/// # Errors
+/// [`StoreError`]; also when it is there and others may enter it.
+pub(crate) fn make_private(path: &Path) -> Result<(), StoreError> {
+    if let Some(parent) = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(parent);
+        made.map_err(failed("make the directory", parent))?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_private(path),
+        made => made.map_err(failed("make the directory", path)),
+    }
+}
+
+/// Refuses a directory that others may enter or list.
+///
+/// # Errors
+/// [`StoreError`]
+pub(crate) fn check_private(path: &Path) -> Result<(), StoreError> {
+    let found = fs::metadata(path).map_err(failed("open", path))?;
+    if !found.is_dir() {
+        return Err(StoreError::Kind {
+            path: path.to_owned(),
+            wanted: "directory",
+        });
+    }
+    check(path, &found, 0o077, 0o700)
+}
+
+/// Reads a file that only its owner may read.
+///
+/// # Errors
+/// [`StoreError`]
+pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, StoreError> {
+    read(path, 0o077, SECRET)
+}
+
+/// Reads a file that only its owner may change.
+///
+/// # Errors
+/// [`StoreError`]
+pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, StoreError> {
+    read(path, 0o022, PUBLIC)
+}
+
+fn read(path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>, StoreError> {
+    // A FIFO in its place is refused, not waited for.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(failed("open", path))?;
+    let found = file.metadata().map_err(failed("open", path))?;
+    if !found.is_file() {
+        return Err(StoreError::Kind {
+            path: path.to_owned(),
+            wanted: "file",
+        });
+    }
+    check(path, &found, forbidden, remedy)?;
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_MAX + 1).read_to_end(&mut bytes);
+    match read.map_err(failed("read", path))? as u64 > FILE_MAX {
+        true => Err(StoreError::Size(path.to_owned())),
+        false => Ok(bytes),
+    }
+}
+
+/// Puts a file in place, of which nobody ever sees a part. What is there is replaced.
+///
+/// # Errors
+/// [`StoreError`]; what was there is still there.
+pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let fresh = path.with_file_name(name);
+    // Left by a process that had the same number.
+    let _ = fs::remove_file(&fresh);
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&fresh)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&fresh, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    written.map_err(failed("write", path))?;
+    sync_directory(path)
+}
+
+/// Makes the names in a file's directory last.
+fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or_else(|| Path::new("."));
+    File::open(parent)
+        .and_then(|directory| directory.sync_all())
+        .map_err(failed("write to", parent))
+}
+
+/// A directory that is filled before it gets its name.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Fresh {
+    /// Begins the directory `target`.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub(crate) fn begin(target: &Path) -> Result<Self, StoreError> {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(target.file_name().unwrap_or_default());
+        name.push(format!(".{}.new", std::process::id()));
+        let path = target.with_file_name(name);
+        let _ = fs::remove_dir_all(&path);
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(failed("make the directory", &path))?;
+        Ok(Self {
+            path,
+            target: target.to_owned(),
+        })
+    }
+
+    /// Where to put its files.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it its name, which must be free.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is left of it.
+    pub(crate) fn finish(self) -> Result<(), StoreError> {
+        // Renaming takes the place of an empty directory, and of nothing else.
+        fs::rename(&self.path, &self.target).map_err(failed("make", &self.target))?;
+        sync_directory(&self.target)
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}

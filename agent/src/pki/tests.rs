@@ -1,0 +1,187 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(1_800_000_000);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + NOW
+}
+
+fn valid(days: u32) -> Validity {
+    Validity::days(now(), days)
+}
+
+fn authority() -> (tempfile::TempDir, PathBuf) {
+    let top = tempfile::tempdir().unwrap();
+    let dir = top.path().join("a/pki");
+    init(&dir, "test", valid(100)).unwrap();
+    (top, dir)
+}
+
+fn issue_one(dir: &Path, name: &str, addresses: &[&str], role: Role) -> Result<PathBuf, PkiError> {
+    let addresses: Vec<String> = addresses.iter().map(|&a| a.to_owned()).collect();
+    issue(dir, &[name.to_owned()], &addresses, role, valid(10)).map(|mut made| made.remove(0))
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn what_is_secret_is_for_its_owner_alone() {
+    let (_top, dir) = authority();
+    let node = issue_one(&dir, "n1", &[], Role::Node).unwrap();
+    assert_eq!((mode(&dir), mode(&node)), (0o700, 0o700));
+    assert_eq!(mode(&dir.join(CA_KEY)), 0o600);
+    assert_eq!(mode(&node.join(KEY)), 0o600);
+    assert_eq!(files(&dir), ["ca.key", "ca.pem", "n1"]);
+    assert_eq!(files(&node), ["ca.pem", "cert.pem", "key.pem"]);
+}
+
+#[test]
+fn a_certificate_says_who_and_may_be_called_by_what() {
+    let (_top, dir) = authority();
+    let addresses = ["n1.example.org", "10.0.0.1", "fd00::1"];
+    let node = issue_one(&dir, "n1", &addresses, Role::Node).unwrap();
+    let found = read(&node.join(CERTIFICATE)).unwrap();
+    let identity = Identity::new("n1", Role::Node).unwrap();
+    assert_eq!(found.identity, Some(identity));
+    assert_eq!(found.names, ["n1", "n1.example.org", "10.0.0.1", "fd00::1"]);
+    assert_eq!(found.not_after, now() + 10 * DAY);
+    assert!(found.not_before < now() && !found.authority);
+    let scheduler = issue_one(&dir, "slurm", &[], Role::Scheduler).unwrap();
+    let found = read(&scheduler.join(CERTIFICATE)).unwrap();
+    assert_eq!(found.identity.unwrap().role, Role::Scheduler);
+    assert_eq!(issued(&dir).unwrap(), ["n1", "slurm"]);
+}
+
+#[test]
+fn renewing_keeps_identity_and_names_and_changes_the_key() {
+    let (_top, dir) = authority();
+    let node = issue_one(&dir, "n1", &["10.0.0.1"], Role::Node).unwrap();
+    let read_all = || {
+        let found = read(&node.join(CERTIFICATE)).unwrap();
+        (found, fs::read(node.join(KEY)).unwrap())
+    };
+    let (before, key) = read_all();
+    renew(&dir, &load(&dir).unwrap(), "n1", valid(50)).unwrap();
+    let (after, fresh) = read_all();
+    assert_eq!(
+        (&after.identity, &after.names),
+        (&before.identity, &before.names)
+    );
+    assert_eq!(after.not_after, now() + 50 * DAY);
+    assert!(key != fresh);
+    assert_eq!(files(&node), ["ca.pem", "cert.pem", "key.pem"]);
+}
+
+#[test]
+fn nothing_is_valid_longer_than_its_authority() {
+    let (_top, dir) = authority();
+    issue(&dir, &["n1".into()], &[], Role::Node, valid(1000)).unwrap();
+    let found = read(&dir.join("n1").join(CERTIFICATE)).unwrap();
+    assert_eq!(found.not_after, now() + 100 * DAY);
+    let late = Validity::days(now() + 101 * DAY, 10);
+    let error = issue(&dir, &["n2".into()], &[], Role::Node, late).unwrap_err();
+    assert!(
+        error.to_string().contains("the authority expired"),
+        "{error}"
+    );
+    assert_eq!(files(&dir), ["ca.key", "ca.pem", "n1"]);
+}
+
+#[test]
+fn what_others_may_read_is_refused_with_the_remedy() {
+    let (_top, dir) = authority();
+    issue_one(&dir, "n1", &[], Role::Node).unwrap();
+    let refuses = |path: &Path, wrong: u32, remedy: &str| {
+        let before = mode(path);
+        chmod(path, wrong);
+        let error = issue_one(&dir, "n2", &[], Role::Node)
+            .unwrap_err()
+            .to_string();
+        let expected = format!(
+            "(mode {wrong:04o}); write: chmod {remedy} {}",
+            path.display()
+        );
+        assert!(error.ends_with(&expected), "{error}");
+        chmod(path, before);
+    };
+    refuses(&dir, 0o750, "700");
+    refuses(&dir.join(CA_KEY), 0o640, "600");
+    refuses(&dir.join(CA_KEY), 0o604, "600");
+    refuses(&dir.join(CA), 0o664, "644");
+    chmod(&dir, 0o755);
+    let error = init(&dir, "again", valid(1)).unwrap_err().to_string();
+    assert!(error.contains("may be read by others"), "{error}");
+    chmod(&dir, 0o700);
+    chmod(&dir.join("n1"), 0o711);
+    let error = renew(&dir, &load(&dir).unwrap(), "n1", valid(1)).unwrap_err();
+    assert!(error.to_string().contains("(mode 0711)"), "{error}");
+}
+
+#[test]
+fn nothing_that_exists_is_overwritten_and_nothing_is_made_by_half() {
+    let (_top, dir) = authority();
+    let key = fs::read(dir.join(CA_KEY)).unwrap();
+    assert!(matches!(
+        init(&dir, "again", valid(1)),
+        Err(PkiError::Made(_))
+    ));
+    issue_one(&dir, "n1", &[], Role::Node).unwrap();
+    let names = ["n2", "n1"].map(str::to_owned);
+    let result = issue(&dir, &names, &[], Role::Node, valid(1));
+    assert!(matches!(result, Err(PkiError::Issued { .. })));
+    let twice = ["n2", "n2"].map(str::to_owned);
+    let result = issue(&dir, &twice, &[], Role::Node, valid(1));
+    assert!(matches!(result, Err(PkiError::Issued { .. })));
+    for name in ["../n3", "", "a/b", "ca.pem", "ca.key"] {
+        assert!(issue_one(&dir, name, &[], Role::Node).is_err(), "{name}");
+    }
+    assert!(issue_one(&dir, "n3", &["not a name"], Role::Node).is_err());
+    let pair = ["n3", "n4"].map(str::to_owned);
+    let result = issue(&dir, &pair, &["x".into()], Role::Node, valid(1));
+    assert!(matches!(result, Err(PkiError::Addresses)));
+    assert_eq!(files(&dir), ["ca.key", "ca.pem", "n1"]);
+    assert_eq!(fs::read(dir.join(CA_KEY)).unwrap(), key);
+}
+
+#[test]
+fn what_is_missing_or_foreign_is_named() {
+    let (_top, dir) = authority();
+    let elsewhere = dir.join("none");
+    let error = load(&elsewhere).err().unwrap().to_string();
+    assert!(error.contains("wireup pki init"), "{error}");
+    let authority = load(&dir).unwrap();
+    let error = renew(&dir, &authority, "n9", valid(1)).unwrap_err();
+    assert!(
+        error.to_string().contains("wireup pki issue --name n9"),
+        "{error}"
+    );
+    let other = dir.join("other");
+    init(&other, "other", valid(1)).unwrap();
+    fs::copy(other.join(CA), dir.join(CA)).unwrap();
+    let error = load(&dir).err().unwrap().to_string();
+    assert!(
+        error.contains("the key is not that of the certificate"),
+        "{error}"
+    );
+    fs::write(dir.join(CA), "nonsense").unwrap();
+    let error = load(&dir).err().unwrap().to_string();
+    assert!(error.contains("no certificate of an authority"), "{error}");
+}

@@ -1,0 +1,52 @@
+//! A job's description as it comes from elsewhere: its parts must fit together.
+
+use serde::Deserialize;
+
+use super::JobContext;
+use crate::job::appnums::Appnums;
+use crate::job::ids::{Nspace, UserId};
+use crate::job::pset::ProcessSet;
+use crate::job::rank_map::RankMap;
+
+/// The fields of [`JobContext`], in its order.
+#[derive(Deserialize)]
+pub(super) struct Received {
+    nspace: Nspace,
+    ranks: RankMap,
+    appnums: Appnums,
+    universe_size: u32,
+    user: UserId,
+    psets: Vec<ProcessSet>,
+}
+
+/// Why a description is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum ContextError {
+    #[error("application contexts of {apps} ranks in a job of {size}")]
+    Apps { apps: u32, size: u32 },
+    #[error("a process set with ranks beyond the job's {size}")]
+    Psets { size: u32 },
+}
+
+impl TryFrom<Received> for JobContext {
+    type Error = ContextError;
+
+    fn try_from(received: Received) -> Result<Self, ContextError> {
+        let (size, apps) = (received.ranks.size(), received.appnums.ranks());
+        if apps != size {
+            return Err(ContextError::Apps { apps, size });
+        }
+        let highest = received.psets.iter().map(ProcessSet::highest).max();
+        if highest.is_some_and(|rank| rank.0 >= size) {
+            return Err(ContextError::Psets { size });
+        }
+        Ok(Self {
+            nspace: received.nspace,
+            ranks: received.ranks,
+            appnums: received.appnums,
+            universe_size: received.universe_size,
+            user: received.user,
+            psets: received.psets,
+        })
+    }
+}

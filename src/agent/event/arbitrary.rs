@@ -1,0 +1,479 @@
+//! Random messages for property tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Notification, PeerMessage, Report};
+use crate::fence::{
+    self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Nodes, Participants, Timeout,
+};
+use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation};
+use crate::job::absence::{Absences, Absent, SomeNodes};
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
+use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
+use crate::modex::{ModexFailure, ModexMessage};
+use crate::pmix::arbitrary::{infos, proc as pmix_proc, text};
+use crate::pmix::control::{ForkEnv, Hello};
+use crate::pmix::value::{DataRange, Status};
+use crate::store::engine::StoreMessage;
+use crate::store::request::{
+    Accepts, Answer, Data, Found, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
+    Wait,
+};
+
+fn bytes() -> BoxedStrategy<Arc<[u8]>> {
+    vec(any::<u8>(), 0..40).prop_map(Arc::from).boxed()
+}
+
+fn reason() -> BoxedStrategy<Arc<str>> {
+    "\\PC{0,12}".prop_map(Arc::from).boxed()
+}
+
+fn node() -> BoxedStrategy<NodeId> {
+    prop_oneof![0..5000_u32, any::<u32>()]
+        .prop_map(NodeId)
+        .boxed()
+}
+
+fn nodes() -> BoxedStrategy<Vec<NodeId>> {
+    let ascending = |mut nodes: Vec<NodeId>| {
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    };
+    vec(0..40_u32, 0..30)
+        .prop_map(move |nodes| ascending(nodes.into_iter().map(NodeId).collect()))
+        .boxed()
+}
+
+fn nspace() -> BoxedStrategy<Nspace> {
+    let name = "[a-z]{1,3}";
+    name.prop_map(|name| Nspace::new(&name).unwrap()).boxed()
+}
+
+fn rank() -> BoxedStrategy<Rank> {
+    prop_oneof![0..20_u32, 0..PMIX_RANK_RESERVED]
+        .prop_map(Rank)
+        .boxed()
+}
+
+fn proc() -> BoxedStrategy<Proc> {
+    (nspace(), rank())
+        .prop_map(|(nspace, rank)| Proc::new(nspace, rank))
+        .boxed()
+}
+
+fn proc_rank() -> BoxedStrategy<ProcRank> {
+    prop_oneof![
+        1 => Just(ProcRank::Wildcard),
+        20 => rank().prop_map(ProcRank::One)
+    ]
+    .boxed()
+}
+
+fn wait() -> BoxedStrategy<Option<Duration>> {
+    let time = (0..1_u64 << 40, 0..1_000_000_000_u32);
+    proptest::option::of(time.prop_map(|(seconds, rest)| Duration::new(seconds, rest))).boxed()
+}
+
+fn participants() -> BoxedStrategy<Participants> {
+    vec((nspace(), proc_rank()), 1..20)
+        .prop_map(|procs| Participants::from_procs(procs).unwrap())
+        .boxed()
+}
+
+fn fence() -> BoxedStrategy<FenceMessage> {
+    let id = || {
+        (participants(), any::<u64>()).prop_map(|(participants, generation)| FenceId {
+            participants,
+            generation,
+        })
+    };
+    let contribution =
+        (bytes(), any::<bool>(), any::<i32>()).prop_map(|(data, collect, status)| Contribution {
+            data,
+            collect,
+            status,
+        });
+    let some = || vec(0..90_u32, 1..30).prop_map(|ids| Nodes::new(ids.into_iter().map(NodeId)));
+    let some = || some().prop_map(|nodes| nodes.expect("one at least"));
+    let kind = || {
+        prop_oneof![
+            Just(Deadline::Program),
+            Just(Deadline::User),
+            Just(Deadline::Default)
+        ]
+    };
+    let timeout = || (wait(), kind()).prop_map(|(after, kind)| Some((after?, kind)));
+    let timeout = || timeout().prop_map(|t| t.map(|(after, kind)| Timeout { after, kind }));
+    let time = || wait().prop_map(Option::unwrap_or_default);
+    let failure = prop_oneof![
+        (absences(), time(), kind()).prop_map(|(absences, waited, kind)| FenceFailure::Timeout {
+            waited,
+            kind,
+            absences: Box::new(absences),
+        }),
+        (node(), reason()).prop_map(|(node, reason)| FenceFailure::PeerLost { node, reason }),
+        (node(), node()).prop_map(|(first, second)| FenceFailure::NodesDisagree { first, second }),
+        node().prop_map(|node| FenceFailure::NotParticipant { node }),
+        (node(), any::<usize>(), any::<usize>()).prop_map(|(node, bytes, limit)| {
+            FenceFailure::ContributionTooLarge { node, bytes, limit }
+        }),
+        (any::<usize>(), any::<usize>())
+            .prop_map(|(bytes, limit)| FenceFailure::ResultTooLarge { bytes, limit }),
+        node().prop_map(|node| FenceFailure::TooMany { node }),
+        node().prop_map(|node| FenceFailure::TornDown { node }),
+    ];
+    prop_oneof![
+        (id(), some(), contribution, timeout(), time()).prop_map(
+            |(id, nodes, contribution, timeout, waited)| FenceMessage::Arrive {
+                id,
+                nodes,
+                contribution,
+                timeout,
+                waited,
+            }
+        ),
+        (id(), some(), kind(), time()).prop_map(|(id, nodes, kind, waited)| {
+            FenceMessage::Overdue {
+                id,
+                nodes,
+                timeout: Timeout {
+                    after: waited,
+                    kind,
+                },
+                waited,
+            }
+        }),
+        (id(), some(), any::<(u32, bool)>(), time()).prop_map(
+            |(id, nodes, (number, collect), patience)| FenceMessage::Inquire {
+                id,
+                nodes,
+                number,
+                collect,
+                patience,
+            }
+        ),
+        (id(), any::<u32>(), absences()).prop_map(|(id, number, absences)| {
+            FenceMessage::Missing {
+                id,
+                number,
+                absences,
+            }
+        }),
+        (id(), any::<u32>()).prop_map(|(id, number)| FenceMessage::Wait { id, number }),
+        (id(), bytes(), any::<i32>()).prop_map(|(id, data, status)| FenceMessage::Release {
+            id,
+            released: fence::Released { data, status },
+        }),
+        (id(), some(), failure).prop_map(|(id, nodes, failure)| FenceMessage::Fail {
+            id,
+            nodes,
+            failure
+        }),
+    ]
+    .boxed()
+}
+
+fn absences() -> BoxedStrategy<Absences> {
+    let absent =
+        (rank(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| Absent { rank, last, idle });
+    let some = || (nodes(), any::<u32>()).prop_map(|(named, count)| SomeNodes { named, count });
+    let numbers = any::<(u32, bool)>();
+    (vec(absent, 0..9), some(), some(), numbers)
+        .prop_map(|(named, nodes, silent, (ranks, overdue))| Absences {
+            ranks,
+            named,
+            nodes,
+            silent,
+            overdue,
+        })
+        .boxed()
+}
+
+fn late_fence() -> BoxedStrategy<LateFence> {
+    (any::<(bool, u32)>(), wait(), absences())
+        .prop_map(|((pmi, ranks), waited, absences)| LateFence {
+            kind: match pmi {
+                true => FenceKind::Pmi,
+                false => FenceKind::Pmix,
+            },
+            waited: waited.unwrap_or_default(),
+            ranks,
+            absences,
+        })
+        .boxed()
+}
+
+fn modex() -> BoxedStrategy<ModexMessage> {
+    let failure = prop_oneof![
+        Just(ModexFailure::NotFound),
+        Just(ModexFailure::RankGone),
+        (node(), reason()).prop_map(|(node, reason)| ModexFailure::PeerLost { node, reason }),
+        (node(), wait()).prop_map(|(owner, waited)| ModexFailure::Timeout {
+            owner,
+            waited: waited.unwrap_or_default(),
+        }),
+        any::<i32>().prop_map(ModexFailure::Host),
+        any::<usize>().prop_map(ModexFailure::TooLarge),
+        node().prop_map(|node| ModexFailure::TornDown { node }),
+    ];
+    let result = prop_oneof![bytes().prop_map(Ok), failure.prop_map(Err)];
+    prop_oneof![
+        (any::<u64>(), proc()).prop_map(|(serial, proc)| ModexMessage::Request { serial, proc }),
+        (any::<u64>(), proc(), result).prop_map(|(serial, proc, result)| ModexMessage::Reply {
+            serial,
+            proc,
+            result,
+        }),
+    ]
+    .boxed()
+}
+
+fn range() -> BoxedStrategy<Range> {
+    prop_oneof![
+        Just(Range::Rm),
+        Just(Range::Local),
+        Just(Range::Namespace),
+        Just(Range::Session),
+        Just(Range::Global),
+        Just(Range::ProcLocal),
+        vec((nspace(), proc_rank()), 0..4).prop_map(|procs| Range::Custom(procs.into())),
+    ]
+    .boxed()
+}
+
+fn data() -> BoxedStrategy<Data> {
+    prop_oneof![bytes().prop_map(Data::Text), bytes().prop_map(Data::Typed)].boxed()
+}
+
+fn keys() -> BoxedStrategy<Vec<Vec<u8>>> {
+    vec(vec(any::<u8>(), 0..9), 0..5).boxed()
+}
+
+fn request() -> BoxedStrategy<Request> {
+    let persistence = prop_oneof![
+        Just(Persistence::Indefinite),
+        Just(Persistence::FirstRead),
+        Just(Persistence::Proc),
+        Just(Persistence::App),
+        Just(Persistence::Session),
+    ];
+    let accepts = prop_oneof![
+        Just(Accepts::Anything),
+        any::<usize>().prop_map(Accepts::Text)
+    ];
+    let readiness =
+        (any::<u64>(), wait()).prop_map(|(at_least, timeout)| Wait { at_least, timeout });
+    let removal = prop_oneof![
+        Just(Removal::Anybodys),
+        proptest::option::of(range()).prop_map(Removal::Own)
+    ];
+    let values = vec((vec(any::<u8>(), 0..9), data()), 0..4);
+    prop_oneof![
+        (range(), persistence, values).prop_map(|(range, persistence, values)| Request::Publish {
+            range,
+            persistence,
+            values,
+        }),
+        (range(), accepts, keys(), proptest::option::of(readiness)).prop_map(
+            |(range, accepts, keys, wait)| Request::Lookup(Lookup {
+                range,
+                accepts,
+                keys,
+                wait,
+            })
+        ),
+        (removal, keys()).prop_map(|(removal, keys)| Request::Unpublish { removal, keys }),
+    ]
+    .boxed()
+}
+
+fn store() -> BoxedStrategy<StoreMessage> {
+    let requester = (proc(), node(), any::<[u32; 3]>()).prop_map(|(proc, node, numbers)| {
+        let [user, app, app_size] = numbers;
+        Requester {
+            proc,
+            node,
+            user: UserId(user),
+            app: AppNum(app),
+            app_size,
+        }
+    });
+    let found = || {
+        let found = (vec(any::<u8>(), 0..9), proc(), data());
+        vec(
+            found.prop_map(|(key, owner, data)| Found { key, owner, data }),
+            0..3,
+        )
+    };
+    let refusal = prop_oneof![
+        vec(any::<u8>(), 0..9).prop_map(Refusal::Duplicate),
+        Just(Refusal::NotFound),
+        Just(Refusal::Keys),
+        Just(Refusal::Full),
+        Just(Refusal::Timeout),
+        Just(Refusal::RequesterEnded),
+        Just(Refusal::HeadLost),
+        Just(Refusal::TornDown),
+    ];
+    let answer = prop_oneof![
+        Just(Answer::Done),
+        found().prop_map(Answer::Found),
+        found().prop_map(Answer::Partial),
+        refusal.prop_map(Answer::Refused),
+    ];
+    let serial = || any::<u64>().prop_map(crate::store::engine::Serial::from);
+    prop_oneof![
+        (serial(), requester, request()).prop_map(|(serial, who, request)| StoreMessage::Ask {
+            serial,
+            who,
+            request,
+        }),
+        (serial(), answer).prop_map(|(serial, answer)| StoreMessage::Answer { serial, answer }),
+        vec((proc(), any::<u32>().prop_map(AppNum)), 0..5).prop_map(StoreMessage::Ended),
+        Just(StoreMessage::Watch),
+    ]
+    .boxed()
+}
+
+fn group() -> BoxedStrategy<GroupMessage> {
+    let key = || {
+        (any::<bool>(), bytes(), participants()).prop_map(|(construct, name, members)| GroupKey {
+            operation: match construct {
+                true => Operation::Construct,
+                false => Operation::Destruct,
+            },
+            name,
+            members,
+        })
+    };
+    let offer = (
+        vec(proc(), 0..9),
+        nodes(),
+        any::<(bool, i32)>(),
+        bytes(),
+        wait(),
+    )
+        .prop_map(
+            |(members, nodes, (wants_context, status), part, timeout)| Offer {
+                members: members.into(),
+                nodes: nodes.into(),
+                wants_context,
+                status,
+                part,
+                timeout,
+            },
+        );
+    let released = (
+        any::<Option<u64>>(),
+        vec(proc(), 0..9),
+        vec(bytes(), 0..3),
+        any::<i32>(),
+    )
+        .prop_map(|(context, members, parts, status)| groups::Released {
+            context,
+            members: members.into(),
+            parts: parts.into(),
+            status,
+        });
+    let failure = || {
+        prop_oneof![
+            (nodes(), any::<usize>())
+                .prop_map(|(missing, nodes)| GroupFailure::Timeout { missing, nodes }),
+            proc().prop_map(|proc| GroupFailure::MemberEnded { proc }),
+            node().prop_map(|node| GroupFailure::ServerLost { node }),
+            Just(GroupFailure::Busy),
+            node().prop_map(|node| GroupFailure::NotMember { node }),
+            node().prop_map(|node| GroupFailure::NodeLost { node }),
+            node().prop_map(|node| GroupFailure::TooMany { node }),
+            node().prop_map(|node| GroupFailure::TornDown { node }),
+        ]
+    };
+    prop_oneof![
+        (key(), offer).prop_map(|(key, offer)| GroupMessage::Arrive { key, offer }),
+        key().prop_map(|key| GroupMessage::Open { key }),
+        (key(), failure()).prop_map(|(key, failure)| GroupMessage::Refuse { key, failure }),
+        (key(), released).prop_map(|(key, released)| GroupMessage::Release { key, released }),
+        (key(), failure()).prop_map(|(key, failure)| GroupMessage::Fail { key, failure }),
+    ]
+    .boxed()
+}
+
+/// Any message between two nodes.
+pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
+    let notification = (any::<i32>(), pmix_proc(), any::<u8>(), infos()).prop_map(
+        |(code, source, range, infos)| Notification {
+            code: Status(code),
+            source,
+            range: DataRange(range),
+            infos,
+        },
+    );
+    prop_oneof![
+        fence().prop_map(PeerMessage::Fence),
+        modex().prop_map(PeerMessage::Modex),
+        store().prop_map(PeerMessage::Store),
+        group().prop_map(PeerMessage::Group),
+        notification.prop_map(|event| PeerMessage::Notify(Arc::new(event))),
+    ]
+    .boxed()
+}
+
+fn cause() -> BoxedStrategy<Cause> {
+    let text = || "\\PC{0,9}";
+    let end = prop_oneof![
+        any::<u8>().prop_map(RankEnd::Code),
+        any::<i32>().prop_map(RankEnd::Signal)
+    ];
+    prop_oneof![
+        (rank(), end).prop_map(|(rank, end)| Cause::RankFailed { rank, end }),
+        rank().prop_map(|rank| Cause::NotFinalized { rank }),
+        rank().prop_map(|rank| Cause::NeverJoined { rank }),
+        rank().prop_map(|rank| Cause::LeftOthers { rank }),
+        (rank(), text()).prop_map(|(rank, why)| Cause::RanAlone { rank, why }),
+        (rank(), any::<i32>(), text()).prop_map(|(rank, code, message)| Cause::Aborted {
+            rank,
+            code,
+            message
+        }),
+        (rank(), text()).prop_map(|(rank, error)| Cause::Misbehaved { rank, error }),
+        (rank(), text(), any::<u8>()).prop_map(|(rank, error, code)| Cause::NotStarted {
+            rank,
+            error,
+            code
+        }),
+        (node(), text()).prop_map(|(node, error)| Cause::HostFailed { node, error }),
+        text().prop_map(|error| Cause::FenceFailed { error }),
+        late_fence().prop_map(|late| Cause::FenceTimeout(Box::new(late))),
+        wait().prop_map(|time| Cause::Timeout(time.unwrap_or_default())),
+        any::<i32>().prop_map(Cause::Interrupted),
+        (text(), any::<bool>()).prop_map(|(error, pipe)| Cause::OutputLost { error, pipe }),
+    ]
+    .boxed()
+}
+
+/// Anything a launcher hears from a node's core.
+pub(crate) fn report() -> BoxedStrategy<Report> {
+    let variables = || vec((text(), text()), 0..4);
+    let local = || any::<u32>().prop_map(LocalRank);
+    let env = (variables(), vec((rank(), variables()), 0..4));
+    prop_oneof![
+        (text(), vec(text(), 0..3))
+            .prop_map(|(libpmix, warnings)| Report::HostLoaded(Hello { libpmix, warnings })),
+        env.prop_map(|(common, clients)| Report::HostReady(ForkEnv { common, clients })),
+        "\\PC{0,9}".prop_map(|error| Report::HostLost { error }),
+        local().prop_map(|rank| Report::RankConnected { rank }),
+        local().prop_map(|rank| Report::RankFinalized { rank }),
+        "\\PC{0,9}".prop_map(|text| Report::HostWarning { text }),
+        cause().prop_map(Report::Failed),
+        late_fence().prop_map(Report::FenceLate),
+        (any::<bool>(), vec(any::<u8>(), 0..30))
+            .prop_map(|(stdout, text)| Report::Log { stdout, text }),
+    ]
+    .boxed()
+}

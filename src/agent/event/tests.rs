@@ -1,0 +1,31 @@
+use std::fmt::Debug;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::arbitrary::{peer_message, report};
+use super::{PeerMessage, Report};
+use crate::link;
+
+/// Read back, a message is what it was; a part of one is none.
+fn comes_through<T: Serialize + DeserializeOwned + Debug>(message: &T) -> TestCaseResult {
+    let written = link::encode(message);
+    let read: T = link::decode(&written).unwrap();
+    prop_assert_eq!(format!("{read:?}"), format!("{message:?}"));
+    prop_assert!(link::decode::<T>(&written[..written.len() - 1]).is_err());
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn what_one_node_says_to_another_comes_through(message in peer_message()) {
+        comes_through::<PeerMessage>(&message)?;
+    }
+
+    #[test]
+    fn what_the_launcher_is_told_comes_through(report in report()) {
+        comes_through::<Report>(&report)?;
+    }
+}

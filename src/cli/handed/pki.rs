@@ -1,0 +1,120 @@
+//! Command line of `wireup pki`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+const EXAMPLES: &str = "\
+Examples:
+  wireup pki init
+  wireup pki issue --name n1
+  wireup pki issue --name n2 --address n2.example.org --address 10.0.0.2
+  wireup pki issue --name slurm --role scheduler
+  wireup pki show
+  wireup pki renew";
+
+const FILES: &str = "\
+Files:
+  DIR/ca.pem, DIR/ca.key    the certificate authority; its key stays on this machine
+  DIR/NAME/                 ca.pem, cert.pem and key.pem of NAME: copy it to NAME:/etc/wireup/tls";
+
+/// Arguments of `wireup pki`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{FILES}"))]
+#[command(arg_required_else_help = true)]
+pub struct PkiArgs {
+    /// Directory of the certificate authority [default: /etc/wireup/pki, or ~/.config/wireup/pki]
+    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// The commands below `wireup pki`.
+#[derive(Debug, Subcommand)]
+pub enum What {
+    /// Make a certificate authority
+    #[command(after_help = "Examples:\n  wireup pki init --name 'cluster a'")]
+    Init {
+        /// Its name, for people
+        #[arg(long, default_value = "wireup")]
+        name: String,
+
+        /// How long it is valid, in days; no certificate it issues is valid longer
+        #[arg(long, default_value_t = 3650, value_parser = days())]
+        days: u32,
+    },
+    /// Make a certificate and its key for a node, a scheduler or an observer
+    #[command(after_help = "\
+Examples:
+  wireup pki issue --name n1 --name n2
+  wireup pki issue --name n3 --address 10.0.0.3
+  wireup pki issue --name slurm --role scheduler")]
+    Issue {
+        /// Whose: the node's name as hosts are named to `wireup run`; may be given more than once
+        #[arg(long, required = true)]
+        name: Vec<String>,
+
+        /// Another name or an address by which the node may be called; may be given more than once
+        #[arg(long, value_name = "NAME|IP")]
+        address: Vec<String>,
+
+        /// What it may do
+        #[arg(long, value_enum, default_value = "node")]
+        role: Role,
+
+        /// How long it is valid, in days
+        #[arg(long, default_value_t = 365, value_parser = days())]
+        days: u32,
+    },
+    /// Make new certificates and keys for those that expire soon
+    #[command(after_help = "\
+Examples:
+  wireup pki renew               all that expire within 30 days
+  wireup pki renew --name n1     this one, whenever it expires")]
+    Renew {
+        /// Renew this one; may be given more than once
+        #[arg(long, conflicts_with = "within")]
+        name: Vec<String>,
+
+        /// Renew all that expire within so many days
+        #[arg(long, value_name = "DAYS", default_value_t = 30)]
+        within: u32,
+
+        /// How long the new ones are valid, in days
+        #[arg(long, default_value_t = 365, value_parser = days())]
+        days: u32,
+    },
+    /// Show names, roles and expiry of all certificates, or of those in files
+    #[command(after_help = "\
+Examples:
+  wireup pki show
+  wireup pki show /etc/wireup/tls/cert.pem")]
+    Show {
+        /// Certificates to show, in PEM files
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        files: Vec<PathBuf>,
+
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What the holder of a certificate may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Role {
+    /// Run an agent: be called by other agents, and start processes of any user on their nodes
+    Node,
+    /// Start launches as any user (`run_as`) through an agent; it cannot pose as a node
+    Scheduler,
+    /// Ask agents how they are
+    Observer,
+}
+
+/// A hundred years are enough; what lies further ahead has no date in a certificate.
+fn days() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=36_500)
+}

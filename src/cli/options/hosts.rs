@@ -1,0 +1,84 @@
+//! On which hosts the ranks live, and how these are reached.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueHint};
+
+use crate::job::hosts::{self, HOSTS_MAX, HostList, HostSpec, file};
+use crate::job::spec::SpreadSpec;
+use crate::launcher::run::RunFailure;
+use crate::link::tree::{STAR_LIMIT, WIDTH};
+
+/// Bytes of a host file: enough for as many hosts as there can be.
+const FILE_MAX: u64 = HOSTS_MAX as u64 * 256;
+
+/// On which hosts the ranks live, and how these are reached.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Hosts")]
+pub(in crate::cli) struct HostsArgs {
+    /// Run on these hosts, in this order, through their agents: NAME[:SLOTS][@ADDRESS[:PORT]] with
+    /// commas between them; node[01-16,20]:8 means many
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["hostfile", "virtual_nodes"])]
+    hosts: Vec<HostList>,
+
+    /// Read the hosts from a file, one in a line, as MPICH, Open MPI and batch systems write it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(conflicts_with = "virtual_nodes")]
+    hostfile: Option<PathBuf>,
+
+    /// Up to this many hosts are all contacted by the first; more form a tree
+    #[arg(long, value_name = "N", default_value_t = STAR_LIMIT, hide_short_help = true)]
+    star_limit: u32,
+
+    /// In a tree, each host contacts at most this many others
+    #[arg(long, value_name = "K", default_value_t = WIDTH, hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..))]
+    tree_width: u32,
+
+    /// Socket of the agent of this host [default: that of your own agent or of the system's]
+    #[arg(long, value_name = "SOCKET", hide_short_help = true, value_hint = ValueHint::FilePath)]
+    agent: Option<PathBuf>,
+}
+
+impl HostsArgs {
+    /// The hosts, their file read; none for this machine alone.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the file and line that are wrong.
+    pub(super) fn resolve(self) -> Result<(Vec<HostSpec>, SpreadSpec), RunFailure> {
+        let spread = SpreadSpec {
+            star_limit: self.star_limit,
+            tree_width: self.tree_width,
+            agent: self.agent,
+        };
+        let hosts = match self.hostfile {
+            Some(path) => {
+                let wrong = |text: String| {
+                    RunFailure::refused(format!("--hostfile {}: {text}", path.display()))
+                };
+                let text = read(&path).map_err(|error| wrong(error.to_string()))?;
+                let entries = file::parse(&path, &text)
+                    .map_err(|error| RunFailure::refused(format!("--hostfile {error}")))?;
+                hosts::merge(entries).map_err(|problem| wrong(problem.to_string()))?
+            }
+            None if self.hosts.is_empty() => Vec::new(),
+            None => {
+                let entries = self.hosts.into_iter().flat_map(|list| list.0).collect();
+                hosts::merge(entries)
+                    .map_err(|problem| RunFailure::refused(format!("--hosts: {problem}")))?
+            }
+        };
+        Ok((hosts, spread))
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path)?;
+    if file.take(FILE_MAX + 1).read_to_end(&mut text)? as u64 > FILE_MAX {
+        let why = "it is larger than any list of hosts";
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
+    }
+    Ok(text)
+}

@@ -1,0 +1,429 @@
+//! The hosts of a launch, as users list them; no I/O.
+//!
+//! ```text
+//! --hosts    WORD[,WORD]...
+//! WORD       NAME[:SLOTS][@ADDRESS[:PORT]]
+//! ```
+//! What stands in front of an `@` is the node: its name, and behind a colon its slots. What stands
+//! behind it is where its agent listens, with a port behind a colon. So `n1:4` has four slots and
+//! never the port 4. Names and addresses may have ranges in brackets, `node[01-16,20]`; an IPv6
+//! address stands in brackets by itself, `[fd00::1]`. Files are read by [`file`].
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub mod file;
+mod names;
+
+pub use names::compress;
+
+/// Port on which agents listen for each other, unless told otherwise.
+pub const PORT: u16 = 7437;
+/// Most hosts of a launch.
+pub const HOSTS_MAX: usize = 65_536;
+/// Most slots of a host: far beyond any machine, and small enough to add up.
+const SLOTS_MAX: u32 = 1_000_000;
+/// Longest name of a host, in bytes. Source: RFC 1035, section 2.3.4.
+const NAME_MAX: usize = 253;
+
+/// One host of a launch. Its place in the list is its number as a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostSpec {
+    /// Its name: what its agent's certificate is for, and what ranks are told.
+    pub name: String,
+    /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
+    pub address: String,
+    /// Ranks it should take, if the user said; 0 for none at all.
+    pub slots: Option<u32>,
+    /// Ranks it takes at most, oversubscribed or not.
+    pub most: Option<u32>,
+}
+
+/// A host as it was written once; a list may name it several times.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    name: String,
+    /// As in [`HostSpec`].
+    address: Option<String>,
+    slots: Option<u32>,
+    most: Option<u32>,
+}
+
+/// The words of one `--hosts`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostList(pub Vec<Entry>);
+
+/// Where something wrong was written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The file, as named.
+    pub file: PathBuf,
+    /// Counted from 1.
+    pub line: usize,
+}
+
+/// Hosts that cannot be used, in one line with the remedy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostsError {
+    /// In which file; on the command line when absent.
+    pub place: Option<Place>,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What is wrong with a list of hosts.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Problem {
+    /// No host at all.
+    #[error("no host is named; write NAME or NAME:SLOTS, with commas between them")]
+    Empty,
+    /// A name that no host has.
+    #[error("{word:?}: {name:?} is no host name; use letters, digits, dots and dashes")]
+    Name {
+        /// As written.
+        word: String,
+        /// The part that is wrong.
+        name: String,
+    },
+    /// A bracket that does not end, or begins nowhere, or has something else in it.
+    #[error("{0:?}: ranges are written as [01-16,20], and an IPv6 address as [fd00::1]")]
+    Range(String),
+    /// An IPv6 address whose end cannot be told.
+    #[error("{0:?}: put an IPv6 address in brackets: [fd00::1] or [fd00::1]:SLOTS")]
+    Bare6(String),
+    /// Something else where a number of slots should be.
+    #[error(
+        "{word:?}: {slots:?} is no number of slots; write NAME:SLOTS, or NAME@HOST:PORT for a port"
+    )]
+    Slots {
+        /// As written.
+        word: String,
+        /// The part that is wrong.
+        slots: String,
+    },
+    /// The port of agents where slots are written.
+    #[error(
+        "{0:?}: what follows the colon is a number of slots; write NAME@HOST:{PORT} for a port"
+    )]
+    Port(String),
+    /// An address that none can be.
+    #[error("{word:?}: {address:?} is no address; write HOST, HOST:PORT or [IPV6]:PORT")]
+    Address {
+        /// As written.
+        word: String,
+        /// The part that is wrong.
+        address: String,
+    },
+    /// Ranges of different length.
+    #[error("{word:?} are {names} names and {addresses} addresses; give each name its own")]
+    Count {
+        /// As written.
+        word: String,
+        /// Number of names.
+        names: usize,
+        /// Number of addresses.
+        addresses: usize,
+    },
+    /// A word of a file that means nothing here.
+    #[error(
+        "{0:?} is not known here; behind the host may stand slots=N, max_slots=N and address=HOST:PORT"
+    )]
+    Word(String),
+    /// Fewer than the host's own slots.
+    #[error("max_slots={most} of {name} is less than its {slots} slots; correct one of them")]
+    Most {
+        /// The host.
+        name: String,
+        /// Its slots.
+        slots: u32,
+        /// What was to be more.
+        most: u32,
+    },
+    /// Different addresses of one name.
+    #[error("{name} is said to be at {one} and at {other}; give it one address")]
+    TwoAddresses {
+        /// The host.
+        name: String,
+        /// One address.
+        one: String,
+        /// Another.
+        other: String,
+    },
+    /// Different names of one address.
+    #[error(
+        "{one} and {other} both have the address {address}; an agent is one node: name it once"
+    )]
+    TwoNames {
+        /// One name.
+        one: String,
+        /// Another.
+        other: String,
+        /// Their address.
+        address: String,
+    },
+    /// More hosts than any launch has.
+    #[error("these are more than {HOSTS_MAX} hosts; name fewer")]
+    TooMany,
+    /// A file that is no text.
+    #[error("this is no text; name a file with one host in a line")]
+    NoText,
+}
+
+impl fmt::Display for HostsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Place { file, line }) = &self.place {
+            write!(f, "{}:{line}: ", file.display())?;
+        }
+        self.problem.fmt(f)
+    }
+}
+
+impl std::error::Error for HostsError {}
+
+impl From<Problem> for HostsError {
+    fn from(problem: Problem) -> Self {
+        let place = None;
+        Self { place, problem }
+    }
+}
+
+impl FromStr for HostList {
+    type Err = Problem;
+
+    fn from_str(text: &str) -> Result<Self, Problem> {
+        let mut entries = Vec::new();
+        for word in names::split(text)? {
+            entries.extend(entries_of(word)?);
+            if entries.len() > HOSTS_MAX {
+                return Err(Problem::TooMany);
+            }
+        }
+        match entries.is_empty() {
+            true => Err(Problem::Empty),
+            false => Ok(Self(entries)),
+        }
+    }
+}
+
+/// The hosts of one word.
+fn entries_of(word: &str) -> Result<Vec<Entry>, Problem> {
+    let (node, address) = match word.split_once('@') {
+        Some((node, address)) => (node, Some(address)),
+        None => (word, None),
+    };
+    let (name, slots) = name_and_slots(word, node)?;
+    let names = match names::ipv6(name) {
+        Some(address) => vec![address.to_string()],
+        None => names::expand(name).ok_or_else(|| Problem::Range(word.into()))?,
+    };
+    for name in &names {
+        check_name(word, name)?;
+    }
+    let addresses = address.map(|text| addresses(word, text)).transpose()?;
+    let given = addresses.as_ref().map_or(names.len(), Vec::len);
+    if given != names.len() {
+        return Err(Problem::Count {
+            word: word.into(),
+            names: names.len(),
+            addresses: given,
+        });
+    }
+    let mut addresses = addresses.into_iter().flatten();
+    let entry = |name| Entry {
+        name,
+        address: addresses.next(),
+        slots,
+        most: None,
+    };
+    Ok(names.into_iter().map(entry).collect())
+}
+
+/// `NAME[:SLOTS]`.
+fn name_and_slots<'a>(word: &str, node: &'a str) -> Result<(&'a str, Option<u32>), Problem> {
+    let colons = names::outside(node, ':');
+    let Some(colon) = colons.first().copied() else {
+        return Ok((node, None));
+    };
+    if colons.len() > 1 {
+        return Err(match node.parse::<Ipv6Addr>() {
+            Ok(_) => Problem::Bare6(word.into()),
+            Err(_) => Problem::Slots {
+                word: word.into(),
+                slots: node[colon + 1..].into(),
+            },
+        });
+    }
+    let slots = &node[colon + 1..];
+    if slots == PORT.to_string() {
+        return Err(Problem::Port(word.into()));
+    }
+    match number(slots) {
+        Some(slots) => Ok((&node[..colon], Some(slots))),
+        None => Err(Problem::Slots {
+            word: word.into(),
+            slots: slots.into(),
+        }),
+    }
+}
+
+fn number(text: &str) -> Option<u32> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| digits)?;
+    (number <= SLOTS_MAX).then_some(number)
+}
+
+fn check_name(word: &str, name: &str) -> Result<(), Problem> {
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let host = name.len() <= NAME_MAX
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(known);
+    match host || name.parse::<Ipv6Addr>().is_ok() {
+        true => Ok(()),
+        false => Err(Problem::Name {
+            word: word.into(),
+            name: name.into(),
+        }),
+    }
+}
+
+/// What stands behind an `@`, once for each host, with the port that it has or that agents have.
+fn addresses(word: &str, text: &str) -> Result<Vec<String>, Problem> {
+    let wrong = || Problem::Address {
+        word: word.into(),
+        address: text.into(),
+    };
+    let port = |text: &str| match text.parse() {
+        Ok(port @ 1_u16..) if text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(port),
+        _ => Err(wrong()),
+    };
+    let end = text.find(']').map_or(0, |end| end + 1);
+    if let Some(address) = names::ipv6(&text[..end]) {
+        let port = match text[end..].strip_prefix(':') {
+            Some(text) => port(text)?,
+            None if text.len() == end => PORT,
+            None => return Err(wrong()),
+        };
+        return Ok(vec![format!("[{address}]:{port}")]);
+    }
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err(Problem::Bare6(word.into()));
+    }
+    let expanded = names::expand(text).ok_or_else(|| Problem::Range(word.into()))?;
+    let whole = |text: &String| {
+        let (host, port) = match text.split_once(':') {
+            Some((host, text)) => (host, port(text)?),
+            None => (text.as_str(), PORT),
+        };
+        check_name(word, host).map_err(|_| wrong())?;
+        Ok(format!("{host}:{port}"))
+    };
+    expanded.iter().map(whole).collect()
+}
+
+/// The hosts of all entries, each once, in the order in which they were first named; slots of one
+/// host add up.
+///
+/// A name alone says nothing about slots, as on most command lines. Where one is repeated, as batch
+/// systems do it, every name alone counts for one slot.
+///
+/// # Errors
+/// [`Problem`] when entries contradict each other, or there is none.
+pub fn merge(entries: Vec<Entry>) -> Result<Vec<HostSpec>, Problem> {
+    let mut alone = HashSet::new();
+    let counted = entries
+        .iter()
+        .filter(|entry| entry.slots.is_none())
+        .any(|entry| !alone.insert(entry.name.as_str()));
+    let mut index: HashMap<String, usize> = HashMap::with_capacity(entries.len());
+    let mut merged: Vec<Entry> = Vec::new();
+    for mut entry in entries {
+        if counted {
+            entry.slots = entry.slots.or(Some(1));
+        }
+        match index.get(&entry.name) {
+            Some(known) => merged[*known].join(entry)?,
+            None => {
+                index.insert(entry.name.clone(), merged.len());
+                merged.push(entry);
+            }
+        }
+    }
+    let hosts: Vec<HostSpec> = merged.into_iter().map(HostSpec::from).collect();
+    match hosts.len() {
+        0 => return Err(Problem::Empty),
+        more if more > HOSTS_MAX => return Err(Problem::TooMany),
+        _ => {}
+    }
+    let mut names: HashMap<&str, &str> = HashMap::with_capacity(hosts.len());
+    for host in &hosts {
+        if let (Some(slots), Some(most)) = (host.slots, host.most)
+            && most < slots
+        {
+            let name = host.name.clone();
+            return Err(Problem::Most { name, slots, most });
+        }
+        if let Some(one) = names.insert(&host.address, &host.name) {
+            return Err(Problem::TwoNames {
+                one: one.into(),
+                other: host.name.clone(),
+                address: host.address.clone(),
+            });
+        }
+    }
+    Ok(hosts)
+}
+
+impl Entry {
+    /// Takes in what was said about the same host elsewhere.
+    fn join(&mut self, other: Self) -> Result<(), Problem> {
+        match (&self.address, other.address) {
+            (Some(one), Some(other)) if *one != other => {
+                return Err(Problem::TwoAddresses {
+                    name: self.name.clone(),
+                    one: one.clone(),
+                    other,
+                });
+            }
+            (None, Some(other)) => self.address = Some(other),
+            _ => {}
+        }
+        self.slots = match (self.slots, other.slots) {
+            (Some(one), Some(other)) => Some((one + other).min(SLOTS_MAX)),
+            (one, other) => one.or(other),
+        };
+        self.most = match (self.most, other.most) {
+            (Some(one), Some(other)) => Some((one + other).min(SLOTS_MAX)),
+            (one, other) => one.or(other),
+        };
+        Ok(())
+    }
+}
+
+impl From<Entry> for HostSpec {
+    fn from(entry: Entry) -> Self {
+        let Entry {
+            name,
+            address,
+            slots,
+            most,
+        } = entry;
+        let address = address.unwrap_or_else(|| match name.contains(':') {
+            true => format!("[{name}]:{PORT}"),
+            false => format!("{name}:{PORT}"),
+        });
+        Self {
+            name,
+            address,
+            slots,
+            most,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

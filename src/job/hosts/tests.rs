@@ -1,0 +1,234 @@
+use std::path::Path;
+
+use super::*;
+
+fn host(name: &str, address: &str, slots: Option<u32>) -> HostSpec {
+    HostSpec {
+        name: name.into(),
+        address: address.into(),
+        slots,
+        most: None,
+    }
+}
+
+fn list(text: &str) -> Result<Vec<HostSpec>, String> {
+    let read = text.parse().and_then(|HostList(entries)| merge(entries));
+    read.map_err(|problem| problem.to_string())
+}
+
+fn file(text: &str) -> Result<Vec<HostSpec>, String> {
+    let entries = file::parse(Path::new("hosts"), text.as_bytes());
+    let entries = entries.map_err(|error| error.to_string())?;
+    merge(entries).map_err(|problem| problem.to_string())
+}
+
+/// Names and slots.
+fn slots(hosts: Result<Vec<HostSpec>, String>) -> Vec<(String, Option<u32>)> {
+    let hosts = hosts.unwrap().into_iter();
+    hosts.map(|host| (host.name, host.slots)).collect()
+}
+
+#[test]
+fn a_word_is_a_name_with_slots_and_an_address_with_a_port() {
+    assert_eq!(
+        list("n1, n2:4 ,n3@10.0.0.3,n4:2@login:9000,").unwrap(),
+        [
+            host("n1", "n1:7437", None),
+            host("n2", "n2:7437", Some(4)),
+            host("n3", "10.0.0.3:7437", None),
+            host("n4", "login:9000", Some(2)),
+        ]
+    );
+}
+
+#[test]
+fn ipv6_addresses_stand_in_brackets() {
+    assert_eq!(
+        list("[fd00::1],[fd00::2]:4,n3@[fd00::3],n4@[fd00::4]:9000").unwrap(),
+        [
+            host("fd00::1", "[fd00::1]:7437", None),
+            host("fd00::2", "[fd00::2]:7437", Some(4)),
+            host("n3", "[fd00::3]:7437", None),
+            host("n4", "[fd00::4]:9000", None),
+        ]
+    );
+    for bare in ["fd00::1", "fd00::1:4", "n1@fd00::1"] {
+        let error = list(bare).unwrap_err();
+        assert!(error.contains("in brackets: [fd00::1]"), "{error}");
+    }
+}
+
+#[test]
+fn ranges_stand_for_many_names_and_addresses() {
+    let names = |text: &str| -> Vec<String> {
+        let hosts = list(text).unwrap();
+        hosts.into_iter().map(|host| host.name).collect()
+    };
+    assert_eq!(
+        names("node[08-10,20]"),
+        ["node08", "node09", "node10", "node20"]
+    );
+    assert_eq!(
+        names("r[1-2]n[9-10].x"),
+        ["r1n9.x", "r1n10.x", "r2n9.x", "r2n10.x"]
+    );
+    assert_eq!(
+        list("n[1-2]:8@10.0.0.[11-12],m[1-2]@lo:[7001-7002]").unwrap(),
+        [
+            host("n1", "10.0.0.11:7437", Some(8)),
+            host("n2", "10.0.0.12:7437", Some(8)),
+            host("m1", "lo:7001", None),
+            host("m2", "lo:7002", None),
+        ]
+    );
+    assert_eq!(
+        list("n[1-3]@10.0.0.1").unwrap_err(),
+        "\"n[1-3]@10.0.0.1\" are 3 names and 1 addresses; give each name its own"
+    );
+    for bad in [
+        "n[1-",
+        "n1]",
+        "n[2-1]",
+        "n[a-b]",
+        "n[]",
+        "n[1-9999999]",
+        "n[[1]]",
+        "n[1-300]m[1-300]",
+    ] {
+        let error = list(bad).unwrap_err();
+        assert!(
+            error.contains("ranges are written as [01-16,20]"),
+            "{bad}: {error}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_host_is_named_with_the_remedy() {
+    for (text, words) in [
+        ("", "no host is named"),
+        ("n1:x", "\"x\" is no number of slots"),
+        ("n1:", "\"\" is no number of slots"),
+        ("n1:4:5", "\"4:5\" is no number of slots"),
+        ("n1:7437", "write NAME@HOST:7437 for a port"),
+        ("n1:-1", "\"-1\" is no number of slots"),
+        ("-n1", "\"-n1\" is no host name"),
+        ("a b", "\"a b\" is no host name"),
+        ("n1@", "\"\" is no address"),
+        ("n1@h:0", "\"h:0\" is no address"),
+        ("n1@h:70000", "\"h:70000\" is no address"),
+        ("n1@[fd00::1]9", "is no address"),
+        ("n1@a,n1@b", "n1 is said to be at a:7437 and at b:7437"),
+        ("n1@a,n2@a", "n1 and n2 both have the address a:7437"),
+    ] {
+        let error = list(text).unwrap_err();
+        assert!(error.contains(words), "{text}: {error}");
+    }
+}
+
+#[test]
+fn slots_of_one_host_add_up_in_the_order_in_which_hosts_are_named() {
+    let of = |text| slots(list(text));
+    let pair = |name: &str, slots| (name.to_owned(), slots);
+    assert_eq!(of("b:2,a:1,b:3"), [pair("b", Some(5)), pair("a", Some(1))]);
+    assert_eq!(of("b,a"), [pair("b", None), pair("a", None)]);
+    // Where names are repeated, each counts.
+    assert_eq!(of("b,b,a"), [pair("b", Some(2)), pair("a", Some(1))]);
+    assert_eq!(of("b:4,b,a"), [pair("b", Some(4)), pair("a", None)]);
+    assert_eq!(of("a:0"), [pair("a", Some(0))]);
+}
+
+#[test]
+fn files_of_other_launchers_are_read() {
+    let pair = |name: &str, slots| (name.to_owned(), slots);
+    let hydra = "# nodes\n\nn1:4 # first\r\nn2\n";
+    assert_eq!(slots(file(hydra)), [pair("n1", Some(4)), pair("n2", None)]);
+    let open_mpi = "n1 slots=4 max_slots=8\nn2 slots = 2\n  n3 cpus=1\n";
+    let hosts = file(open_mpi).unwrap();
+    assert_eq!(hosts[0].most, Some(8));
+    let expected = [
+        pair("n1", Some(4)),
+        pair("n2", Some(2)),
+        pair("n3", Some(1)),
+    ];
+    assert_eq!(slots(Ok(hosts)), expected);
+    let pbs = "n1\nn1\nn2\nn1\n";
+    assert_eq!(slots(file(pbs)), [pair("n1", Some(3)), pair("n2", Some(1))]);
+    assert_eq!(
+        file("node[1-2]:8\nn3 address=10.0.0.3:9000\nn[4-5] address=10.0.0.[4-5]").unwrap(),
+        [
+            host("node1", "node1:7437", Some(8)),
+            host("node2", "node2:7437", Some(8)),
+            host("n3", "10.0.0.3:9000", None),
+            host("n4", "10.0.0.4:7437", None),
+            host("n5", "10.0.0.5:7437", None),
+        ]
+    );
+}
+
+#[test]
+fn the_wrong_line_of_a_file_is_named() {
+    let known = "behind the host may stand slots=N, max_slots=N and address=HOST:PORT";
+    for (text, words) in [
+        (
+            "n1\n\nn2 slot=4",
+            &format!("hosts:3: \"slot=4\" is not known here; {known}")[..],
+        ),
+        ("n1 4", "hosts:1: \"4\" is not known here"),
+        ("n1,n2", "hosts:1: \",n2\" is not known here"),
+        ("n1\nn2:x", "hosts:2: \"n2:x\": \"x\" is no number of slots"),
+        (
+            "n1 slots=-3",
+            "hosts:1: \"slots=-3\": \"-3\" is no number of slots",
+        ),
+        (
+            "n[1-2] address=x",
+            "hosts:1: \"n[1-2]\" are 2 names and 1 addresses",
+        ),
+        (
+            "n1 slots=4 max_slots=2",
+            "max_slots=2 of n1 is less than its 4 slots",
+        ),
+        ("# nothing\n", "no host is named"),
+    ] {
+        let error = file(text).unwrap_err();
+        assert!(error.starts_with(words), "{text}: {error}");
+    }
+    let error = file::parse(Path::new("h"), b"a\n\xff\xfe").unwrap_err();
+    assert!(error.to_string().starts_with("h:2: this is no text"));
+}
+
+#[test]
+fn names_are_told_with_their_numbers_in_brackets() {
+    let told = |names: &str| compress(names.split(' '));
+    assert_eq!(told("n1"), "n1");
+    assert_eq!(told("node03 node05 node06 node07"), "node[03,05-07]");
+    assert_eq!(told("n8 n9 n10 n12"), "n[8-10,12]");
+    assert_eq!(told("n08 n09 n10"), "n[08-10]");
+    assert_eq!(told("a b"), "a,b");
+    assert_eq!(told("r1n1 r1n2 r2n1"), "r1n[1-2],r2n1");
+    assert_eq!(told("n1.x n2.x n3.y"), "n[1-2].x,n3.y");
+    // The order of the nodes stays.
+    assert_eq!(told("n2 n1 n3"), "n[2,1,3]");
+    assert_eq!(
+        told("n99999999999 n99999999998"),
+        "n99999999999,n99999999998"
+    );
+    assert_eq!(compress::<&str>([]), "");
+}
+
+proptest::proptest! {
+    #[test]
+    fn compressed_names_read_back_are_the_names(
+        parts in proptest::collection::vec(("[a-b]?", 0..120_u32, 1..4_usize, "[.]?[c-d]?"), 1..20)
+    ) {
+        let names = parts.iter().map(|(before, number, width, after)| {
+            format!("n{before}{number:0width$}{after}x")
+        });
+        let names: Vec<String> = names.collect();
+        let text = compress(&names);
+        let words = names::split(&text).unwrap();
+        let read: Vec<String> = words.flat_map(|word| names::expand(word).unwrap()).collect();
+        proptest::prop_assert_eq!(read, names, "{}", text);
+    }
+}

@@ -1,0 +1,423 @@
+//! The processes of a job on this host, and what serves them: the nodes' cores, the sidecars, the
+//! ranks with their PMI sockets and pipes.
+//!
+//! A crew knows no policy. It tells its launcher what happens ([`FromCrew`]) and does what it is
+//! told ([`ToCrew`]); on one machine both are in one process and one loop, between hosts there is a
+//! link in between. On one machine the crew is the whole job, on all of its virtual nodes.
+
+mod end;
+mod hosts;
+mod nodes;
+mod outside;
+mod part;
+mod pipes;
+mod ranks;
+mod start;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::Pid;
+
+use super::directory::{JobDirectory, NodeDirectories};
+use super::guard::{Guard, become_subreaper};
+use super::message::{FromCrew, ToCrew};
+use super::plan::Plan;
+use super::run::RunFailure;
+use super::supervisor::Waiting;
+use super::surroundings::Surroundings;
+use crate::agent::channel::Channel;
+use crate::agent::core::{NodeCore, Terms};
+use crate::agent::event::{Event, PeerMessage};
+use crate::agent::namespace::NodeNamespaces;
+use crate::agent::poll::{Poll, Ready, Source, Token};
+use crate::agent::spawn::Child;
+use crate::agent::start::{Started, Starter};
+use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::outcome::{Cause, PmiState, RankEnd};
+
+use end::End;
+use nodes::Node;
+pub(super) use part::Part;
+use pipes::Pipes;
+pub(super) use start::RankIo;
+
+/// Bytes read from a socket at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// One rank as the crew sees it.
+#[derive(Debug, Default)]
+enum RankSlot {
+    /// Not started yet.
+    #[default]
+    Planned,
+    /// Its process runs.
+    Running { child: Child, pmi: Option<Channel> },
+    /// Its process ended, or it was never started.
+    Over,
+}
+
+/// See the module.
+pub(super) struct Crew {
+    plan: Arc<Plan>,
+    part: Part,
+    started: Instant,
+    since: SystemTime,
+    pub(super) poll: Poll,
+    /// An eventfd by which other threads wake the loop.
+    pub(super) wake: Arc<OwnedFd>,
+    /// Of its nodes, in order.
+    nodes: Vec<Node>,
+    /// Of its ranks, in order.
+    ranks: Vec<RankSlot>,
+    pipes: Pipes,
+    pub(super) guard: Option<Guard>,
+    namespaces: Option<Arc<NodeNamespaces>>,
+    directory: Option<JobDirectory>,
+    /// By node, when there is a job directory.
+    directories: Vec<NodeDirectories>,
+    starter: Option<Starter>,
+    /// Reports of the starting threads go here.
+    results_to: Sender<Started>,
+    results: Receiver<Started>,
+    /// Ranks whose start has not been reported yet.
+    unreported: u32,
+    /// Writing ends of pipes that feed ranks' standard input.
+    stdin_pipes: Vec<(Pid, OwnedFd)>,
+    /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
+    closed: BTreeMap<Rank, Duration>,
+    /// Ranks that ended badly while it is not known whether their PMIx server lives.
+    unjudged: Vec<(Rank, RankEnd)>,
+    /// An abort that may follow from the end of a rank that is not reported yet, and until when
+    /// that is waited for.
+    held: Option<(Cause, Duration)>,
+    /// Processes whose exit has an owner.
+    owned: BTreeSet<i32>,
+    /// To and from nodes that are here.
+    peers: VecDeque<(NodeId, NodeId, PeerMessage)>,
+    /// What the launcher has not heard yet.
+    told: VecDeque<FromCrew>,
+    buffer: Vec<u8>,
+    /// The job is being ended.
+    ending: bool,
+    /// The last signal for everybody was SIGKILL.
+    killed: bool,
+    /// How far the end has come, once all ranks are over.
+    end: Option<End>,
+    /// Processes of the job that lost their parent and were collected here; the first ones.
+    orphans: BTreeSet<i32>,
+    /// Children this process had before it started any.
+    strangers: BTreeSet<i32>,
+    ready_told: bool,
+}
+
+/// What a crew is made of, beside what it makes itself.
+pub(super) struct Parts<'a> {
+    pub(super) plan: &'a Arc<Plan>,
+    pub(super) part: Part,
+    pub(super) started: Instant,
+    pub(super) since: SystemTime,
+    pub(super) guard: Guard,
+    pub(super) namespaces: Option<NodeNamespaces>,
+    pub(super) surroundings: &'a Surroundings,
+}
+
+impl Crew {
+    /// A crew that has started nothing. If that fails nothing is left of it, and the guard is gone.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when the system does not give what is needed.
+    pub(super) fn new(mut parts: Parts<'_>) -> Result<Self, RunFailure> {
+        let mut directory = None;
+        let made = Made::new(
+            &parts.plan.clone(),
+            parts.part,
+            &mut parts.guard,
+            &mut directory,
+        );
+        let made = match made {
+            Ok(made) => made,
+            Err(failure) => {
+                if let Some(directory) = directory {
+                    // What cannot be removed now could not be removed by the guard either.
+                    let _ = directory.remove();
+                }
+                parts.guard.dismiss();
+                return Err(failure);
+            }
+        };
+        let (results_to, results) = channel();
+        let size = parts.part.size(&parts.plan.job.ranks);
+        Ok(Self {
+            part: parts.part,
+            started: parts.started,
+            since: parts.since,
+            poll: made.poll,
+            wake: made.wake,
+            nodes: made.nodes,
+            ranks: (0..size).map(|_| RankSlot::Planned).collect(),
+            pipes: Pipes::new(size),
+            guard: Some(parts.guard),
+            namespaces: parts.namespaces.map(Arc::new),
+            directory,
+            directories: made.directories,
+            starter: None,
+            results_to,
+            results,
+            unreported: size,
+            stdin_pipes: Vec::new(),
+            closed: BTreeMap::new(),
+            unjudged: Vec::new(),
+            held: None,
+            owned: BTreeSet::new(),
+            peers: VecDeque::new(),
+            told: VecDeque::new(),
+            buffer: Vec::with_capacity(CHUNK),
+            ending: false,
+            killed: false,
+            end: None,
+            orphans: BTreeSet::new(),
+            strangers: parts.surroundings.children.clone(),
+            ready_told: false,
+            plan: Arc::clone(parts.plan),
+        })
+    }
+
+    /// Nothing was started and nothing will be: leaves nothing behind.
+    pub(super) fn abandon(mut self) {
+        if let Some(directory) = self.directory.take() {
+            let _ = directory.remove();
+        }
+        if let Some(guard) = self.guard.take() {
+            guard.dismiss();
+        }
+    }
+
+    /// Time since the start of the run.
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn tell(&mut self, told: FromCrew) {
+        self.told.push_back(told);
+    }
+
+    /// What the launcher has to hear next.
+    pub(super) fn take_told(&mut self) -> Option<FromCrew> {
+        self.told.pop_front()
+    }
+
+    fn guard_sessions(&mut self, sessions: impl IntoIterator<Item = Pid>) {
+        if let Some(guard) = &mut self.guard {
+            // A guard that was killed cannot take over; the run itself is not affected.
+            let _ = guard.add_sessions(sessions);
+        }
+    }
+
+    /// Does what the launcher wants.
+    pub(super) fn order(&mut self, order: ToCrew) {
+        match order {
+            ToCrew::Skip => self.skip_ranks(),
+            ToCrew::Ending => self.stop_starting(),
+            ToCrew::Signal(signal) => {
+                self.killed |= signal == libc::SIGKILL;
+                self.signal_ranks(signal);
+            }
+            ToCrew::Finish { abnormal } => self.finish(abnormal),
+            ToCrew::Hurry => self.hurry(),
+        }
+    }
+
+    /// The job is being ended.
+    fn stop_starting(&mut self) {
+        self.ending = true;
+        if let Some(starter) = &self.starter {
+            starter.stop();
+        }
+    }
+
+    /// Deals with a descriptor that is ready, if it is one of the crew's.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be watched any more.
+    pub(super) fn dispatch(&mut self, event: Ready) -> std::io::Result<()> {
+        let Ready {
+            token,
+            readable,
+            writable,
+        } = event;
+        let node = NodeId(token.index);
+        match token.source {
+            Source::Signals => {}
+            Source::Wake => self.take_results()?,
+            Source::Pmi => {
+                let rank = Rank(token.index);
+                if writable
+                    && let RankSlot::Running {
+                        pmi: Some(channel), ..
+                    } = &mut self.ranks[self.part.seat(&self.plan.job.ranks, rank)]
+                {
+                    channel.writable(&self.poll);
+                }
+                if readable {
+                    self.read_pmi(rank);
+                }
+            }
+            Source::RankExit => self.rank_exit(Rank(token.index)),
+            Source::Stdout | Source::Stderr => self.read_pipe(token.source, Rank(token.index))?,
+            Source::Control | Source::Upcall => {
+                if writable {
+                    self.write_host(node, token.source);
+                }
+                if readable {
+                    self.read_host(node, token.source);
+                }
+            }
+            Source::HostOutput => self.read_host_output(node)?,
+            Source::HostExit => self.host_exit(node)?,
+        }
+        Ok(())
+    }
+
+    /// When [`Crew::tick`] has something to do next.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let cores = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.core.next_deadline())
+            .min();
+        [
+            cores.map(|at| at.0),
+            self.closed.values().min().copied(),
+            self.held.as_ref().map(|(_, until)| *until),
+            self.end.as_ref().and_then(End::next_deadline),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Time has passed.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be watched any more.
+    pub(super) fn tick(&mut self) -> std::io::Result<()> {
+        let now = self.now();
+        for index in 0..self.nodes.len() {
+            if self.nodes[index]
+                .core
+                .next_deadline()
+                .is_some_and(|at| at.0 <= now)
+            {
+                self.feed(self.part.node_at(index), Event::Tick);
+            }
+        }
+        self.judge_closed(now);
+        self.judge_held(now);
+        self.judge_waiting();
+        self.go_on_ending()
+    }
+
+    /// Whether some rank here waits for what was asked about.
+    pub(super) fn waits(&self, waiting: Waiting) -> bool {
+        self.nodes.iter().any(|node| match waiting {
+            Waiting::Session => node.core.any_active(),
+            Waiting::For(rank) => node.core.waits_for(rank),
+        })
+    }
+
+    /// What a rank here has done with its process-management interfaces.
+    pub(super) fn pmi_state(&self, rank: Rank) -> PmiState {
+        let (node, local) = self.place(rank);
+        self.node(node).core.pmi_state(local)
+    }
+
+    /// Where a rank lives.
+    fn place(&self, rank: Rank) -> (NodeId, LocalRank) {
+        let ranks = &self.plan.job.ranks;
+        let place = ranks.node_of(rank).zip(ranks.local_rank(rank));
+        place.expect("the loop only knows ranks of the job")
+    }
+
+    fn slot(&self, rank: Rank) -> &RankSlot {
+        &self.ranks[self.part.seat(&self.plan.job.ranks, rank)]
+    }
+
+    fn slot_mut(&mut self, rank: Rank) -> &mut RankSlot {
+        let seat = self.part.seat(&self.plan.job.ranks, rank);
+        &mut self.ranks[seat]
+    }
+
+    fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[self.part.index(node)]
+    }
+
+    fn node_mut(&mut self, node: NodeId) -> &mut Node {
+        let index = self.part.index(node);
+        &mut self.nodes[index]
+    }
+}
+
+/// What a crew needs and may not get: descriptors, directories, the nodes' state.
+struct Made {
+    poll: Poll,
+    wake: Arc<OwnedFd>,
+    nodes: Vec<Node>,
+    directories: Vec<NodeDirectories>,
+}
+
+impl Made {
+    /// `directory` is set as soon as there is one.
+    fn new(
+        plan: &Arc<Plan>,
+        part: Part,
+        guard: &mut Guard,
+        directory: &mut Option<JobDirectory>,
+    ) -> Result<Self, RunFailure> {
+        let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
+        become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
+        let poll = Poll::new().map_err(|error| own("cannot wait for events", &error))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| own("cannot wait for events", &error))?;
+        let wake = Arc::new(wake);
+        poll.add(&wake, Token::new(Source::Wake, 0))
+            .map_err(|error| own("cannot wait for events", &error))?;
+        if plan.offer.pmix {
+            *directory = Some(start::job_directory(plan, guard)?);
+        }
+        let nodes = || part.nodes(&plan.job.ranks);
+        let directories = directory
+            .iter()
+            .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| own("cannot make the job's directories", &error))?;
+        let nodes = nodes()
+            .map(|node| {
+                NodeCore::new(
+                    node,
+                    Arc::clone(&plan.job),
+                    plan.offer.pmi,
+                    plan.offer.pmix,
+                    Terms::of(&plan.spec.ending),
+                )
+                .map(Node::new)
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| own("cannot serve this job", &error))?;
+        Ok(Self {
+            poll,
+            wake,
+            nodes,
+            directories,
+        })
+    }
+}
+
+/// A process id as the system writes it.
+pub(super) fn raw(pid: Pid) -> i32 {
+    pid.as_raw_nonzero().get()
+}

@@ -1,0 +1,150 @@
+//! The nodes here: what happens is handed to their cores, and what these order is done.
+
+use super::{Crew, RankSlot};
+use crate::agent::core::NodeCore;
+use crate::agent::event::{Action, Event, Report};
+use crate::agent::sidecar::Sidecar;
+use crate::job::clock::Moment;
+use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::outcome::Cause;
+use crate::launcher::message::FromCrew;
+use crate::launcher::record::Stream;
+use crate::pmix::control::{ForkEnv, Hello};
+
+/// One node of the job.
+pub(super) struct Node {
+    /// Its state machine.
+    pub(super) core: NodeCore,
+    /// Its sidecar, if the job needs one.
+    pub(super) sidecar: Option<Sidecar>,
+    /// What the ranks get from the sidecar, once it is ready.
+    pub(super) env: Option<ForkEnv>,
+    /// What the sidecar said about itself.
+    pub(super) hello: Option<Hello>,
+    /// The last it printed.
+    pub(super) printed: Vec<u8>,
+}
+
+impl Node {
+    /// A node without a sidecar yet.
+    pub(super) fn new(core: NodeCore) -> Self {
+        Self {
+            core,
+            sidecar: None,
+            env: None,
+            hello: None,
+            printed: Vec::new(),
+        }
+    }
+}
+
+impl Crew {
+    /// Hands an event to a node's core, and everything that follows from it to the others.
+    pub(super) fn feed(&mut self, node: NodeId, event: Event<'_>) {
+        let now = Moment(self.now());
+        let mut actions = Vec::new();
+        let core = &mut self.node_mut(node).core;
+        core.handle(event, now, &mut actions);
+        self.act(node, actions);
+        while let Some((to, from, message)) = self.peers.pop_front() {
+            let mut actions = Vec::new();
+            let event = Event::Peer { from, message };
+            self.node_mut(to).core.handle(event, now, &mut actions);
+            self.act(to, actions);
+        }
+    }
+
+    /// Carries out the orders of a node's core.
+    pub(super) fn act(&mut self, node: NodeId, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::SendPmi { rank, bytes } => {
+                    let seat = self.rank_at(node, rank);
+                    let seat = seat.map(|rank| self.part.seat(&self.plan.job.ranks, rank));
+                    if let Some(RankSlot::Running {
+                        pmi: Some(channel), ..
+                    }) = seat.map(|seat| &mut self.ranks[seat])
+                    {
+                        channel.send(&bytes, &self.poll);
+                    }
+                }
+                Action::SendControl(bytes) => {
+                    let index = self.part.index(node);
+                    if let Some(sidecar) = &mut self.nodes[index].sidecar {
+                        sidecar.control.send(&bytes, &self.poll);
+                    }
+                }
+                Action::SendUpcall(bytes) => {
+                    let index = self.part.index(node);
+                    if let Some(sidecar) = &mut self.nodes[index].sidecar {
+                        sidecar.upcall.send(&bytes, &self.poll);
+                    }
+                }
+                Action::KillHost => self.kill_host(node),
+                Action::SendPeer { to, message } => self.peers.push_back((to, node, message)),
+                Action::Report(report) => self.report(node, report),
+            }
+        }
+    }
+
+    fn rank_at(&self, node: NodeId, local: LocalRank) -> Option<Rank> {
+        self.plan.job.ranks.rank_at(node, local)
+    }
+
+    fn report(&mut self, node: NodeId, report: Report) {
+        match report {
+            Report::HostLoaded(hello) => {
+                self.tell(FromCrew::HostLoaded {
+                    node,
+                    libpmix: hello.libpmix.to_string(),
+                    warnings: hello.warnings.iter().map(ToString::to_string).collect(),
+                });
+                self.node_mut(node).hello = Some(hello);
+            }
+            Report::HostReady(env) => {
+                self.node_mut(node).env = Some(env);
+                self.check_ready();
+            }
+            Report::HostLost { error } => self.host_lost(node, error),
+            Report::HostWarning { text } => {
+                let name = &self.plan.node_names[node.index()];
+                let text = format!("PMIx server of {name}: {text}");
+                self.tell(FromCrew::Tell { text });
+            }
+            Report::RankConnected { rank } => {
+                let dialect = self.node(node).core.pmi_dialect(rank);
+                if let Some(rank) = self.rank_at(node, rank) {
+                    self.tell(FromCrew::Connected { rank, dialect });
+                }
+            }
+            Report::RankFinalized { rank } => {
+                if let Some(rank) = self.rank_at(node, rank) {
+                    self.tell(FromCrew::Finalized { rank });
+                }
+            }
+            Report::FenceLate(late) => self.tell(FromCrew::FenceLate(late)),
+            Report::Failed(cause) => self.fail_unless_consequence(cause),
+            Report::Log { stdout, text } => {
+                let stream = match stdout {
+                    true => Stream::Stdout,
+                    false => Stream::Stderr,
+                };
+                self.tell(FromCrew::Log { stream, text });
+            }
+        }
+    }
+
+    /// The job has failed.
+    pub(super) fn fail(&mut self, cause: Cause) {
+        // A rank whose end waits to be judged came first, unless this is what it may have died of.
+        if !matches!(cause, Cause::HostFailed { .. }) {
+            self.judge_now();
+        }
+        let here = |rank: &Rank| self.part.holds(self.place(*rank).0);
+        let state = cause.rank().filter(here);
+        let state = state.map(|rank| self.pmi_state(rank));
+        self.tell(FromCrew::Failed { cause, state });
+        // What else is on its way follows from it.
+        self.stop_starting();
+    }
+}

@@ -1,0 +1,90 @@
+//! The ranks' processes from outside: signals to them, a look at what they have loaded, and
+//! processes that lost their parent inside the job.
+
+use rustix::process::kill_process_group;
+
+use super::{Crew, RankSlot, raw};
+use crate::agent::leftovers;
+use crate::agent::procfs::Process;
+use crate::job::ids::Rank;
+use crate::launcher::sight::find_mpi;
+use crate::launcher::singleton::Seen;
+
+/// Orphans that are remembered, for what they may have left.
+const ORPHANS: usize = 1024;
+
+impl Crew {
+    /// Sends a signal to the process group of every running rank.
+    pub(super) fn signal_ranks(&self, signal: i32) {
+        let Some(signal) = rustix::process::Signal::from_named_raw(signal) else {
+            return;
+        };
+        for slot in &self.ranks {
+            if let RankSlot::Running { child, .. } = slot {
+                // A group that is gone needs no signal.
+                let _ = kill_process_group(child.pid, signal);
+            }
+        }
+    }
+
+    /// Sends a signal to the process group of one rank, if it runs.
+    pub(in crate::launcher) fn signal_rank(&self, rank: Rank, signal: rustix::process::Signal) {
+        if let RankSlot::Running { child, .. } = self.slot(rank) {
+            // A group that is gone needs no signal.
+            let _ = kill_process_group(child.pid, signal);
+        }
+    }
+
+    /// Looks at the processes of these ranks until one is found that has loaded an MPI.
+    pub(in crate::launcher) fn look_at(&self, ranks: &[Rank]) -> Option<Seen> {
+        let mut ranks = ranks.iter();
+        ranks.find_map(|rank| match self.slot(*rank) {
+            RankSlot::Running { child, .. } => find_mpi(raw(child.pid)),
+            RankSlot::Planned | RankSlot::Over => None,
+        })
+    }
+
+    /// Collects processes that lost their parent inside the job and came to us.
+    ///
+    /// Only one zombie can be looked at without taking it. If that one has an owner, its owner
+    /// will come here again after collecting it.
+    pub(in crate::launcher) fn reap_orphans(&mut self) {
+        use nix::sys::wait::{Id, WaitPidFlag, waitid};
+        if self.unreported > 0 {
+            // A rank may have ended before its starting thread reported it.
+            return;
+        }
+        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while let Ok(status) = waitid(Id::All, peek) {
+            match status.pid() {
+                Some(pid) if !self.owned.contains(&pid.as_raw()) => {
+                    let take = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
+                    if waitid(Id::Pid(pid), take).is_err() {
+                        return;
+                    }
+                    if self.orphans.len() < ORPHANS {
+                        self.orphans.insert(pid.as_raw());
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// The processes of the job that live, once its ranks and sidecars have been collected: orphans
+    /// come to us, so everything descends from this process.
+    pub(super) fn leftovers(&self) -> Vec<Process> {
+        let mut others = self.strangers.clone();
+        others.extend(self.guard.iter().map(|guard| raw(guard.pid())));
+        leftovers::below(raw(rustix::process::getpid()), &others)
+    }
+
+    /// Whether there are any. The guard does not count as a child here.
+    pub(super) fn any_leftovers(&self) -> bool {
+        if self.strangers.is_empty() {
+            leftovers::has_children()
+        } else {
+            !self.leftovers().is_empty()
+        }
+    }
+}

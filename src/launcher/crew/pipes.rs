@@ -1,0 +1,192 @@
+//! The pipes into which the ranks print.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+
+use super::{CHUNK, Crew};
+use crate::agent::poll::{Interest, Poll, Source, Token};
+use crate::job::ids::Rank;
+use crate::launcher::message::FromCrew;
+use crate::launcher::record::Stream;
+
+/// Standard output, or standard error, of all ranks.
+#[derive(Debug)]
+struct Side {
+    source: Source,
+    /// By seat.
+    pipes: Vec<Option<(Rank, OwnedFd)>>,
+    open: usize,
+    paused: bool,
+}
+
+/// Both streams of all ranks here.
+#[derive(Debug)]
+pub(super) struct Pipes {
+    sides: [Side; 2],
+    buffer: Vec<u8>,
+}
+
+/// What a read of a pipe brought.
+enum Piece {
+    Nothing,
+    Bytes(Vec<u8>),
+    End,
+}
+
+fn index_of(source: Source) -> usize {
+    usize::from(source == Source::Stderr)
+}
+
+fn stream_of(source: Source) -> Stream {
+    match source {
+        Source::Stderr => Stream::Stderr,
+        _ => Stream::Stdout,
+    }
+}
+
+impl Pipes {
+    /// None yet, of `size` ranks.
+    pub(super) fn new(size: u32) -> Self {
+        let side = |source| Side {
+            source,
+            pipes: (0..size).map(|_| None).collect(),
+            open: 0,
+            paused: false,
+        };
+        Self {
+            sides: [side(Source::Stdout), side(Source::Stderr)],
+            // Reserved and not filled: what is never read into costs no page.
+            buffer: Vec::with_capacity(CHUNK),
+        }
+    }
+
+    /// Takes over the pipe of a rank; `source` says which of the two.
+    pub(super) fn add(
+        &mut self,
+        poll: &Poll,
+        source: Source,
+        (rank, seat): (Rank, usize),
+        pipe: OwnedFd,
+    ) -> io::Result<()> {
+        let side = &mut self.sides[index_of(source)];
+        let token = Token::new(source, rank.0);
+        poll.add(&pipe, token)?;
+        if side.paused {
+            poll.set(&pipe, token, Interest::Paused)?;
+        }
+        side.pipes[seat] = Some((rank, pipe));
+        side.open += 1;
+        Ok(())
+    }
+
+    /// Number of pipes that somebody still holds open.
+    pub(super) fn open(&self) -> usize {
+        self.sides.iter().map(|side| side.open).sum()
+    }
+
+    /// Whether reading is paused.
+    pub(super) fn paused(&self) -> bool {
+        self.sides.iter().any(|side| side.paused)
+    }
+
+    /// Reads one chunk of a rank's pipe.
+    fn read(&mut self, poll: &Poll, source: Source, seat: usize) -> io::Result<Piece> {
+        let side = &mut self.sides[index_of(source)];
+        let Some((_, pipe)) = &side.pipes[seat] else {
+            return Ok(Piece::Nothing);
+        };
+        self.buffer.clear();
+        let count = match rustix::io::read(pipe, spare_capacity(&mut self.buffer)) {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Piece::Nothing),
+            // A pipe has no other errors; treat one like its end.
+            Err(_) => 0,
+        };
+        if count > 0 {
+            return Ok(Piece::Bytes(self.buffer[..count].to_vec()));
+        }
+        poll.remove(pipe)?;
+        side.pipes[seat] = None;
+        side.open -= 1;
+        Ok(Piece::End)
+    }
+
+    /// Stops reading one of the streams, or goes on with it.
+    fn pause(&mut self, source: Source, paused: bool, poll: &Poll) -> io::Result<()> {
+        let side = &mut self.sides[index_of(source)];
+        if paused == side.paused {
+            return Ok(());
+        }
+        side.paused = paused;
+        let interest = match paused {
+            true => Interest::Paused,
+            false => Interest::Read,
+        };
+        for (rank, pipe) in side.pipes.iter().flatten() {
+            poll.set(pipe, Token::new(side.source, rank.0), interest)?;
+        }
+        Ok(())
+    }
+}
+
+impl Crew {
+    /// Reads one chunk of a rank's pipe.
+    ///
+    /// # Errors
+    /// When the pipe cannot be unwatched.
+    pub(super) fn read_pipe(&mut self, source: Source, rank: Rank) -> io::Result<()> {
+        let seat = self.part.seat(&self.plan.job.ranks, rank);
+        self.read_seat(source, rank, seat).map(|_| ())
+    }
+
+    /// Whether there was anything.
+    fn read_seat(&mut self, source: Source, rank: Rank, seat: usize) -> io::Result<bool> {
+        let bytes = match self.pipes.read(&self.poll, source, seat)? {
+            Piece::Nothing => return Ok(false),
+            Piece::Bytes(bytes) => bytes,
+            Piece::End => Vec::new(),
+        };
+        self.tell(FromCrew::Output {
+            rank,
+            stream: stream_of(source),
+            bytes,
+        });
+        Ok(true)
+    }
+
+    /// Reads what the pipes that are not paused hold, one chunk of each, without waiting for more;
+    /// whether there was anything.
+    ///
+    /// # Errors
+    /// As [`Crew::read_pipe`].
+    pub(super) fn read_pipes(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        for index in 0..self.pipes.sides.len() {
+            if self.pipes.sides[index].paused {
+                continue;
+            }
+            for seat in 0..self.pipes.sides[index].pipes.len() {
+                let side = &self.pipes.sides[index];
+                if let Some((rank, _)) = side.pipes[seat] {
+                    any |= self.read_seat(side.source, rank, seat)?;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Stops reading one of the streams, or goes on with it.
+    ///
+    /// # Errors
+    /// When a pipe cannot be watched any more.
+    pub(in crate::launcher) fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
+        let source = match stream {
+            Stream::Stdout => Source::Stdout,
+            Stream::Stderr => Source::Stderr,
+        };
+        self.pipes.pause(source, paused, &self.poll)
+    }
+}

@@ -1,0 +1,199 @@
+//! The start of a crew's processes: sidecars first, with their first requests already in the
+//! socket, then the ranks.
+
+use std::ffi::CString;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::Crew;
+use crate::agent::sidecar::{Sidecar, SidecarSpec};
+use crate::agent::start::{OutputPlan, RankPlan, StartShared, Starter, StdinPlan};
+use crate::job::clock::Moment;
+use crate::job::ids::{AppNum, NodeId, Rank};
+use crate::job::outcome::EXIT_WIREUP;
+use crate::launcher::describe::{self, app_start, host_requests};
+use crate::launcher::directory::{self, JobDirectory};
+use crate::launcher::guard::Guard;
+use crate::launcher::plan::Plan;
+use crate::launcher::run::RunFailure;
+use crate::launcher::surroundings::Surroundings;
+use crate::launcher::{rank_env, report};
+
+/// What the ranks here read and write.
+pub(in crate::launcher) struct RankIo {
+    /// By seat.
+    pub(in crate::launcher) outputs: Vec<OutputPlan>,
+    /// By seat.
+    pub(in crate::launcher) stdin: Vec<StdinPlan>,
+}
+
+pub(super) fn job_directory(plan: &Plan, guard: &mut Guard) -> Result<JobDirectory, RunFailure> {
+    let path = directory::of_job(&plan.job.nspace);
+    // Told before there is one, so that no moment is left in which nobody would remove it. A guard
+    // that was killed in the meantime only means less protection against our own death.
+    let _ = guard.add_directory(&path);
+    JobDirectory::create(path)
+}
+
+impl Crew {
+    /// The ranks here, ascending.
+    pub(in crate::launcher) fn ranks_here(&self) -> Vec<Rank> {
+        self.part.ranks(&self.plan.job.ranks)
+    }
+
+    /// Starts a sidecar per node and has it register the job, without waiting for it.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when one cannot be started.
+    pub(in crate::launcher) fn start_sidecars(
+        &mut self,
+        surroundings: &Surroundings,
+    ) -> Result<(), RunFailure> {
+        let plan = Arc::clone(&self.plan);
+        let Some(parts) = &plan.host else {
+            self.check_ready();
+            return Ok(());
+        };
+        let env = rank_env::of_sidecar(&plan, &parts.libpmix.path);
+        let reset = surroundings.signals_to_reset();
+        let spec = SidecarSpec {
+            program: &parts.program,
+            libpmix: &parts.libpmix.path,
+            shim: &parts.shim,
+            env: &env,
+            reset_signals: &reset,
+        };
+        for (index, directories) in self.directories.clone().iter().enumerate() {
+            let node = self.part.node_at(index);
+            let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
+            let sidecar = Sidecar::start(&spec, node, namespaces, &self.poll);
+            let sidecar = sidecar.map_err(|error| RunFailure {
+                code: EXIT_WIREUP,
+                message: report::host_not_started(&parts.program, error),
+            })?;
+            self.add_sidecar(node, sidecar);
+            let requests = host_requests(&plan, node, directories)?;
+            let mut actions = Vec::new();
+            let now = Moment(self.now());
+            let core = &mut self.nodes[index].core;
+            core.start_host(&requests, now, &mut actions);
+            self.act(node, actions);
+        }
+        Ok(())
+    }
+
+    /// Starts the ranks from several threads.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when what they need cannot be made.
+    pub(in crate::launcher) fn start_ranks(
+        &mut self,
+        io: RankIo,
+        surroundings: &Surroundings,
+    ) -> Result<(), RunFailure> {
+        let plan = Arc::clone(&self.plan);
+        let shared = self.shared(&plan, surroundings)?;
+        let plans = self.rank_plans(&plan, io);
+        if plans.is_empty() {
+            return self
+                .take_results()
+                .map_err(|error| RunFailure::own("the run broke", error));
+        }
+        let threads = plan.slots.count() as usize;
+        let starter = Starter::start(shared, plans, threads, &self.results_to, &self.wake)
+            .map_err(|error| RunFailure::own("cannot start a thread", error))?;
+        self.starter = Some(starter);
+        Ok(())
+    }
+
+    fn shared(
+        &self,
+        plan: &Plan,
+        surroundings: &Surroundings,
+    ) -> Result<Arc<StartShared>, RunFailure> {
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(|errno| RunFailure::own("/dev/null", errno))?;
+        let stdin = std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| RunFailure::own("standard input", error))?;
+        let own_name = self.namespaces.is_some();
+        let host_env = |node: NodeId| self.node(node).env.as_ref();
+        let here = || self.part.nodes(&plan.job.ranks);
+        let node_env: Vec<Vec<CString>> = here()
+            .map(|node| {
+                let directories = self.directories.get(self.part.index(node));
+                rank_env::of_node(plan, node, host_env(node), directories, own_name)
+            })
+            .collect();
+        let env = rank_env::of_job(plan);
+        // Every rank has the same names.
+        let first = here().next().unwrap_or_default();
+        let rank_env = rank_env::of_rank(plan, Rank(0), host_env(first));
+        let own = rank_env::names(env.iter().chain(node_env.iter().flatten()).chain(&rank_env));
+        let apps = (0..)
+            .map(AppNum)
+            .take(plan.apps.len())
+            .map(|app| app_start(plan, app, &own, surroundings.nofile))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Arc::new(StartShared {
+            apps,
+            env,
+            node_env,
+            namespaces: self.namespaces.clone(),
+            reset_signals: surroundings.signals_to_reset(),
+            null,
+            stdin,
+        }))
+    }
+
+    fn rank_plans(&self, plan: &Plan, io: RankIo) -> Vec<RankPlan> {
+        let ranks = self.ranks_here().into_iter();
+        ranks
+            .zip(io.outputs.into_iter().zip(io.stdin))
+            .map(|(rank, (output, stdin))| {
+                let (node, _) = self.place(rank);
+                RankPlan {
+                    rank,
+                    node: self.part.index(node),
+                    app: plan.app_of(rank),
+                    wrapper: describe::wrapper(plan, rank),
+                    env: rank_env::of_rank(plan, rank, self.node(node).env.as_ref()),
+                    stdin,
+                    output,
+                    pmi: plan.offer.pmi,
+                }
+            })
+            .collect()
+    }
+
+    /// Tells the launcher once that every sidecar is ready to have its ranks started.
+    pub(super) fn check_ready(&mut self) {
+        let ready = |node: &super::Node| node.sidecar.is_none() || node.env.is_some();
+        if !self.ready_told && self.nodes.iter().all(ready) {
+            self.ready_told = true;
+            self.tell(crate::launcher::message::FromCrew::Ready);
+        }
+    }
+
+    /// Nodes whose PMIx server is not ready.
+    pub(in crate::launcher) fn late_hosts(&self) -> Vec<NodeId> {
+        let late = |index: &usize| {
+            let node = &self.nodes[*index];
+            node.sidecar.is_some() && node.env.is_none()
+        };
+        let late = (0..self.nodes.len()).filter(late);
+        late.map(|index| self.part.node_at(index)).collect()
+    }
+}
+
+impl RankIo {
+    /// For ranks that print into pipes; those that read standard input do it as given.
+    pub(in crate::launcher) fn new(outputs: Vec<OutputPlan>, stdin: Vec<StdinPlan>) -> Self {
+        Self { outputs, stdin }
+    }
+}

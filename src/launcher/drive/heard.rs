@@ -1,0 +1,143 @@
+//! What the crew tells, and what follows from it.
+
+use super::{Drive, Life, Loaded};
+use crate::agent::poll::Source;
+use crate::job::ids::Rank;
+use crate::job::outcome::{PmiState, RankEnd};
+use crate::job::spec::PmiChoice;
+use crate::launcher::message::FromCrew;
+use crate::launcher::record::{RankState, Stream};
+use crate::launcher::supervisor::Departure;
+use crate::launcher::{late, report};
+use crate::pmi::command::Dialect;
+
+impl Drive {
+    /// Hears everything that has been told.
+    ///
+    /// # Errors
+    /// When a thread that writes output cannot be started.
+    pub(super) fn hear(&mut self) -> std::io::Result<()> {
+        while let Some(told) = self.hands.take_told() {
+            self.heard(told)?;
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, told: FromCrew) -> std::io::Result<()> {
+        match told {
+            FromCrew::HostLoaded {
+                node,
+                libpmix,
+                warnings,
+            } => self.loaded[node.index()] = Some(Loaded { libpmix, warnings }),
+            FromCrew::Ready => self.hosts_ready = true,
+            FromCrew::Started { rank, pid } => self.rank_started(rank, pid)?,
+            FromCrew::NotStarted { rank, cause } => {
+                self.supervisor.rank_skipped();
+                self.rank_changed(rank, RankState::NotStarted);
+                if let Some(cause) = cause {
+                    self.fail_by(cause);
+                }
+            }
+            FromCrew::AllStarted => {
+                self.all_reported = true;
+                self.all_started();
+            }
+            FromCrew::Connected { rank, dialect } => {
+                self.judge_dialect(rank, dialect);
+                self.rank_said(rank, RankState::Connected);
+            }
+            FromCrew::Finalized { rank } => self.rank_said(rank, RankState::Finalized),
+            FromCrew::Ended { rank, end } => {
+                self.end_pty(Some(rank));
+                self.lives[rank.index()].end = Some((self.now(), end));
+                self.rank_changed(rank, RankState::Ended);
+            }
+            FromCrew::Judged { rank, end, state } => self.rank_judged(rank, end, &state),
+            FromCrew::Left { waiting, cause } => {
+                let now = self.now();
+                self.supervisor.rank_left(waiting, cause, now);
+            }
+            FromCrew::Failed { cause, .. } => self.fail_by(cause),
+            FromCrew::FenceLate(late) => {
+                if !std::mem::replace(&mut self.late_told, true) {
+                    let text = late::note(&self.plan, &late, &|rank| self.pid_of(rank));
+                    self.warn(&text);
+                }
+            }
+            FromCrew::HostLostLate { node, error } => {
+                // A job that has failed is explained by its first cause.
+                if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
+                    let name = &self.plan.node_names[node.index()];
+                    self.tell(&report::host_lost_late(name, &error));
+                }
+            }
+            FromCrew::Output {
+                rank,
+                stream,
+                bytes,
+            } => {
+                let now = self.now();
+                self.streams.take(stream, rank, &bytes, now)?;
+                self.regulate()?;
+            }
+            FromCrew::Log { stream, text } => {
+                let source = match stream {
+                    Stream::Stdout => Source::Stdout,
+                    Stream::Stderr => Source::Stderr,
+                };
+                let now = self.now();
+                self.streams.pass_on(source, text, now);
+            }
+            FromCrew::Tell { text } => self.tell(&text),
+            FromCrew::Over => self.over = true,
+        }
+        Ok(())
+    }
+
+    fn rank_started(&mut self, rank: Rank, pid: i32) -> std::io::Result<()> {
+        self.lives[rank.index()] = Life {
+            pid: Some(pid),
+            start: self.now(),
+            ..Life::default()
+        };
+        self.rank_changed(rank, RankState::Started);
+        self.start_pty(rank)
+    }
+
+    fn rank_judged(&mut self, rank: Rank, end: RankEnd, state: &PmiState) {
+        let mut orders = Vec::new();
+        let alone = self.failure_of_singleton(rank);
+        let gone = Departure {
+            rank,
+            end,
+            pmi: state,
+            joinable: self.plan.offer.pmi || self.plan.offer.pmix,
+            alone: alone.as_deref(),
+        };
+        let now = self.now();
+        self.supervisor.rank_ended(gone, now, &mut orders);
+        self.carry_out(orders);
+    }
+
+    /// Says once that a client speaks another form of PMI than was asked for. It is served all the
+    /// same: which form a library speaks was decided when it was built.
+    fn judge_dialect(&mut self, rank: Rank, spoken: Option<Dialect>) {
+        let wanted = match self.plan.spec.interface.pmi {
+            PmiChoice::Pmi1 => Dialect::Pmi1,
+            PmiChoice::Pmi2 => Dialect::Pmi2,
+            _ => return,
+        };
+        let Some(spoken) = spoken.filter(|spoken| *spoken != wanted) else {
+            return;
+        };
+        if !self.dialect_told {
+            self.dialect_told = true;
+            let choice = self.plan.spec.interface.pmi;
+            self.warn(&format!(
+                "rank {rank} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library \
+                 decides that, and is served"
+            ));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where an agent listens for the users of its node: the same answer for agents and launchers.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use crate::job::ids::UserId;
+
+/// The socket of the agent that serves every user of a node.
+pub const OF_SYSTEM: &str = "/run/wireup/agent.sock";
+
+/// Where an agent that runs as `user` listens; `runtime` is its `XDG_RUNTIME_DIR`.
+///
+/// Of the directory's and the socket's owner nothing is known: in `/tmp` somebody else may have been
+/// first. An agent refuses a directory that is not its own, and a launcher asks the kernel who
+/// answers.
+pub fn of_agent(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
+    match (user, runtime) {
+        (UserId(0), _) => OF_SYSTEM.into(),
+        // Rule: a relative path is invalid and not to be used. Source: XDG Base Directory
+        // Specification.
+        (_, Some(runtime)) if Path::new(runtime).is_absolute() => {
+            Path::new(runtime).join("wireup/agent.sock")
+        }
+        (UserId(user), _) => format!("/tmp/wireup-{user}/agent.sock").into(),
+    }
+}
+
+/// Where a launcher of `user` looks for an agent, the user's own first.
+pub fn candidates(user: UserId, runtime: Option<&OsStr>) -> Vec<PathBuf> {
+    let mut paths = vec![of_agent(user, runtime)];
+    if user != UserId(0) {
+        paths.push(OF_SYSTEM.into());
+    }
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_looks_where_the_agents_of_its_user_and_of_root_listen() {
+        let looks = |user, runtime: Option<&str>| {
+            let paths = candidates(UserId(user), runtime.map(OsStr::new));
+            let paths = paths.iter().map(|path| path.display().to_string());
+            paths.collect::<Vec<_>>()
+        };
+        assert_eq!(looks(0, Some("/run/user/0")), [OF_SYSTEM]);
+        let own = "/run/user/7/wireup/agent.sock";
+        assert_eq!(looks(7, Some("/run/user/7")), [own, OF_SYSTEM]);
+        for unusable in [None, Some(""), Some("run")] {
+            let own = "/tmp/wireup-7/agent.sock";
+            assert_eq!(looks(7, unusable), [own, OF_SYSTEM]);
+        }
+    }
+}

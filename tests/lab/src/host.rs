@@ -1,0 +1,263 @@
+//! One host.
+
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+
+use crate::command::Command;
+use crate::process::{self, Process};
+use crate::start::{Init, PRIVATE, before_exec, enter, join};
+use crate::{Error, network};
+
+/// A host of a lab.
+#[derive(Debug)]
+pub struct Host {
+    index: usize,
+    name: String,
+    init: Arc<Init>,
+    /// Of its processes; as `/proc` names it.
+    namespace: PathBuf,
+    crashed: AtomicBool,
+    /// Commands started here that may not have been collected.
+    started: Mutex<Vec<OwnedFd>>,
+    /// Process 1 ends when the last of these is closed.
+    _life: Arc<OwnedFd>,
+}
+
+impl Host {
+    pub(crate) fn new(index: usize, init: Init, life: &Arc<OwnedFd>) -> Self {
+        let namespace = process::namespace(init.pid.as_raw_nonzero().get());
+        Self {
+            index,
+            name: format!("node{:02}", index + 1),
+            init: Arc::new(init),
+            namespace: namespace.expect("it was made and not collected"),
+            crashed: AtomicBool::new(false),
+            started: Mutex::default(),
+            _life: Arc::clone(life),
+        }
+    }
+
+    /// Its number, from 0.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// What it is called, here and on the other hosts.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address on the lab's network.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.ipv4().into()
+    }
+
+    /// The same as IPv4.
+    #[must_use]
+    pub fn ipv4(&self) -> Ipv4Addr {
+        network::address(self.index)
+    }
+
+    /// Its other address, a unique local one.
+    #[must_use]
+    pub fn ipv6(&self) -> Ipv6Addr {
+        network::address6(self.index)
+    }
+
+    /// Its first process, as the machine numbers it: what `nsenter --target` wants.
+    #[must_use]
+    pub fn init_pid(&self) -> i32 {
+        self.init.pid.as_raw_nonzero().get()
+    }
+
+    /// Whether it is gone.
+    #[must_use]
+    pub fn has_crashed(&self) -> bool {
+        self.crashed.load(Ordering::Acquire)
+    }
+
+    /// A command that will run here, as root, in `/`.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command<'_> {
+        Command::new(self, program.as_ref())
+    }
+
+    /// Calls this with the host's network: what it connects, binds or listens on belongs there, also
+    /// after it has returned. All else is the machine's.
+    ///
+    /// # Errors
+    /// When the host has crashed.
+    ///
+    /// # Panics
+    /// When the call does.
+    pub fn on_network<T: Send>(&self, call: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        if self.has_crashed() {
+            return Err(Error::Crashed(self.name.clone()));
+        }
+        // A thread that ends, so that nothing has to be undone.
+        let result = std::thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                enter(self.init.pidfd.as_fd(), libc::CLONE_NEWNET)?;
+                Ok(call())
+            });
+            there.join()
+        });
+        let result: io::Result<T> =
+            result.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked));
+        result.map_err(|error| Error::system(self.name.clone(), error))
+    }
+
+    /// Where a file of the host is found on the machine.
+    ///
+    /// # Panics
+    /// When the path is relative, or the host has crashed.
+    #[must_use]
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        assert!(!self.has_crashed(), "{} has crashed", self.name);
+        let inside = path.as_ref().strip_prefix("/");
+        let root = format!("/proc/{}/root", self.init_pid());
+        Path::new(&root).join(inside.expect("an absolute path"))
+    }
+
+    /// What runs here, without its first process; ended processes nobody has collected count,
+    /// unless they are for the lab's owner to collect.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Process> {
+        process::all_in(&self.namespace, self.init_pid())
+    }
+
+    /// What lies in its own `/tmp`, `/run` and `/dev/shm`, at the top; paths as the host knows
+    /// them.
+    ///
+    /// # Panics
+    /// When the host has crashed.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        for (directory, _) in PRIVATE {
+            let entries = std::fs::read_dir(self.path(directory));
+            let names = entries.expect("it is mounted").flatten();
+            files.extend(names.map(|entry| Path::new(directory).join(entry.file_name())));
+        }
+        // Its own hosts file is there.
+        files.retain(|path| path != Path::new("/run/lab"));
+        files.sort();
+        files
+    }
+
+    /// Sends a signal to everything that runs here.
+    ///
+    /// # Errors
+    /// When the host has crashed.
+    pub fn signal_all(&self, signal: Signal) -> Result<(), Error> {
+        // In the host's process namespace -1 means everything there but its first process; no
+        // process can escape by forking meanwhile.
+        let script = format!("kill -{} -1", signal.as_raw());
+        let status = self.command("sh").args(["-c", &script]).status();
+        status
+            .map(drop)
+            .map_err(|error| Error::system(self.name.clone(), error))
+    }
+
+    /// Kills everything that runs here; the system closes its connections, so peers notice at
+    /// once. Returns when nothing is left.
+    ///
+    /// # Errors
+    /// When the host has crashed.
+    pub fn kill_all(&self) -> Result<(), Error> {
+        self.signal_all(Signal::KILL)?;
+        process::until("everything to end", || self.processes().is_empty());
+        Ok(())
+    }
+
+    /// Stops everything that runs here; the system still answers for it on the network. Commands
+    /// started later run.
+    ///
+    /// # Errors
+    /// When the host has crashed.
+    pub fn pause(&self) -> Result<(), Error> {
+        self.signal_all(Signal::STOP)?;
+        process::until("everything to stop", || {
+            self.processes()
+                .iter()
+                .all(|process| matches!(process.state, 'T' | 't' | 'Z'))
+        });
+        Ok(())
+    }
+
+    /// Continues what [`Host::pause`] stopped.
+    ///
+    /// # Errors
+    /// When the host has crashed.
+    pub fn resume(&self) -> Result<(), Error> {
+        self.signal_all(Signal::CONT)
+    }
+
+    pub(crate) fn kill_init(&self) {
+        self.crashed.store(true, Ordering::Release);
+        self.init.kill();
+        // Its end itself waits for commands that the owner has not collected.
+        process::until("the host to end", || self.processes().is_empty());
+    }
+
+    /// Makes a command run in the host's namespaces, all but that of its processes.
+    pub(crate) fn enter(&self, command: &mut std::process::Command) {
+        self.enter_at(command, c"/".to_owned());
+    }
+
+    pub(crate) fn enter_at(&self, command: &mut std::process::Command, dir: std::ffi::CString) {
+        let init = Arc::clone(&self.init);
+        before_exec(command, move || join(init.pidfd.as_fd(), &dir));
+    }
+
+    /// Forks a command into the host's process namespace.
+    pub(crate) fn spawn(
+        &self,
+        command: &mut std::process::Command,
+    ) -> io::Result<std::process::Child> {
+        if self.has_crashed() {
+            return Err(io::Error::other(Error::Crashed(self.name.clone())));
+        }
+        let own = File::open("/proc/self/ns/pid")?;
+        // Children of this thread are born there; the thread itself stays.
+        enter(self.init.pidfd.as_fd(), libc::CLONE_NEWPID)?;
+        let child = command.spawn();
+        enter(own.as_fd(), libc::CLONE_NEWPID).expect("a thread may return to its own namespace");
+        let child = child?;
+        let pid = rustix::process::Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        started.retain(is_uncollected);
+        started.push(pidfd);
+        Ok(child)
+    }
+}
+
+fn is_uncollected(child: &OwnedFd) -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::PidFd(child.as_fd()), look).is_ok()
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.init.kill();
+        // The first process cannot end before these are collected, and nobody else may do it: a
+        // test that failed has forgotten them.
+        let started = self.started.get_mut();
+        for child in started.unwrap_or_else(PoisonError::into_inner) {
+            let _ = rustix::io::retry_on_intr(|| {
+                waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED)
+            });
+        }
+        self.init.collect();
+    }
+}

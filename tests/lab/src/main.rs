@@ -1,0 +1,135 @@
+//! `lab`: several hosts on this machine, for use by hand. The hosts are gone when it ends.
+
+use std::ffi::OsString;
+use std::io::{BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+
+use wireup_lab::{Host, Lab};
+
+const USAGE: &str = "usage: lab N [--share DIRECTORY]...
+
+Starts hosts node01 to nodeN, then reads commands from standard input:
+
+  HOST COMMAND...    runs a command line of the shell on a host, as root
+  hosts              names, addresses and first processes (for nsenter --all --target PID)
+  ps HOST            what runs there
+  files HOST         what lies in its own /tmp, /run and /dev/shm
+  partition A B      loses all that two hosts send to each other
+  isolate HOST       the same between it and all others
+  heal [A B]         undoes partitions
+  down HOST          pulls its cable; up HOST plugs it in again
+  pause HOST         stops all processes; resume HOST continues them
+  kill HOST          kills all processes
+  crash HOST         as a loss of power
+  exit               as the end of the input: ends all hosts
+
+--share keeps a directory below /tmp, /run or /dev/shm visible on the hosts.
+Needs root and iproute2.";
+
+fn main() -> ExitCode {
+    match lab() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("lab: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn lab() -> Result<(), String> {
+    let mut words = std::env::args_os().skip(1);
+    let count = words.next().and_then(|word| word.to_str()?.parse().ok());
+    let Some(count) = count else {
+        println!("{USAGE}");
+        return Ok(());
+    };
+    let mut builder = Lab::builder(count);
+    while let Some(word) = words.next() {
+        let directory: Option<OsString> = (word == "--share").then(|| words.next()).flatten();
+        let directory = directory.ok_or_else(|| format!("what is {}?\n{USAGE}", word.display()))?;
+        builder = builder.share(directory);
+    }
+    let lab = builder.start().map_err(|error| error.to_string())?;
+    list(&lab);
+    let terminal = std::io::stdin().is_terminal();
+    loop {
+        if terminal {
+            print!("lab> ");
+            let _ = std::io::stdout().flush();
+        }
+        let mut line = String::new();
+        // Not held over the command, which may read the rest.
+        let read = std::io::stdin().lock().read_line(&mut line);
+        match (read, line.trim()) {
+            (Ok(0) | Err(_), _) | (_, "exit") => return Ok(()),
+            (_, "") => {}
+            (_, line) => {
+                if let Err(message) = obey(&lab, line) {
+                    eprintln!("lab: {message}");
+                }
+            }
+        }
+    }
+}
+
+fn list(lab: &Lab) {
+    for host in lab.hosts() {
+        let state = if host.has_crashed() { " crashed" } else { "" };
+        let (name, v4, v6) = (host.name(), host.ipv4(), host.ipv6());
+        println!("{name} {v4} {v6} process {}{state}", host.init_pid());
+    }
+}
+
+fn obey(lab: &Lab, line: &str) -> Result<(), String> {
+    let find = |name: &str| {
+        lab.named(name)
+            .ok_or_else(|| format!("no command or host {name:?}: try help"))
+    };
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    let done = match words[..] {
+        ["help"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        ["hosts"] => {
+            list(lab);
+            Ok(())
+        }
+        ["heal"] => lab.heal_all(),
+        ["heal", one, other] => lab.heal(find(one)?, find(other)?),
+        ["partition", one, other] => lab.partition(find(one)?, find(other)?),
+        ["isolate", host] => lab.isolate(find(host)?),
+        ["down", host] => lab.link_down(find(host)?),
+        ["up", host] => lab.link_up(find(host)?),
+        ["pause", host] => find(host)?.pause(),
+        ["resume", host] => find(host)?.resume(),
+        ["kill", host] => find(host)?.kill_all(),
+        ["crash", host] => lab.crash(find(host)?),
+        ["ps", host] => {
+            for process in find(host)?.processes() {
+                println!("{process}");
+            }
+            Ok(())
+        }
+        ["files", host] => {
+            for file in find(host)?.files() {
+                println!("{}", file.display());
+            }
+            Ok(())
+        }
+        _ => {
+            let (name, command) = line.split_once(' ').unwrap_or((line, "exec sh -i"));
+            return run(find(name)?, command);
+        }
+    };
+    done.map_err(|error| error.to_string())
+}
+
+fn run(host: &Host, command: &str) -> Result<(), String> {
+    let status = host.command("sh").args(["-c", command]).status();
+    let status = status.map_err(|error| error.to_string())?;
+    if !status.success() {
+        eprintln!("lab: {}: {status}", host.name());
+    }
+    Ok(())
+}

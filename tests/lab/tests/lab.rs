@@ -1,0 +1,543 @@
+//! The lab itself: what its hosts are, what can happen to them, and that they leave nothing.
+
+#![allow(clippy::unwrap_used)] // what is not as expected fails the test
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use wireup_lab::{Host, Lab, Process};
+
+/// Long enough for anything on a loaded machine.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long silence has to last to be taken for silence. All here answer in less than a
+/// millisecond.
+const SILENCE: Duration = Duration::from_millis(150);
+
+/// Whether labs are possible; says so loudly when not, which fails where everything is required.
+#[track_caller]
+fn able() -> bool {
+    let Err(why) = wireup_lab::available() else {
+        return true;
+    };
+    let required = std::env::var_os("WIREUP_TEST_REQUIRE_ALL").is_some_and(|value| value == "1");
+    assert!(!required, "required, and cannot be tested here: {why}");
+    let _ = writeln!(std::io::stderr(), "skipped: a lab of hosts: {why}");
+    false
+}
+
+/// A lab of so many hosts; `None`, said loudly, where that is not possible.
+#[track_caller]
+fn lab(count: usize) -> Option<Lab> {
+    able().then(|| Lab::new(count).unwrap())
+}
+
+/// What a shell on the host prints.
+#[track_caller]
+fn shell(host: &Host, script: &str) -> String {
+    let output = host.command("sh").args(["-c", script]).output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {err}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[track_caller]
+fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(start.elapsed() < DEADLINE, "in vain: {what}");
+        let moment = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 2_000_000,
+        };
+        let _ = rustix::event::poll(&mut [], Some(&moment));
+    }
+}
+
+/// A connection between two hosts, both ends of it.
+#[track_caller]
+fn connection(from: &Host, to: &Host, address: IpAddr) -> (TcpStream, TcpStream) {
+    let listener = to.on_network(|| TcpListener::bind((address, 0))).unwrap();
+    let listener = listener.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connect = || TcpStream::connect_timeout(&SocketAddr::new(address, port), DEADLINE);
+    let near = from.on_network(connect).unwrap().unwrap();
+    let far = listener.accept().unwrap().0;
+    for end in [&near, &far] {
+        end.set_read_timeout(Some(DEADLINE)).unwrap();
+        end.set_nodelay(true).unwrap();
+    }
+    (near, far)
+}
+
+#[track_caller]
+fn passes(from: &mut TcpStream, to: &mut TcpStream) {
+    from.write_all(b"x").unwrap();
+    let mut byte = [0];
+    to.read_exact(&mut byte).unwrap();
+    assert_eq!(byte, *b"x");
+}
+
+#[track_caller]
+fn is_silent(end: &mut TcpStream) {
+    end.set_read_timeout(Some(SILENCE)).unwrap();
+    let error = end.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+    end.set_read_timeout(Some(DEADLINE)).unwrap();
+}
+
+/// The one process of a host, `sleep`, once it sleeps.
+#[track_caller]
+fn asleep(host: &Host) -> Process {
+    eventually("it sleeps", || {
+        let mut found = host.processes().into_iter();
+        found.find(|p| p.name == "sleep" && p.state == 'S')
+    })
+}
+
+/// The same, started.
+#[track_caller]
+fn sleeper(host: &Host) -> (std::process::Child, Process) {
+    let child = host.command("sleep").arg("1000").spawn().unwrap();
+    (child, asleep(host))
+}
+
+#[test]
+fn hosts_have_names_addresses_and_files_of_their_own() {
+    let Some(lab) = lab(3) else { return };
+    let machine = std::fs::read_to_string("/etc/hosts").unwrap();
+    for host in lab.hosts() {
+        let name = host.name();
+        assert_eq!(shell(host, "uname -n"), name);
+        assert_eq!(shell(host, "cat /etc/hostname"), name);
+        let own = format!("{} {name}", host.address());
+        assert!(shell(host, "cat /etc/hosts").contains(&own));
+        let resolved = shell(host, "getent ahostsv4 node02");
+        assert!(resolved.starts_with("10.99.0.2 "), "{resolved}");
+        assert_eq!(shell(host, "ls /sys/class/net"), "eth0\nlo");
+        let pid: u32 = shell(host, "echo $$").parse().unwrap();
+        assert!(pid < 50, "{pid}");
+        assert_eq!(shell(host, "cat /proc/1/comm"), "lab-host");
+        assert_eq!(host.processes(), []);
+        assert_eq!(
+            shell(host, "for i in /tmp /dev/shm; do stat -c %a $i; done"),
+            "1777\n1777"
+        );
+        shell(
+            host,
+            &format!("echo {name} | tee /tmp/f /run/f >/dev/shm/f"),
+        );
+    }
+    for host in lab.hosts() {
+        let files = ["/dev/shm/f", "/run/f", "/tmp/f"].map(PathBuf::from);
+        assert_eq!(host.files(), files);
+        let read = std::fs::read_to_string(host.path("/tmp/f")).unwrap();
+        assert_eq!(read.trim(), host.name());
+    }
+    assert_eq!(std::fs::read_to_string("/etc/hosts").unwrap(), machine);
+}
+
+#[test]
+fn hosts_have_no_way_out_of_their_lab() {
+    let Some(lab) = lab(1) else { return };
+    let outside = "192.0.2.1:9".parse().unwrap();
+    let connect = || TcpStream::connect_timeout(&outside, DEADLINE);
+    let error = lab.host(0).on_network(connect).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
+}
+
+#[test]
+fn a_partition_loses_what_is_sent_and_heals() {
+    let Some(lab) = lab(3) else { return };
+    let [one, two, three] = lab.hosts() else {
+        panic!()
+    };
+    for address in [two.address(), two.ipv6().into()] {
+        let (mut near, mut far) = connection(one, two, address);
+        passes(&mut near, &mut far);
+        lab.partition(one, two).unwrap();
+        near.write_all(b"1").unwrap();
+        is_silent(&mut far);
+        far.write_all(b"2").unwrap();
+        is_silent(&mut near);
+        // The third is not concerned.
+        let (mut a, mut b) = connection(one, three, three.address());
+        passes(&mut a, &mut b);
+        let (mut a, mut b) = connection(two, three, three.address());
+        passes(&mut a, &mut b);
+
+        lab.heal(one, two).unwrap();
+        let mut byte = [0];
+        far.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"1", "sent again");
+        near.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"2");
+        passes(&mut far, &mut near);
+    }
+}
+
+#[test]
+fn an_isolated_host_reaches_nobody_until_all_is_healed() {
+    let Some(lab) = lab(3) else { return };
+    let [one, two, three] = lab.hosts() else {
+        panic!()
+    };
+    lab.isolate(two).unwrap();
+    for other in [one, three] {
+        let target = SocketAddr::new(other.address(), 9);
+        let connect = || TcpStream::connect_timeout(&target, SILENCE);
+        let error = two.on_network(connect).unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    }
+    let (mut a, mut b) = connection(one, three, three.address());
+    passes(&mut a, &mut b);
+    lab.heal_all().unwrap();
+    let (mut a, mut b) = connection(two, three, three.address());
+    passes(&mut a, &mut b);
+}
+
+#[test]
+fn a_pulled_cable_is_seen_by_its_host_and_can_be_plugged_in_again() {
+    let Some(lab) = lab(2) else { return };
+    let [one, two] = lab.hosts() else { panic!() };
+    let (mut near, mut far) = connection(one, two, two.address());
+    lab.link_down(two).unwrap();
+    assert_eq!(shell(two, "cat /sys/class/net/eth0/carrier"), "0");
+    near.write_all(b"x").unwrap();
+    is_silent(&mut far);
+    lab.link_up(two).unwrap();
+    let mut byte = [0];
+    far.read_exact(&mut byte).unwrap();
+    assert_eq!(shell(two, "cat /sys/class/net/eth0/carrier"), "1");
+}
+
+#[test]
+fn a_paused_host_does_nothing_and_goes_on_later() {
+    let Some(lab) = lab(2) else { return };
+    let [one, two] = lab.hosts() else { panic!() };
+    let count = "i=0; while :; do i=$((i+1)); echo $i >/tmp/new; mv /tmp/new /tmp/count; done";
+    let mut counting = one.command("sh").args(["-c", count]).spawn().unwrap();
+    let (mut other, sleeping) = sleeper(two);
+    let counted = || std::fs::read_to_string(one.path("/tmp/count")).ok();
+    eventually("a count", counted);
+    one.pause().unwrap();
+    assert!(one.processes().iter().all(|p| p.state == 'T'));
+    assert!(two.processes().contains(&sleeping), "not the other host");
+    let stopped_at = counted();
+    // The moment in which it would count on.
+    shell(one, "sleep 0.1");
+    assert_eq!(counted(), stopped_at);
+    one.resume().unwrap();
+    eventually("it counts on", || (counted() != stopped_at).then_some(()));
+    for (host, child) in [(one, &mut counting), (two, &mut other)] {
+        host.kill_all().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn killing_all_processes_closes_their_connections() {
+    let Some(lab) = lab(2) else { return };
+    let [one, two] = lab.hosts() else { panic!() };
+    let serve = "import socket, time
+s = socket.create_server(('', 700)); c = s.accept()[0]; c.send(b'x'); time.sleep(1000)";
+    let mut server = two
+        .command("/usr/bin/python3")
+        .args(["-c", serve])
+        .spawn()
+        .unwrap();
+    let address = SocketAddr::new(two.address(), 700);
+    let mut near = eventually("it listens", || {
+        let connect = || TcpStream::connect_timeout(&address, DEADLINE);
+        one.on_network(connect).unwrap().ok()
+    });
+    near.read_exact(&mut [0]).unwrap();
+    two.kill_all().unwrap();
+    assert_eq!(near.read(&mut [0]).unwrap(), 0, "the end of the stream");
+    assert!(two.processes().is_empty());
+    server.wait().unwrap();
+    assert_eq!(shell(two, "echo lives"), "lives");
+}
+
+#[test]
+fn a_crashed_host_is_silent_and_takes_no_command() {
+    let Some(lab) = lab(2) else { return };
+    let [one, two] = lab.hosts() else { panic!() };
+    let serve = "import socket, time
+s = socket.create_server(('', 700)); c = s.accept()[0]; c.send(b'x'); time.sleep(1000)";
+    let mut server = two
+        .command("/usr/bin/python3")
+        .args(["-c", serve])
+        .spawn()
+        .unwrap();
+    let address = SocketAddr::new(two.address(), 700);
+    let mut near = eventually("it listens", || {
+        let connect = || TcpStream::connect_timeout(&address, DEADLINE);
+        one.on_network(connect).unwrap().ok()
+    });
+    near.read_exact(&mut [0]).unwrap();
+    lab.crash(two).unwrap();
+    is_silent(&mut near);
+    assert!(two.has_crashed() && two.processes().is_empty());
+    let error = two.command("true").status().unwrap_err().to_string();
+    assert_eq!(error, "node02 has crashed");
+    server.wait().unwrap();
+}
+
+#[test]
+fn labs_do_not_disturb_each_other() {
+    let (Some(first), Some(second)) = (lab(2), lab(2)) else {
+        return;
+    };
+    // The same addresses, and nobody listens there in the second.
+    let listener = TcpListener::bind("10.99.0.2:700");
+    assert!(listener.is_err(), "not an address of the machine");
+    let there = SocketAddr::new(first.host(1).address(), 700);
+    let listening = first.host(1).on_network(|| TcpListener::bind(there));
+    let _listening = listening.unwrap().unwrap();
+    let connect = || TcpStream::connect_timeout(&there, DEADLINE);
+    first.host(0).on_network(connect).unwrap().unwrap();
+    let refused = second.host(0).on_network(connect).unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    first.isolate(first.host(1)).unwrap();
+    let (mut a, mut b) = connection(second.host(0), second.host(1), there.ip());
+    shell(first.host(0), "touch /tmp/f; sleep 1000 >/dev/null 2>&1 &");
+    assert!(second.host(0).files().is_empty());
+    assert!(second.host(0).processes().is_empty());
+    drop(first);
+    passes(&mut a, &mut b);
+}
+
+#[test]
+fn commands_of_another_user_are_that_users() {
+    let Some(lab) = lab(1) else { return };
+    let host = lab.host(0);
+    let mut command = host.command("sh");
+    command.args([
+        "-c",
+        "id -u; id -g; id -G; pwd; echo $TMPDIR$A; touch /tmp/f",
+    ]);
+    command.user(54321, 54322, &[54323]).current_dir("/tmp");
+    let output = command.env("A", "a").output().unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(out, "54321\n54322\n54322 54323\n/tmp\na\n");
+    let owner = std::fs::metadata(host.path("/tmp/f")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), 54321);
+    let error = host.command("true").current_dir("/none").status();
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_directory_below_tmp_can_be_shared() {
+    if !able() {
+        return;
+    }
+    let directory = tempfile::Builder::new()
+        .tempdir_in("/tmp")
+        .expect("a directory below /tmp");
+    std::fs::write(directory.path().join("f"), "shared").unwrap();
+    let builder = Lab::builder(2).share(directory.path()).share("/usr");
+    let lab = builder.start().unwrap();
+    let path = directory.path().join("f").display().to_string();
+    for host in lab.hosts() {
+        assert_eq!(
+            shell(host, &format!("cat {path}; ls -A /tmp | wc -l")),
+            "shared1"
+        );
+    }
+    shell(lab.host(0), &format!("echo new >{path}"));
+    assert_eq!(shell(lab.host(1), &format!("cat {path}")), "new");
+}
+
+#[test]
+fn what_is_left_behind_shows_and_ends_with_the_lab() {
+    let Some(lab) = lab(1) else { return };
+    let host = lab.host(0);
+    shell(host, "(setsid sleep 1000 >/dev/null 2>&1 &)");
+    let left = asleep(host);
+    assert_eq!(left.words, "sleep 1000");
+    assert!(left.inner_pid < 20, "{left:?}");
+    // An orphan that has ended is collected.
+    shell(host, "(true &)");
+    eventually("only the other is left", || {
+        (host.processes() == [left.clone()]).then_some(())
+    });
+    let pid = left.pid;
+    assert!(Path::new(&format!("/proc/{pid}")).exists());
+    drop(lab);
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[test]
+fn a_failed_test_that_forgets_its_commands_does_not_hold_up_the_end() {
+    let Some(lab) = lab(2) else { return };
+    for host in lab.hosts() {
+        std::mem::forget(host.command("sleep").arg("1000").spawn().unwrap());
+    }
+    lab.crash(lab.host(0)).unwrap();
+    drop(lab);
+}
+
+#[test]
+fn eight_hosts_start_in_well_under_a_second() {
+    if !able() {
+        return;
+    }
+    // The best of some, since others use the machine too.
+    let time = (0..5).map(|_| {
+        let start = Instant::now();
+        let lab = Lab::new(8).unwrap();
+        let time = start.elapsed();
+        assert_eq!(shell(lab.host(7), "uname -n"), "node08");
+        time
+    });
+    let best = time.min().unwrap();
+    assert!(best < Duration::from_millis(700), "{best:?}");
+}
+
+#[test]
+fn a_lab_of_no_hosts_or_too_many_is_refused() {
+    for count in [0, 251] {
+        let error = Lab::new(count).unwrap_err().to_string();
+        assert_eq!(error, format!("a lab has 1 to 250 hosts, not {count}"));
+    }
+}
+
+/// `lab` by hand, with its standard input and its output as lines.
+fn by_hand() -> (std::process::Child, impl Iterator<Item = String>) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_lab"))
+        .arg("2")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    (child, lines.map(Result::unwrap))
+}
+
+#[test]
+fn a_lab_can_be_used_by_hand() {
+    if !able() {
+        return;
+    }
+    let (mut child, lines) = by_hand();
+    let connect = |to: &str| {
+        format!(
+            "/usr/bin/python3 -c \"import socket; socket.create_connection(('{to}', 700), 0.3); \
+             print('connected')\" 2>&1 | tail -1"
+        )
+    };
+    let script = format!(
+        "node02 echo on $(uname -n)
+node02 /usr/bin/python3 -c 'import socket, time; s = socket.create_server((str(), 700)); print(\"listens\", flush=True); time.sleep(1000)' & while ! ss -ltn | grep -q :700; do :; done
+ps node02
+node01 {connect}
+partition node01 node02
+node01 {connect}
+heal node01 node02
+node01 {connect}
+isolate node02
+node01 {connect}
+heal
+pause node02
+node02 ps -o state= -C python3
+resume node02
+node02 ps -o state= -C python3
+down node02
+node02 cat /sys/class/net/eth0/carrier
+up node02
+node02 cat /sys/class/net/eth0/carrier
+node01 touch /tmp/f
+files node01
+kill node02
+ps node02
+crash node02
+hosts
+node02 true
+node03 true
+partition node01
+",
+        connect = connect("node02")
+    );
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(script.as_bytes()).unwrap();
+    drop(input);
+    let output: Vec<String> = lines.collect();
+    let mut errors = String::new();
+    let mut stderr = child.stderr.take().unwrap();
+    stderr.read_to_string(&mut errors).unwrap();
+    assert!(child.wait().unwrap().success(), "{errors}");
+    let expected = [
+        "node01 10.99.0.1 ",
+        "node02 10.99.0.2 ",
+        "on node02",
+        "listens",
+        " (python3) state S: /usr/bin/python3 -c",
+        "connected",
+        "timed out",
+        "connected",
+        "timed out",
+        "T",
+        "S",
+        "0",
+        "1",
+        "/tmp/f",
+        "node01 10.99.0.1 ",
+        " crashed",
+    ];
+    assert_eq!(output.len(), expected.len(), "{output:#?}\n{errors}");
+    for (line, part) in output.iter().zip(expected) {
+        assert!(line.contains(part), "no {part:?} in {output:#?}\n{errors}");
+    }
+    let expected = "lab: node02 has crashed
+lab: no command or host \"node03\": try help
+lab: no command or host \"partition\": try help
+";
+    assert_eq!(errors, expected);
+}
+
+#[test]
+fn a_killed_owner_leaves_nothing() {
+    if !able() {
+        return;
+    }
+    let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let before = mounts();
+    let (mut child, mut lines) = by_hand();
+    let hosts: Vec<String> = lines.by_ref().take(2).collect();
+    let mut input = child.stdin.take().unwrap();
+    // Both a child of the owner's and an orphan on the host.
+    writeln!(
+        input,
+        "node01 setsid sleep 1000 & echo ready; exec sleep 1001"
+    )
+    .unwrap();
+    assert_eq!(lines.next().unwrap(), "ready");
+    let inits = hosts.iter().map(|line| line.rsplit(' ').next().unwrap());
+    let namespaces: Vec<PathBuf> = inits
+        .flat_map(|pid| ["net", "mnt"].map(|kind| format!("/proc/{pid}/ns/{kind}")))
+        .map(|path| std::fs::read_link(path).unwrap())
+        .collect();
+    // Of living processes: the machine collects the ended ones when it likes.
+    let inside = || {
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let of = |path: PathBuf| {
+            ["net", "mnt"].map(|kind| std::fs::read_link(path.join("ns").join(kind)).ok())
+        };
+        let all = entries.flat_map(|entry| of(entry.path())).flatten();
+        all.filter(|namespace| namespaces.contains(namespace))
+            .count()
+    };
+    assert!(inside() >= 8, "they run");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("all is gone", || (inside() == 0).then_some(()));
+    assert_eq!(mounts(), before);
+}
