@@ -31,7 +31,11 @@ pub(crate) struct Launcher {
 
 impl Launcher {
     pub(crate) fn connect(agent: &Agent) -> Self {
-        let socket = UnixStream::connect(&agent.socket).unwrap();
+        Self::over(UnixStream::connect(&agent.socket).unwrap())
+    }
+
+    /// Over a connection that was made.
+    pub(crate) fn over(socket: UnixStream) -> Self {
         socket.set_read_timeout(Some(DEADLINE)).unwrap();
         Self {
             socket,
@@ -42,16 +46,20 @@ impl Launcher {
 
     /// Opens a launch with a name of its own.
     pub(crate) fn open(agent: &Agent, spread: Spread) -> Self {
+        Self::connect(agent).opens(spread)
+    }
+
+    /// The same over this connection.
+    pub(crate) fn opens(mut self, spread: Spread) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let mut launcher = Self::connect(agent);
-        launcher.ask(&ToAgent::Open {
+        self.ask(&ToAgent::Open {
             version: VERSION,
             launch: format!("launch-{number}"),
             spread,
             description: vec![1; 1000],
         });
-        launcher
+        self
     }
 
     pub(crate) fn ask(&mut self, request: &ToAgent) {

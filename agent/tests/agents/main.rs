@@ -10,3 +10,4 @@ mod cluster;
 mod launcher;
 mod losses;
 mod refusals;
+mod users;
