@@ -15,6 +15,7 @@ mod env;
 mod faults;
 mod groups;
 mod help;
+mod hosts;
 mod layouts;
 mod libraries;
 mod mpi;
