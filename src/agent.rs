@@ -7,6 +7,7 @@ pub mod event;
 pub mod fuzzing;
 pub mod held;
 pub mod leftovers;
+pub mod link_end;
 pub mod namespace;
 pub mod poll;
 pub mod procfs;

@@ -203,15 +203,15 @@ pub(crate) fn job_spec() -> BoxedStrategy<JobSpec> {
         Just(PmiChoice::All),
         Just(PmiChoice::None),
     ];
-    let interface =
-        (pmi, of(path()), of(path()), of(path())).prop_map(|(pmi, libpmix, pmix_host, shim)| {
-            InterfaceSpec {
-                pmi,
-                libpmix,
-                pmix_host,
-                shim,
-            }
-        });
+    let interface = (pmi, any::<bool>(), of(path()), of(path()), of(path())).prop_map(
+        |(pmi, slurm_env, libpmix, pmix_host, shim)| InterfaceSpec {
+            pmi,
+            slurm_env,
+            libpmix,
+            pmix_host,
+            shim,
+        },
+    );
     (
         vec(app(), 1..4),
         layout(),
