@@ -155,13 +155,16 @@ impl RankMap {
         map.stays = vec![empty; total as usize];
         let mut local = vec![0; nodes as usize];
         for (sweep, number) in sweeps.iter().zip(0..) {
-            for node in sweep.node.index()..sweep.node.index() + sweep.nodes as usize {
-                map.stays[map.ends[node] as usize] = Stay {
+            let first = sweep.node.index();
+            let nodes = first..first + sweep.nodes as usize;
+            let places = map.ends[nodes.clone()].iter_mut();
+            for (place, local) in places.zip(&mut local[nodes]) {
+                map.stays[*place as usize] = Stay {
                     sweep: number,
-                    local_first: local[node],
+                    local_first: *local,
                 };
-                map.ends[node] += 1;
-                local[node] += sweep.each * sweep.rounds;
+                *place += 1;
+                *local += sweep.each * sweep.rounds;
             }
         }
         Self(Arc::new(map))
