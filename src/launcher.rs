@@ -1,6 +1,7 @@
 //! One run of a job: what it needs, its standard streams, its life and its end.
 
 mod across;
+mod carried;
 mod crew;
 mod describe;
 pub mod directory;
@@ -10,6 +11,7 @@ pub mod elf;
 pub mod environment;
 pub mod explain;
 mod finish;
+mod fleet;
 pub mod guard;
 mod hands;
 pub mod inheritance;
@@ -39,6 +41,7 @@ pub mod slots;
 pub mod status;
 pub mod stdin;
 pub mod stdio;
+pub mod step;
 pub mod streams;
 pub mod supervisor;
 mod surroundings;

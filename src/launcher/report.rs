@@ -199,6 +199,11 @@ pub fn failure(
             let error: String = plain(error).collect();
             format!("the PMIx server of {name} failed: {error}")
         }
+        Cause::NodeFailed { node, error } => {
+            let name = &plan.node_names[node.index()];
+            let error: String = plain(error).collect();
+            format!("host {name}: {error}")
+        }
         Cause::FenceFailed { error } => error.clone(),
         Cause::Timeout(time) => format!("the job did not end within {} s", time.as_secs_f64()),
         Cause::Interrupted(signal) if *signal == libc::SIGINT => "interrupted".to_owned(),

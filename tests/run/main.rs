@@ -19,6 +19,7 @@ mod hosts;
 mod layouts;
 mod libraries;
 mod mpi;
+mod pki;
 mod pmi12;
 mod pmi1_raw;
 mod pmi2;

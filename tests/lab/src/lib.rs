@@ -21,6 +21,7 @@ mod command;
 mod host;
 mod network;
 mod process;
+mod remote;
 mod start;
 
 use std::io;
@@ -30,6 +31,7 @@ use std::sync::OnceLock;
 pub use command::Command;
 pub use host::Host;
 pub use process::Process;
+pub use remote::{UNREACHABLE, remote_shell};
 
 use network::Fabric;
 use start::Starting;
@@ -117,7 +119,10 @@ impl Builder {
         let hosts: Vec<Host> = starting
             .into_iter()
             .enumerate()
-            .map(|(index, starting)| Ok(Host::new(index, starting.finish()?, &life)))
+            .map(|(index, starting)| {
+                let (init, own) = starting.finish()?;
+                Ok(Host::new(index, init, own, &life))
+            })
             .collect::<Result<_, Error>>()?;
         fabric.connect(&hosts)?;
         Ok(Lab { hosts, fabric })
