@@ -158,6 +158,10 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
             "the hosts have no slots; give some of them more than 0",
         ),
         (
+            &["--hosts", "a", "--pty", "0", "true"],
+            "--pty 0 gives a terminal to a rank of this machine; leave it out",
+        ),
+        (
             &["--hosts", "a", "--tree-width", "1", "true"],
             "1 is not in 2..",
         ),
@@ -202,6 +206,20 @@ fn what_travels_is_shown_and_what_belongs_to_this_machine_is_not_sent() {
     ] {
         assert_eq!(removed.contains(&name), stays, "{name}: {told}");
     }
+}
+
+#[test]
+fn output_files_are_looked_at_where_they_are_written() {
+    let refused = "--output /nonexistent/%r: cannot write";
+    let run = |options: &[&str]| {
+        let args = ["--dry-run", "--output", "/nonexistent/%r", "-n", "1"];
+        Run::new(args.iter().chain(options).chain(&["true"])).run()
+    };
+    run(&[]).expect(125).expect_one_line(&[refused]);
+    run(&["--hosts", "a"]).expect_quiet_success();
+    // Here, where times are put in front of lines.
+    let told = run(&["--hosts", "a", "--timestamps"]).expect(125);
+    told.expect_one_line(&[refused]);
 }
 
 #[test]

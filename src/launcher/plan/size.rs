@@ -149,6 +149,12 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), R
         )));
     }
     if let Some(rank) = spec.stdio.pty {
+        if spec.layout.across_hosts() {
+            return Err(wrong(format!(
+                "--pty {rank} gives a terminal to a rank of this machine; leave it out with --hosts \
+                 and --hostfile"
+            )));
+        }
         if rank.0 >= size {
             return Err(wrong(format!(
                 "--pty {rank}: the job has the ranks 0 to {}",
