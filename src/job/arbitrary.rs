@@ -182,7 +182,6 @@ fn ending() -> BoxedStrategy<EndingSpec> {
                 kill_on_bad_exit,
                 grace: Duration::from_millis(grace.into()),
                 strict_pmi,
-                ..EndingSpec::default()
             },
         )
         .boxed()
