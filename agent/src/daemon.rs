@@ -29,7 +29,7 @@ use crate::peer::connection::Peers;
 use crate::peer::server::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::tls;
-use crate::user::{Served, User, UserError};
+use crate::user::{Served, User, UserError, files};
 
 /// What all parts of an agent share.
 #[derive(Debug)]
@@ -85,6 +85,9 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
     // Before anything is opened: steps get their descriptors by number.
     wireup::agent::spawn::reserve_low_descriptors()
         .map_err(|error| RunFailure::own("cannot reserve descriptors", error))?;
+    if let Err(error) = files::raise() {
+        warn!("cannot raise the limit of open files: {error}");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
