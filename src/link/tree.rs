@@ -5,7 +5,6 @@
 //! tree, so what an agent carries for its children is what its step merges.
 
 use crate::job::ids::NodeId;
-use crate::job::spec::{STAR_LIMIT, TREE_WIDTH};
 
 pub use crate::job::spec::{STAR_LIMIT, TREE_WIDTH as WIDTH};
 
@@ -29,7 +28,7 @@ impl Default for Shape {
     fn default() -> Self {
         Self {
             star_limit: STAR_LIMIT,
-            width: TREE_WIDTH,
+            width: WIDTH,
         }
     }
 }
