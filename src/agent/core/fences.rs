@@ -352,3 +352,6 @@ pub(super) fn world(
     let nodes = nodes.expect("one node at least");
     (participants(job, &Collective::WORLD), nodes)
 }
+
+#[cfg(test)]
+mod tests;
