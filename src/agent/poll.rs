@@ -36,9 +36,15 @@ pub enum Source {
     HostExit,
     /// What a node's sidecar prints.
     HostOutput,
+    /// Connection to an agent.
+    Link,
+    /// Pipe that feeds a rank's standard input.
+    Feed,
+    /// Pipe with standard input on its way to other hosts.
+    Input,
 }
 
-const SOURCES: [Source; 10] = [
+const SOURCES: [Source; 13] = [
     Source::Signals,
     Source::Wake,
     Source::Pmi,
@@ -49,6 +55,9 @@ const SOURCES: [Source; 10] = [
     Source::Upcall,
     Source::HostExit,
     Source::HostOutput,
+    Source::Link,
+    Source::Feed,
+    Source::Input,
 ];
 
 /// A source and the number of the rank or node it belongs to.

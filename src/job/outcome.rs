@@ -183,6 +183,13 @@ pub enum Cause {
         /// Why, with the remedy.
         error: String,
     },
+    /// A node cannot go on with its part of the job, or was lost.
+    NodeFailed {
+        /// Which.
+        node: NodeId,
+        /// Why, with the remedy.
+        error: String,
+    },
     /// A fence did not complete.
     FenceFailed {
         /// Why, for people.
@@ -221,7 +228,7 @@ impl Cause {
             | Self::FenceFailed { .. }
             | Self::FenceTimeout(_) => EXIT_FAILURE,
             Self::NotStarted { code, .. } => *code,
-            Self::HostFailed { .. } => EXIT_WIREUP,
+            Self::HostFailed { .. } | Self::NodeFailed { .. } => EXIT_WIREUP,
             Self::Timeout(_) => EXIT_TIMEOUT,
             Self::Interrupted(number) => of_signal(*number),
             Self::OutputLost { pipe: true, .. } => of_signal(13),

@@ -273,6 +273,8 @@ pub struct InterfaceSpec {
     /// The shim library, instead of the one found.
     #[serde(with = "octets")]
     pub shim: Option<PathBuf>,
+    /// Ranks get Slurm's names for their place too.
+    pub slurm_env: bool,
 }
 
 /// One job.

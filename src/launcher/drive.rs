@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::finish;
 use super::hands::Hands;
-use super::message::ToCrew;
+use super::message::{Refusal, ToCrew};
 use super::plan::Plan;
 use super::progress::Progress;
 use super::pty::Pty;
@@ -76,6 +76,8 @@ pub(super) struct Drive {
     pub(super) loaded: Vec<Option<Loaded>>,
     /// The start of every rank has been reported.
     all_reported: bool,
+    /// Nodes that cannot take part.
+    pub(super) refused: Vec<(NodeId, Refusal)>,
     /// Nothing of the job is left.
     pub(super) over: bool,
     /// The status stream, if somebody reads one.
@@ -120,6 +122,7 @@ impl Drive {
             hosts_ready: false,
             loaded: vec![None; nodes],
             all_reported: false,
+            refused: Vec::new(),
             over: false,
             status: parts.status,
             phase_told: JobState::Planned,

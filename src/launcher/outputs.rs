@@ -29,9 +29,16 @@ pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
         let size = plan.job.ranks.size();
         return Ok((0..size).map(|_| OutputPlan::Pipes).collect());
     };
-    let open = |path: PathBuf| create(&path).map_err(|errno| not_written(pattern, &path, errno));
     // All names are known to be right before the first file loses its old contents.
-    names(plan, pattern)?
+    files(pattern, names(plan, pattern)?)
+}
+
+fn files(
+    pattern: &OsStr,
+    names: impl IntoIterator<Item = Files>,
+) -> Result<Vec<OutputPlan>, RunFailure> {
+    let open = |path: PathBuf| create(&path).map_err(|errno| not_written(pattern, &path, errno));
+    names
         .into_iter()
         .map(|(out, err)| {
             Ok(OutputPlan::Files {
@@ -42,7 +49,23 @@ pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
         .collect()
 }
 
-/// Refuses what [`open`] would refuse, as far as one can see without making a file.
+/// The same for some ranks of a job on several hosts, in their order. Files that the launcher has to
+/// write are left to it.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_here(plan: &Plan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, RunFailure> {
+    let pattern = plan.spec.stdio.output.as_ref();
+    let Some(pattern) = pattern.filter(|_| !plan.spec.stdio.timestamps) else {
+        return Ok(ranks.iter().map(|_| OutputPlan::Pipes).collect());
+    };
+    let names = names(plan, pattern)?;
+    let here = ranks.iter().map(|rank| names[rank.index()].clone());
+    files(pattern, here)
+}
+
+/// Refuses what [`open`] would refuse, as far as one can see without making a file. Whether files of
+/// other hosts can be written is seen there.
 ///
 /// # Errors
 /// As `open`.
@@ -50,7 +73,11 @@ pub fn check(plan: &Plan) -> Result<(), RunFailure> {
     let Some(pattern) = &plan.spec.stdio.output else {
         return Ok(());
     };
-    for (out, err) in names(plan, pattern)? {
+    let names = names(plan, pattern)?;
+    if plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
+        return Ok(());
+    }
+    for (out, err) in names {
         for path in std::iter::once(&out).chain(&err) {
             writable(path).map_err(|errno| not_written(pattern, path, errno))?;
         }

@@ -18,7 +18,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
-use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit};
+use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit, SpreadSpec};
 use crate::link::tree::Shape;
 use crate::pmi::collective::{Collective, Scope};
 
@@ -32,10 +32,13 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// On one machine, as the user wants it.
-    pub fn of(ending: &EndingSpec) -> Self {
+    /// As the user wants it.
+    pub fn of(spread: &SpreadSpec, ending: &EndingSpec) -> Self {
         Self {
-            shape: Shape::default(),
+            shape: Shape {
+                star_limit: spread.star_limit,
+                width: spread.tree_width,
+            },
             limit: ending.fence,
         }
     }
@@ -196,7 +199,7 @@ impl NodeCore {
                 PmixState::Connected => continue,
                 PmixState::Absent => ("never contacted PMIx", false),
                 PmixState::Stayed => ("has ended without PMIx", true),
-                PmixState::Finalized => ("finalized", true),
+                PmixState::Finalized => ("finalized", false),
                 PmixState::Died => ("has ended", true),
             };
             absences.add(self.absent(local, last.to_owned(), now), overdue);

@@ -142,6 +142,12 @@ impl Crew {
         }
     }
 
+    /// Nodes of other hosts are lost.
+    pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &str) {
+        let reason = reason.into();
+        self.feed(self.first_node(), Event::NodesLost { nodes, reason });
+    }
+
     /// Asks every sidecar for a sign of life.
     pub(super) fn doubt_hosts(&mut self) {
         let now = Moment(self.now());

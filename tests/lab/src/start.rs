@@ -16,8 +16,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::Error;
 use crate::network::{address, address6};
+use crate::{Builder, Error};
 
 /// Directories each host has of its own, empty at first, and their permissions.
 pub(crate) const PRIVATE: [(&str, &str); 3] = [
@@ -116,6 +116,7 @@ impl Step {
 pub(crate) struct Starting {
     name: String,
     steps: Vec<Step>,
+    own: Vec<PathBuf>,
     status: OwnedFd,
     init: Option<Init>,
 }
@@ -169,7 +170,12 @@ fn hosts_file(names: &[String]) -> String {
     file
 }
 
-fn plan(name: &str, names: &[String], shared: &[PathBuf]) -> Result<Vec<Step>, Error> {
+/// The steps of a host, and what of its own directories is the lab's.
+fn plan(
+    name: &str,
+    names: &[String],
+    wanted: &Builder,
+) -> Result<(Vec<Step>, Vec<PathBuf>), Error> {
     let mount = |kind: &str, target: &str, options: &str| Step::Mount {
         kind: text(kind),
         target: text(target),
@@ -180,7 +186,7 @@ fn plan(name: &str, names: &[String], shared: &[PathBuf]) -> Result<Vec<Step>, E
     let cgroups = Path::new("/sys/fs/cgroup");
     let cgroups = cgroups.is_dir().then(|| tree(cgroups)).transpose()?;
     let mut shown = Vec::new();
-    for path in shared {
+    for path in &wanted.shared {
         let path = std::fs::canonicalize(path)
             .map_err(|error| Error::system(path.display().to_string(), error))?;
         if hidden(&path) {
@@ -196,7 +202,9 @@ fn plan(name: &str, names: &[String], shared: &[PathBuf]) -> Result<Vec<Step>, E
     for (target, mode) in PRIVATE {
         steps.push(mount("tmpfs", target, mode));
     }
+    let mut own = vec![PathBuf::from("/run/lab")];
     for (tree, path) in shown {
+        own.extend(path.ancestors().map(Path::to_owned));
         let mut above: Vec<&Path> = path.ancestors().filter(|dir| hidden(dir)).collect();
         above.reverse();
         let above = above.into_iter().map(|dir| Step::Directory(text(dir)));
@@ -204,25 +212,27 @@ fn plan(name: &str, names: &[String], shared: &[PathBuf]) -> Result<Vec<Step>, E
         steps.push(Step::Show(tree, text(&path)));
     }
     steps.push(Step::Directory(text("/run/lab")));
-    for (file, content) in [
-        ("hosts", hosts_file(names)),
-        ("hostname", format!("{name}\n")),
-    ] {
-        let from = text(format!("/run/lab/{file}"));
-        steps.push(Step::File(from.clone(), content.into()));
-        steps.push(Step::Cover(from, text(format!("/etc/{file}"))));
+    let of_the_lab = [
+        ("/etc/hosts".into(), hosts_file(names).into_bytes()),
+        ("/etc/hostname".into(), format!("{name}\n").into_bytes()),
+    ];
+    let files = of_the_lab.into_iter().chain(wanted.files.iter().cloned());
+    for (number, (path, content)) in files.enumerate() {
+        let from = text(format!("/run/lab/{number}"));
+        steps.push(Step::File(from.clone(), content));
+        steps.push(Step::Cover(from, text(&path)));
     }
-    Ok(steps)
+    Ok((steps, own))
 }
 
 /// Makes process 1 of a host.
 pub(crate) fn start(
     name: &str,
     names: &[String],
-    shared: &[PathBuf],
+    wanted: &Builder,
     life: &OwnedFd,
 ) -> Result<Starting, Error> {
-    let steps = plan(name, names, shared)?;
+    let (steps, own) = plan(name, names, wanted)?;
     let (status, say) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|error| Error::system("pipe", error))?;
     let flags = libc::CLONE_NEWNS
@@ -248,6 +258,7 @@ pub(crate) fn start(
     Ok(Starting {
         name: name.to_owned(),
         steps,
+        own,
         status,
         init: Some(Init { pid, pidfd }),
     })
@@ -255,7 +266,7 @@ pub(crate) fn start(
 
 impl Starting {
     /// Waits until the host is arranged.
-    pub(crate) fn finish(mut self) -> Result<Init, Error> {
+    pub(crate) fn finish(mut self) -> Result<(Init, Vec<PathBuf>), Error> {
         let mut report = [0_u8; 8];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(&self.status, &mut report));
         let (step, errno) = report.split_at(4);
@@ -265,7 +276,10 @@ impl Starting {
             return Err(Error::system(self.name.clone(), error));
         }
         match self.steps.get(number(step) as usize) {
-            None => Ok(self.init.take().expect("taken once")),
+            None => {
+                let init = self.init.take().expect("taken once");
+                Ok((init, std::mem::take(&mut self.own)))
+            }
             Some(failed) => Err(Error::system(
                 format!("{}: {}", self.name, failed.describe()),
                 io::Error::from_raw_os_error(number(errno).cast_signed()),

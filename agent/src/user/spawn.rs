@@ -1,0 +1,196 @@
+//! Starts a process as a user: the only place of the agent that forks.
+//!
+//! The process is forked and not cloned with shared memory as ranks are: between the change of user
+//! and exec it can be signalled and stopped by that user, while it still is a part of this
+//! program. A copy of the memory keeps that away from the agent, a limit keeps a stopped one from
+//! holding it up; the kernel lets the user neither trace the process nor read its memory, since a
+//! change of user makes it undumpable.
+//!
+//! Rule: the process has no privilege to regain, and nothing of the agent's but its link. What it says
+//! goes through a pipe: the agent's own standard error would let it write, truncate or type there.
+//! `no_new_privs` is not set all the same: programs may want a set-user-id helper (`ping`,
+//! `fusermount`, a site's job tools) as they do at a login.
+
+mod child;
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsString, c_char};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
+use wireup::agent::spawn::{Child, FIRST_FREE, open_pidfd, wait};
+
+use self::child::{Plan, fork, told};
+use super::User;
+
+/// The link's number in a step.
+pub const LINK: RawFd = 3;
+
+/// Where programs are looked for by what has no environment of a user yet.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Why there is no process.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {} as user id {uid}: {what}: {error}", program.display())]
+pub struct SpawnError {
+    program: PathBuf,
+    uid: u32,
+    what: &'static str,
+    error: io::Error,
+}
+
+impl SpawnError {
+    fn new(user: &User, program: &Path, what: &'static str, error: io::Error) -> Self {
+        Self {
+            program: program.to_owned(),
+            uid: user.uid,
+            what,
+            error,
+        }
+    }
+}
+
+/// What is started, and with what.
+#[derive(Debug)]
+pub struct Program<'a> {
+    /// The executable.
+    pub path: &'a Path,
+    /// Its arguments, without its own name.
+    pub arguments: Vec<OsString>,
+    /// Variables beyond a minimal environment of the user; they count more.
+    pub variables: Vec<(OsString, OsString)>,
+    /// Standard input, output and error.
+    pub standard: [OwnedFd; 3],
+    /// What it gets as descriptor 3.
+    pub link: OwnedFd,
+    /// What it gets under the numbers these have, which are higher than 3.
+    pub kept: Vec<OwnedFd>,
+}
+
+/// Starts `wireup step` as a user: its end of the link as descriptor 3, nothing to read, a minimal
+/// environment, in a session of its own. Also gives what it says, on standard output or error.
+///
+/// Waits until the program is executed, which the user can delay: not for a thread that others wait
+/// for.
+///
+/// # Errors
+/// [`SpawnError`]; no process is left then.
+pub fn spawn_step(
+    user: &User,
+    wireup: &Path,
+    link: OwnedFd,
+) -> Result<(Child, OwnedFd), SpawnError> {
+    let failed = |what, error| SpawnError::new(user, wireup, what, error);
+    let null = File::open("/dev/null").map_err(|error| failed("/dev/null", error))?;
+    let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("a pipe", errno.into()))?;
+    let (log, says) = pipe;
+    let copy = says.try_clone();
+    let program = Program {
+        path: wireup,
+        arguments: vec!["step".into()],
+        variables: Vec::new(),
+        standard: [
+            null.into(),
+            copy.map_err(|error| failed("a pipe", error))?,
+            says,
+        ],
+        link,
+        kept: Vec::new(),
+    };
+    spawn(user, program).map(|child| (child, log))
+}
+
+/// Starts a program as a user, in a session of its own, at the root of the file system.
+///
+/// Waits until the program is executed, which the user can delay: not for a thread that others wait
+/// for.
+///
+/// # Errors
+/// [`SpawnError`]; no process is left then.
+pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
+    let failed = |what, error| SpawnError::new(user, program.path, what, error);
+    let descriptors = |error: Errno| failed("descriptors", error.into());
+    // The lower one is closed.
+    let high = |fd: OwnedFd| fcntl_dupfd_cloexec(fd, FIRST_FREE).map_err(descriptors);
+    let (trouble, tells) = pipe_with(PipeFlags::CLOEXEC).map_err(descriptors)?;
+    let [input, output, error] = program.standard;
+    let sources = [
+        high(input)?,
+        high(output)?,
+        high(error)?,
+        high(program.link)?,
+    ];
+    let tells = high(tells)?;
+    let kept: Vec<RawFd> = program.kept.iter().map(AsRawFd::as_raw_fd).collect();
+    let mut open = [&kept[..], &[tells.as_raw_fd()]].concat();
+    open.sort_unstable();
+
+    let text =
+        |bytes: Vec<u8>| CString::new(bytes).map_err(|error| failed("its words", error.into()));
+    let path = text(program.path.as_os_str().as_bytes().to_vec())?;
+    let words = program
+        .arguments
+        .into_iter()
+        .map(|word| text(word.into_vec()));
+    let words = std::iter::once(Ok(path.clone())).chain(words);
+    let words: Vec<CString> = words.collect::<Result<_, _>>()?;
+    let mut variables = BTreeMap::from([("PATH".into(), PATH.into())]);
+    for name in ["USER", "LOGNAME"] {
+        variables.extend(user.name.iter().map(|value| (name.into(), value.into())));
+    }
+    variables.extend(user.home.iter().map(|home| ("HOME".into(), home.into())));
+    variables.extend(program.variables);
+    let variables = variables
+        .into_iter()
+        .map(|(name, value): (OsString, OsString)| {
+            text([name.as_bytes(), b"=", value.as_bytes()].concat())
+        });
+    let env: Vec<CString> = variables.collect::<Result<_, _>>()?;
+    let pointers = |list: &[CString]| -> Vec<*const c_char> {
+        let all = list.iter().map(|text| text.as_ptr());
+        all.chain([ptr::null()]).collect()
+    };
+    let (argv, envp) = (pointers(&words), pointers(&env));
+    let mut number = 0..;
+    let plan = Plan {
+        program: path.as_ptr(),
+        argv: argv.as_ptr(),
+        envp: envp.as_ptr(),
+        descriptors: sources.each_ref().map(|source| {
+            let to = number.next().unwrap_or(LINK);
+            (source.as_raw_fd(), to)
+        }),
+        open: &open,
+        kept: &kept,
+        trouble: tells.as_raw_fd(),
+        user,
+        privileged: nix::unistd::geteuid().is_root(),
+    };
+    let pid = fork(&plan).map_err(|error| failed("fork", error))?;
+    drop((sources, tells));
+    let child = open_pidfd(pid).map(|pidfd| Child { pid, pidfd });
+    let child = child.map_err(|errno| {
+        // Nobody collects it but this, so the number is still its own.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+        let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+        failed("pidfd", errno.into())
+    })?;
+    let problem = match told(&trouble) {
+        Ok(None) => return Ok(child),
+        Ok(Some(problem)) => problem,
+        Err(error) => ("exec", error),
+    };
+    let _ = rustix::process::pidfd_send_signal(&child.pidfd, Signal::KILL);
+    let _ = wait(&child.pidfd);
+    Err(failed(problem.0, problem.1))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,444 @@
+//! A cluster to run on: the hosts of a lab, an agent on each, certificates for them.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use wireup_lab::{Host, Lab, Process};
+
+use crate::common::{Elsewhere, Mpi, Run, Sandbox, eventually, mpis, skip};
+
+/// Root's agents make it and leave it to the next.
+const OF_SYSTEM: &str = "/run/wireup";
+
+/// All that is installed.
+const PARTS: [&str; 4] = [
+    "wireup",
+    "wireup-agent",
+    "wireup-pmix-host",
+    "libwireup-pmix-host.so",
+];
+
+/// Most that cleaning up may take once a launcher has ended.
+const CLEAN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Hosts with agents. When it is dropped the agents are stopped and every host must be clean.
+pub(crate) struct Cluster {
+    hosts: Arc<Hosts>,
+    sandbox: Arc<Sandbox>,
+}
+
+/// The hosts, and what is allowed to be on them.
+#[derive(Debug)]
+struct Hosts {
+    lab: Lab,
+    dir: PathBuf,
+    wireup: PathBuf,
+    /// Whose the agents are, if not root's.
+    user: Option<u32>,
+    agents: Vec<Mutex<Option<Agent>>>,
+    /// Hosts that need not be clean for now.
+    excused: Mutex<Vec<usize>>,
+    /// What a killed agent cannot have removed.
+    remains: Vec<Mutex<Vec<PathBuf>>>,
+}
+
+/// An agent that was started.
+#[derive(Debug)]
+struct Agent {
+    child: Child,
+    /// What it had made on its host when it was ready.
+    files: Vec<PathBuf>,
+}
+
+/// What a cluster is to be like.
+pub(crate) struct Builder {
+    count: usize,
+    user: Option<u32>,
+}
+
+/// Users with an account on all hosts: number of the user and of the group.
+pub(crate) const ALICE: u32 = 54321;
+pub(crate) const BOB: u32 = 54322;
+/// A further group of Alice's.
+pub(crate) const GROUP: u32 = 54400;
+
+impl Builder {
+    /// Runs the agents as an ordinary user.
+    pub(crate) fn agents_of(mut self, uid: u32) -> Self {
+        self.user = Some(uid);
+        self
+    }
+
+    /// Starts it; `None`, said loudly, when hosts are not possible here.
+    #[track_caller]
+    pub(crate) fn start(self) -> Option<Cluster> {
+        if let Err(why) = wireup_lab::available() {
+            skip(&format!("runs on several hosts: {why}"));
+            return None;
+        }
+        let dir = tempfile::Builder::new().prefix("wireup-hosts-").tempdir();
+        let dir = dir.unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let accounts =
+            format!("alice:x:{ALICE}:{ALICE}::/tmp:/bin/sh\nbob:x:{BOB}:{BOB}::/tmp:/bin/sh\n");
+        let groups = format!("alice:x:{ALICE}:\nbob:x:{BOB}:\nproject:x:{GROUP}:alice\n");
+        let machines = |file| fs::read_to_string(file).unwrap();
+        let mut builder = Lab::builder(self.count)
+            .share(dir.path())
+            .file("/etc/passwd", machines("/etc/passwd") + &accounts)
+            .file("/etc/group", machines("/etc/group") + &groups);
+        // A repository and its surroundings may be below /tmp.
+        let wireup = PathBuf::from(env!("CARGO_BIN_EXE_wireup"));
+        for path in programs(&wireup) {
+            builder = builder.share(path);
+        }
+        // What ordinary users run must be where they can read it.
+        let bin = dir.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::set_permissions(&bin, fs::Permissions::from_mode(0o755)).unwrap();
+        for part in PARTS {
+            let from = wireup.with_file_name(part);
+            assert!(from.exists(), "no {part}: run cargo build --workspace");
+            link_or_copy(&from, &bin.join(part));
+        }
+        let hosts = Arc::new(Hosts {
+            lab: builder.start().unwrap(),
+            dir: dir.path().to_owned(),
+            wireup: bin.join("wireup"),
+            user: self.user,
+            agents: (0..self.count).map(|_| Mutex::default()).collect(),
+            excused: Mutex::default(),
+            remains: (0..self.count).map(|_| Mutex::default()).collect(),
+        });
+        let sandbox = Arc::new(Sandbox::of_hosts(dir, Arc::clone(&hosts) as _));
+        let cluster = Cluster { hosts, sandbox };
+        cluster.make_certificates();
+        for host in 0..self.count {
+            cluster.spawn_agent(host);
+        }
+        for host in 0..self.count {
+            cluster.await_agent(host);
+        }
+        Some(cluster)
+    }
+}
+
+/// Another name for a file, or a copy of it on another file system.
+fn link_or_copy(from: &Path, to: &Path) {
+    if fs::hard_link(from, to).is_err() {
+        fs::copy(from, to).unwrap();
+    }
+}
+
+/// Directories programs of these tests are in.
+fn programs(wireup: &Path) -> Vec<PathBuf> {
+    let parent = |path: &Path| path.parent().map(Path::to_owned);
+    let mut all: Vec<PathBuf> = parent(wireup).into_iter().collect();
+    all.extend(crate::common::built());
+    for Mpi { dir, launcher, .. } in mpis() {
+        all.push(dir);
+        // `bin` is beside `lib`.
+        all.extend(launcher.parent().and_then(parent));
+    }
+    all
+}
+
+impl Cluster {
+    /// So many hosts with root's agents; `None`, said loudly, when that is not possible here.
+    #[track_caller]
+    pub(crate) fn new(count: usize) -> Option<Self> {
+        Self::builder(count).start()
+    }
+
+    pub(crate) fn builder(count: usize) -> Builder {
+        Builder { count, user: None }
+    }
+
+    /// The lab, for its faults.
+    pub(crate) fn lab(&self) -> &Lab {
+        &self.hosts.lab
+    }
+
+    /// One host, from 0.
+    pub(crate) fn host(&self, index: usize) -> &Host {
+        self.lab().host(index)
+    }
+
+    /// A directory all hosts see.
+    pub(crate) fn dir(&self) -> &Path {
+        self.sandbox.work()
+    }
+
+    /// The names of the first hosts, as `--hosts` takes them.
+    pub(crate) fn names(&self, count: usize) -> String {
+        let hosts = &self.lab().hosts()[..count];
+        let names: Vec<&str> = hosts.iter().map(Host::name).collect();
+        names.join(",")
+    }
+
+    /// `wireup run` on that host, with these arguments.
+    pub(crate) fn run<A: AsRef<OsStr>>(
+        &self,
+        host: usize,
+        args: impl IntoIterator<Item = A>,
+    ) -> Run {
+        let args: Vec<_> = args.into_iter().map(|a| a.as_ref().to_owned()).collect();
+        let start = [self.hosts.wireup.as_os_str(), OsStr::new("run")].map(OsStr::to_owned);
+        self.command(host, start.into_iter().chain(args))
+    }
+
+    /// A copy of a program, where ordinary users can read it.
+    pub(crate) fn copy(&self, program: &Path) -> PathBuf {
+        let to = self
+            .hosts
+            .dir
+            .join("bin")
+            .join(program.file_name().unwrap());
+        if !to.exists() {
+            link_or_copy(program, &to);
+        }
+        to
+    }
+
+    /// `wireup` as it is installed on the hosts.
+    pub(crate) fn wireup(&self) -> &Path {
+        &self.hosts.wireup
+    }
+
+    /// Any command on that host. It shares the cluster's surroundings, and nothing may be left of
+    /// it on any host.
+    pub(crate) fn command<A: AsRef<OsStr>>(
+        &self,
+        host: usize,
+        words: impl IntoIterator<Item = A>,
+    ) -> Run {
+        Run::command(words)
+            .on_host(host, &self.sandbox)
+            .clean_within(CLEAN_WITHIN)
+    }
+
+    /// The agent of that host, if it runs.
+    pub(crate) fn agent(&self, host: usize) -> Process {
+        let found = self.hosts.agent_process(host);
+        found.unwrap_or_else(|| panic!("no agent on {}", self.host(host).name()))
+    }
+
+    /// Lets a host that cannot clean up, being paused, be as it is until [`Cluster::expect_clean`].
+    pub(crate) fn excuse(&self, host: usize) {
+        self.hosts.excused.lock().unwrap().push(host);
+    }
+
+    /// Waits until that host is clean.
+    #[track_caller]
+    pub(crate) fn expect_clean(&self, host: usize) {
+        self.hosts.excused.lock().unwrap().retain(|h| *h != host);
+        let start = Instant::now();
+        eventually("the host is clean", || {
+            let left = self.hosts.left_on(host);
+            assert!(start.elapsed() < CLEAN_WITHIN, "{left:#?}");
+            left.is_empty().then_some(())
+        });
+    }
+
+    /// The agent of that host is killed.
+    #[track_caller]
+    pub(crate) fn kill_agent(&self, host: usize) {
+        self.agent(host).signal(Signal::KILL);
+        let mut agent = self.hosts.lock(host).take();
+        let agent = agent.as_mut().expect("it was started");
+        agent.child.wait().unwrap();
+        // The next one clears them away.
+        *self.hosts.remains[host].lock().unwrap() = std::mem::take(&mut agent.files);
+    }
+
+    /// What the agent of that host has logged.
+    pub(crate) fn log(&self, host: usize) -> String {
+        self.hosts.log(host)
+    }
+
+    /// Waits for the end of an agent that was told to end.
+    #[track_caller]
+    pub(crate) fn agent_ended(&self, host: usize) -> ExitStatus {
+        let agent = self.hosts.lock(host).take();
+        let mut child = agent.expect("it was started").child;
+        child.wait().unwrap()
+    }
+
+    /// Starts an agent where there is none any more, and waits until it serves.
+    #[track_caller]
+    pub(crate) fn start_agent(&self, host: usize) {
+        self.spawn_agent(host);
+        self.await_agent(host);
+    }
+
+    #[track_caller]
+    fn make_certificates(&self) {
+        let pki = self.hosts.dir.join("pki");
+        fs::create_dir(&pki).unwrap();
+        fs::set_permissions(&pki, fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(&pki, self.hosts.user, self.hosts.user).unwrap();
+        let call = |args: &[&str]| {
+            let mut command = Command::new(&self.hosts.wireup);
+            if let Some(user) = self.hosts.user {
+                command.uid(user).gid(user);
+            }
+            let output = command.arg("pki").arg("--dir").arg(&pki).args(args);
+            let output = output.output().unwrap();
+            let err = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "wireup pki {args:?}: {err}");
+        };
+        call(&["init"]);
+        let mut issue = vec!["issue"];
+        for host in self.lab().hosts() {
+            issue.extend(["--name", host.name()]);
+        }
+        call(&issue);
+    }
+
+    /// An agent for that host, not started.
+    pub(crate) fn agent_command(&self, index: usize) -> wireup_lab::Command<'_> {
+        let host = self.host(index);
+        let mut command = host.command(&self.hosts.wireup);
+        let tls = self.hosts.dir.join("pki").join(host.name());
+        command.args(["agent", "--tls"]).arg(tls);
+        if let Some(user) = self.hosts.user {
+            command.user(user, user, &[]);
+        }
+        command
+    }
+
+    #[track_caller]
+    fn spawn_agent(&self, index: usize) {
+        let log = File::create(self.hosts.log_path(index)).unwrap();
+        let mut command = self.agent_command(index);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap());
+        let child = command.stderr(log).spawn().unwrap();
+        let mut agent = self.hosts.lock(index);
+        assert!(agent.is_none(), "one at a time");
+        let files = Vec::new();
+        *agent = Some(Agent { child, files });
+    }
+
+    #[track_caller]
+    fn await_agent(&self, index: usize) {
+        let host = self.host(index);
+        eventually("the agent serves", || {
+            let mut agent = self.hosts.lock(index);
+            let agent = agent.as_mut().expect("it was started");
+            let log = self.log(index);
+            if let Some(status) = agent.child.try_wait().unwrap() {
+                panic!("the agent ended: {status}\n{log}");
+            }
+            log.contains(" serves node ").then_some(())?;
+            agent.files = host.files();
+            Some(())
+        });
+    }
+}
+
+impl Hosts {
+    fn lock(&self, host: usize) -> MutexGuard<'_, Option<Agent>> {
+        // A test that failed has nothing more to say here.
+        let lock = self.agents[host].lock();
+        lock.unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn log_path(&self, host: usize) -> PathBuf {
+        self.dir.join(format!("agent{host}.log"))
+    }
+
+    fn log(&self, host: usize) -> String {
+        fs::read_to_string(self.log_path(host)).unwrap_or_default()
+    }
+
+    fn agent_process(&self, host: usize) -> Option<Process> {
+        let agent = self.lock(host);
+        let pid = agent.as_ref()?.child.id() as i32;
+        drop(agent);
+        let all = self.lab.host(host).processes();
+        all.into_iter().find(|process| process.pid == pid)
+    }
+
+    /// What is on a host that neither it nor its agent has put there.
+    fn left_on(&self, index: usize) -> Vec<String> {
+        let host = self.lab.host(index);
+        if host.has_crashed() {
+            return Vec::new();
+        }
+        let agent = self.lock(index);
+        let remains = self.remains[index].lock().unwrap();
+        let (pid, known) = match &*agent {
+            Some(agent) => (agent.child.id() as i32, &agent.files[..]),
+            None => (0, &remains[..]),
+        };
+        let processes = host.processes().into_iter().filter(|p| p.pid != pid);
+        let allowed = |file: &PathBuf| known.contains(file) || file.to_str() == Some(OF_SYSTEM);
+        let files = host.files().into_iter().filter(|file| !allowed(file));
+        let processes = processes.map(|process| format!("{}: process {process}", host.name()));
+        let files = files.map(|file| format!("{}: file {}", host.name(), file.display()));
+        processes.chain(files).collect()
+    }
+}
+
+impl Elsewhere for Hosts {
+    fn start(&self, host: usize, command: &mut Command, dir: &Path) -> io::Result<Child> {
+        self.lab.host(host).start(command, dir)
+    }
+
+    fn left(&self) -> Vec<String> {
+        let excused = self.excused.lock().unwrap();
+        let hosts = (0..self.lab.hosts().len()).filter(|host| !excused.contains(host));
+        hosts.flat_map(|host| self.left_on(host)).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for host in 0..self.lab().hosts().len() {
+                let log = self.log(host);
+                if !log.is_empty() {
+                    eprintln!("--- agent of {}\n{log}", self.host(host).name());
+                }
+            }
+            return;
+        }
+        for (index, host) in self.lab().hosts().iter().enumerate() {
+            let Some(mut agent) = self.hosts.lock(index).take() else {
+                continue;
+            };
+            if host.has_crashed() {
+                let _ = agent.child.wait();
+                continue;
+            }
+            let _ = host.resume();
+            let started = Instant::now();
+            for process in host.processes() {
+                if process.pid == agent.child.id() as i32 {
+                    process.signal(Signal::TERM);
+                }
+            }
+            let status = agent.child.wait().unwrap();
+            let log = self.log(index);
+            assert!(
+                status.success(),
+                "agent of {}: {status}\n{log}",
+                host.name()
+            );
+            let time = started.elapsed();
+            assert!(time < CLEAN_WITHIN, "its agent took {time:?} to end");
+            let left = self.hosts.left_on(index);
+            assert!(left.is_empty(), "the agent left {left:#?}\n{log}");
+        }
+    }
+}
