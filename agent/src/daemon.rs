@@ -24,11 +24,12 @@ use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::launch::registry::Registry;
 use crate::local::{self, Socket};
 use crate::peer::MESSAGE_MAX;
-use crate::peer::client::{PROGRAM_VERSION, Peers};
+use crate::peer::client::PROGRAM_VERSION;
+use crate::peer::connection::Peers;
 use crate::peer::server::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::tls;
-use crate::user::{Served, User, UserError};
+use crate::user::{Served, User, UserError, files};
 
 /// What all parts of an agent share.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ pub struct Agent {
     /// Its launches.
     pub registry: Arc<Registry>,
     /// Other agents.
-    pub peers: Peers,
+    pub peers: Arc<Peers>,
     served: Served,
 }
 
@@ -84,6 +85,9 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
     // Before anything is opened: steps get their descriptors by number.
     wireup::agent::spawn::reserve_low_descriptors()
         .map_err(|error| RunFailure::own("cannot reserve descriptors", error))?;
+    if let Err(error) = files::raise() {
+        warn!("cannot raise the limit of open files: {error}");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
@@ -106,7 +110,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         advertised: settings.advertise.unwrap_or_else(|| advertised(bound)),
         step: settings.step,
         registry: Arc::default(),
-        peers: Peers::new(settings.tls.clone(), settings.heartbeat),
+        peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
         served,
     });
     info!(
