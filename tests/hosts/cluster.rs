@@ -310,7 +310,7 @@ impl Cluster {
         let tls = self.hosts.dir.join("pki").join(host.name());
         command.args(["agent", "--tls"]).arg(tls);
         if let Some(user) = self.hosts.user {
-            command.user(user, user, &[]);
+            command.user(user, user, &[]).env("HOME", "/tmp");
         }
         command
     }
