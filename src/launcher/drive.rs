@@ -95,6 +95,8 @@ pub(super) struct Drive {
     ready: Vec<Ready>,
     /// That a rank speaks another form of PMI than expected has been said.
     dialect_told: bool,
+    /// That a fence takes long has been said.
+    late_told: bool,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
 }
@@ -130,6 +132,7 @@ impl Drive {
             progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),
             ready: Vec::new(),
             dialect_told: false,
+            late_told: false,
             interrupts: 0,
             pty: None,
             terminal_until: None,
