@@ -24,7 +24,8 @@ use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::launch::registry::Registry;
 use crate::local::{self, Socket};
 use crate::peer::MESSAGE_MAX;
-use crate::peer::client::{PROGRAM_VERSION, Peers};
+use crate::peer::client::PROGRAM_VERSION;
+use crate::peer::connection::Peers;
 use crate::peer::server::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::tls;
@@ -42,7 +43,7 @@ pub struct Agent {
     /// Its launches.
     pub registry: Arc<Registry>,
     /// Other agents.
-    pub peers: Peers,
+    pub peers: Arc<Peers>,
     served: Served,
 }
 
@@ -106,7 +107,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         advertised: settings.advertise.unwrap_or_else(|| advertised(bound)),
         step: settings.step,
         registry: Arc::default(),
-        peers: Peers::new(settings.tls.clone(), settings.heartbeat),
+        peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
         served,
     });
     info!(
