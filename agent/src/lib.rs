@@ -3,6 +3,7 @@
 //!
 //! - [`daemon`]: `wireup agent`
 //! - [`launch`]: one launch at this agent
+//! - [`node_agent`]: the service for schedulers
 //! - [`pki`]: `wireup pki`
 //! - [`identity`]: who holds a certificate
 //! - [`proto`]: the services and messages of `proto/`
@@ -10,5 +11,6 @@
 pub mod daemon;
 pub mod identity;
 pub mod launch;
+pub mod node_agent;
 pub mod pki;
 pub mod proto;
