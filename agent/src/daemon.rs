@@ -1,17 +1,182 @@
-//! The daemon of a node.
+//! `wireup agent`: the daemon of a node.
+//!
+//! One thread and one task for each launch; an agent without launches sleeps.
 
+mod log;
+mod notify;
+pub mod settings;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_blocking;
+use tracing::{info, warn};
 use wireup::cli::handed::agent::AgentArgs;
 use wireup::launcher::run::RunFailure;
+use wireup::link::control::NodeStatus;
+
+use self::notify::notify;
+use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
+use crate::launch::registry::Registry;
+use crate::local::{self, Socket};
+use crate::peer::MESSAGE_MAX;
+use crate::peer::client::{PROGRAM_VERSION, Peers};
+use crate::peer::server::PeerService;
+use crate::proto::v1::peer_server::PeerServer;
+use crate::tls;
+use crate::user::{Served, User, UserError};
+
+/// What all parts of an agent share.
+#[derive(Debug)]
+pub struct Agent {
+    /// Name of the node.
+    pub name: String,
+    /// Where others are to reach it.
+    pub advertised: String,
+    /// The executable of steps.
+    pub step: PathBuf,
+    /// Its launches.
+    pub registry: Arc<Registry>,
+    /// Other agents.
+    pub peers: Peers,
+    served: Served,
+}
+
+impl Agent {
+    /// The user as whom a launch runs here.
+    ///
+    /// # Errors
+    /// [`UserError`]
+    pub async fn user(&self, uid: u32) -> Result<User, UserError> {
+        self.served.check(uid)?;
+        let served = self.served;
+        // It may wait for a directory service.
+        let found = spawn_blocking(move || served.find(uid)).await;
+        found.unwrap_or_else(|_| Err(UserError::Unknown(uid)))
+    }
+
+    /// How it is.
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus {
+            name: self.name.clone(),
+            address: self.advertised.clone(),
+            version: PROGRAM_VERSION.to_owned(),
+            launches: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
+            draining: self.registry.draining(),
+            problem: None,
+        }
+    }
+}
 
 /// Serves until it is told to stop.
 ///
 /// # Errors
 /// One line: why it cannot.
-pub fn main(args: &AgentArgs) -> Result<u8, RunFailure> {
-    let tls = args
-        .tls
-        .as_deref()
-        .map(|dir| format!(" ({})", dir.display()));
-    let tls = tls.unwrap_or_default();
-    Err(RunFailure::refused(format!("agents do not serve yet{tls}")))
+pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
+    let refused = |error: &dyn std::fmt::Display| RunFailure::refused(error.to_string());
+    let args = with_file(args).map_err(|error| refused(&error))?;
+    log::start(&LogSettings::new(&args)).map_err(|error| refused(&error))?;
+    let settings = Settings::new(args).map_err(|error| refused(&error))?;
+    // Before anything is opened: steps get their descriptors by number.
+    wireup::agent::spawn::reserve_low_descriptors()
+        .map_err(|error| RunFailure::own("cannot reserve descriptors", error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .build()
+        .map_err(|error| RunFailure::own("cannot make a runtime", error))?;
+    runtime.block_on(serve(settings))?;
+    Ok(0)
+}
+
+async fn serve(settings: Settings) -> Result<(), RunFailure> {
+    let listener = listen(settings.listen).await?;
+    let bound = listener
+        .local_addr()
+        .map_err(|error| RunFailure::own("cannot listen", error))?;
+    let served = Served::by_this_process();
+    let socket = Socket::bind(&settings.socket, served == Served::Everybody)
+        .map_err(|error| RunFailure::refused(error.to_string()))?;
+    let agent = Arc::new(Agent {
+        name: settings.name,
+        advertised: settings.advertise.unwrap_or_else(|| advertised(bound)),
+        step: settings.step,
+        registry: Arc::default(),
+        peers: Peers::new(settings.tls.clone(), settings.heartbeat),
+        served,
+    });
+    info!(
+        "wireup {PROGRAM_VERSION} serves node {}: {bound} (for others {}), {}",
+        agent.name,
+        agent.advertised,
+        settings.socket.display()
+    );
+    let service = PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
+    let incoming = tls::server_incoming(listener, settings.tls.clone());
+    let serving = tls::server(settings.heartbeat)
+        .add_service(service)
+        .serve_with_incoming(incoming);
+    notify("READY=1\n");
+    tokio::select! {
+        served = serving => {
+            served.map_err(|error| RunFailure::own("cannot serve", io::Error::other(error)))?;
+        }
+        () = local::serve(agent.clone(), &socket) => {}
+        () = settings.tls.watch() => {}
+        stopped = stop(&agent.registry) => {
+            stopped.map_err(|error| RunFailure::own("cannot wait for signals", error))?;
+        }
+    }
+    Ok(())
+}
+
+async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> {
+    let addresses = match &address {
+        Some(address) => std::slice::from_ref(address),
+        None => &everywhere()[..],
+    };
+    let mut failure = None;
+    for address in addresses {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return Ok(listener),
+            // Who has the port has it for both.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(RunFailure::refused(format!(
+                    "cannot listen on {address}: somebody does already, perhaps another agent; end it, or \
+                     name another port (--listen)"
+                )));
+            }
+            Err(error) => failure = Some((address, error)),
+        }
+    }
+    let (address, error) = failure.expect("there is an address");
+    Err(RunFailure::refused(format!(
+        "cannot listen on {address}: {error}; name an address of this node (--listen)"
+    )))
+}
+
+/// Returns when the agent is to end: at the last launch's end after one signal, at once after two.
+async fn stop(registry: &Registry) -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    notify("STOPPING=1\n");
+    registry.drain();
+    match registry.count() {
+        0 => {}
+        launches => info!("takes no new launch and ends with the last of {launches}"),
+    }
+    tokio::select! {
+        () = registry.drained() => info!("ends"),
+        _ = terminate.recv() => warn!("ends at once, with {} launches", registry.count()),
+        _ = interrupt.recv() => warn!("ends at once, with {} launches", registry.count()),
+    }
+    Ok(())
 }

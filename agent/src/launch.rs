@@ -1,8 +1,18 @@
 //! One launch at this agent.
 //!
 //! - [`router`]: what becomes of a frame, and of a neighbour's loss (no I/O)
+//! - [`opening`]: what a launch is
+//! - [`registry`]: which launches there are, and whether more are taken
+//! - [`queue`]: what waits for a link
+//! - [`step`]: the process that runs the launch on this node
+//! - [`drive`]: the task that puts these together
 
+pub mod drive;
+pub mod opening;
+pub mod queue;
+pub mod registry;
 pub mod router;
+pub mod step;
 
 use prost::bytes::Bytes;
 use wireup::job::ids::NodeId;

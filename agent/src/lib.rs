@@ -1,16 +1,23 @@
 //! The part of wireup that spans hosts: the long-running agent of a node, and the certificates by
 //! which agents know each other.
 //!
-//! - [`daemon`]: `wireup agent`
-//! - [`launch`]: one launch at this agent
-//! - [`node_agent`]: the service for schedulers
-//! - [`pki`]: `wireup pki`
 //! - [`identity`]: who holds a certificate
+//! - [`pki`]: `wireup pki`
+//! - [`tls`]: connections between agents, and from schedulers
+//! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`proto`]: the services and messages of `proto/`
+//! - [`launch`]: one launch at this agent
+//! - [`peer`], [`local`]: who it talks to: other agents, launchers of this machine
+//! - [`node_agent`]: the service for schedulers
+//! - [`daemon`]: `wireup agent`
 
 pub mod daemon;
 pub mod identity;
 pub mod launch;
+pub mod local;
 pub mod node_agent;
+pub mod peer;
 pub mod pki;
 pub mod proto;
+pub mod tls;
+pub mod user;

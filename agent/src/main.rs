@@ -6,7 +6,7 @@ use wireup::cli::handed::{Handed, parse};
 
 fn main() -> ExitCode {
     let result = match parse(std::env::args_os().collect()) {
-        Ok(Handed::Agent(args)) => wireup_agent::daemon::main(&args),
+        Ok(Handed::Agent(args)) => wireup_agent::daemon::main(args),
         Ok(Handed::Pki(args)) => wireup_agent::pki::main(args),
         Err(answer) => answer,
     };

@@ -358,7 +358,7 @@ fn renew_some(
                 done += 1;
             }
             Err(error) => {
-                eprintln!("wireup: {name}: {error}");
+                eprintln!("wireup: {error}");
                 failed += 1;
             }
         }

@@ -8,7 +8,7 @@ mod status;
 mod stdio;
 mod surroundings;
 
-pub(super) use ending::EndingArgs;
+pub(super) use ending::{EndingArgs, parse_seconds};
 pub(super) use hosts::HostsArgs;
 pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;

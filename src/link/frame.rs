@@ -145,7 +145,8 @@ impl Header {
         if !(HEADER - 4..=HEADER - 4 + BODY_MAX).contains(&(length as usize)) {
             return Err(FrameError::Length(length));
         }
-        let (Some(to), Some(from), Some([class, flags])) = (word(4), word(8), bytes.get(12..HEADER))
+        let (Some(to), Some(from), Some([class, flags])) =
+            (word(4), word(8), bytes.get(12..HEADER))
         else {
             return Ok(None);
         };

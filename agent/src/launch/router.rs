@@ -131,7 +131,11 @@ impl Router {
             children: BTreeMap::new(),
             lost: BTreeSet::new(),
         };
-        router.children = router.below().into_iter().map(|node| (node, true)).collect();
+        router.children = router
+            .below()
+            .into_iter()
+            .map(|node| (node, true))
+            .collect();
         router
     }
 
@@ -150,14 +154,9 @@ impl Router {
             Event::Reported(child, loss) => self.reported(child, loss, out),
             Event::ChildGone { child, reason } => self.child_gone(child, reason, out),
             Event::StepGone { reason } => {
-                if std::mem::take(&mut self.step) && self.up {
-                    let nodes: Vec<NodeId> = self.place.node().into_iter().collect();
-                    self.lost.extend(&nodes);
-                    out.push(Action::Report(Loss {
-                        nodes,
-                        reason,
-                        step: true,
-                    }));
+                if std::mem::take(&mut self.step) {
+                    let node = self.place.node();
+                    self.report(node.into_iter().collect(), reason, true, out);
                 }
                 self.perhaps_end(out);
             }
@@ -184,6 +183,9 @@ impl Router {
     }
 
     fn carry(&self, from: Neighbour, mut packet: Packet, out: &mut Vec<Action>) {
+        if !self.takes_part(from) {
+            return;
+        }
         if let Some(own) = self.own_name(from) {
             packet.from = own;
         } else if !self.may_come(from, packet.from) {
@@ -198,7 +200,9 @@ impl Router {
                 // Who is on a side of the tree does not send to that side over this agent; a step
                 // may send to itself.
                 Some(next) if next == from && next != Neighbour::Step => {
-                    out.push(Action::Refuse(format!("a frame to {to:?} came from {from:?}")));
+                    out.push(Action::Refuse(format!(
+                        "a frame to {to:?} came from {from:?}"
+                    )));
                 }
                 Some(next) => self.send(next, packet, out),
                 None => out.push(Action::Refuse(format!(
@@ -260,13 +264,16 @@ impl Router {
     }
 
     fn send(&self, to: Neighbour, packet: Packet, out: &mut Vec<Action>) {
-        let there = match to {
+        if self.takes_part(to) {
+            out.push(Action::Send(to, packet));
+        }
+    }
+
+    fn takes_part(&self, neighbour: Neighbour) -> bool {
+        match neighbour {
             Neighbour::Up => self.up,
             Neighbour::Step => self.step,
             Neighbour::Child(child) => self.children.get(&child) == Some(&true),
-        };
-        if there {
-            out.push(Action::Send(to, packet));
         }
     }
 
@@ -282,27 +289,29 @@ impl Router {
                 "{child:?} reported the loss of {foreign:?}, which are not behind it"
             )));
         }
-        self.report(nodes, loss.reason, loss.step, out);
+        let new = nodes.into_iter().filter(|node| self.lost.insert(*node));
+        let new = new.collect();
+        self.report(new, loss.reason, loss.step, out);
     }
 
     fn child_gone(&mut self, child: NodeId, reason: String, out: &mut Vec<Action>) {
         match self.children.remove(&child) {
-            Some(true) => self.report(self.tree.subtree(child), reason, false, out),
+            Some(true) => {
+                let mut nodes = self.tree.subtree(child);
+                nodes.retain(|node| self.lost.insert(*node));
+                // Its step may have ended before; it is the one that failed all the same.
+                if nodes.first().is_some_and(|first| *first != child) {
+                    nodes.insert(0, child);
+                }
+                self.report(nodes, reason, false, out);
+            }
             Some(false) => self.perhaps_end(out),
             None => {}
         }
     }
 
-    /// Reports those that have not been reported.
-    fn report(
-        &mut self,
-        mut nodes: Vec<NodeId>,
-        reason: String,
-        step: bool,
-        out: &mut Vec<Action>,
-    ) {
-        nodes.retain(|node| self.lost.insert(*node));
-        if !nodes.is_empty() {
+    fn report(&self, nodes: Vec<NodeId>, reason: String, step: bool, out: &mut Vec<Action>) {
+        if self.up && !nodes.is_empty() {
             out.push(Action::Report(Loss {
                 nodes,
                 reason,

@@ -1,23 +1,78 @@
 //! Command line of `wireup agent`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
+
+use crate::cli::options::parse_seconds;
 
 const AFTER_HELP: &str = "\
 Examples:
   wireup agent
-  wireup agent --tls ~/cluster/n1
+  wireup agent --tls ~/cluster/n1 --listen 10.0.0.1:7437
+  wireup agent --log wireup_agent=debug --log-format json
+
+Signals:
+  TERM, INT    take no new launch and end with the last one; the second ends the agent, and with it
+               all launches, at once
 
 Files:
-  /etc/wireup/tls         of root's agent: ca.pem, cert.pem, key.pem, as `wireup pki issue` makes them
-  ~/.config/wireup/tls    of another user's agent, or $XDG_CONFIG_HOME/wireup/tls";
+  /etc/wireup/tls           of root's agent: ca.pem, cert.pem, key.pem, as `wireup pki issue` makes them
+  /etc/wireup/agent.toml    of root's agent: name = value for each of these options, without the dashes
+  /run/wireup/agent.sock    of root's agent: serves every user of the node
+  ~/.config/wireup          in place of /etc/wireup for another user's agent, or $XDG_CONFIG_HOME/wireup
+  $XDG_RUNTIME_DIR/wireup/agent.sock
+                            of another user's agent, or /tmp/wireup-UID/agent.sock: serves that user";
 
 /// Arguments of `wireup agent`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct AgentArgs {
+    /// Where to listen for other agents and schedulers [default: [::]:7437, which is IPv4 as well]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+
+    /// Where others reach this agent [default: the address listened on, or the first of this node]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+
+    /// Name of this node, the one in its certificate [default: the one in its certificate]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Unix socket for launchers of this node [default: see below]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub socket: Option<PathBuf>,
+
     /// Directory of this node's certificate [default: /etc/wireup/tls, or ~/.config/wireup/tls]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub tls: Option<PathBuf>,
+
+    /// File of defaults [default: /etc/wireup/agent.toml or ~/.config/wireup/agent.toml, if there]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+
+    /// Seconds after which a silent agent counts as lost [default: 5]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(allow_negative_numbers = true)]
+    pub heartbeat: Option<Duration>,
+
+    /// What to log: error, warn, info, debug or trace, or a list of MODULE=LEVEL [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+
+    /// How lines of the log look; json is one object a line [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+/// How lines of an agent's log look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum LogFormat {
+    /// For people, and the journal.
+    Text,
+    /// One JSON object a line.
+    Json,
 }

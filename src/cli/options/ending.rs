@@ -64,7 +64,7 @@ fn parse_grace(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub(in crate::cli) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_| "give a number of seconds".to_owned())?;

@@ -1,0 +1,270 @@
+//! How an agent is to be: the command line, then a file, then defaults.
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::unistd::geteuid;
+use serde::Deserialize;
+use wireup::cli::handed::agent::{AgentArgs, LogFormat};
+use wireup::job::hosts::PORT;
+use wireup::job::ids::UserId;
+use wireup::link::socket;
+
+use crate::identity::Role;
+use crate::pki::{PkiError, default_directory};
+use crate::tls::{CredentialsError, Heartbeat, Tls};
+
+/// Bounds of the heartbeat: less is noise on a busy machine, more would keep dead launches.
+const HEARTBEAT: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(500)..=Duration::from_secs(600);
+
+/// How an agent is to be.
+#[derive(Debug)]
+pub struct Settings {
+    /// Name of the node.
+    pub name: String,
+    /// Where to listen for other agents; on all addresses if not said.
+    pub listen: Option<SocketAddr>,
+    /// Where others reach it, if said.
+    pub advertise: Option<String>,
+    /// Socket for launchers.
+    pub socket: PathBuf,
+    /// Its certificate.
+    pub tls: Arc<Tls>,
+    /// When silence counts as loss.
+    pub heartbeat: Heartbeat,
+    /// The executable of steps.
+    pub step: PathBuf,
+}
+
+/// How the log is to be; known first, since everything else may be logged.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogSettings {
+    /// What is logged.
+    pub filter: String,
+    /// How.
+    pub format: LogFormat,
+}
+
+/// What cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A file of defaults.
+    #[error("{}: {}", .0.display(), .1)]
+    Config(PathBuf, String),
+    /// A directory.
+    #[error(transparent)]
+    Directory(#[from] PkiError),
+    /// The certificate.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The name.
+    #[error(
+        "the node is to be named {name}, but its certificate is for {certified}; leave out --name, or \
+         issue a certificate for {name} (wireup pki issue {name})"
+    )]
+    Name {
+        /// As it was asked for.
+        name: String,
+        /// As the certificate has it.
+        certified: String,
+    },
+    /// The certificate is not a node's.
+    #[error(
+        "the certificate is that of {0}, and an agent needs a node's; issue one with `wireup pki issue`"
+    )]
+    Role(String),
+    /// The heartbeat.
+    #[error("--heartbeat {} is not between 0.5 and 600 seconds", .0.as_secs_f64())]
+    Heartbeat(Duration),
+    /// The advertised address.
+    #[error("--advertise {0:?} is not HOST:PORT, or [ADDRESS]:PORT for IPv6")]
+    Advertise(String),
+    /// The executable of steps.
+    #[error("there is no {}, which runs launches on this node; install it there", .0.display())]
+    Step(PathBuf),
+    /// Where this executable is.
+    #[error("cannot find my own executable: {0}")]
+    Own(io::Error),
+}
+
+/// A file of defaults.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Config {
+    listen: Option<SocketAddr>,
+    advertise: Option<String>,
+    name: Option<String>,
+    socket: Option<PathBuf>,
+    tls: Option<PathBuf>,
+    /// In seconds.
+    heartbeat: Option<f64>,
+    log: Option<String>,
+    log_format: Option<String>,
+}
+
+/// Adds the file of defaults to a command line.
+///
+/// # Errors
+/// [`SettingsError`].
+pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
+    let (path, asked) = match &args.config {
+        Some(path) => (path.clone(), true),
+        None => (default_directory("agent.toml", "--config")?, false),
+    };
+    let wrong = |what: String| SettingsError::Config(path.clone(), what);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !asked => return Ok(args),
+        Err(error) => return Err(wrong(error.to_string())),
+    };
+    let config: Config = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let heartbeat = config.heartbeat.map(Duration::try_from_secs_f64);
+    let heartbeat = heartbeat
+        .transpose()
+        .map_err(|error| wrong(format!("heartbeat: {error}")))?;
+    let format = config.log_format.as_deref().map(|word| match word {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        other => Err(wrong(format!("log-format is text or json, not {other:?}"))),
+    });
+    let format = format.transpose()?;
+    Ok(AgentArgs {
+        listen: args.listen.or(config.listen),
+        advertise: args.advertise.or(config.advertise),
+        name: args.name.or(config.name),
+        socket: args.socket.or(config.socket),
+        tls: args.tls.or(config.tls),
+        config: Some(path),
+        heartbeat: args.heartbeat.or(heartbeat),
+        log: args.log.or(config.log),
+        log_format: args.log_format.or(format),
+    })
+}
+
+impl LogSettings {
+    /// Of a command line.
+    pub fn new(args: &AgentArgs) -> Self {
+        Self {
+            filter: args.log.clone().unwrap_or_else(|| "info".to_owned()),
+            format: args.log_format.unwrap_or(LogFormat::Text),
+        }
+    }
+}
+
+impl Settings {
+    /// Of a command line to which defaults were added; reads the certificate.
+    ///
+    /// # Errors
+    /// [`SettingsError`].
+    pub fn new(args: AgentArgs) -> Result<Self, SettingsError> {
+        let tls = match args.tls {
+            Some(directory) => directory,
+            None => default_directory("tls", "--tls")?,
+        };
+        let tls = Tls::load(&tls)?;
+        let identity = tls.identity();
+        if identity.role != Role::Node {
+            return Err(SettingsError::Role(identity.to_string()));
+        }
+        let name = args.name.unwrap_or_else(|| identity.name.clone());
+        if name != identity.name {
+            return Err(SettingsError::Name {
+                name,
+                certified: identity.name,
+            });
+        }
+        if let Some(address) = &args.advertise {
+            let port = address
+                .rsplit_once(':')
+                .map(|(_, port)| port.parse::<u16>());
+            if !matches!(port, Some(Ok(1..))) {
+                return Err(SettingsError::Advertise(address.clone()));
+            }
+        }
+        let heartbeat = match args.heartbeat {
+            Some(limit) if !HEARTBEAT.contains(&limit) => {
+                return Err(SettingsError::Heartbeat(limit));
+            }
+            Some(limit) => Heartbeat::within(limit),
+            None => Heartbeat::default(),
+        };
+        let user = UserId(geteuid().as_raw());
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+        let socket = args
+            .socket
+            .unwrap_or_else(|| socket::of_agent(user, runtime.as_deref()));
+        Ok(Self {
+            name,
+            listen: args.listen,
+            advertise: args.advertise,
+            socket,
+            tls,
+            heartbeat,
+            step: step()?,
+        })
+    }
+}
+
+/// The lean executable: beside this one, or in `bin` when this one is in `lib/wireup`.
+fn step() -> Result<PathBuf, SettingsError> {
+    let own = std::env::current_exe().map_err(SettingsError::Own)?;
+    let beside = own.with_file_name("wireup");
+    let directory = own.parent().unwrap_or(&own);
+    let installed = directory.join("../../bin/wireup");
+    let found = [&beside, &installed]
+        .into_iter()
+        .find(|path| path.is_file());
+    found.cloned().ok_or(SettingsError::Step(beside))
+}
+
+/// Where to listen when nothing is said, in order of preference: a kernel without IPv6 has the
+/// second only.
+pub fn everywhere() -> [SocketAddr; 2] {
+    [
+        (Ipv6Addr::UNSPECIFIED, PORT).into(),
+        (Ipv4Addr::UNSPECIFIED, PORT).into(),
+    ]
+}
+
+/// Where others reach an agent that listens at `bound`: there, or at the first address of this node
+/// that is not only its own, IPv4 before IPv6.
+pub fn advertised(bound: SocketAddr) -> String {
+    let loopback = match bound {
+        SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
+        SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
+    };
+    let ip = match bound.ip().is_unspecified() {
+        false => bound.ip(),
+        true => first_address(bound.is_ipv4()).unwrap_or(loopback),
+    };
+    SocketAddr::new(ip, bound.port()).to_string()
+}
+
+fn first_address(v4_only: bool) -> Option<IpAddr> {
+    let mut found: Vec<IpAddr> = getifaddrs()
+        .ok()?
+        .filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP))
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+        })
+        .filter(|ip| match ip {
+            IpAddr::V4(ip) => !ip.is_loopback(),
+            // Link-local addresses need a scope, which others cannot know.
+            IpAddr::V6(ip) => !v4_only && !ip.is_loopback() && !ip.is_unicast_link_local(),
+        })
+        .collect();
+    // Stable: the system's order otherwise.
+    found.sort_by_key(IpAddr::is_ipv6);
+    found.first().copied()
+}

@@ -1,0 +1,342 @@
+//! Runs one launch at this agent: one task that owns its links and asks the router what to do.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::stream::{self, AbortHandle, BoxStream, SelectAll};
+use futures_util::{Stream, StreamExt};
+use prost::bytes::Bytes;
+use tokio::time::{Instant, Sleep};
+use tracing::{info, warn};
+use wireup::job::ids::NodeId;
+use wireup::link::control::{FromAgent, ToStep};
+use wireup::link::encode;
+
+use super::opening::Opening;
+use super::queue::{Full, Queue};
+use super::registry::Seat;
+use super::router::{Action, Event, Neighbour, Place, Router};
+use super::step::{Process, start};
+use super::{Loss, Packet};
+use crate::daemon::Agent;
+use crate::local::link::{Incoming, LinkReader, LinkWriter};
+use crate::proto::v1;
+use crate::user::User;
+
+/// How long a step has after it was told that the launch is orphaned. It ends its ranks in that
+/// time, with whatever grace their user gave them; then it is killed.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
+
+/// Refused frames of one launch that are logged.
+const REFUSALS: u32 = 10;
+
+/// Who brought a launch here.
+pub enum Above {
+    /// The launcher, on this machine.
+    Launcher {
+        /// From it.
+        reader: LinkReader,
+        /// To it.
+        writer: LinkWriter,
+    },
+    /// Another agent.
+    Agent {
+        /// Its name.
+        name: String,
+        /// To it.
+        queue: Queue<v1::PeerUp>,
+        /// From it; ends with [`Event::UpGone`].
+        events: BoxStream<'static, Event>,
+    },
+}
+
+/// Where to send what goes up.
+enum Up {
+    Launcher(LinkWriter),
+    Agent(Queue<v1::PeerUp>),
+    Gone,
+}
+
+struct Child {
+    /// Dropped to end the stream.
+    queue: Option<Queue<v1::PeerDown>>,
+    /// Ends what comes from it.
+    abort: AbortHandle,
+}
+
+struct Drive {
+    launch: String,
+    router: Router,
+    events: SelectAll<BoxStream<'static, Event>>,
+    up: Up,
+    step: Option<(LinkWriter, Process)>,
+    children: BTreeMap<NodeId, Child>,
+    /// When the step is killed.
+    limit: Pin<Box<Sleep>>,
+    orphaned: bool,
+    refused: u32,
+}
+
+/// Takes part in a launch until nothing of it is left here.
+pub async fn drive(
+    agent: Arc<Agent>,
+    opening: Opening,
+    user: User,
+    place: Place,
+    above: Above,
+    seat: Seat,
+) {
+    let begun = Instant::now();
+    let who = match &above {
+        Above::Launcher { .. } => "its launcher".to_owned(),
+        Above::Agent { name, .. } => name.clone(),
+    };
+    let (launch, uid) = (opening.launch.clone(), opening.uid);
+    let nodes = opening.spread.members.len();
+    match place.node() {
+        Some(node) => {
+            info!(%launch, uid, "begins as node {} of {nodes}, brought by {who}", node.0);
+        }
+        None => info!(%launch, uid, "begins; its launcher is here, its {nodes} nodes are elsewhere"),
+    }
+    let mut drive = Drive::start(&agent, opening, user, place, above);
+    let reason = drive.run().await;
+    drop(drive);
+    drop(seat);
+    let seconds = begun.elapsed().as_secs_f64();
+    info!(%launch, uid, "ended after {seconds:.3} s: {reason}");
+}
+
+impl Drive {
+    fn start(agent: &Agent, opening: Opening, user: User, place: Place, above: Above) -> Self {
+        let router = Router::new(place, opening.tree());
+        let mut events = SelectAll::new();
+        let up = match above {
+            Above::Launcher { reader, writer } => {
+                events.push(launcher(reader).boxed());
+                Up::Launcher(writer)
+            }
+            Above::Agent { queue, events: from, .. } => {
+                events.push(from);
+                Up::Agent(queue)
+            }
+        };
+        let mut children = BTreeMap::new();
+        for node in router.below() {
+            let (queue, from) = agent.peers.join(&opening, node);
+            let (from, abort) = stream::abortable(from);
+            events.push(from.boxed());
+            let queue = Some(queue);
+            children.insert(node, Child { queue, abort });
+        }
+        let mut step = None;
+        if let Some(node) = place.node() {
+            match start(user, agent.step.clone()) {
+                Ok((mut writer, from)) => {
+                    let begin = ToStep::Begin {
+                        node,
+                        launch: opening.launch.clone(),
+                        spread: opening.spread,
+                        description: opening.description.into(),
+                    };
+                    let begin = Bytes::from(encode(&begin));
+                    writer
+                        .control(&begin)
+                        .expect("an opening is smaller than what may wait");
+                    step = Some((writer, from.process()));
+                    events.push(from.boxed());
+                }
+                Err(error) => {
+                    let reason = format!("cannot start its step: {error}");
+                    events.push(stream::iter([Event::StepGone { reason }]).boxed());
+                }
+            }
+        }
+        Self {
+            launch: opening.launch,
+            router,
+            events,
+            up,
+            step,
+            children,
+            limit: Box::pin(tokio::time::sleep(ORPHAN_LIMIT)),
+            orphaned: false,
+            refused: 0,
+        }
+    }
+
+    /// Until nothing is left; says why it ended.
+    async fn run(&mut self) -> String {
+        let mut actions = Vec::new();
+        let mut why = String::new();
+        loop {
+            let event = poll_fn(|cx| self.poll_event(cx)).await;
+            if let Event::UpGone { reason } = &event
+                && why.is_empty()
+            {
+                why.clone_from(reason);
+            }
+            self.router.handle(event, &mut actions);
+            while !actions.is_empty() {
+                // What cannot be queued is an event, which may have actions in turn.
+                let mut troubles = Vec::new();
+                for action in actions.drain(..) {
+                    if matches!(action, Action::End) {
+                        return why;
+                    }
+                    troubles.extend(self.perform(action));
+                }
+                for trouble in troubles {
+                    self.router.handle(trouble, &mut actions);
+                }
+            }
+        }
+    }
+
+    /// Writes what can be written, then waits for what comes next.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        // Both are polled again when they can go on.
+        if let Up::Launcher(writer) = &mut self.up {
+            let _ = writer.poll_flush(cx);
+        }
+        if let Some((writer, process)) = &mut self.step {
+            let _ = writer.poll_flush(cx);
+            if self.orphaned && self.limit.as_mut().poll(cx).is_ready() {
+                warn!(launch = %self.launch, "its step did not end in time and is killed");
+                process.kill();
+                self.orphaned = false;
+            }
+        }
+        match self.events.poll_next_unpin(cx) {
+            Poll::Ready(Some(event)) => Poll::Ready(event),
+            // The router ends the launch before its last link is gone.
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Does what the router wants; the loss of a neighbour that takes nothing more is returned.
+    fn perform(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Send(to, packet) => self.send(to, packet),
+            Action::Report(loss) => self.report(loss),
+            Action::Orphan(reason) => {
+                self.up = Up::Gone;
+                let (writer, _) = self.step.as_mut()?;
+                let message = Bytes::from(encode(&ToStep::Orphaned { reason }));
+                self.orphaned = true;
+                self.limit.as_mut().reset(Instant::now() + ORPHAN_LIMIT);
+                writer.control(&message).err().and_then(|full| self.stuck(Neighbour::Step, full))
+            }
+            Action::Close(node) => {
+                self.up = Up::Gone;
+                if let Some(child) = self.children.get_mut(&node) {
+                    child.queue = None;
+                }
+                None
+            }
+            Action::Refuse(what) => {
+                self.refused += 1;
+                if self.refused <= REFUSALS {
+                    warn!(launch = %self.launch, "dropped: {what}");
+                }
+                None
+            }
+            Action::End => None,
+        }
+    }
+
+    fn send(&mut self, to: Neighbour, packet: Packet) -> Option<Event> {
+        let body = packet.body.len();
+        let result = match to {
+            Neighbour::Up => match &mut self.up {
+                Up::Launcher(writer) => writer.carry(&packet),
+                Up::Agent(queue) => {
+                    let message = Some(v1::peer_up::Message::Frame(packet.into()));
+                    queue.push(v1::PeerUp { message }, body)
+                }
+                Up::Gone => Ok(()),
+            },
+            Neighbour::Step => match &mut self.step {
+                Some((writer, _)) => writer.carry(&packet),
+                None => Ok(()),
+            },
+            Neighbour::Child(node) => match self.children.get(&node) {
+                Some(Child { queue: Some(queue), .. }) => {
+                    let message = Some(v1::peer_down::Message::Frame(packet.into()));
+                    queue.push(v1::PeerDown { message }, body)
+                }
+                _ => Ok(()),
+            },
+        };
+        result.err().and_then(|full| self.stuck(to, full))
+    }
+
+    fn report(&mut self, loss: Loss) -> Option<Event> {
+        let count = loss.nodes.len();
+        info!(launch = %self.launch, "node {} and {} behind it: {}", loss.nodes.first()?.0, count - 1, loss.reason);
+        let result = match &mut self.up {
+            Up::Launcher(writer) => {
+                let message = FromAgent::Unreachable {
+                    nodes: loss.nodes,
+                    reason: loss.reason,
+                    step: loss.step,
+                };
+                writer.control(&Bytes::from(encode(&message)))
+            }
+            Up::Agent(queue) => {
+                let message = Some(v1::peer_up::Message::Unreachable(loss.into()));
+                queue.push(v1::PeerUp { message }, 8 * count)
+            }
+            Up::Gone => Ok(()),
+        };
+        result.err().and_then(|full| self.stuck(Neighbour::Up, full))
+    }
+
+    /// Gives up a link that takes nothing.
+    fn stuck(&mut self, neighbour: Neighbour, full: Full) -> Option<Event> {
+        let reason = full.to_string();
+        warn!(launch = %self.launch, "{neighbour:?} is given up: {reason}");
+        match neighbour {
+            Neighbour::Up => {
+                self.up = Up::Gone;
+                Some(Event::UpGone { reason })
+            }
+            Neighbour::Step => {
+                // Its end is seen where every step's is.
+                if let Some((_, process)) = self.step.take() {
+                    process.kill();
+                }
+                None
+            }
+            Neighbour::Child(node) => {
+                if let Some(child) = self.children.remove(&node) {
+                    child.abort.abort();
+                }
+                Some(Event::ChildGone {
+                    child: node,
+                    reason,
+                })
+            }
+        }
+    }
+}
+
+/// What the launcher sends, and then its end.
+fn launcher(reader: LinkReader) -> impl Stream<Item = Event> + Send {
+    let gone = |reason: &str| Event::UpGone {
+        reason: reason.to_owned(),
+    };
+    let events = reader.map(move |incoming| match incoming {
+        Ok(Incoming::Carried(packet)) => Event::Carried(Neighbour::Up, packet),
+        Ok(Incoming::Control { .. }) => gone("the launcher sent a second request"),
+        Err(error) => gone(&format!("the launcher is lost: {error}")),
+    });
+    let ended = Event::UpGone {
+        reason: "the launcher has ended".to_owned(),
+    };
+    events.chain(stream::iter([ended]))
+}

@@ -1,0 +1,315 @@
+//! What a launch is, as every agent of it knows: from the launcher at the first one, from the parent
+//! at the others.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use prost::Message;
+use prost::bytes::Bytes;
+use wireup::job::ids::NodeId;
+use wireup::link::control::{Member, Spread};
+use wireup::link::tree::Tree;
+
+use crate::proto::v1;
+
+/// Most bytes of an opening: the nodes and the description.
+pub const OPENING_MAX: usize = 64 * 1024 * 1024;
+
+/// Longest name of a launch, in bytes.
+pub const LAUNCH_MAX: usize = 255;
+
+/// Most nodes of a launch.
+pub const NODES_MAX: usize = 65_536;
+
+/// Longest name of a node, in bytes, as DNS has it.
+const NAME_MAX: usize = 253;
+
+/// Longest address of a node, in bytes: a name, brackets, a port.
+const ADDRESS_MAX: usize = 300;
+
+/// What proves that a stream belongs to a launch. Never shown.
+#[derive(Clone, Copy)]
+pub struct Token([u8; 32]);
+
+/// A launch. Shared by everything at this agent that works for it.
+#[derive(Debug)]
+pub struct Opening {
+    /// Its name, 1 to [`LAUNCH_MAX`] bytes.
+    pub launch: String,
+    /// Its token.
+    pub token: Token,
+    /// As whom its steps run.
+    pub uid: u32,
+    /// Its nodes.
+    pub spread: Spread,
+    /// What the steps need to know.
+    pub description: Bytes,
+    /// As it goes to the children: an encoded [`v1::Opening`].
+    pub bytes: Bytes,
+}
+
+/// What cannot be a launch.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OpeningError {
+    /// The name.
+    #[error("the launch is named {0:?}, where 1 to {LAUNCH_MAX} printable ASCII characters are needed")]
+    Launch(String),
+    /// Too many or no nodes.
+    #[error("a launch over {0} nodes, where 1 to {NODES_MAX} are possible")]
+    Nodes(usize),
+    /// The name of a node.
+    #[error("a node named {0:?}, where 1 to {NAME_MAX} printable ASCII characters are needed")]
+    Name(String),
+    /// The address of a node.
+    #[error("node {name} has the address {address:?}; use HOST:PORT, or [ADDRESS]:PORT for IPv6")]
+    Address {
+        /// The node.
+        name: String,
+        /// What it has.
+        address: String,
+    },
+    /// Names are how agents know each other.
+    #[error("node {0} is given twice")]
+    Twice(String),
+    /// Too much for agents to hold.
+    #[error("nodes and description of the launch have {0} bytes, of which {OPENING_MAX} are possible")]
+    Size(usize),
+    /// A node that is none of the launch.
+    #[error("node {node} of a launch over {nodes}")]
+    Node {
+        /// What was asked for.
+        node: u32,
+        /// How many there are.
+        nodes: usize,
+    },
+    /// The token has another length than every token.
+    #[error("a token of {0} bytes, where 32 are needed")]
+    Token(usize),
+    /// Not an encoded opening.
+    #[error("an opening that cannot be read: {0}")]
+    Encoding(String),
+}
+
+impl Token {
+    /// A new one.
+    ///
+    /// # Panics
+    /// If the system has no random numbers.
+    pub fn random() -> Self {
+        let mut bytes = [0; 32];
+        rustls::crypto::ring::default_provider()
+            .secure_random
+            .fill(&mut bytes)
+            .expect("the kernel gives random bytes");
+        Self(bytes)
+    }
+
+    /// As it goes to a child.
+    pub fn to_bytes(self) -> Bytes {
+        Bytes::copy_from_slice(&self.0)
+    }
+
+    /// Whether both are the same. Takes the same time for all that differ.
+    pub fn matches(self, other: Self) -> bool {
+        let pairs = self.0.iter().zip(other.0);
+        pairs.fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
+    }
+}
+
+impl TryFrom<&[u8]> for Token {
+    type Error = OpeningError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, OpeningError> {
+        let token = <[u8; 32]>::try_from(bytes);
+        token
+            .map(Self)
+            .map_err(|_| OpeningError::Token(bytes.len()))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+impl Opening {
+    /// The launch that a launcher asks for.
+    ///
+    /// # Errors
+    /// [`OpeningError`].
+    pub fn of_launcher(
+        launch: String,
+        uid: u32,
+        spread: Spread,
+        description: Vec<u8>,
+    ) -> Result<Self, OpeningError> {
+        check(&launch, &spread)?;
+        let description = Bytes::from(description);
+        let member = |member: &Member| v1::Member {
+            name: member.name.clone(),
+            address: member.address.clone(),
+        };
+        let opening = v1::Opening {
+            members: spread.members.iter().map(member).collect(),
+            star_limit: spread.star_limit,
+            width: spread.width,
+            description: description.clone(),
+        };
+        let bytes = Bytes::from(opening.encode_to_vec());
+        if bytes.len() > OPENING_MAX {
+            return Err(OpeningError::Size(bytes.len()));
+        }
+        Ok(Self {
+            launch,
+            token: Token::random(),
+            uid,
+            spread,
+            description,
+            bytes,
+        })
+    }
+
+    /// The launch that a parent brings, with what its first Hello and all openings say.
+    ///
+    /// # Errors
+    /// [`OpeningError`].
+    pub fn of_parent(hello: &v1::Hello, bytes: Bytes) -> Result<Self, OpeningError> {
+        let token = Token::try_from(&hello.token[..])?;
+        let opening = v1::Opening::decode(bytes.clone())
+            .map_err(|error| OpeningError::Encoding(error.to_string()))?;
+        let members = opening.members.into_iter();
+        let spread = Spread {
+            members: members
+                .map(|member| Member {
+                    name: member.name,
+                    address: member.address,
+                })
+                .collect(),
+            star_limit: opening.star_limit,
+            width: opening.width,
+        };
+        check(&hello.launch, &spread)?;
+        if hello.node as usize >= spread.members.len() {
+            return Err(OpeningError::Node {
+                node: hello.node,
+                nodes: spread.members.len(),
+            });
+        }
+        Ok(Self {
+            launch: hello.launch.clone(),
+            token,
+            uid: hello.uid,
+            spread,
+            description: opening.description,
+            bytes,
+        })
+    }
+
+    /// The tree over its nodes.
+    pub fn tree(&self) -> Tree {
+        let nodes = u32::try_from(self.spread.members.len()).expect("checked against NODES_MAX");
+        Tree::new(nodes, self.spread.star_limit, self.spread.width)
+    }
+
+    /// One of its nodes.
+    ///
+    /// # Panics
+    /// If it is none of them.
+    pub fn member(&self, node: NodeId) -> &Member {
+        &self.spread.members[node.0 as usize]
+    }
+}
+
+fn check(launch: &str, spread: &Spread) -> Result<(), OpeningError> {
+    let printable = |text: &str, max: usize| {
+        (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    if !printable(launch, LAUNCH_MAX) {
+        return Err(OpeningError::Launch(launch.chars().take(80).collect()));
+    }
+    let members = &spread.members;
+    if !(1..=NODES_MAX).contains(&members.len()) {
+        return Err(OpeningError::Nodes(members.len()));
+    }
+    let mut names = BTreeSet::new();
+    for Member { name, address } in members {
+        if !printable(name, NAME_MAX) {
+            return Err(OpeningError::Name(name.chars().take(80).collect()));
+        }
+        let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        if !printable(address, ADDRESS_MAX) || !matches!(port, Some(Ok(1..))) {
+            return Err(OpeningError::Address {
+                name: name.clone(),
+                address: address.chars().take(80).collect(),
+            });
+        }
+        if !names.insert(name) {
+            return Err(OpeningError::Twice(name.clone()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spread(names: &[&str]) -> Spread {
+        let member = |name: &&str| Member {
+            name: (*name).to_owned(),
+            address: format!("{name}:7437"),
+        };
+        Spread {
+            members: names.iter().map(member).collect(),
+            star_limit: 128,
+            width: 32,
+        }
+    }
+
+    #[test]
+    fn what_a_launcher_asked_for_is_what_a_child_learns() {
+        let asked =
+            Opening::of_launcher("l1".into(), 1000, spread(&["n0", "n1"]), vec![1, 2]).unwrap();
+        let mut hello = v1::Hello {
+            launch: asked.launch.clone(),
+            token: asked.token.to_bytes(),
+            uid: asked.uid,
+            node: 1,
+            ..Default::default()
+        };
+        let learnt = Opening::of_parent(&hello, asked.bytes.clone()).unwrap();
+        assert!(learnt.token.matches(asked.token));
+        assert!(!learnt.token.matches(Token::random()));
+        assert_eq!(learnt.spread, asked.spread);
+        assert_eq!(learnt.description, asked.description);
+        assert_eq!((learnt.launch, learnt.uid), ("l1".to_owned(), 1000));
+
+        hello.node = 2;
+        assert_eq!(
+            Opening::of_parent(&hello, asked.bytes.clone()).unwrap_err(),
+            OpeningError::Node { node: 2, nodes: 2 }
+        );
+        hello.token = Bytes::from_static(b"short");
+        assert_eq!(
+            Opening::of_parent(&hello, asked.bytes).unwrap_err(),
+            OpeningError::Token(5)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_a_launch_is_refused_with_its_name() {
+        let open = |launch: &str, spread| {
+            Opening::of_launcher(launch.into(), 0, spread, Vec::new())
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(open("", spread(&["n0"])).contains("is named \"\""));
+        assert!(open("a b", spread(&["n0"])).contains("\"a b\""));
+        assert!(open("l", spread(&[])).contains("over 0 nodes"));
+        assert!(open("l", spread(&["n0", "n1", "n0"])).contains("node n0 is given twice"));
+        let mut bad = spread(&["n0"]);
+        bad.members[0].address = "n0".into();
+        assert!(open("l", bad).contains("node n0 has the address \"n0\""));
+    }
+}

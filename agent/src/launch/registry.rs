@@ -1,0 +1,235 @@
+//! The launches this agent takes part in, and whether it takes more.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::opening::Token;
+use super::router::Place;
+
+/// Why a launch is not taken.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The agent ends with its last launch.
+    #[error("it is being stopped and takes no new launch")]
+    Draining,
+    /// Somebody is there already.
+    #[error("launch {0} is already there")]
+    Twice(String),
+    /// The launch is known by another token.
+    #[error("launch {0} is already there, and the caller has another token than it")]
+    Token(String),
+    /// The launch is known as another user's.
+    #[error("launch {launch} is already there for user id {known}, not {uid}")]
+    User {
+        /// Its name.
+        launch: String,
+        /// Whose it is.
+        known: u32,
+        /// Whose it would be.
+        uid: u32,
+    },
+}
+
+/// A launch that is known.
+#[derive(Debug)]
+struct Known {
+    token: Token,
+    uid: u32,
+    /// The launcher is connected here.
+    entry: bool,
+    /// A node of it is here.
+    member: bool,
+}
+
+#[derive(Debug, Default)]
+struct Launches {
+    known: BTreeMap<String, Known>,
+    draining: bool,
+}
+
+/// The launches of an agent.
+#[derive(Debug, Default)]
+pub struct Registry {
+    launches: Mutex<Launches>,
+    /// Told whenever a launch ends and when draining begins.
+    changed: Notify,
+}
+
+/// A place in a launch that is taken; given up when this is dropped.
+#[derive(Debug)]
+pub struct Seat {
+    registry: Arc<Registry>,
+    launch: String,
+    place: Place,
+}
+
+fn parts(place: Place) -> (bool, bool) {
+    (
+        !matches!(place, Place::Member(_)),
+        place.node().is_some(),
+    )
+}
+
+impl Registry {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Launches> {
+        // Every change under the lock is one that cannot panic half-way.
+        self.launches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place in a launch. One agent may be a launch's entry and, later, a node of it.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn enter(
+        self: &Arc<Self>,
+        launch: &str,
+        token: Token,
+        uid: u32,
+        place: Place,
+    ) -> Result<Seat, Refusal> {
+        let (entry, member) = parts(place);
+        let mut launches = self.lock();
+        let draining = launches.draining;
+        match launches.known.get_mut(launch) {
+            None if draining => return Err(Refusal::Draining),
+            None => {
+                let known = Known {
+                    token,
+                    uid,
+                    entry,
+                    member,
+                };
+                launches.known.insert(launch.to_owned(), known);
+            }
+            // A launcher's name for its launch is not to be one that is in use.
+            Some(_) if entry => return Err(Refusal::Twice(launch.to_owned())),
+            Some(known) if !known.token.matches(token) => {
+                return Err(Refusal::Token(launch.to_owned()));
+            }
+            Some(known) if known.uid != uid => {
+                return Err(Refusal::User {
+                    launch: launch.to_owned(),
+                    known: known.uid,
+                    uid,
+                });
+            }
+            Some(known) if known.member => return Err(Refusal::Twice(launch.to_owned())),
+            Some(known) => known.member = true,
+        }
+        Ok(Seat {
+            registry: self.clone(),
+            launch: launch.to_owned(),
+            place,
+        })
+    }
+
+    /// How many launches there are.
+    pub fn count(&self) -> usize {
+        self.lock().known.len()
+    }
+
+    /// Whether new launches are refused.
+    pub fn draining(&self) -> bool {
+        self.lock().draining
+    }
+
+    /// Takes no new launch from now on.
+    pub fn drain(&self) {
+        self.lock().draining = true;
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until draining has begun and no launch is left.
+    pub async fn drained(&self) {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let launches = self.lock();
+                if launches.draining && launches.known.is_empty() {
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let (entry, member) = parts(self.place);
+        let mut launches = self.registry.lock();
+        if let Some(known) = launches.known.get_mut(&self.launch) {
+            known.entry &= !entry;
+            known.member &= !member;
+            if !known.entry && !known.member {
+                launches.known.remove(&self.launch);
+            }
+        }
+        drop(launches);
+        self.registry.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use wireup::job::ids::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn a_launch_is_entered_once_by_its_launcher_and_once_by_its_parent_with_its_token() {
+        let registry = Arc::new(Registry::default());
+        let token = Token::random();
+        let member = Place::Member(NodeId(1));
+        let entry = registry.enter("l", token, 7, Place::Entry).unwrap();
+        assert_eq!(
+            registry.enter("l", token, 7, Place::Entry).unwrap_err(),
+            Refusal::Twice("l".into())
+        );
+        assert_eq!(
+            registry.enter("l", Token::random(), 7, member).unwrap_err(),
+            Refusal::Token("l".into())
+        );
+        assert!(matches!(
+            registry.enter("l", token, 8, member).unwrap_err(),
+            Refusal::User { known: 7, uid: 8, .. }
+        ));
+        let seat = registry.enter("l", token, 7, member).unwrap();
+        assert_eq!(
+            registry.enter("l", token, 7, member).unwrap_err(),
+            Refusal::Twice("l".into())
+        );
+        assert_eq!(registry.count(), 1);
+        drop(entry);
+        assert_eq!(registry.count(), 1);
+        drop(seat);
+        assert_eq!(registry.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_is_being_stopped_takes_no_new_launch_and_is_done_after_the_last() {
+        let registry = Arc::new(Registry::default());
+        let token = Token::random();
+        let entry = registry.enter("l", token, 7, Place::Entry).unwrap();
+        registry.drain();
+        assert_eq!(
+            registry
+                .enter("m", token, 7, Place::EntryAndRoot)
+                .unwrap_err(),
+            Refusal::Draining
+        );
+        // Its own launcher is connected already.
+        let member = registry
+            .enter("l", token, 7, Place::Member(NodeId(0)))
+            .unwrap();
+        let mut drained = std::pin::pin!(registry.drained());
+        assert!((&mut drained).now_or_never().is_none());
+        drop(entry);
+        assert!((&mut drained).now_or_never().is_none());
+        drop(member);
+        drained.await;
+    }
+}

@@ -1,0 +1,326 @@
+//! Launchers of this machine: a Unix socket on which the kernel tells who calls.
+
+pub mod link;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use prost::bytes::Bytes;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tracing::warn;
+use wireup::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
+use wireup::link::{decode, encode};
+
+use self::link::{Incoming, LinkReader, LinkWriter, link};
+use crate::daemon::Agent;
+use crate::launch::drive::{Above, drive};
+use crate::launch::opening::{OPENING_MAX, Opening};
+use crate::launch::router::Place;
+use crate::peer::client::PROGRAM_VERSION;
+use crate::user::User;
+
+/// Connections of one user at a time; each is a launch, or soon will be.
+const PER_USER: usize = 256;
+
+/// Connections of one user whose first message is being read at a time: it may be large.
+const READ_AT_ONCE: usize = 4;
+
+/// How long a launcher may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait when the system has no descriptor or memory for a connection.
+const RELIEF: Duration = Duration::from_millis(100);
+
+/// The socket of an agent; removed when this is dropped.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    inode: u64,
+}
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another agent has it.
+    #[error("an agent listens on {} already; end it, or name another socket (--socket)", .0.display())]
+    Taken(PathBuf),
+    /// Something else is there.
+    #[error("{} is in the way: it is no socket; remove it, or name another (--socket)", .0.display())]
+    InTheWay(PathBuf),
+    /// Others could put their own socket there.
+    #[error("the directory {} is not this user's alone (it must be theirs, and writable for nobody else)", .0.display())]
+    Directory(PathBuf),
+    /// The system refuses.
+    #[error("cannot listen on {}: {}", .0.display(), .1)]
+    Io(PathBuf, io::Error),
+}
+
+impl Socket {
+    /// Listens; its directory is made if it is missing. Everybody may connect to the socket of
+    /// root's agent, nobody else to that of another user's.
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub fn bind(path: &Path, everybody: bool) -> Result<Self, SocketError> {
+        let failed = |error| SocketError::Io(path.to_owned(), error);
+        if let Some(directory) = path.parent() {
+            make_directory(directory, everybody).map_err(failed)?;
+            let found = std::fs::metadata(directory).map_err(failed)?;
+            let own = nix::unistd::geteuid().as_raw();
+            let sticky = found.mode() & 0o1000 != 0;
+            if ![own, 0].contains(&found.uid()) || (found.mode() & 0o022 != 0 && !sticky) {
+                return Err(SocketError::Directory(directory.to_owned()));
+            }
+        }
+        clear(path)?;
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        let mode = if everybody { 0o666 } else { 0o600 };
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, permissions).map_err(failed)?;
+        let inode = std::fs::symlink_metadata(path).map_err(failed)?.ino();
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+            inode,
+        })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let found = std::fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| found.ino() == self.inode) {
+            // What is left is cleared by the next agent.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn make_directory(directory: &Path, everybody: bool) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let mode = if everybody { 0o755 } else { 0o700 };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(directory)
+}
+
+/// Removes the socket of an agent that is no more.
+fn clear(path: &Path) -> Result<(), SocketError> {
+    let failed = |error| SocketError::Io(path.to_owned(), error);
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(error)),
+        Ok(found) if !found.file_type().is_socket() => {
+            Err(SocketError::InTheWay(path.to_owned()))
+        }
+        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
+            Ok(_) => Err(SocketError::Taken(path.to_owned())),
+            Err(_) => std::fs::remove_file(path).map_err(failed),
+        },
+    }
+}
+
+/// Connections by user.
+#[derive(Debug, Default)]
+struct Callers(Mutex<BTreeMap<u32, Arc<Semaphore>>>);
+
+/// One connection of a user; given back when this is dropped.
+struct Slot {
+    callers: Arc<Callers>,
+    uid: u32,
+    reading: Arc<Semaphore>,
+}
+
+impl Callers {
+    fn enter(self: &Arc<Self>, uid: u32) -> Option<Slot> {
+        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reading = callers
+            .entry(uid)
+            .or_insert_with(|| Arc::new(Semaphore::new(READ_AT_ONCE)));
+        // One is the map's.
+        if Arc::strong_count(reading) > PER_USER {
+            return None;
+        }
+        Some(Slot {
+            callers: self.clone(),
+            uid,
+            reading: reading.clone(),
+        })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut callers = self.callers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map's and this one's.
+        if callers.get(&self.uid).is_some_and(|reading| Arc::strong_count(reading) <= 2) {
+            callers.remove(&self.uid);
+        }
+    }
+}
+
+/// Serves launchers for as long as this is polled.
+pub async fn serve(agent: Arc<Agent>, socket: &Socket) {
+    let callers = Arc::new(Callers::default());
+    loop {
+        let connection = match socket.listener.accept().await {
+            Ok((connection, _)) => connection,
+            Err(error) => {
+                warn!("cannot accept a local connection: {error}");
+                tokio::time::sleep(RELIEF).await;
+                continue;
+            }
+        };
+        let uid = match connection.peer_cred() {
+            Ok(credentials) => credentials.uid(),
+            Err(error) => {
+                warn!("refused a local connection of unknown origin: {error}");
+                continue;
+            }
+        };
+        tokio::spawn(caller(agent.clone(), callers.clone(), connection, uid));
+    }
+}
+
+/// One connection.
+async fn caller(agent: Arc<Agent>, callers: Arc<Callers>, connection: UnixStream, uid: u32) {
+    let (mut reader, mut writer) = link(connection);
+    let refusal = match callers.enter(uid) {
+        Some(slot) => match wanted(&agent, &slot, &mut reader, uid).await {
+            Ok(Some(Wanted::Launch(launch))) => match open(&agent, *launch, reader, writer) {
+                Ok(launch) => return launch.await,
+                Err((reason, back)) => {
+                    writer = back;
+                    reason
+                }
+            },
+            Ok(Some(Wanted::Nodes(members))) => {
+                let nodes = nodes(&agent, members).await;
+                return answer(&mut writer, &FromAgent::Nodes(nodes)).await;
+            }
+            // It went away without a word, as who looks whether there is an agent does.
+            Ok(None) => return,
+            Err(reason) => reason,
+        },
+        None => format!("user id {uid} has {PER_USER} connections to this agent already"),
+    };
+    warn!(uid, "refused a launcher: {refusal}");
+    answer(&mut writer, &FromAgent::Refused { reason: refusal }).await;
+}
+
+enum Wanted {
+    Launch(Box<(Opening, User)>),
+    Nodes(Vec<Member>),
+}
+
+async fn wanted(
+    agent: &Agent,
+    slot: &Slot,
+    reader: &mut LinkReader,
+    uid: u32,
+) -> Result<Option<Wanted>, String> {
+    let request = {
+        let _one = slot.reading.acquire().await.expect("it is never closed");
+        let reading = timeout(PATIENCE, first_message(reader)).await;
+        reading.map_err(|_| format!("it said nothing within {} s", PATIENCE.as_secs()))??
+    };
+    let Some(request) = request else {
+        return Ok(None);
+    };
+    let request = decode::<ToAgent>(&request).map_err(|_| {
+        format!("its request cannot be read; this is an agent of wireup {PROGRAM_VERSION}")
+    })?;
+    let (ToAgent::Open { version, .. } | ToAgent::Nodes { version, .. }) = &request;
+    if *version != VERSION {
+        return Err(format!(
+            "it speaks link version {version}, and this agent (wireup {PROGRAM_VERSION}) version \
+             {VERSION}; use the same wireup for both, and restart the agent after an update"
+        ));
+    }
+    let user = agent.user(uid).await.map_err(|error| error.to_string())?;
+    match request {
+        ToAgent::Open {
+            version: _,
+            launch,
+            spread,
+            description,
+        } => {
+            let opening = Opening::of_launcher(launch, uid, spread, description);
+            let opening = opening.map_err(|error| error.to_string())?;
+            Ok(Some(Wanted::Launch(Box::new((opening, user)))))
+        }
+        ToAgent::Nodes { members, .. } => Ok(Some(Wanted::Nodes(members))),
+    }
+}
+
+/// The first message; `None` if the connection ends without one.
+async fn first_message(reader: &mut LinkReader) -> Result<Option<Vec<u8>>, String> {
+    let mut message = Vec::new();
+    loop {
+        match reader.next().await {
+            None if message.is_empty() => return Ok(None),
+            None => return Err("it ended within its request".into()),
+            Some(Err(error)) => return Err(format!("it does not speak as a launcher: {error}")),
+            Some(Ok(Incoming::Carried(_))) => {
+                return Err("it sent a message before it opened a launch".into());
+            }
+            Some(Ok(Incoming::Control { more, body })) => {
+                if message.len() + body.len() > OPENING_MAX {
+                    let most = OPENING_MAX >> 20;
+                    return Err(format!("its request is longer than {most} MiB"));
+                }
+                message.extend_from_slice(&body);
+                if !more {
+                    return Ok(Some(message));
+                }
+            }
+        }
+    }
+}
+
+/// Begins a launch, or gives the way to say why not.
+fn open(
+    agent: &Arc<Agent>,
+    (opening, user): (Opening, User),
+    reader: LinkReader,
+    writer: LinkWriter,
+) -> Result<impl Future<Output = ()> + Send + use<>, (String, LinkWriter)> {
+    let place = match opening.spread.members[0].name == agent.name {
+        true => Place::EntryAndRoot,
+        false => Place::Entry,
+    };
+    let (token, uid) = (opening.token, opening.uid);
+    match agent.registry.enter(&opening.launch, token, uid, place) {
+        Ok(seat) => {
+            let above = Above::Launcher { reader, writer };
+            Ok(drive(agent.clone(), opening, user, place, above, seat))
+        }
+        Err(refusal) => Err((format!("the agent of {}: {refusal}", agent.name), writer)),
+    }
+}
+
+async fn nodes(agent: &Agent, members: Vec<Member>) -> Vec<NodeStatus> {
+    if members.is_empty() {
+        return vec![agent.status()];
+    }
+    join_all(members.iter().map(|member| agent.peers.status(member))).await
+}
+
+async fn answer(writer: &mut LinkWriter, message: &FromAgent) {
+    if writer.control(&Bytes::from(encode(message))).is_ok() {
+        // A launcher that does not read is not waited for.
+        let _ = timeout(PATIENCE, writer.flush()).await;
+    }
+}

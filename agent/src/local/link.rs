@@ -1,0 +1,347 @@
+//! A link to a local neighbour: frames over a Unix socket.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use prost::bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_stream::Stream;
+use wireup::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Header};
+
+use crate::launch::Packet;
+use crate::launch::queue::{Full, LINK_MAX};
+
+/// Least room for a read, in bytes.
+const READ: usize = 16 * 1024;
+
+/// Bodies up to this many bytes are copied behind their header; larger ones are sent from where
+/// they are.
+const COPIED: usize = 4 * 1024;
+
+/// Most parts of one write.
+const PARTS: usize = 16;
+
+/// What a neighbour sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Incoming {
+    /// Something to carry.
+    Carried(Packet),
+    /// A message for this agent, or a part of it.
+    Control {
+        /// It goes on in the next one.
+        more: bool,
+        /// At most [`BODY_MAX`] bytes.
+        body: Bytes,
+    },
+}
+
+/// Why a link cannot be read on.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The socket fails.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The bytes are no frames.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The neighbour closed the link within a frame.
+    #[error("the connection ended within a frame")]
+    Cut,
+}
+
+/// Both directions of a link.
+pub fn link(socket: UnixStream) -> (LinkReader, LinkWriter) {
+    let (read, write) = socket.into_split();
+    let reader = LinkReader {
+        socket: read,
+        bytes: BytesMut::new(),
+        failed: false,
+    };
+    let writer = LinkWriter {
+        socket: write,
+        queue: VecDeque::new(),
+        tail: BytesMut::new(),
+        waiting: 0,
+        broken: false,
+    };
+    (reader, writer)
+}
+
+/// The direction towards this agent. The stream ends with the neighbour's end, or after an error.
+#[derive(Debug)]
+pub struct LinkReader {
+    socket: OwnedReadHalf,
+    bytes: BytesMut,
+    failed: bool,
+}
+
+impl LinkReader {
+    /// The next frame of the bytes that are there.
+    fn parse(&mut self) -> Result<Option<Incoming>, FrameError> {
+        let Some(header) = Header::decode(&self.bytes)? else {
+            return Ok(None);
+        };
+        let length = HEADER + header.body;
+        if self.bytes.len() < length {
+            self.bytes.reserve(length - self.bytes.len());
+            return Ok(None);
+        }
+        let mut frame = self.bytes.split_to(length);
+        let body = frame.split_off(HEADER).freeze();
+        let Header { to, from, more, .. } = header;
+        Ok(Some(match header.class {
+            Class::Carried => Incoming::Carried(Packet {
+                to,
+                from,
+                more,
+                body,
+            }),
+            Class::Control => Incoming::Control { more, body },
+        }))
+    }
+
+    /// The next frame of what the socket holds already; `None` when it holds no whole one.
+    pub fn next_now(&mut self) -> Option<Result<Incoming, LinkError>> {
+        loop {
+            match self.parse() {
+                Ok(Some(incoming)) => return Some(Ok(incoming)),
+                Err(error) => return Some(Err(error.into())),
+                Ok(None) => {}
+            }
+            self.bytes.reserve(READ);
+            match self.socket.try_read_buf(&mut self.bytes) {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn poll_incoming(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Incoming>, LinkError>> {
+        loop {
+            if let Some(incoming) = self.parse()? {
+                return Poll::Ready(Ok(Some(incoming)));
+            }
+            if self.bytes.capacity() - self.bytes.len() < READ / 4 {
+                self.bytes.reserve(READ);
+            }
+            let read = pin!(self.socket.read_buf(&mut self.bytes));
+            if ready!(read.poll(cx))? == 0 {
+                return Poll::Ready(match self.bytes.is_empty() {
+                    true => Ok(None),
+                    false => Err(LinkError::Cut),
+                });
+            }
+        }
+    }
+}
+
+impl Stream for LinkReader {
+    type Item = Result<Incoming, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.failed {
+            return Poll::Ready(None);
+        }
+        let incoming = ready!(self.poll_incoming(cx));
+        self.failed = incoming.is_err();
+        Poll::Ready(incoming.transpose())
+    }
+}
+
+/// The direction towards the neighbour. Nothing is written before [`poll_flush`](Self::poll_flush).
+#[derive(Debug)]
+pub struct LinkWriter {
+    socket: OwnedWriteHalf,
+    queue: VecDeque<Bytes>,
+    /// Headers and small bodies behind the queue.
+    tail: BytesMut,
+    waiting: usize,
+    /// The neighbour is gone: what is queued goes nowhere.
+    broken: bool,
+}
+
+impl LinkWriter {
+    /// Queues a carried frame.
+    ///
+    /// # Errors
+    /// [`Full`]; the frame is dropped.
+    pub fn carry(&mut self, packet: &Packet) -> Result<(), Full> {
+        let header = Header {
+            to: packet.to,
+            from: packet.from,
+            class: Class::Carried,
+            more: packet.more,
+            body: packet.body.len(),
+        };
+        self.push(&header, &packet.body)
+    }
+
+    /// Queues a control message, cut as needed.
+    ///
+    /// # Errors
+    /// [`Full`]; what of it is queued already is useless.
+    pub fn control(&mut self, message: &Bytes) -> Result<(), Full> {
+        let mut rest = message.clone();
+        loop {
+            let body = rest.split_to(rest.len().min(BODY_MAX));
+            let header = Header {
+                // For the neighbour, whatever the addresses are.
+                to: Address::EveryNode,
+                from: Address::EveryNode,
+                class: Class::Control,
+                more: !rest.is_empty(),
+                body: body.len(),
+            };
+            self.push(&header, &body)?;
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn push(&mut self, header: &Header, body: &Bytes) -> Result<(), Full> {
+        if self.broken {
+            return Ok(());
+        }
+        let bytes = HEADER + body.len();
+        if self.waiting + bytes > LINK_MAX {
+            return Err(Full);
+        }
+        self.waiting += bytes;
+        self.tail.extend_from_slice(&header.encode());
+        if body.len() <= COPIED {
+            self.tail.extend_from_slice(body);
+        } else {
+            self.queue.push_back(self.tail.split().freeze());
+            self.queue.push_back(body.clone());
+        }
+        Ok(())
+    }
+
+    /// Writes what is queued; ready when nothing is left. A neighbour that is gone is no error: its
+    /// other direction tells.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.tail.is_empty() {
+            self.queue.push_back(self.tail.split().freeze());
+        }
+        while !self.queue.is_empty() {
+            let mut parts = [IoSlice::new(&[]); PARTS];
+            let used = parts.iter_mut().zip(&self.queue).map(|(part, bytes)| {
+                *part = IoSlice::new(bytes);
+            });
+            let count = used.count();
+            let socket = Pin::new(&mut self.socket);
+            match ready!(socket.poll_write_vectored(cx, &parts[..count])) {
+                Ok(written) => self.written(written),
+                Err(_) => {
+                    self.broken = true;
+                    self.queue.clear();
+                    self.waiting = 0;
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Waits until everything queued is written.
+    pub async fn flush(&mut self) {
+        std::future::poll_fn(|cx| self.poll_flush(cx)).await;
+    }
+
+    fn written(&mut self, mut bytes: usize) {
+        self.waiting -= bytes;
+        while let Some(first) = self.queue.front_mut() {
+            if bytes < first.len() {
+                let _ = first.split_to(bytes);
+                return;
+            }
+            bytes -= first.len();
+            self.queue.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tokio_stream::StreamExt;
+    use wireup::job::ids::NodeId;
+
+    use super::*;
+
+    fn packet(to: u32, body: usize) -> Packet {
+        Packet {
+            to: Address::Node(NodeId(to)),
+            from: Address::Launcher,
+            more: to.is_multiple_of(2),
+            body: vec![to as u8; body].into(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn frames_of_any_size_arrive_as_they_were_sent(
+            sizes in prop::collection::vec(prop_oneof![0..100usize, 4000..5000usize, Just(BODY_MAX)], 1..40)
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+            runtime.block_on(async {
+                let (here, there) = UnixStream::pair().unwrap();
+                let (_reader, mut writer) = link(here);
+                let (mut reader, _writer) = link(there);
+                let sent: Vec<Packet> = (0..).zip(&sizes).map(|(n, size)| packet(n, *size)).collect();
+                for packet in &sent {
+                    writer.carry(packet).unwrap();
+                }
+                let receive = async {
+                    for packet in &sent {
+                        let incoming = reader.next().await.unwrap().unwrap();
+                        assert_eq!(incoming, Incoming::Carried(packet.clone()));
+                    }
+                };
+                tokio::join!(writer.flush(), receive);
+                assert_eq!(writer.waiting, 0);
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_message_to_a_neighbour_is_cut_and_an_end_within_a_frame_is_an_error() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (reader_here, mut writer) = link(here);
+        let (mut reader, _writer) = link(there);
+        let message = Bytes::from(vec![7; BODY_MAX + 1]);
+        let receive = async {
+            let mut got = Vec::new();
+            loop {
+                match reader.next().await.unwrap().unwrap() {
+                    Incoming::Control { more, body } => {
+                        got.extend_from_slice(&body);
+                        if !more {
+                            return (got, reader);
+                        }
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        writer.control(&message).unwrap();
+        let ((), (got, mut reader)) = tokio::join!(writer.flush(), receive);
+        assert_eq!(got, message);
+
+        let mut socket = reader_here.socket.reunite(writer.socket).unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut socket, &[20, 0, 0, 0, 1])
+            .await
+            .unwrap();
+        drop(socket);
+        assert!(matches!(reader.next().await, Some(Err(LinkError::Cut))));
+        assert!(reader.next().await.is_none());
+    }
+}

@@ -1,0 +1,81 @@
+//! Agents among themselves: service Peer over mutual TLS.
+//!
+//! - [`client`]: connections to others, shared by the launches that need them
+//! - [`server`]: the service
+
+pub mod client;
+pub mod server;
+
+use tonic::Status;
+use wireup::job::ids::NodeId;
+use wireup::link::frame::{Address, BODY_MAX};
+
+use crate::launch::{Loss, Packet};
+use crate::proto::v1;
+
+/// Most bytes of a message: a frame, a piece of an opening, or the report of many lost nodes.
+pub const MESSAGE_MAX: usize = 1024 * 1024;
+
+impl From<Packet> for v1::Frame {
+    fn from(packet: Packet) -> Self {
+        Self {
+            to: packet.to.to_u32(),
+            from: packet.from.to_u32(),
+            more: packet.more,
+            body: packet.body,
+        }
+    }
+}
+
+/// The packet of a frame, unless it is too long.
+fn packet(frame: v1::Frame) -> Result<Packet, String> {
+    if frame.body.len() > BODY_MAX {
+        return Err(format!(
+            "a frame of {} bytes, where {BODY_MAX} are allowed",
+            frame.body.len()
+        ));
+    }
+    Ok(Packet {
+        to: Address::from_u32(frame.to),
+        from: Address::from_u32(frame.from),
+        more: frame.more,
+        body: frame.body,
+    })
+}
+
+impl From<Loss> for v1::Unreachable {
+    fn from(loss: Loss) -> Self {
+        Self {
+            nodes: loss.nodes.into_iter().map(|node| node.0).collect(),
+            reason: loss.reason,
+            step: loss.step,
+        }
+    }
+}
+
+impl From<v1::Unreachable> for Loss {
+    fn from(lost: v1::Unreachable) -> Self {
+        Self {
+            nodes: lost.nodes.into_iter().map(NodeId).collect(),
+            reason: lost.reason,
+            step: lost.step,
+        }
+    }
+}
+
+/// Why a stream ended, for people: the innermost cause, which is what failed.
+fn cause(status: &Status) -> String {
+    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(status);
+    let mut found = status.message().to_owned();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !text.is_empty() {
+            found = text;
+        }
+        cause = error.source();
+    }
+    match found.is_empty() {
+        true => status.code().description().to_owned(),
+        false => found,
+    }
+}

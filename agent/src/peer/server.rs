@@ -1,0 +1,204 @@
+//! Service Peer: other agents bring launches here and ask how this one is.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use prost::bytes::{Bytes, BytesMut};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+use wireup::job::ids::NodeId;
+use wireup::link::control::VERSION;
+
+use super::client::{PROGRAM_VERSION, skew};
+use super::{cause, packet};
+use crate::daemon::Agent;
+use crate::identity::Role;
+use crate::launch::drive::{Above, drive};
+use crate::launch::opening::{OPENING_MAX, Opening, OpeningError};
+use crate::launch::queue::queue;
+use crate::launch::registry::Refusal;
+use crate::launch::router::{Event, Neighbour, Place};
+use crate::proto::v1;
+use crate::proto::v1::peer_server::Peer as Service;
+use crate::tls::Peer;
+
+/// The service.
+#[derive(Debug)]
+pub struct PeerService(pub Arc<Agent>);
+
+#[tonic::async_trait]
+impl Service for PeerService {
+    type JoinStream = Pin<Box<dyn Stream<Item = Result<v1::PeerUp, Status>> + Send>>;
+
+    async fn join(
+        &self,
+        request: Request<Streaming<v1::PeerDown>>,
+    ) -> Result<Response<Self::JoinStream>, Status> {
+        let caller = caller(&request)?;
+        self.joined(&caller, request.into_inner()).await
+    }
+
+    async fn status(
+        &self,
+        request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusResponse>, Status> {
+        let agent = &self.0;
+        same_version(request.get_ref().version, "")?;
+        Ok(Response::new(v1::StatusResponse {
+            name: agent.name.clone(),
+            address: agent.advertised.clone(),
+            version: PROGRAM_VERSION.to_owned(),
+            launches: u32::try_from(agent.registry.count()).unwrap_or(u32::MAX),
+            draining: agent.registry.draining(),
+        }))
+    }
+}
+
+impl PeerService {
+    async fn joined(
+        &self,
+        caller: &Peer,
+        mut stream: Streaming<v1::PeerDown>,
+    ) -> Result<Response<<Self as Service>::JoinStream>, Status> {
+        if caller.identity.role != Role::Node {
+            return Err(Status::permission_denied(
+                "only agents of nodes bring launches here",
+            ));
+        }
+        let agent = &self.0;
+        let (opening, node) = opening(&mut stream).await?;
+        let member = opening.member(node);
+        if member.name != agent.name {
+            return Err(Status::invalid_argument(format!(
+                "this is node {}, and not {} as the caller believes; correct the address {} in the host list",
+                agent.name, member.name, member.address
+            )));
+        }
+        if let Some(parent) = opening.tree().parent(node) {
+            let parent = &opening.member(parent).name;
+            if *parent != caller.identity.name {
+                return Err(Status::permission_denied(format!(
+                    "launch {} comes to {} from {parent}, and not from {}",
+                    opening.launch, agent.name, caller.identity.name
+                )));
+            }
+        }
+        let user = agent
+            .user(opening.uid)
+            .await
+            .map_err(|error| Status::permission_denied(error.to_string()))?;
+        let place = Place::Member(node);
+        let seat = agent
+            .registry
+            .enter(&opening.launch, opening.token, opening.uid, place)
+            .map_err(|refusal| refused(&refusal))?;
+
+        let (up, queued) = queue();
+        let welcome = v1::peer_up::Message::Welcome(v1::Welcome {
+            version: VERSION,
+            agent: PROGRAM_VERSION.to_owned(),
+        });
+        let welcome = v1::PeerUp {
+            message: Some(welcome),
+        };
+        up.push(welcome, 0).expect("the queue is empty");
+        let above = Above::Agent {
+            name: caller.identity.name.clone(),
+            queue: up,
+            events: events(stream, caller.identity.name.clone()).boxed(),
+        };
+        tokio::spawn(drive(agent.clone(), opening, user, place, above, seat));
+        Ok(Response::new(queued.map(Ok).boxed()))
+    }
+}
+
+/// Who calls.
+///
+/// # Errors
+/// Never: every connection has a caller.
+pub fn caller<T>(request: &Request<T>) -> Result<Peer, Status> {
+    let caller = request.extensions().get::<Peer>().cloned();
+    caller.ok_or_else(|| Status::unauthenticated("a connection without a certificate"))
+}
+
+fn refused(refusal: &Refusal) -> Status {
+    let text = refusal.to_string();
+    match refusal {
+        Refusal::Draining => Status::unavailable(text),
+        Refusal::Twice(_) => Status::already_exists(text),
+        Refusal::Token(_) | Refusal::User { .. } => Status::permission_denied(text),
+    }
+}
+
+fn same_version(version: u32, program: &str) -> Result<(), Status> {
+    match version == VERSION {
+        true => Ok(()),
+        false => Err(Status::failed_precondition(skew(version, program))),
+    }
+}
+
+/// Reads what opens a stream: the launch, and which of its nodes this is.
+async fn opening(stream: &mut Streaming<v1::PeerDown>) -> Result<(Opening, NodeId), Status> {
+    let mut first: Option<v1::Hello> = None;
+    let mut pieces = BytesMut::new();
+    loop {
+        let message = stream.message().await?.and_then(|down| down.message);
+        let Some(v1::peer_down::Message::Hello(hello)) = message else {
+            return Err(Status::invalid_argument("a stream that does not begin with a Hello"));
+        };
+        if first.is_none() {
+            same_version(hello.version, &hello.agent)?;
+        }
+        let (piece, more) = (hello.opening.clone(), hello.more);
+        let bytes = pieces.len() + piece.len();
+        if bytes > OPENING_MAX {
+            return Err(invalid(&OpeningError::Size(bytes)));
+        }
+        let hello = first.get_or_insert(hello);
+        if more {
+            pieces.extend_from_slice(&piece);
+            continue;
+        }
+        let bytes: Bytes = match pieces.is_empty() {
+            true => piece,
+            false => {
+                pieces.extend_from_slice(&piece);
+                pieces.freeze()
+            }
+        };
+        let opening = Opening::of_parent(hello, bytes).map_err(|error| invalid(&error))?;
+        return Ok((opening, NodeId(hello.node)));
+    }
+}
+
+fn invalid(error: &OpeningError) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+/// What the parent's stream says.
+fn events(
+    stream: Streaming<v1::PeerDown>,
+    parent: String,
+) -> impl Stream<Item = Event> + Send {
+    let events = stream.map(move |message| match message {
+        Ok(v1::PeerDown {
+            message: Some(v1::peer_down::Message::Frame(frame)),
+        }) => match packet(frame) {
+            Ok(packet) => Event::Carried(Neighbour::Up, packet),
+            Err(reason) => Event::UpGone {
+                reason: format!("the agent of {parent} sent {reason}"),
+            },
+        },
+        Ok(_) => Event::UpGone {
+            reason: format!("the agent of {parent} sent a message this agent does not know"),
+        },
+        Err(status) => Event::UpGone {
+            reason: format!("the agent of {parent} is lost: {}", cause(&status)),
+        },
+    });
+    let ended = Event::UpGone {
+        reason: "the launch has ended above".to_owned(),
+    };
+    events.chain(futures_util::stream::iter([ended]))
+}

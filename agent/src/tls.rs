@@ -1,0 +1,78 @@
+//! TLS between agents, and from schedulers to agents: both sides show a certificate, always.
+//!
+//! - [`credentials`]: this node's certificate, read again when its files change
+//! - [`verify`]: whose certificate is accepted, and why one is not, in words
+//! - [`accept`]: connections from others, with who they are
+//! - [`connect`]: connections to other agents
+//! - [`refusals`]: a line in the log for requests that are refused
+//!
+//! Rule: TLS 1.3 only; every client that gRPC has can speak it, and in 1.3 no certificate is shown
+//! in the clear. No session is resumed: whoever connects shows a certificate that is valid now.
+
+pub mod accept;
+pub mod connect;
+pub mod credentials;
+pub mod refusals;
+pub mod verify;
+
+use std::time::Duration;
+
+use tonic::transport::Server;
+use tower::layer::util::{Identity, Stack};
+
+pub use accept::{Connection, Peer, server_incoming};
+pub use connect::{ConnectError, connect, dial};
+pub use credentials::{CredentialsError, Tls};
+
+/// How soon the silence of the other side of a connection is noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Heartbeat {
+    /// After so long without a word, the other side is asked whether it lives.
+    pub interval: Duration,
+    /// If it does not answer for so long, it is lost.
+    pub timeout: Duration,
+}
+
+impl Heartbeat {
+    /// The one that notices silence within a time.
+    pub fn within(limit: Duration) -> Self {
+        // The asking and the noticing take a little time themselves.
+        let interval = limit * 2 / 5;
+        let timeout = limit / 2;
+        Self { interval, timeout }
+    }
+}
+
+impl Default for Heartbeat {
+    /// 5 seconds.
+    fn default() -> Self {
+        Self::within(Duration::from_secs(5))
+    }
+}
+
+/// Bytes of one stream that may be under way and not yet read.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+
+/// Bytes of all streams of a connection that may be under way and not yet read.
+const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+
+/// Streams of one connection at a time: a launch is one, and a question.
+const STREAMS: u32 = 10_000;
+
+/// So long may making a connection take, certificates included.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A gRPC server for [`server_incoming`], to which services are added: it finds out when the other
+/// side is silent, and logs what it refuses.
+pub fn server(heartbeat: Heartbeat) -> Server<Stack<refusals::LogRefusals, Identity>> {
+    Server::builder()
+        .http2_keepalive_interval(Some(heartbeat.interval))
+        .http2_keepalive_timeout(Some(heartbeat.timeout))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS)
+        .layer(refusals::LogRefusals)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! Connections to other agents.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll};
+
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, lookup_host};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
+
+use super::accept::words;
+use super::credentials::Tls;
+use super::{CONNECT_TIMEOUT, CONNECTION_WINDOW, Heartbeat, STREAM_WINDOW};
+
+/// Bytes that may come from the other side before it has been heard that it accepts this one.
+const EARLY: usize = 4096;
+
+/// Why there is no connection. The name and address are for the caller to add.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The name cannot be in any certificate.
+    #[error("{0:?} can be no node's name")]
+    Name(String),
+    /// The address cannot be found out.
+    #[error("cannot find the address {address}: {error}")]
+    Address {
+        /// As it was given.
+        address: String,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// Nobody listens there, or there is no way.
+    #[error("cannot connect to {address}: {error}")]
+    Tcp {
+        /// Where to; the last of several.
+        address: SocketAddr,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// One side refuses the other.
+    #[error("{0}")]
+    Tls(String),
+    /// Nothing came back.
+    #[error("no answer within {} s", CONNECT_TIMEOUT.as_secs())]
+    Silent,
+    /// The HTTP/2 connection was not made.
+    #[error("cannot begin HTTP/2: {0}")]
+    Http(tonic::transport::Error),
+}
+
+/// Connects to the agent of the node `name` at `address` (`HOST:PORT`). When this returns, either
+/// side has accepted the other's certificate. The channel is that one connection: when it breaks,
+/// the channel stays broken, and silence breaks it.
+///
+/// # Errors
+/// [`ConnectError`], after [`CONNECT_TIMEOUT`] at the latest.
+pub async fn connect(
+    tls: &Tls,
+    name: &str,
+    address: &str,
+    heartbeat: Heartbeat,
+) -> Result<Channel, ConnectError> {
+    let stream = dial(tls, name, address).await?;
+    let stream = Mutex::new(Some(TokioIo::new(stream)));
+    let again = service_fn(move |_: Uri| {
+        let stream = stream.lock().ok().and_then(|mut stream| stream.take());
+        std::future::ready(stream.ok_or_else(|| io::Error::other("the connection was lost")))
+    });
+    let endpoint = Endpoint::from_shared(format!("http://{address}"));
+    endpoint
+        .map_err(ConnectError::Http)?
+        .http2_keep_alive_interval(heartbeat.interval)
+        .keep_alive_timeout(heartbeat.timeout)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .connect_with_connector(again)
+        .await
+        .map_err(ConnectError::Http)
+}
+
+/// The connection alone, for a channel of other properties.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn dial(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectError> {
+    tokio::time::timeout(CONNECT_TIMEOUT, open(tls, name, address))
+        .await
+        .unwrap_or(Err(ConnectError::Silent))
+}
+
+async fn open(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectError> {
+    let expected = ServerName::try_from(name.to_owned());
+    let expected = expected.map_err(|_| ConnectError::Name(name.to_owned()))?;
+    let stream = tcp(address).await?;
+    // Messages are small and waited for.
+    let _ = stream.set_nodelay(true);
+    let connector = TlsConnector::from(tls.current().client.clone());
+    let shaken = connector.connect(expected, stream).await;
+    let stream = shaken.map_err(|error| ConnectError::Tls(words(&error)))?;
+    let mut accepted = Accepted {
+        stream,
+        early: Vec::new(),
+        taken: 0,
+    };
+    poll_fn(|context| accepted.poll_receipt(context))
+        .await
+        .map_err(|error| ConnectError::Tls(words(&error)))?;
+    Ok(accepted)
+}
+
+/// Tries every address of a name; each gets its share of the time, so that one that is silent does
+/// not hide the others.
+async fn tcp(address: &str) -> Result<TcpStream, ConnectError> {
+    let unknown = |error| ConnectError::Address {
+        address: address.to_owned(),
+        error,
+    };
+    let found: Vec<SocketAddr> = lookup_host(address).await.map_err(unknown)?.collect();
+    let share = CONNECT_TIMEOUT / u32::try_from(found.len().max(1)).unwrap_or(u32::MAX);
+    let mut last = unknown(io::ErrorKind::NotFound.into());
+    for address in found {
+        match tokio::time::timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = ConnectError::Tcp { address, error },
+            Err(_) => last = ConnectError::Silent,
+        }
+    }
+    Err(last)
+}
+
+/// A connection that the other side has accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    stream: TlsStream<TcpStream>,
+    /// What came with the receipt.
+    early: Vec<u8>,
+    taken: usize,
+}
+
+impl Accepted {
+    /// Waits until the other side has sent a session ticket, which it does when it has accepted
+    /// this one's certificate.
+    fn poll_receipt(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.early.len() < EARLY {
+            let mut bytes = [0; 512];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let read = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
+            let receipt = self.stream.get_ref().1.tls13_tickets_received() > 0;
+            match read {
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
+                    return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Poll::Ready(Ok(())) => self.early.extend_from_slice(buffer.filled()),
+                Poll::Pending if receipt => return Poll::Ready(Ok(())),
+                Poll::Pending => return Poll::Pending,
+            }
+            if receipt {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Ready(Err(io::Error::other(
+            "it talks before it has accepted this node's certificate",
+        )))
+    }
+}
+
+impl AsyncRead for Accepted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let early = &self.early[self.taken..];
+        if early.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
+        let count = early.len().min(buffer.remaining());
+        buffer.put_slice(&early[..count]);
+        self.taken += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Accepted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,434 @@
+//! Real TLS over real sockets: who gets in, who does not, what is logged and what the caller is
+//! told.
+
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tracing::subscriber::DefaultGuard;
+
+use super::*;
+use crate::identity::Role;
+use crate::pki;
+use crate::pki::authority::Validity;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Lines of the log of this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn start() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .without_time()
+            .with_ansi(false)
+            .with_target(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let guard = tracing::subscriber::set_default(subscriber);
+        (log, guard)
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let bytes = self.0.lock().unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    /// Waits for one line with these words, and fails if there is another.
+    async fn one(&self, words: &[&str]) -> String {
+        let waiting = async {
+            while self.lines().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, waiting)
+            .await
+            .expect("a line");
+        let lines = self.lines();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        for word in words {
+            assert!(lines[0].contains(word), "{word}: {lines:?}");
+        }
+        lines[0].clone()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An authority in a directory of its own.
+struct Cluster {
+    _top: tempfile::TempDir,
+    dir: PathBuf,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("pki");
+        pki::init(&dir, "wireup", valid(100)).unwrap();
+        Self { _top: top, dir }
+    }
+
+    fn issue(&self, name: &str, role: Role, validity: Validity) -> PathBuf {
+        let names = [name.to_owned()];
+        pki::issue(&self.dir, &names, &[], role, validity)
+            .unwrap()
+            .remove(0)
+    }
+
+    fn node(&self, name: &str) -> Arc<Tls> {
+        Tls::load(&self.issue(name, Role::Node, valid(100))).unwrap()
+    }
+}
+
+fn valid(days: u32) -> Validity {
+    Validity::days(SystemTime::now(), days)
+}
+
+fn expired() -> Validity {
+    let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
+    Validity {
+        not_before: SystemTime::now() - days(3),
+        not_after: SystemTime::now() - days(1),
+    }
+}
+
+/// A server with gRPC's health service.
+async fn serve(tls: Arc<Tls>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_, health) = tonic_health::server::health_reporter();
+    let incoming = server_incoming(listener, tls);
+    let serving = server(Heartbeat::default()).add_service(health).serve_with_incoming(incoming);
+    tokio::spawn(serving);
+    address
+}
+
+/// Calls as somebody who does not check beforehand whether that can work.
+async fn call(
+    trusted: &Path,
+    shown: Option<&Path>,
+    address: SocketAddr,
+) -> (SocketAddr, std::io::Result<()>) {
+    let read = |path: PathBuf| fs::read(path).unwrap();
+    let mut roots = RootCertStore::empty();
+    let ca = read(trusted.join(pki::CA));
+    roots
+        .add(CertificateDer::from_pem_slice(&ca).unwrap())
+        .unwrap();
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots);
+    let mut config = match shown {
+        None => config.with_no_client_auth(),
+        Some(dir) => {
+            let chain = CertificateDer::from_pem_slice(&read(dir.join(pki::CERTIFICATE))).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(&read(dir.join(pki::KEY))).unwrap();
+            config.with_client_auth_cert(vec![chain], key).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = TcpStream::connect(address).await.unwrap();
+    let local = stream.local_addr().unwrap();
+    let name = ServerName::try_from("n1").unwrap();
+    let using = async {
+        let mut stream = TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await?;
+        stream.read_u8().await.map(drop)
+    };
+    let result = tokio::time::timeout(DEADLINE, using).await.unwrap();
+    (local, result)
+}
+
+async fn check(channel: tonic::transport::Channel) -> Result<(), tonic::Status> {
+    let request = HealthCheckRequest::default();
+    HealthClient::new(channel).check(request).await.map(drop)
+}
+
+#[tokio::test]
+async fn nodes_reach_each_other_and_know_who_calls() {
+    let (log, _guard) = Log::start();
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.node("n1"), cluster.node("n2"));
+    let address = serve(one.clone()).await;
+    let channel = connect(&two, "n1", &address.to_string(), Heartbeat::default()).await.unwrap();
+    check(channel).await.unwrap();
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut incoming = server_incoming(listener, one);
+    let (reached, accepted) = tokio::join!(
+        connect(&two, "n1", &address, Heartbeat::default()),
+        tokio_stream::StreamExt::next(&mut incoming)
+    );
+    reached.unwrap();
+    let peer = accepted.unwrap().unwrap().peer().clone();
+    assert_eq!(peer.identity, two.identity());
+    assert_eq!(log.lines(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_is_refused_by_either_side() {
+    let cluster = Cluster::new();
+    let other = Cluster::new();
+    let address = serve(cluster.node("n1")).await;
+    // A stranger who trusts the node, and a node that does not.
+    let stranger = other.issue("n2", Role::Node, valid(1));
+    let (log, guard) = Log::start();
+    let (from, result) = call(&cluster.dir, Some(&stranger), address).await;
+    result.unwrap_err();
+    let reason = "its certificate was signed by no authority of this node";
+    log.one(&[&format!("refused a connection from {from}: "), reason])
+        .await;
+    drop(guard);
+    let (log, _guard) = Log::start();
+    let stranger = Tls::load(&stranger).unwrap();
+    let error = connect(&stranger, "n1", &address.to_string(), Heartbeat::default()).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.starts_with(reason), "{error}");
+    log.one(&["it refuses this node's certificate: it does not trust"])
+        .await;
+}
+
+#[tokio::test]
+async fn who_shows_no_certificate_or_an_expired_one_is_refused() {
+    let cluster = Cluster::new();
+    let address = serve(cluster.node("n1")).await;
+    let late = cluster.issue("late", Role::Node, expired());
+    for (shown, reason) in [
+        (None, "it shows no certificate"),
+        (Some(&*late), "its certificate expired"),
+    ] {
+        let (log, _guard) = Log::start();
+        let (from, result) = call(&cluster.dir, shown, address).await;
+        result.unwrap_err();
+        log.one(&[&format!("refused a connection from {from}: {reason}")])
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_speak_tls_is_refused() {
+    let cluster = Cluster::new();
+    let address = serve(cluster.node("n1")).await;
+    for words in [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        b"GET / HTTP/1.1\r\n\r\n",
+    ] {
+        let (log, _guard) = Log::start();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let from = stream.local_addr().unwrap();
+        stream.write_all(words).await.unwrap();
+        let line = format!("refused a connection from {from}: it does not speak TLS");
+        log.one(&[&line]).await;
+    }
+    let (log, _guard) = Log::start();
+    drop(TcpStream::connect(address).await.unwrap());
+    log.one(&["it went away before it said who it is"]).await;
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_given_up() {
+    let cluster = Cluster::new();
+    let address = serve(cluster.node("n1")).await;
+    let (log, _guard) = Log::start();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let from = stream.local_addr().unwrap();
+    let line = format!("refused a connection from {from}: it did not say who it is in time");
+    log.one(&[&line]).await;
+}
+
+#[tokio::test]
+async fn a_caller_is_told_why_it_was_not_accepted() {
+    let cluster = Cluster::new();
+    let address = serve(cluster.node("n1")).await.to_string();
+    let caller = cluster.node("n2");
+    let because = async |name: &str, address: &str| {
+        let error = connect(&caller, name, address, Heartbeat::default()).await;
+        error.unwrap_err().to_string()
+    };
+    let error = because("n3", &address).await;
+    assert_eq!(error, "its certificate is not for n3, but for n1");
+    let error = because("n1", "127.0.0.1:1").await;
+    assert!(
+        error.starts_with("cannot connect to 127.0.0.1:1: "),
+        "{error}"
+    );
+    let error = because("n1", "no.such.host.invalid:1").await;
+    assert!(
+        error.starts_with("cannot find the address no.such.host.invalid:1: "),
+        "{error}"
+    );
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let error = because("n1", &silent.local_addr().unwrap().to_string()).await;
+    assert_eq!(error, "no answer within 3 s");
+}
+
+#[tokio::test]
+async fn nobody_but_a_node_can_be_called_as_one() {
+    let cluster = Cluster::new();
+    let caller = cluster.node("n2");
+    for role in [Role::Scheduler, Role::Observer] {
+        let name = format!("{role:?}").to_lowercase();
+        let impostor = Tls::load(&cluster.issue(&name, role, valid(1))).unwrap();
+        let address = serve(impostor).await.to_string();
+        let error = connect(&caller, &name, &address, Heartbeat::default())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("only nodes may be called"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_used_without_a_restart() {
+    let (log, _guard) = Log::start();
+    let cluster = Cluster::new();
+    let dir = cluster.issue("n1", Role::Node, valid(20));
+    let tls = Tls::load(&dir).unwrap();
+    let address = serve(tls.clone()).await.to_string();
+    let before = tls.not_after();
+    let authority = pki::load(&cluster.dir).unwrap();
+    pki::renew(&cluster.dir, &authority, "n1", valid(40)).unwrap();
+    tls.reload();
+    assert!(tls.not_after() > before);
+    log.one(&["was renewed; it is valid until"]).await;
+    check(connect(&cluster.node("n2"), "n1", &address, Heartbeat::default()).await.unwrap())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_that_does_not_fit_its_key_is_not_used() {
+    let (log, _guard) = Log::start();
+    let cluster = Cluster::new();
+    let dir = cluster.issue("n1", Role::Node, valid(20));
+    let tls = Tls::load(&dir).unwrap();
+    let address = serve(tls.clone()).await.to_string();
+    let other = cluster.issue("n3", Role::Node, valid(20));
+    fs::copy(other.join(pki::KEY), dir.join(pki::KEY)).unwrap();
+    tls.reload();
+    tls.reload();
+    log.one(&[
+        "the changed certificate is not used: ",
+        "it is not the key of",
+    ])
+    .await;
+    check(connect(&cluster.node("n2"), "n1", &address, Heartbeat::default()).await.unwrap())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_that_others_would_refuse_is_not_even_loaded() {
+    let cluster = Cluster::new();
+    let refusal = |dir: &Path| Tls::load(dir).unwrap_err().to_string();
+    let error = refusal(&cluster.issue("late", Role::Node, expired()));
+    assert!(
+        error.ends_with("it expired; renew it (wireup pki renew)"),
+        "{error}"
+    );
+    let error = refusal(&cluster.dir.join("none"));
+    assert!(
+        error.starts_with("this node has no certificate in "),
+        "{error}"
+    );
+    let dir = cluster.issue("n1", Role::Node, valid(1));
+    fs::copy(Cluster::new().dir.join(pki::CA), dir.join(pki::CA)).unwrap();
+    let error = refusal(&dir);
+    assert!(
+        error.ends_with("no authority in ca.pem signed it"),
+        "{error}"
+    );
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(dir.join(pki::KEY), fs::Permissions::from_mode(0o640)).unwrap();
+    let error = refusal(&dir);
+    assert!(error.contains("key.pem may be read by others"), "{error}");
+}
+
+#[tokio::test]
+async fn a_certificate_that_expires_soon_is_warned_of() {
+    let (log, _guard) = Log::start();
+    let cluster = Cluster::new();
+    Tls::load(&cluster.issue("n1", Role::Node, valid(100))).unwrap();
+    assert_eq!(log.lines(), [""; 0]);
+    Tls::load(&cluster.issue("n2", Role::Node, valid(1))).unwrap();
+    assert_eq!(log.lines(), [""; 0], "it was never meant to live long");
+    let old = Validity {
+        not_before: SystemTime::now() - Duration::from_secs(90 * 24 * 60 * 60),
+        ..valid(3)
+    };
+    Tls::load(&cluster.issue("n3", Role::Node, old)).unwrap();
+    log.one(&["WARN", "expires on", "in 2 days", "wireup pki renew"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_message_above_the_limit_is_refused_and_logged() {
+    let (log, _guard) = Log::start();
+    let cluster = Cluster::new();
+    let address = serve(cluster.node("n1")).await.to_string();
+    let channel = connect(&cluster.node("n2"), "n1", &address, Heartbeat::default()).await.unwrap();
+    let request = HealthCheckRequest {
+        service: "x".repeat(5 * 1024 * 1024),
+    };
+    let status = HealthClient::new(channel.clone()).check(request).await;
+    assert_eq!(status.unwrap_err().code(), tonic::Code::OutOfRange);
+    let line = log
+        .one(&["refused /grpc.health.v1.Health/Check of node n2 (127.0.0.1:"])
+        .await;
+    assert!(line.contains("too large"), "{line}");
+    // The connection of a peer lives on.
+    check(channel).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_peer_that_falls_silent_is_lost() {
+    let cluster = Cluster::new();
+    let address = serve(cluster.node("n1")).await;
+    let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let front = between.local_addr().unwrap().to_string();
+    let carrying = tokio::spawn(async move {
+        let (mut near, _) = between.accept().await.unwrap();
+        let mut far = TcpStream::connect(address).await.unwrap();
+        let silent = tokio::io::copy_bidirectional(&mut near, &mut far);
+        // Ends without a word when told to; the sockets stay open.
+        let _ = tokio::time::timeout(Duration::from_secs(1), silent).await;
+        std::future::pending::<()>().await;
+    });
+    let channel = connect(&cluster.node("n2"), "n1", &front, Heartbeat::default()).await.unwrap();
+    let mut client = HealthClient::new(channel);
+    let watching = client.watch(HealthCheckRequest::default()).await.unwrap();
+    let mut watching = watching.into_inner();
+    watching.message().await.unwrap().unwrap();
+    let lost = tokio::time::timeout(DEADLINE, watching.message()).await;
+    lost.expect("within the deadline").unwrap_err();
+    carrying.abort();
+}

@@ -1,0 +1,290 @@
+//! Whose certificate is accepted, and the words for those that are not.
+
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{StoresServerSessions, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName,
+    Error, OtherError, RootCertStore, ServerConfig, SignatureScheme, version,
+};
+
+use crate::identity::{Identity, IdentityError, Role};
+
+/// The protocol on top, as TLS calls it.
+const ALPN: &[u8] = b"h2";
+
+/// A certificate that is valid, but not what was expected.
+#[derive(Debug, thiserror::Error)]
+enum Unwanted {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("it is {0}, not a node")]
+    Role(Identity),
+}
+
+fn unwanted(reason: Unwanted) -> Error {
+    CertificateError::Other(OtherError(Arc::new(reason))).into()
+}
+
+/// Checks of both sides, from the same authorities.
+#[derive(Debug)]
+pub(super) struct Verifiers {
+    provider: Arc<CryptoProvider>,
+    clients: Arc<dyn ClientCertVerifier>,
+    servers: Arc<dyn ServerCertVerifier>,
+}
+
+impl Verifiers {
+    /// Accepts what one of these authorities signed.
+    pub(super) fn new(roots: RootCertStore) -> Result<Self, VerifierBuilderError> {
+        let provider = Arc::new(ring::default_provider());
+        let roots = Arc::new(roots);
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build()?;
+        let servers =
+            WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build()?;
+        Ok(Self {
+            provider,
+            clients: Arc::new(Clients(clients)),
+            servers: Arc::new(Servers(servers)),
+        })
+    }
+
+    /// Refuses what others would refuse.
+    pub(super) fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+    ) -> Result<(), Error> {
+        let now = UnixTime::now();
+        self.clients
+            .verify_client_cert(certificate, rest, now)
+            .map(drop)
+    }
+
+    /// What to serve and to call with.
+    pub(super) fn configs(
+        self,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        sessions: Arc<Receipts>,
+    ) -> Result<(ServerConfig, ClientConfig), Error> {
+        let versions = &[&version::TLS13];
+        let mut server = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(versions)?
+            .with_client_cert_verifier(self.clients)
+            .with_single_cert(chain.clone(), key.clone_key())?;
+        server.alpn_protocols = vec![ALPN.to_vec()];
+        server.session_storage = sessions;
+        server.send_tls13_tickets = 1;
+        let mut client = ClientConfig::builder_with_provider(self.provider)
+            .with_protocol_versions(versions)?
+            .dangerous()
+            .with_custom_certificate_verifier(self.servers)
+            .with_client_auth_cert(chain, key)?;
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        client.resumption = rustls::client::Resumption::disabled();
+        Ok((server, client))
+    }
+}
+
+/// Sessions of which nothing is kept. In TLS 1.3 a client is done before the server has looked at
+/// its certificate; the ticket, which no session can be resumed with, is the receipt that it was
+/// accepted.
+#[derive(Debug)]
+pub(super) struct Receipts;
+
+impl StoresServerSessions for Receipts {
+    fn put(&self, _: Vec<u8>, _: Vec<u8>) -> bool {
+        true
+    }
+
+    fn get(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn take(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+/// Those who may call: whoever has an identity.
+#[derive(Debug)]
+struct Clients(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Clients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.0.verify_client_cert(certificate, rest, now)?;
+        Identity::of_der(certificate).map_err(|error| unwanted(error.into()))?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// Those who may be called: nodes, by one of their names.
+#[derive(Debug)]
+struct Servers(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for Servers {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self
+            .0
+            .verify_server_cert(certificate, rest, name, ocsp, now)?;
+        let identity = Identity::of_der(certificate).map_err(|error| unwanted(error.into()))?;
+        match identity.role {
+            Role::Node => Ok(verified),
+            _ => Err(unwanted(Unwanted::Role(identity))),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// Why this node's own certificate cannot be used.
+pub(super) fn own(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => "no authority in ca.pem signed it".to_owned(),
+        Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "it expired; renew it (wireup pki renew)".to_owned(),
+        _ => theirs(error),
+    }
+}
+
+/// What is wrong with the other side of a connection.
+pub(super) fn theirs(error: &Error) -> String {
+    use CertificateError as Bad;
+    match error {
+        Error::NoCertificatesPresented => "it shows no certificate".to_owned(),
+        Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
+            "it does not speak TLS".to_owned()
+        }
+        Error::NoApplicationProtocol => "it does not want to speak HTTP/2".to_owned(),
+        Error::PeerIncompatible(_) => format!("it cannot speak TLS 1.3 as needed ({error})"),
+        Error::AlertReceived(alert) => {
+            format!("it refuses this node's certificate: {}", refusal(*alert))
+        }
+        Error::InvalidCertificate(bad) => match bad {
+            // Another authority of the same name looks like a forged signature.
+            Bad::UnknownIssuer | Bad::BadSignature => {
+                "its certificate was signed by no authority of this node (ca.pem)".to_owned()
+            }
+            Bad::Expired | Bad::ExpiredContext { .. } => "its certificate expired".to_owned(),
+            Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
+                "its certificate is not valid yet; compare the clocks".to_owned()
+            }
+            Bad::NotValidForName => "its certificate is for another name".to_owned(),
+            Bad::NotValidForNameContext {
+                expected,
+                presented,
+            } => format!(
+                "its certificate is not for {}, but for {}",
+                expected.to_str(),
+                names(presented)
+            ),
+            Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => {
+                "its certificate is not for this purpose; only nodes may be called".to_owned()
+            }
+            Bad::Other(OtherError(reason)) => format!("its certificate is not accepted: {reason}"),
+            bad => format!("its certificate is not valid: {bad}"),
+        },
+        error => format!("TLS failed: {error}"),
+    }
+}
+
+/// `DnsName("n1")` and the like as `n1`.
+fn names(presented: &[String]) -> String {
+    let names: Vec<&str> = presented
+        .iter()
+        .map(|name| name.split('"').nth(1).unwrap_or(name))
+        .filter(|name| !name.contains("://"))
+        .collect();
+    match names[..] {
+        [] => "no name at all".to_owned(),
+        _ => names.join(", "),
+    }
+}
+
+/// What the other side said about our certificate.
+fn refusal(alert: AlertDescription) -> String {
+    match alert {
+        AlertDescription::CertificateRequired => "none was shown".to_owned(),
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "it does not trust the authority that signed it; compare ca.pem".to_owned()
+        }
+        AlertDescription::CertificateExpired => "it expired".to_owned(),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,156 @@
+//! The users a node's agent works for, and processes that are theirs.
+//!
+//! A user is known by number: from a local caller the kernel tells it, for another agent's caller
+//! that agent's certificate vouches. Name, groups and home are those the number has here.
+
+pub mod spawn;
+
+use std::ffi::CString;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::unistd::{self, Gid, Uid};
+
+/// Somebody as whom processes can be started here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct User {
+    /// User number.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Login name, if the number has one.
+    pub name: Option<String>,
+    /// Home directory, if there is one.
+    pub home: Option<PathBuf>,
+}
+
+/// Why no process is started as somebody.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UserError {
+    /// The agent is not root, and the user is somebody else.
+    #[error(
+        "the agent of this node runs as user id {own} and starts processes as nobody else (user id {uid} asked); \
+         an agent of root serves all users"
+    )]
+    NotServed {
+        /// Who asked.
+        uid: u32,
+        /// Whose the agent is.
+        own: u32,
+    },
+    /// There is no such account.
+    #[error(
+        "user id {0} is unknown on this node; accounts need the same numbers on all nodes of a launch"
+    )]
+    Unknown(u32),
+    /// The account database does not answer.
+    #[error("cannot look up user id {uid} on this node: {errno}")]
+    Lookup {
+        /// Who was looked up.
+        uid: u32,
+        /// The system's reason.
+        errno: Errno,
+    },
+}
+
+/// Whom an agent serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// Everybody: it is root's.
+    Everybody,
+    /// The user it runs as.
+    Only(u32),
+}
+
+impl Served {
+    /// By this process.
+    pub fn by_this_process() -> Self {
+        match unistd::geteuid() {
+            root if root.is_root() => Self::Everybody,
+            other => Self::Only(other.as_raw()),
+        }
+    }
+
+    /// Refuses whom this agent does not serve at all. Whether others have an account here is known
+    /// when they are [found](Self::find).
+    ///
+    /// # Errors
+    /// [`UserError::NotServed`]
+    pub fn check(self, uid: u32) -> Result<(), UserError> {
+        match self {
+            Self::Only(own) if own != uid => Err(UserError::NotServed { uid, own }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds a user. May ask a directory service, and wait for it: not for a thread that others
+    /// wait for.
+    ///
+    /// # Errors
+    /// [`UserError`]
+    pub fn find(self, uid: u32) -> Result<User, UserError> {
+        self.check(uid)?;
+        let lookup = |errno| UserError::Lookup { uid, errno };
+        let found = unistd::User::from_uid(Uid::from_raw(uid)).map_err(lookup)?;
+        let name = found.as_ref().map(|found| found.name.clone());
+        let home = found.as_ref().map(|found| found.dir.clone());
+        // Whoever runs the agent himself has his groups already, and needs no account: containers
+        // run under numbers that have none.
+        if let Self::Only(_) = self {
+            let groups = unistd::getgroups().map_err(lookup)?;
+            return Ok(User {
+                uid,
+                gid: unistd::getegid().as_raw(),
+                groups: groups.into_iter().map(Gid::as_raw).collect(),
+                name,
+                home: home.or_else(|| std::env::var_os("HOME").map(PathBuf::from)),
+            });
+        }
+        let found = found.ok_or(UserError::Unknown(uid))?;
+        // A name from the account database holds no NUL.
+        let login = CString::new(found.name).map_err(|_| UserError::Unknown(uid))?;
+        let groups = unistd::getgrouplist(&login, found.gid).map_err(lookup)?;
+        Ok(User {
+            uid,
+            gid: found.gid.as_raw(),
+            groups: groups.into_iter().map(Gid::as_raw).collect(),
+            name,
+            home,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_found_with_what_the_account_database_says() {
+        let root = Served::Everybody.find(0).unwrap();
+        assert_eq!((root.uid, root.gid), (0, 0));
+        assert_eq!(root.name.as_deref(), Some("root"));
+        assert!(root.groups.contains(&0), "{root:?}");
+        assert!(root.home.is_some());
+    }
+
+    #[test]
+    fn a_number_without_an_account_is_refused_by_name() {
+        let error = Served::Everybody.find(54_321).unwrap_err();
+        assert_eq!(error, UserError::Unknown(54_321));
+        assert!(error.to_string().contains("user id 54321 is unknown"));
+    }
+
+    #[test]
+    fn an_agent_of_an_ordinary_user_serves_nobody_else() {
+        let own = unistd::geteuid().as_raw();
+        let served = Served::Only(own);
+        let me = served.find(own).unwrap();
+        assert_eq!((me.uid, me.gid), (own, unistd::getegid().as_raw()));
+        let other = own + 1;
+        let refusal = UserError::NotServed { uid: other, own };
+        assert_eq!(served.check(other), Err(refusal.clone()));
+        assert_eq!(served.find(other), Err(refusal));
+    }
+}

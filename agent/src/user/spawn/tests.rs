@@ -1,0 +1,155 @@
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use wireup::agent::spawn::{ExitStatus, wait};
+
+use super::*;
+
+/// No account is needed to have a number.
+fn nobody_in_particular() -> User {
+    User {
+        uid: 54_321,
+        gid: 54_322,
+        groups: vec![54_322, 54_323],
+        name: Some("somebody".into()),
+        home: Some("/nowhere".into()),
+    }
+}
+
+fn me() -> User {
+    let own = nix::unistd::geteuid().as_raw();
+    super::super::Served::Only(own).find(own).unwrap()
+}
+
+/// Whether the tests run as root; said loudly otherwise.
+#[track_caller]
+fn root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        let all = std::env::var_os("WIREUP_TEST_REQUIRE_ALL").is_some();
+        assert!(!all, "needs root");
+        eprintln!("skipped: processes of another user need root");
+    }
+    root
+}
+
+/// What a shell script prints on the link, started as the user, and how it ended.
+fn told(user: &User, script: &str) -> (String, ExitStatus) {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let arguments = ["-c", script].map(OsStr::new);
+    let log = io::stderr();
+    let child = spawn(
+        user,
+        Path::new("/bin/sh"),
+        &arguments,
+        theirs.into(),
+        log.as_fd(),
+    )
+    .unwrap();
+    let mut text = String::new();
+    ours.read_to_string(&mut text).unwrap();
+    (text, wait(&child.pidfd).unwrap())
+}
+
+#[test]
+fn everything_of_root_is_given_up() {
+    if !root() {
+        return;
+    }
+    let user = nobody_in_particular();
+    let script =
+        "grep -E '^(Uid|Gid|Groups|CapPrm|CapEff|CapAmb|NoNewPrivs):' /proc/self/status >&3";
+    let (text, status) = told(&user, script);
+    assert_eq!(status, ExitStatus::Code(0));
+    let words: Vec<String> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let none = "0000000000000000";
+    let expected = [
+        "Uid: 54321 54321 54321 54321".to_owned(),
+        "Gid: 54322 54322 54322 54322".to_owned(),
+        "Groups: 54322 54323".to_owned(),
+        format!("CapPrm: {none}"),
+        format!("CapEff: {none}"),
+        format!("CapAmb: {none}"),
+        "NoNewPrivs: 0".to_owned(),
+    ];
+    for line in expected {
+        assert!(words.contains(&line), "{line}: {words:?}");
+    }
+}
+
+#[test]
+fn a_process_has_its_link_and_nothing_else_of_the_agent() {
+    // Something to inherit, if anything were inherited.
+    let (_held, other) = UnixStream::pair().unwrap();
+    rustix::io::fcntl_setfd(&other, rustix::io::FdFlags::empty()).unwrap();
+    // The fourth is that of the directory that is listed.
+    let (text, _) = told(
+        &me(),
+        "readlink /proc/$$/fd/0 >&3; exec ls /proc/self/fd >&3",
+    );
+    assert_eq!(text, "/dev/null\n0\n1\n2\n3\n4\n");
+}
+
+#[test]
+fn a_process_starts_with_a_clean_state_in_a_session_of_its_own() {
+    let script = "grep -E '^Sig(Blk|Ign):' /proc/self/status >&3; umask >&3; pwd >&3; \
+                  set -- $(cat /proc/$$/stat); [ \"$6\" = $$ ] && echo leader >&3; env >&3";
+    let (text, _) = told(&nobody_if_root(), script);
+    for line in text.lines().filter(|line| line.starts_with("Sig")) {
+        let mask = line.split_whitespace().nth(1).unwrap();
+        assert_eq!(mask, "0000000000000000", "{text}");
+    }
+    assert!(text.contains("\n0022\n/\nleader\n"), "{text}");
+    for name in ["HOME=", "PATH=/usr/local/bin:/usr/bin:/bin"] {
+        assert!(text.contains(name), "{text}");
+    }
+    assert!(!text.contains("CARGO"), "{text}");
+}
+
+fn nobody_if_root() -> User {
+    match nix::unistd::geteuid().is_root() {
+        true => nobody_in_particular(),
+        false => me(),
+    }
+}
+
+#[test]
+fn what_cannot_be_started_is_told_with_the_reason() {
+    let missing = |user: &User, program: &Path| {
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        let log = io::stderr();
+        let error = spawn_step(user, program, theirs.into(), log.as_fd());
+        error.err().map(|error| error.to_string()).unwrap()
+    };
+    let error = missing(&me(), Path::new("/no/such/wireup"));
+    assert!(
+        error.starts_with("cannot start /no/such/wireup as user id "),
+        "{error}"
+    );
+    assert!(error.contains("exec: No such file"), "{error}");
+    if !root() {
+        return;
+    }
+    // The program is where only root gets to.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    let program = dir.path().join("wireup");
+    std::fs::copy("/bin/true", &program).unwrap();
+    let error = missing(&nobody_in_particular(), &program);
+    assert!(
+        error.contains("as user id 54321: exec: Permission denied"),
+        "{error}"
+    );
+    // A number no user may have.
+    let impossible = User {
+        uid: u32::MAX,
+        ..nobody_in_particular()
+    };
+    let error = missing(&impossible, Path::new("/bin/true"));
+    assert!(error.contains("privileges that are still there"), "{error}");
+}
