@@ -2,9 +2,11 @@
 
 use tonic::Status;
 
-use super::local::LocalPeer;
 use super::request::Request;
+use crate::identity::Role;
+use crate::local::client::LocalCaller;
 use crate::proto::v1::RunAs;
+use crate::tls::Peer;
 
 /// Who calls, by what its connection tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,11 +26,6 @@ pub enum Caller {
         /// Its name.
         name: String,
     },
-    /// Another agent, by its certificate: nobody here.
-    Agent {
-        /// Its name.
-        name: String,
-    },
 }
 
 impl std::fmt::Display for Caller {
@@ -37,7 +34,6 @@ impl std::fmt::Display for Caller {
             Self::Local { uid } => write!(f, "local user {uid}"),
             Self::Scheduler { name } => write!(f, "scheduler {name:?}"),
             Self::Observer { name } => write!(f, "observer {name:?}"),
-            Self::Agent { name } => write!(f, "agent {name:?}"),
         }
     }
 }
@@ -48,8 +44,19 @@ impl Caller {
     /// # Errors
     /// A status, if nobody may call over its connection.
     pub fn of(extensions: &tonic::Extensions) -> Result<Self, Status> {
-        if let Some(LocalPeer { uid }) = extensions.get() {
+        if let Some(LocalCaller { uid }) = extensions.get() {
             return Ok(Self::Local { uid: *uid });
+        }
+        if let Some(Peer { identity, .. }) = extensions.get() {
+            let name = identity.name.clone();
+            return match identity.role {
+                Role::Scheduler => Ok(Self::Scheduler { name }),
+                Role::Observer => Ok(Self::Observer { name }),
+                Role::Node => Err(Status::permission_denied(format!(
+                    "the certificate of {name:?} is a node's: schedulers need one made by `wireup pki \
+                     issue --name NAME --role scheduler`"
+                ))),
+            };
         }
         Err(Status::unauthenticated(
             "it is not known who calls: use the agent's Unix socket, or a certificate",
@@ -61,7 +68,6 @@ impl Caller {
         match self {
             Self::Local { uid } => *uid == 0 || *uid == owner,
             Self::Scheduler { .. } | Self::Observer { .. } => true,
-            Self::Agent { .. } => false,
         }
     }
 
@@ -75,7 +81,7 @@ impl Caller {
         match self {
             Self::Local { uid } => *uid == 0 || *uid == own,
             Self::Scheduler { .. } => true,
-            Self::Observer { .. } | Self::Agent { .. } => false,
+            Self::Observer { .. } => false,
         }
     }
 
@@ -106,7 +112,7 @@ impl Caller {
                 ));
             }
             (Self::Scheduler { .. }, None) => plain(own),
-            (Self::Observer { name } | Self::Agent { name }, _) => {
+            (Self::Observer { name }, _) => {
                 return denied(format!("the certificate of {name:?} is not a scheduler's"));
             }
         };
@@ -159,8 +165,7 @@ mod tests {
             (scheduler.clone(), None, 0, None),
             (scheduler.clone(), None, 1000, Some(1000)),
             (scheduler.clone(), Some(1001), 1000, None),
-            (Caller::Observer { name: name.clone() }, Some(1000), 0, None),
-            (Caller::Agent { name }, Some(1000), 0, None),
+            (Caller::Observer { name }, Some(1000), 0, None),
         ] {
             assert_eq!(uid(&caller, run_as, own), expected, "{caller}, {run_as:?}, {own}");
         }
@@ -175,10 +180,9 @@ mod tests {
         assert_eq!(sees(&Caller::Local { uid: 0 }), (true, true));
         assert_eq!(sees(&Caller::Scheduler { name: name.clone() }), (true, true));
         assert_eq!(sees(&Caller::Observer { name: name.clone() }), (true, false));
-        assert_eq!(sees(&Caller::Agent { name: name.clone() }), (false, false));
         let mut extensions = tonic::Extensions::new();
         assert!(Caller::of(&extensions).is_err());
-        extensions.insert(LocalPeer { uid: 7 });
+        extensions.insert(LocalCaller { uid: 7 });
         assert_eq!(Caller::of(&extensions).unwrap(), Caller::Local { uid: 7 });
     }
 }

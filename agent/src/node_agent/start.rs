@@ -1,27 +1,36 @@
 //! Starts the launcher of a launch, as its user.
 
+// What is awaited of a process is its pidfd, which the runtime cannot know to be one.
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use wireup::agent::spawn::{ExitStatus, wait};
 
-use super::command::{Word, descriptor_path};
+use super::command::{Command, Word};
 use super::launch::{Head, Launch};
 use super::launcher::{Launcher, supervise};
 use super::request::{Request, RequestError};
-use super::user::User;
+use crate::launch::registry::Started;
+use crate::user::User;
+use crate::user::spawn::{Program, SpawnError, spawn};
 
-/// Variables of the agent that its launchers have too. Everything else comes from the user database
-/// and the request.
-const PASSED_ON: [&str; 4] = ["PATH", "LANG", "TZ", "WIREUP_LIBPMIX"];
+/// Variables of the agent that its launchers have too: a site's choices. Everything else comes from
+/// the user database and the request.
+const PASSED_ON: [&str; 1] = ["WIREUP_LIBPMIX"];
 
 /// Why a launcher does not run.
 #[derive(Debug, thiserror::Error)]
@@ -30,98 +39,116 @@ pub enum StartError {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The system refuses.
-    #[error("cannot start {}: {error}", program.display())]
-    Spawn {
-        /// What was to be started.
-        program: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
     /// The system refuses.
-    #[error("cannot make a file in memory: {0}")]
-    Memory(#[from] io::Error),
+    #[error("cannot start a launcher: {0}")]
+    Io(#[from] io::Error),
 }
 
-/// Starts the launcher of a request as `user` and gives it a task of its own. Returns the launch and
-/// the launcher's process.
+/// A process that runs, until it was waited for.
+#[derive(Debug)]
+pub struct Process(AsyncFd<OwnedFd>);
+
+impl Process {
+    /// Signals it; one that has ended needs none.
+    pub fn signal(&self, signal: Signal) {
+        let _ = rustix::process::pidfd_send_signal(self.0.get_ref(), signal);
+    }
+
+    /// Waits for its end, once.
+    ///
+    /// # Errors
+    /// When the system does not tell how it ended.
+    pub async fn ended(&self) -> io::Result<ExitStatus> {
+        // It is not cleared: there is one end.
+        let _ready = self.0.readable().await?;
+        wait(self.0.get_ref())
+    }
+}
+
+/// Starts the launcher of a request as `user` and gives it a task of its own, which keeps `started`.
+/// Returns the launch and the launcher's process id.
 ///
 /// # Errors
 /// [`StartError`]; then nothing is left.
-pub fn start(
-    wireup: &PathBuf,
+pub async fn start(
+    wireup: PathBuf,
     request: &Request,
-    user: &User,
+    user: User,
+    started: Started,
 ) -> Result<(Arc<Launch>, i32), StartError> {
-    let command = request.command(user.home().as_os_str())?;
-    let mut files = Vec::new();
-    let mut words: Vec<OsString> = Vec::with_capacity(command.words.len());
-    for word in command.words {
-        words.push(match word {
+    let home = user.home.clone().unwrap_or_else(|| "/".into());
+    let Command { words, env } = request.command(home.as_os_str())?;
+    let mut kept = Vec::new();
+    let mut arguments: Vec<OsString> = Vec::with_capacity(words.len());
+    for word in words {
+        arguments.push(match word {
             Word::Text(text) => text,
             Word::File(text) => {
                 let file = in_memory(&text)?;
-                let path = descriptor_path(file.as_raw_fd());
-                files.push(file);
-                path
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                kept.push(file);
+                path.into()
             }
         });
     }
-    let mut process = std::process::Command::new(wireup);
-    process
-        .args(words)
-        .env_clear()
-        .envs(PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
-        .envs(user.variables())
-        .envs(command.env)
-        .stdin(match request.stdin {
-            Some(_) => Stdio::piped(),
-            None => Stdio::null(),
-        })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    user.prepare(&mut process);
-    inherit(&mut process, files.iter().map(AsRawFd::as_raw_fd).collect());
-    let mut child = tokio::process::Command::from(process).spawn().map_err(|error| {
-        let program = wireup.clone();
-        StartError::Spawn { program, error }
-    })?;
-    let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-    let pid = pid.expect("a process that nobody has waited for");
+    let passed_on = PASSED_ON
+        .iter()
+        .filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)));
+    let variables = passed_on.chain(env).collect();
+    let (stdin, theirs) = match request.stdin {
+        Some(_) => {
+            let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+            (Some(pipe::Sender::from_owned_fd(ours)?), theirs)
+        }
+        None => (None, File::open("/dev/null")?.into()),
+    };
+    let (stdout, their_stdout) = outgoing()?;
+    let (stderr, their_stderr) = outgoing()?;
     let (told, orders) = mpsc::unbounded_channel();
-    let head = Head::new(request, child.stdin.take(), told);
-    let launch = Arc::new(Launch::new(request, user.uid(), Some(head)));
+    let uid = user.uid;
+    // The user can delay it.
+    let starting = spawn_blocking(move || {
+        let program = Program {
+            path: &wireup,
+            arguments,
+            variables,
+            standard: [theirs, their_stdout, their_stderr],
+            link,
+            kept,
+        };
+        spawn(&user, program)
+    });
+    let child = starting.await.map_err(io::Error::other)??;
+    let pid = child.pid.as_raw_nonzero().get();
+    // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness
+    // is all that is asked for.
+    let process = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) };
     let launcher = Launcher {
-        stdout: child.stdout.take().expect("asked for above"),
-        stderr: child.stderr.take().expect("asked for above"),
-        child,
+        process: Process(process?),
+        stdout,
+        stderr,
         orders,
         grace: request.grace,
+        started,
     };
+    let head = Head::new(request, stdin, told);
+    let launch = Arc::new(Launch::new(request, uid, Some(head)));
     tokio::spawn(supervise(Arc::clone(&launch), launcher));
     Ok((launch, pid))
 }
 
-/// A file without a name.
-fn in_memory(text: &[u8]) -> io::Result<OwnedFd> {
-    let fd = memfd_create(c"variables", MFdFlags::MFD_CLOEXEC)?;
-    let mut file = std::fs::File::from(fd);
-    file.write_all(text)?;
-    Ok(file.into())
+/// A pipe for what the launcher writes: our end and its own.
+fn outgoing() -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
 }
 
-/// Lets the process end with this one, in a process group of its own, and inherit these descriptors.
-fn inherit(process: &mut std::process::Command, files: Vec<RawFd>) {
-    use std::os::unix::process::CommandExt as _;
-    process.process_group(0);
-    let before = move || {
-        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)?;
-        for fd in &files {
-            // SAFETY: the caller of `spawn` keeps the files open meanwhile.
-            let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
-            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        }
-        Ok(())
-    };
-    // SAFETY: makes system calls only; the list was allocated before the fork and is only read.
-    unsafe { process.pre_exec(before) };
+/// A file without a name, at its beginning.
+fn in_memory(text: &[u8]) -> io::Result<OwnedFd> {
+    let fd = memfd_create("variables", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(text)?;
+    Ok(file.into())
 }

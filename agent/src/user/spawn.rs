@@ -10,7 +10,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -57,6 +57,23 @@ pub struct SpawnError {
     error: io::Error,
 }
 
+/// What is started, and with what.
+#[derive(Debug)]
+pub struct Program<'a> {
+    /// The executable.
+    pub path: &'a Path,
+    /// Its arguments, without its own name.
+    pub arguments: Vec<OsString>,
+    /// Variables beyond a minimal environment of the user; they count more.
+    pub variables: Vec<(OsString, OsString)>,
+    /// Standard input, output and error.
+    pub standard: [OwnedFd; 3],
+    /// What it gets as descriptor 3.
+    pub link: OwnedFd,
+    /// What it gets under the numbers these have.
+    pub kept: Vec<OwnedFd>,
+}
+
 /// Starts `wireup step` as a user: its end of the link as descriptor 3, nothing to read, `log` for
 /// what it says, a minimal environment, in a session of its own.
 ///
@@ -71,54 +88,72 @@ pub fn spawn_step(
     link: OwnedFd,
     log: BorrowedFd<'_>,
 ) -> Result<Child, SpawnError> {
-    spawn(user, wireup, &["step".as_ref()], link, log)
+    let failed = |what, error| failed(user, wireup, what, error);
+    let null = File::options().read(true).write(true).open("/dev/null");
+    let null = OwnedFd::from(null.map_err(|error| failed("/dev/null", error))?);
+    let copy = null.try_clone();
+    let copy = copy.map_err(|error| failed("/dev/null", error))?;
+    let log = log.try_clone_to_owned();
+    let log = log.map_err(|error| failed("the log", error))?;
+    spawn(
+        user,
+        Program {
+            path: wireup,
+            arguments: vec!["step".into()],
+            variables: Vec::new(),
+            standard: [copy, null, log],
+            link,
+            kept: Vec::new(),
+        },
+    )
 }
 
-fn spawn(
-    user: &User,
-    program: &Path,
-    arguments: &[&OsStr],
-    link: OwnedFd,
-    log: BorrowedFd<'_>,
-) -> Result<Child, SpawnError> {
-    let failed = |what, error| SpawnError {
+fn failed(user: &User, program: &Path, what: &'static str, error: io::Error) -> SpawnError {
+    SpawnError {
         program: program.to_owned(),
         uid: user.uid,
         what,
         error,
-    };
+    }
+}
+
+/// Starts a program as a user, in a session of its own, at the root of the file system.
+///
+/// Waits until the program is executed, which the user can delay: not for a thread that others wait
+/// for.
+///
+/// # Errors
+/// [`SpawnError`]; no process is left then.
+pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
+    let failed = |what, error| failed(user, program.path, what, error);
     occupy_low_descriptors().map_err(|error| failed("descriptors", error))?;
-    let null = File::options().read(true).write(true).open("/dev/null");
-    let null = null.map_err(|error| failed("/dev/null", error))?;
-    let log = log.try_clone_to_owned();
-    let log = log.map_err(|error| failed("the log", error))?;
-    let mut command = Command::new(program);
+    let [input, output, error] = program.standard.map(Stdio::from);
+    let mut command = Command::new(program.path);
     command
-        .args(arguments)
+        .args(program.arguments)
         .env_clear()
         .env("PATH", PATH)
         .current_dir("/")
-        .stdin(Stdio::from(
-            null.try_clone()
-                .map_err(|error| failed("/dev/null", error))?,
-        ))
-        .stdout(Stdio::from(null))
-        .stderr(Stdio::from(log));
+        .stdin(input)
+        .stdout(output)
+        .stderr(error);
     if let Some(name) = &user.name {
         command.env("USER", name).env("LOGNAME", name);
     }
     if let Some(home) = &user.home {
         command.env("HOME", home);
     }
+    command.envs(program.variables);
     let (uid, gid) = (user.uid, user.gid);
     let groups = user.groups.clone();
-    let number = link.as_raw_fd();
+    let link = program.link.as_raw_fd();
+    let kept: Vec<RawFd> = program.kept.iter().map(AsRawFd::as_raw_fd).collect();
     let privileged = nix::unistd::geteuid().is_root();
     // SAFETY: `become_user` runs in the forked child, and makes system calls only, on values that
     // were made before.
     unsafe {
         command.pre_exec(move || {
-            prepare(number).and_then(|()| match privileged {
+            prepare(link, &kept).and_then(|()| match privileged {
                 true => become_user(uid, gid, &groups),
                 false => Ok(()),
             })
@@ -178,7 +213,7 @@ fn check(result: libc::c_int, stage: Stage) -> io::Result<()> {
 }
 
 /// In the child: session, descriptors, signals, mask.
-fn prepare(link: RawFd) -> io::Result<()> {
+fn prepare(link: RawFd, kept: &[RawFd]) -> io::Result<()> {
     // SAFETY: system calls on numbers; the descriptor is open, since the child has a copy of all.
     unsafe {
         check(libc::setsid(), Stage::Session)?;
@@ -188,6 +223,9 @@ fn prepare(link: RawFd) -> io::Result<()> {
         let flags = libc::CLOSE_RANGE_CLOEXEC;
         let closed = libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, flags);
         check(closed as libc::c_int, Stage::Descriptors)?;
+        for number in kept {
+            check(libc::fcntl(*number, libc::F_SETFD, 0), Stage::Descriptors)?;
+        }
         libc::umask(0o022);
         // What the agent ignores is not to be ignored by a user's programs. The kernel's structure
         // is all zeros then, whatever its order, and it is never longer than this. Some numbers

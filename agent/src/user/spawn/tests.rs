@@ -38,14 +38,17 @@ fn root() -> bool {
 /// What a shell script prints on the link, started as the user, and how it ended.
 fn told(user: &User, script: &str) -> (String, ExitStatus) {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let arguments = ["-c", script].map(OsStr::new);
-    let log = io::stderr();
+    let copy = || io::stderr().as_fd().try_clone_to_owned().unwrap();
     let child = spawn(
         user,
-        Path::new("/bin/sh"),
-        &arguments,
-        theirs.into(),
-        log.as_fd(),
+        Program {
+            path: Path::new("/bin/sh"),
+            arguments: ["-c", script].map(OsString::from).into(),
+            variables: Vec::new(),
+            standard: [File::open("/dev/null").unwrap().into(), copy(), copy()],
+            link: theirs.into(),
+            kept: Vec::new(),
+        },
     )
     .unwrap();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Callers of this machine, over a Unix socket.
+//! Clients of gRPC on the Unix socket.
 
 use std::io;
 use std::pin::Pin;
@@ -6,45 +6,49 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 use tonic::transport::server::Connected;
+
+use super::Slot;
 
 /// A connection of a user of this machine.
 #[derive(Debug)]
-pub struct LocalConnection {
+pub struct Client {
     stream: UnixStream,
-    peer: LocalPeer,
+    caller: LocalCaller,
+    _slot: Option<Slot>,
 }
 
 /// Who is at its other end; an extension of every request that comes over it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LocalPeer {
+pub struct LocalCaller {
     /// As the kernel said when the connection was made.
     pub uid: u32,
 }
 
-impl LocalConnection {
-    /// A connection that was accepted.
-    ///
-    /// # Errors
-    /// When the kernel does not say who it is.
-    pub fn new(stream: UnixStream) -> io::Result<Self> {
-        let uid = stream.peer_cred()?.uid();
-        Ok(Self {
+/// Where those that were accepted go.
+pub type Clients = mpsc::Sender<io::Result<Client>>;
+
+impl Client {
+    /// A connection of this user, which takes one of his places as long as it lasts.
+    pub(super) fn new(stream: UnixStream, uid: u32, slot: Option<Slot>) -> Self {
+        Self {
             stream,
-            peer: LocalPeer { uid },
-        })
+            caller: LocalCaller { uid },
+            _slot: slot,
+        }
     }
 }
 
-impl Connected for LocalConnection {
-    type ConnectInfo = LocalPeer;
+impl Connected for Client {
+    type ConnectInfo = LocalCaller;
 
-    fn connect_info(&self) -> LocalPeer {
-        self.peer
+    fn connect_info(&self) -> LocalCaller {
+        self.caller
     }
 }
 
-impl AsyncRead for LocalConnection {
+impl AsyncRead for Client {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -54,7 +58,7 @@ impl AsyncRead for LocalConnection {
     }
 }
 
-impl AsyncWrite for LocalConnection {
+impl AsyncWrite for Client {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
