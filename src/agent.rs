@@ -3,8 +3,11 @@
 pub mod channel;
 pub mod core;
 pub mod event;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod held;
 pub mod leftovers;
+pub mod link_end;
 pub mod namespace;
 pub mod poll;
 pub mod procfs;

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
 use crate::launcher::run::RunFailure;
+use crate::launcher::step;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,6 +69,8 @@ fn tree() -> Command {
 pub fn main(args: Vec<OsString>) -> ExitCode {
     let result = match args.get(1) {
         Some(word) if word == "run" => run::line(args),
+        // Started by agents, not by people: no part of the command line as it is described.
+        Some(word) if word == "step" => step::run(),
         _ => other(args),
     };
     match result {

@@ -23,9 +23,10 @@ const LONGEST: usize = 16 * 1024;
 type Target = fn(&[u8]);
 
 /// Every decoder of bytes that come from somebody else. The names are those of `fuzz/fuzz_targets`.
-const TARGETS: [(&str, Target); 4] = [
+const TARGETS: [(&str, Target); 5] = [
     ("elf", crate::launcher::elf::fuzzing::elf),
     ("frame", crate::pmix::fuzzing::frame),
+    ("link", crate::agent::fuzzing::link),
     ("pmi1", crate::pmi::fuzzing::pmi1),
     ("pmi2", crate::pmi::fuzzing::pmi2),
 ];
@@ -34,7 +35,13 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz")
 }
 
+/// Streams of random messages between hosts; they change with the messages, so none are kept.
+const STREAMS: usize = 400;
+
 fn corpus(name: &str) -> Vec<Vec<u8>> {
+    if name == "link" {
+        return crate::agent::fuzzing::seeds::seeds(STREAMS);
+    }
     let entries = std::fs::read_dir(folder().join("corpus").join(name)).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
@@ -105,6 +112,11 @@ fn no_elf_file_breaks_its_reader() {
 #[test]
 fn no_bytes_break_the_link_with_a_pmix_host() {
     run("frame");
+}
+
+#[test]
+fn no_bytes_of_another_host_break_a_node() {
+    run("link");
 }
 
 #[test]

@@ -14,3 +14,6 @@ pub mod rank_map;
 pub mod rank_set;
 pub mod spec;
 pub mod wall;
+
+#[cfg(test)]
+pub(crate) mod arbitrary;

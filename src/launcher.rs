@@ -1,5 +1,7 @@
 //! One run of a job: what it needs, its standard streams, its life and its end.
 
+mod across;
+mod carried;
 mod crew;
 mod describe;
 pub mod directory;
@@ -9,13 +11,16 @@ pub mod elf;
 pub mod environment;
 pub mod explain;
 mod finish;
+mod fleet;
 pub mod guard;
 mod hands;
+pub mod inheritance;
 pub mod inspect;
 pub mod ldso;
 pub mod libpmix;
 pub mod limits;
 mod message;
+mod orders;
 pub mod output;
 pub mod outputs;
 pub mod parts;
@@ -37,6 +42,7 @@ pub mod slots;
 pub mod status;
 pub mod stdin;
 pub mod stdio;
+pub mod step;
 pub mod streams;
 pub mod supervisor;
 mod surroundings;

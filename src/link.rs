@@ -18,6 +18,7 @@
 
 pub mod control;
 pub mod frame;
+pub mod message;
 pub mod socket;
 pub mod tree;
 

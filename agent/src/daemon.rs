@@ -125,7 +125,8 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         agent.advertised,
         settings.socket.display()
     );
-    let service = PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
+    let service =
+        PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
     let routes = node_agent::routes(agent.clone()).await;
     let (local_callers, local_incoming) = mpsc::channel(1);
     let incoming = tls::server_incoming(listener, settings.tls.clone());
@@ -133,10 +134,12 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         .add_routes(routes.clone())
         .add_service(service)
         .serve_with_incoming_shutdown(incoming, drained(agent.registry.clone()));
-    let local = Server::builder().add_routes(routes).serve_with_incoming_shutdown(
-        ReceiverStream::new(local_incoming),
-        drained(agent.registry.clone()),
-    );
+    let local = Server::builder()
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(
+            ReceiverStream::new(local_incoming),
+            drained(agent.registry.clone()),
+        );
     let mut serving = pin!(async { tokio::try_join!(remote, local) });
     let failed = |error| RunFailure::own("cannot serve", io::Error::other(error));
     notify("READY=1\n");

@@ -242,6 +242,36 @@ mod tests {
         assert!(check_name(&"a.".repeat(127)).is_err());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn a_certificate_with_changed_bytes_is_read_or_refused(
+            changes in proptest::collection::vec((0..600_usize, 0..=255_u8), 1..8)
+        ) {
+            static DER: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {
+                let mut params = rcgen::CertificateParams::default();
+                for san in ["wireup://node/n1", "n1", "10.0.0.1"] {
+                    let text = san.try_into().unwrap();
+                    params.subject_alt_names.push(match san.parse() {
+                        Ok(ip) => rcgen::SanType::IpAddress(ip),
+                        Err(_) if san.contains(':') => rcgen::SanType::URI(text),
+                        Err(_) => rcgen::SanType::DnsName(text),
+                    });
+                }
+                let key = rcgen::KeyPair::generate().unwrap();
+                params.self_signed(&key).unwrap().der().to_vec()
+            });
+            let mut der = DER.clone();
+            proptest::prop_assert!(Identity::of_der(&der).is_ok());
+            for (at, byte) in changes {
+                let at = at % der.len();
+                der[at] = byte;
+            }
+            if let Ok(identity) = Identity::of_der(&der) {
+                proptest::prop_assert!(check_name(&identity.name).is_ok());
+            }
+        }
+    }
+
     #[test]
     fn what_is_no_certificate_is_refused() {
         for bytes in [

@@ -130,9 +130,7 @@ fn clear(path: &Path) -> Result<(), SocketError> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed(error)),
-        Ok(found) if !found.file_type().is_socket() => {
-            Err(SocketError::InTheWay(path.to_owned()))
-        }
+        Ok(found) if !found.file_type().is_socket() => Err(SocketError::InTheWay(path.to_owned())),
         Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => Err(SocketError::Taken(path.to_owned())),
             Err(_) => std::fs::remove_file(path).map_err(failed),
@@ -172,9 +170,16 @@ impl Callers {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut callers = self.callers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut callers = self
+            .callers
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // The map's and this one's.
-        if callers.get(&self.uid).is_some_and(|reading| Arc::strong_count(reading) <= 2) {
+        if callers
+            .get(&self.uid)
+            .is_some_and(|reading| Arc::strong_count(reading) <= 2)
+        {
             callers.remove(&self.uid);
         }
     }
@@ -199,7 +204,13 @@ pub async fn serve(agent: Arc<Agent>, socket: &Socket, clients: Clients) {
                 continue;
             }
         };
-        let caller = caller(agent.clone(), callers.clone(), connection, uid, clients.clone());
+        let caller = caller(
+            agent.clone(),
+            callers.clone(),
+            connection,
+            uid,
+            clients.clone(),
+        );
         tokio::spawn(caller);
     }
 }

@@ -10,12 +10,10 @@
 //! On the head node a launch is a process of its own, `wireup run`, which knows everything about it;
 //! on the other nodes it is a name. What is not a head's is answered by its agents' nodes only.
 
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -24,9 +22,10 @@ use self::exchange::ExchangeError;
 use self::launch::{Answer, ExchangeEnd, Head, Launch, Order};
 use self::launches::Launches;
 use self::start::StartError;
-use self::user::User;
+use crate::daemon::Agent;
 use crate::proto::v1;
-use crate::proto::v1::node_agent_server::{NodeAgent, NodeAgentServer};
+use crate::proto::v1::node_agent_server::NodeAgent;
+use crate::user::{User, UserError};
 
 pub mod caller;
 pub mod command;
@@ -35,7 +34,6 @@ pub mod launch;
 pub mod launcher;
 pub mod launches;
 pub mod lines;
-pub mod local;
 pub mod output;
 pub mod progress;
 pub mod request;
@@ -43,7 +41,6 @@ mod serve;
 mod signal;
 pub mod start;
 mod streams;
-pub mod user;
 
 pub use serve::routes;
 
@@ -56,49 +53,18 @@ const REASON_MAX: usize = 1024;
 /// The service.
 #[derive(Debug)]
 pub struct Service {
-    setting: Setting,
+    agent: Arc<Agent>,
     launches: Arc<Launches>,
-}
-
-/// What the service needs to know.
-#[derive(Clone, Debug)]
-pub struct Setting {
-    /// The agent's name.
-    pub node: String,
-    /// The command `wireup`.
-    pub wireup: PathBuf,
-    /// Rings when the agent is to take no new launch; true from then on.
-    pub draining: watch::Sender<bool>,
 }
 
 type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
     /// A service that knows no launch.
-    pub fn new(setting: Setting) -> Self {
+    pub fn new(agent: Arc<Agent>) -> Self {
         Self {
-            setting,
+            agent,
             launches: Arc::default(),
-        }
-    }
-
-    /// The launches it knows.
-    pub fn launches(&self) -> &Arc<Launches> {
-        &self.launches
-    }
-
-    /// As a service of tonic's.
-    fn server(self) -> NodeAgentServer<Self> {
-        NodeAgentServer::new(self)
-    }
-
-    fn may_launch(&self) -> Result<(), Status> {
-        match *self.setting.draining.borrow() {
-            false => Ok(()),
-            true => Err(Status::unavailable(format!(
-                "the agent of {:?} is being drained: use another node",
-                self.setting.node
-            ))),
         }
     }
 }
@@ -114,36 +80,15 @@ impl NodeAgent for Service {
         asked: Request<v1::LaunchProcessesRequest>,
     ) -> Result<Response<v1::LaunchProcessesResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
-        self.may_launch()?;
-        let request = request::Request::check(asked.into_inner(), &self.setting.node)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let own = nix::unistd::geteuid().as_raw();
-        let user = User::find(caller.runs_as(&request, own)?)?;
-        let mut response = v1::LaunchProcessesResponse {
-            head: request.place.is_head(),
-            node_id: self.setting.node.clone(),
-            node_index: request.place.here,
-            launcher_pid: 0,
-        };
-        self.launches.add(&request.id, || {
-            if !response.head {
-                return Ok(Arc::new(Launch::new(&request, user.uid(), None)));
-            }
-            let (launch, pid) = start::start(&self.setting.wireup, &request, &user)?;
-            response.launcher_pid = pid;
-            Ok(launch)
-        })?;
-        tracing::info!(
-            launch = request.id,
-            allocation = request.allocation,
-            ranks = request.place.size,
-            nodes = request.place.nodes.len(),
-            uid = user.uid(),
-            %caller,
-            head = response.head,
-            "launch"
-        );
-        Ok(Response::new(response))
+        let (agent, launches) = (Arc::clone(&self.agent), Arc::clone(&self.launches));
+        // A task of its own: a caller who goes away meanwhile leaves no half-started launch.
+        let starting = tokio::spawn(async move {
+            launch_processes(&agent, &launches, &caller, asked.into_inner()).await
+        });
+        let started = starting.await;
+        started
+            .unwrap_or_else(|error| Err(Status::internal(error.to_string())))
+            .map(Response::new)
     }
 
     async fn pmi_fence(
@@ -168,7 +113,8 @@ impl NodeAgent for Service {
             }
         };
         std::mem::forget(waiting);
-        let answer: Answer = answer.map_err(|_| Status::internal("an exchange was not answered"))?;
+        let answer: Answer =
+            answer.map_err(|_| Status::internal("an exchange was not answered"))?;
         match answer {
             Ok(merged) => Ok(Response::new(v1::PmiFenceResponse {
                 success: true,
@@ -252,7 +198,7 @@ impl NodeAgent for Service {
         let caller = Caller::of(asked.extensions())?;
         let asked = asked.into_inner();
         let launch = self.launches.steer(&asked.launch_id, &caller)?;
-        signal::send(head(&launch)?, &launch, asked.signal, &asked.ranks)?;
+        signal::send(head(&launch)?, &launch, asked.signal, asked.ranks)?;
         tracing::info!(launch = launch.id, %caller, signal = asked.signal, "signal");
         Ok(Response::new(v1::SignalResponse {}))
     }
@@ -275,16 +221,78 @@ impl NodeAgent for Service {
         asked: Request<v1::DrainRequest>,
     ) -> Result<Response<v1::DrainResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
-        if !caller.may_drain(nix::unistd::geteuid().as_raw()) {
+        if !caller.may_drain() {
             return Err(Status::permission_denied(format!(
                 "{caller} may not drain this agent: root, its own user and schedulers may"
             )));
         }
         tracing::info!(%caller, "drain");
-        self.setting.draining.send_replace(true);
-        let launches = u32::try_from(self.launches.live()).unwrap_or(u32::MAX);
+        self.agent.registry.drain();
+        let launches = self.agent.status().launches;
         Ok(Response::new(v1::DrainResponse { launches }))
     }
+}
+
+/// See [`NodeAgent::launch_processes`].
+async fn launch_processes(
+    agent: &Agent,
+    launches: &Arc<Launches>,
+    caller: &Caller,
+    asked: v1::LaunchProcessesRequest,
+) -> Result<v1::LaunchProcessesResponse, Status> {
+    let name = &agent.name;
+    let request = request::Request::check(asked, name)
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let user = user(agent, caller.runs_as(&request)?).await?;
+    let uid = user.uid;
+    let started = agent.registry.start_launcher().map_err(|refusal| {
+        Status::unavailable(format!("the agent of {name}: {refusal}; use another node"))
+    })?;
+    let place = launches.reserve(&request.id)?;
+    let head = request.place.is_head();
+    let mut response = v1::LaunchProcessesResponse {
+        head,
+        node_id: name.clone(),
+        node_index: request.place.here,
+        launcher_pid: 0,
+    };
+    place.fill(match head {
+        true => {
+            let wireup = agent.step.clone();
+            let (launch, pid) = start::start(wireup, &request, user, started).await?;
+            response.launcher_pid = pid;
+            launch
+        }
+        false => Arc::new(Launch::new(&request, uid, None)),
+    });
+    tracing::info!(
+        launch = request.id,
+        allocation = request.allocation,
+        ranks = request.place.size,
+        nodes = request.place.nodes.len(),
+        uid,
+        %caller,
+        head,
+        "launch"
+    );
+    Ok(response)
+}
+
+/// Somebody as whom a launch runs.
+async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
+    let mut user = agent.user(run_as.uid).await?;
+    if let Some(gid) = run_as.gid.filter(|gid| *gid != user.gid) {
+        // Who is not root cannot change it, whatever his groups are.
+        if !nix::unistd::geteuid().is_root() || !user.groups.contains(&gid) {
+            return Err(Status::permission_denied(format!(
+                "user id {} cannot run in group {gid}: leave run_as.gid out, or name a group of \
+                 his to an agent of root",
+                run_as.uid
+            )));
+        }
+        user.gid = gid;
+    }
+    Ok(user)
 }
 
 /// The launcher's side of a launch.
@@ -314,6 +322,12 @@ impl ExchangeEnd {
     fn status(self, launch: &Launch) -> Status {
         match self {
             Self::LaunchEnded => Status::aborted(format!("launch {:?} has ended", launch.id)),
+            Self::Missing(_) if launch.head.is_none() => Status::deadline_exceeded(format!(
+                "nobody called PmiFenceComplete of launch {:?} here within {} s; only on the head \
+                 node an exchange ends by itself",
+                launch.id,
+                EXCHANGE.as_secs(),
+            )),
             Self::Missing(nodes) => {
                 let names: Vec<&str> = nodes
                     .iter()
@@ -327,7 +341,11 @@ impl ExchangeEnd {
                     launch.id,
                     EXCHANGE.as_secs(),
                     names.join(", "),
-                    if nodes.len() > names.len() { ", …" } else { "" },
+                    if nodes.len() > names.len() {
+                        ", …"
+                    } else {
+                        ""
+                    },
                 ))
             }
         }
@@ -350,7 +368,18 @@ impl From<StartError> for Status {
         let text = error.to_string();
         match error {
             StartError::Request(_) => Self::invalid_argument(text),
-            StartError::Spawn { .. } | StartError::Memory(_) => Self::internal(text),
+            StartError::Spawn(_) | StartError::Io(_) => Self::internal(text),
+        }
+    }
+}
+
+impl From<UserError> for Status {
+    fn from(error: UserError) -> Self {
+        let text = error.to_string();
+        match error {
+            UserError::NotServed { .. } => Self::permission_denied(text),
+            UserError::Unknown(_) => Self::failed_precondition(text),
+            UserError::Lookup { .. } => Self::unavailable(text),
         }
     }
 }

@@ -2,15 +2,19 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use std::time::Duration;
+
 use rustix::buffer::spare_capacity;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SendFlags, send};
 
 use super::poll::{Interest, Poll, Token};
 
 /// Bytes a peer may leave unread before it is given up, so that a stuck one cannot fill memory.
 /// Far above any answer a rank or sidecar can be owed at one time.
-const QUEUE_MAX: usize = 128 * 1024 * 1024;
+pub(super) const QUEUE_MAX: usize = 128 * 1024 * 1024;
 
 /// What a read brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,9 +95,14 @@ impl Channel {
                 };
                 let _ = poll.set(&self.fd, self.token, interest);
             }
-        } else if self.queue.len() - self.written + bytes.len() <= QUEUE_MAX {
+        } else if self.queued() + bytes.len() <= QUEUE_MAX {
             self.queue.extend_from_slice(bytes);
         }
+    }
+
+    /// Bytes that the system has not taken yet.
+    pub fn queued(&self) -> usize {
+        self.queue.len() - self.written
     }
 
     /// There is room: writes what is queued.
@@ -106,6 +115,22 @@ impl Channel {
         } else {
             self.queue = queue;
         }
+    }
+
+    /// Writes what is queued and these bytes, waiting for room, at most `limit`.
+    ///
+    /// # Errors
+    /// When the peer is gone, or takes nothing for so long.
+    pub fn send_all(mut self, bytes: &[u8], limit: Duration) -> rustix::io::Result<()> {
+        let flags = fcntl_getfl(&self.fd)?;
+        fcntl_setfl(&self.fd, flags - OFlags::NONBLOCK)?;
+        set_socket_timeout(&self.fd, Timeout::Send, Some(limit))?;
+        self.queue.extend_from_slice(bytes);
+        let mut rest = &self.queue[self.written..];
+        while !rest.is_empty() {
+            rest = &rest[send(&self.fd, rest, SendFlags::NOSIGNAL)?..];
+        }
+        Ok(())
     }
 
     /// Number of bytes taken by the system; all of them when the peer is gone.
@@ -161,7 +186,7 @@ mod tests {
         });
         let mut ready = Vec::new();
         while !channel.queue.is_empty() {
-            poll.wait(Some(std::time::Duration::from_secs(10)), &mut ready)
+            poll.wait(Some(Duration::from_secs(10)), &mut ready)
                 .unwrap();
             assert!(
                 ready.iter().any(|event| event.writable),

@@ -36,9 +36,17 @@ pub enum Source {
     HostExit,
     /// What a node's sidecar prints.
     HostOutput,
+    /// Connection to an agent.
+    Link,
+    /// Pipe that feeds a rank's standard input.
+    Feed,
+    /// Pipe with standard input on its way to other hosts.
+    Input,
+    /// Orders to the launcher.
+    Orders,
 }
 
-const SOURCES: [Source; 10] = [
+const SOURCES: [Source; 14] = [
     Source::Signals,
     Source::Wake,
     Source::Pmi,
@@ -49,6 +57,10 @@ const SOURCES: [Source; 10] = [
     Source::Upcall,
     Source::HostExit,
     Source::HostOutput,
+    Source::Link,
+    Source::Feed,
+    Source::Input,
+    Source::Orders,
 ];
 
 /// A source and the number of the rank or node it belongs to.

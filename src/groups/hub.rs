@@ -73,6 +73,9 @@ impl Hub {
             }
             return Step::Nothing;
         }
+        if !self.is_member(from, &offer.nodes) {
+            return Step::Refused(GroupFailure::NotMember { node: from });
+        }
         let is_new = !self.open.contains_key(&key);
         if is_new && self.open.len() + self.owed.len() >= OPEN_MAX {
             return Step::Refused(GroupFailure::TooMany { node: self.node });
@@ -95,6 +98,14 @@ impl Hub {
             true => Step::Opened(open.missing()),
             false => Step::Nothing,
         }
+    }
+
+    /// Whether the list is one of nodes of this job, and has this one.
+    fn is_member(&self, node: NodeId, nodes: &[NodeId]) -> bool {
+        let known = nodes
+            .last()
+            .is_some_and(|last| u64::from(last.0) < self.nodes);
+        known && nodes.is_sorted_by(|a, b| a < b) && nodes.contains(&node)
     }
 
     fn release(&mut self, key: GroupKey) -> Verdict {

@@ -448,3 +448,23 @@ fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
         );
     }
 }
+
+#[test]
+fn a_node_that_names_others_the_job_does_not_have_is_refused_and_nobody_else_hears_of_it() {
+    let mut cluster = Cluster::new(2);
+    for nodes in [vec![0, 1, 2], vec![0, 1, 1], vec![0]] {
+        let mut offer = offer(1, &[0, 1]);
+        offer.nodes = nodes.into_iter().map(NodeId).collect();
+        let message = GroupMessage::Arrive {
+            key: key(Operation::Construct, "g", &[0, 1]),
+            offer,
+        };
+        let mut out = Vec::new();
+        cluster.engines[0].message(NodeId(1), message, cluster.now, &mut out);
+        let told = out.iter().map(|output| match output {
+            Output::Send { to, message } => (*to, matches!(message, GroupMessage::Fail { .. })),
+            Output::Complete { .. } => panic!("nobody has called"),
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [(NodeId(1), true)]);
+    }
+}

@@ -160,6 +160,13 @@ pub enum Cause {
         /// Why, with the remedy.
         error: String,
     },
+    /// A node cannot go on with its part of the job, or was lost.
+    NodeFailed {
+        /// Which.
+        node: NodeId,
+        /// Why, with the remedy.
+        error: String,
+    },
     /// A fence did not complete.
     FenceFailed {
         /// Who is missing, for people.
@@ -195,7 +202,7 @@ impl Cause {
             | Self::Misbehaved { .. }
             | Self::FenceFailed { .. } => EXIT_FAILURE,
             Self::NotStarted { code, .. } => *code,
-            Self::HostFailed { .. } => EXIT_WIREUP,
+            Self::HostFailed { .. } | Self::NodeFailed { .. } => EXIT_WIREUP,
             Self::Timeout(_) => EXIT_TIMEOUT,
             Self::Interrupted(number) => of_signal(*number),
             Self::OutputLost { pipe: true, .. } => of_signal(13),

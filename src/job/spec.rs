@@ -238,6 +238,8 @@ pub enum StatusTarget {
 pub struct StatusSpec {
     /// Where events and result are written as JSON.
     pub json: Option<StatusTarget>,
+    /// Descriptor that was inherited, from which orders are read; at least 3.
+    pub control: Option<i32>,
 }
 
 /// What the ranks are offered for process management, and the parts that serve it.
@@ -254,6 +256,8 @@ pub struct InterfaceSpec {
     /// The shim library, instead of the one found.
     #[serde(with = "octets")]
     pub shim: Option<PathBuf>,
+    /// Ranks get Slurm's names for their place too.
+    pub slurm_env: bool,
 }
 
 /// One job.

@@ -87,7 +87,7 @@ pub(super) struct Crew {
     /// Ranks whose start has not been reported yet.
     unreported: u32,
     /// Writing ends of pipes that feed ranks' standard input.
-    stdin_pipes: Vec<(Pid, OwnedFd)>,
+    stdin_pipes: Vec<(Rank, Pid, OwnedFd)>,
     /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
     closed: BTreeMap<Rank, Duration>,
     /// Ranks that ended badly while it is not known whether their PMIx server lives.
@@ -99,6 +99,8 @@ pub(super) struct Crew {
     owned: BTreeSet<i32>,
     /// To and from nodes that are here.
     peers: VecDeque<(NodeId, NodeId, PeerMessage)>,
+    /// To nodes of other hosts.
+    outbound: Vec<(NodeId, PeerMessage)>,
     /// What the launcher has not heard yet.
     told: VecDeque<FromCrew>,
     buffer: Vec<u8>,
@@ -124,6 +126,7 @@ pub(super) struct Parts<'a> {
     pub(super) guard: Guard,
     pub(super) namespaces: Option<NodeNamespaces>,
     pub(super) surroundings: &'a Surroundings,
+    pub(super) poll: Poll,
 }
 
 impl Crew {
@@ -133,12 +136,7 @@ impl Crew {
     /// [`RunFailure`] when the system does not give what is needed.
     pub(super) fn new(mut parts: Parts<'_>) -> Result<Self, RunFailure> {
         let mut directory = None;
-        let made = Made::new(
-            &parts.plan.clone(),
-            parts.part,
-            &mut parts.guard,
-            &mut directory,
-        );
+        let made = Made::new(&mut parts, &mut directory);
         let made = match made {
             Ok(made) => made,
             Err(failure) => {
@@ -156,7 +154,7 @@ impl Crew {
             part: parts.part,
             started: parts.started,
             since: parts.since,
-            poll: made.poll,
+            poll: parts.poll,
             wake: made.wake,
             nodes: made.nodes,
             ranks: (0..size).map(|_| RankSlot::Planned).collect(),
@@ -175,6 +173,7 @@ impl Crew {
             held: None,
             owned: BTreeSet::new(),
             peers: VecDeque::new(),
+            outbound: Vec::new(),
             told: VecDeque::new(),
             buffer: Vec::with_capacity(CHUNK),
             ending: false,
@@ -227,6 +226,22 @@ impl Crew {
                 self.killed |= signal == libc::SIGKILL;
                 self.signal_ranks(signal);
             }
+            ToCrew::SignalRanks { signal, ranks } => {
+                if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+                    self.signal_some(&ranks, signal);
+                }
+            }
+            ToCrew::Ask(waiting) => {
+                if self.waits(waiting) {
+                    self.tell(FromCrew::Waits(waiting));
+                }
+            }
+            ToCrew::Look { app, ranks } => {
+                if let Some(seen) = self.look_at(&ranks) {
+                    self.tell(FromCrew::Seen { app, seen });
+                }
+            }
+            ToCrew::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
             ToCrew::Finish { abnormal } => self.finish(abnormal),
             ToCrew::Hurry => self.hurry(),
         }
@@ -252,7 +267,7 @@ impl Crew {
         } = event;
         let node = NodeId(token.index);
         match token.source {
-            Source::Signals => {}
+            Source::Signals | Source::Orders | Source::Link | Source::Feed | Source::Input => {}
             Source::Wake => self.take_results()?,
             Source::Pmi => {
                 let rank = Rank(token.index);
@@ -364,7 +379,6 @@ impl Crew {
 
 /// What a crew needs and may not get: descriptors, directories, the nodes' state.
 struct Made {
-    poll: Poll,
     wake: Arc<OwnedFd>,
     nodes: Vec<Node>,
     directories: Vec<NodeDirectories>,
@@ -373,21 +387,21 @@ struct Made {
 impl Made {
     /// `directory` is set as soon as there is one.
     fn new(
-        plan: &Arc<Plan>,
-        part: Part,
-        guard: &mut Guard,
+        parts: &mut Parts<'_>,
         directory: &mut Option<JobDirectory>,
     ) -> Result<Self, RunFailure> {
+        let (plan, part) = (parts.plan, parts.part);
         let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
         become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
-        let poll = Poll::new().map_err(|error| own("cannot wait for events", &error))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| own("cannot wait for events", &error))?;
         let wake = Arc::new(wake);
-        poll.add(&wake, Token::new(Source::Wake, 0))
+        parts
+            .poll
+            .add(&wake, Token::new(Source::Wake, 0))
             .map_err(|error| own("cannot wait for events", &error))?;
         if plan.offer.pmix {
-            *directory = Some(start::job_directory(plan, guard)?);
+            *directory = Some(start::job_directory(plan, &mut parts.guard)?);
         }
         let nodes = || part.nodes(&plan.job.ranks);
         let directories = directory
@@ -403,7 +417,6 @@ impl Made {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;
         Ok(Self {
-            poll,
             wake,
             nodes,
             directories,

@@ -71,7 +71,7 @@ pub(super) fn host_requests(
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
     );
-    let cwd = std::env::current_dir().unwrap_or_default();
+    let cwd = &plan.inheritance.cwd;
     let apps: Vec<job_info::App> = plan
         .apps
         .iter()
@@ -81,7 +81,7 @@ pub(super) fn host_requests(
                 .chain(app.args.iter().map(|arg| arg.as_os_str()))
                 .map(|arg| Text::new(arg.as_bytes()))
                 .collect(),
-            wdir: text(app.cwd.as_deref().unwrap_or(&cwd)),
+            wdir: text(app.cwd.as_deref().unwrap_or(cwd)),
         })
         .collect();
     let info = JobInfo {

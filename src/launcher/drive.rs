@@ -8,12 +8,14 @@ mod pty;
 mod signals;
 mod status;
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::finish;
 use super::hands::Hands;
-use super::message::ToCrew;
+use super::message::{Refusal, ToCrew};
+use super::orders::Orders;
 use super::plan::Plan;
 use super::progress::Progress;
 use super::pty::Pty;
@@ -22,7 +24,7 @@ use super::signals::Signals;
 use super::status::Status;
 use super::streams::Streams;
 use super::supervisor::{Order, Supervisor};
-use crate::agent::poll::{Ready, Source};
+use crate::agent::poll::{Ready, Source, Token};
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 
@@ -76,6 +78,8 @@ pub(super) struct Drive {
     pub(super) loaded: Vec<Option<Loaded>>,
     /// The start of every rank has been reported.
     all_reported: bool,
+    /// Nodes that cannot take part.
+    pub(super) refused: Vec<(NodeId, Refusal)>,
     /// Nothing of the job is left.
     pub(super) over: bool,
     /// The status stream, if somebody reads one.
@@ -93,6 +97,8 @@ pub(super) struct Drive {
     ready: Vec<Ready>,
     /// That a rank speaks another form of PMI than expected has been said.
     dialect_told: bool,
+    /// Where orders come from, until they end.
+    orders: Option<Orders>,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
 }
@@ -118,6 +124,7 @@ impl Drive {
             hosts_ready: false,
             loaded: vec![None; nodes],
             all_reported: false,
+            refused: Vec::new(),
             over: false,
             status: parts.status,
             phase_told: JobState::Planned,
@@ -127,6 +134,7 @@ impl Drive {
             progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),
             ready: Vec::new(),
             dialect_told: false,
+            orders: None,
             interrupts: 0,
             pty: None,
             terminal_until: None,
@@ -136,6 +144,17 @@ impl Drive {
             signals: parts.signals,
             streams: parts.streams,
         }
+    }
+
+    /// Takes orders from now on.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be waited for.
+    pub(super) fn obey(&mut self, orders: Orders) -> rustix::io::Result<()> {
+        let token = Token::new(Source::Orders, 0);
+        self.hands.poll().add(orders.as_fd(), token)?;
+        self.orders = Some(orders);
+        Ok(())
     }
 
     /// Time since the start of the run.
@@ -184,6 +203,7 @@ impl Drive {
         for event in &ready {
             match event.token.source {
                 Source::Signals => self.take_signals(),
+                Source::Orders => self.take_orders(),
                 Source::Wake => self.look_at_terminal(),
                 _ => {}
             }

@@ -4,7 +4,7 @@
 //! directory, no file.
 
 use std::collections::HashSet;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,11 +14,13 @@ use std::sync::Arc;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
+use super::across;
 use super::describe::{app_start, host_requests};
 use super::directory::{self, JobDirectory};
+use super::environment;
 use super::explain;
 use super::outputs;
-use super::plan::Plan;
+use super::plan::{Plan, Variable};
 use super::rank_env;
 use super::reasons::plural;
 use super::run::RunFailure;
@@ -53,10 +55,15 @@ fn check(plan: &Plan) -> Result<(), RunFailure> {
     Target::check(&plan.spec.status)?;
     outputs::check(plan)?;
     let job = directory::of_job(&plan.job.nspace);
-    if plan.offer.pmix {
+    if plan.host.is_some() {
         JobDirectory::check(&job)?;
     }
-    for node in plan.job.ranks.node_ids() {
+    // What hosts may refuse of a description, the first of them would too.
+    let nodes = match plan.spec.layout.across_hosts() {
+        true => 1,
+        false => plan.job.ranks.nodes(),
+    };
+    for node in (0..nodes).map(NodeId) {
         NodeCore::new(node, Arc::clone(&plan.job), plan.offer.pmi, plan.offer.pmix)
             .map_err(|error| RunFailure::own("cannot serve this job", error))?;
         if plan.offer.pmix {
@@ -109,8 +116,7 @@ impl Sheet {
 
 fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> {
     let mut sheet = Sheet::default();
-    let (size, nodes) = (plan.job.ranks.size(), plan.job.ranks.nodes());
-    let of_nodes = if nodes == 1 { "node" } else { "virtual nodes" };
+    let size = plan.job.ranks.size();
     let more = if plan.oversubscribed {
         ", oversubscribed"
     } else {
@@ -119,13 +125,23 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
     sheet.add(
         "job",
         &format!(
-            "{size} rank{} on {nodes} {of_nodes}{more} ({})",
+            "{size} rank{} on {}{more} ({})",
             plural(size),
-            plan.slots
+            across::nodes(plan),
+            across::slots(plan)
         ),
     );
     for place in explain::places(plan) {
         sheet.add("placement", &place);
+    }
+    let across_hosts = plan.spec.layout.across_hosts();
+    if across_hosts {
+        sheet.add("contacts", &across::reach(plan));
+        sheet.add("agent", &across::agent(plan));
+        let mut name = "travels";
+        for line in across::travels(plan) {
+            sheet.add(std::mem::take(&mut name), &line);
+        }
     }
     for (index, app) in plan.apps.iter().enumerate() {
         let mut command = quoted(app.program.path().as_os_str());
@@ -138,7 +154,7 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
             &format!("program {}", index + 1),
             &format!("{command} ({ranks})"),
         );
-        sheet.add("", &format!("starts in {}", explain::start(app)));
+        sheet.add("", &format!("starts in {}", explain::start(plan, index)));
         sheet.add("", &app.finding.to_string());
         if let Some(wrapper) = &app.wrapper {
             sheet.add("", &wrapper.to_string());
@@ -155,6 +171,9 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
     sheet.add("interface", &format!("{}: {}", offer.names(), offer.why));
     if let Some(why) = &offer.without_pmix {
         sheet.add("", &format!("PMIx is left out: {why}"));
+    }
+    if across_hosts && offer.pmix {
+        sheet.add("server", "every host finds its own, and libpmix");
     }
     if let Some(host) = &plan.host {
         sheet.add("libpmix", &host.libpmix.to_string());
@@ -176,13 +195,13 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
         sheet.add("note", note);
     }
     for index in 0..plan.apps.len() {
-        environment(plan, AppNum(index as u32), surroundings, &mut sheet)?;
+        surroundings_of(plan, AppNum(index as u32), surroundings, &mut sheet)?;
     }
     Ok(sheet.0)
 }
 
 /// What the first rank of a program finds in its environment that is not in ours, and the reverse.
-fn environment(
+fn surroundings_of(
     plan: &Plan,
     app: AppNum,
     surroundings: &Surroundings,
@@ -199,7 +218,7 @@ fn environment(
     own.extend(rank_env::of_rank(plan, rank, None));
     let names = rank_env::names(&own);
     let start = app_start(plan, app, &names, surroundings.nofile)?;
-    let ours: HashSet<(OsString, OsString)> = std::env::vars_os().collect();
+    let ours: HashSet<&Variable> = plan.inheritance.vars.iter().collect();
     let mut set: Vec<&CString> = start.env.iter().chain(&own).collect();
     set.sort();
     let _ = writeln!(
@@ -215,7 +234,11 @@ fn environment(
         let value = OsStr::from_bytes(value.get(1..).unwrap_or_default());
         kept.insert(name.to_owned());
         if !ours.contains(&(name.to_owned(), value.to_owned())) {
-            let _ = writeln!(sheet.0, "  {}={}", name.to_string_lossy(), quoted(value));
+            let value = match environment::is_hidden(name) {
+                true => "…hidden".to_owned(),
+                false => quoted(value),
+            };
+            let _ = writeln!(sheet.0, "  {}={value}", name.to_string_lossy());
         }
     }
     if plan.offer.pmix {

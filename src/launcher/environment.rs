@@ -16,6 +16,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use crate::job::spec::Inherited;
 
 pub mod file;
+mod local;
+
+pub use local::{is_given_by_node, is_hidden, is_local, leave_local};
 
 /// Names that start so are launcher state, unless [`KEPT`] has them.
 ///
@@ -46,9 +49,11 @@ const REMOVED_PREFIXES: &[&str] = &[
 /// Names that are launcher state.
 const REMOVED: &[&str] = &[
     // Our own; the others that start so are settings.
+    "WIREUP_ALLOC_ID",
     "WIREUP_APPNUM",
     "WIREUP_HOST",
     "WIREUP_JOB_ID",
+    "WIREUP_LAUNCH_ID",
     "WIREUP_LOCAL_RANK",
     "WIREUP_LOCAL_SIZE",
     "WIREUP_NNODES",
@@ -123,8 +128,8 @@ pub enum ForwardError {
     /// The name is empty.
     #[error("{0:?} has no variable name; use NAME, NAME=VALUE or 'PREFIX*'")]
     NoName(OsString),
-    /// An environment cannot hold NUL bytes.
-    #[error("{0:?} contains a NUL byte")]
+    /// An environment cannot hold NUL bytes. The value may be a secret, and is not shown.
+    #[error("the variable {0:?} contains a NUL byte")]
     Nul(OsString),
 }
 
@@ -137,7 +142,8 @@ impl Forward {
         let bytes = text.as_bytes();
         let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
         if bytes.contains(&0) {
-            return Err(ForwardError::Nul(text.into()));
+            let name = bytes.split(|byte| *byte == b'=').next();
+            return Err(ForwardError::Nul(owned(name.unwrap_or_default())));
         }
         let forward = match bytes.iter().position(|byte| *byte == b'=') {
             Some(0) => return Err(ForwardError::NoName(text.into())),

@@ -1,13 +1,12 @@
 //! What `-v` and `--explain` tell about a plan.
 
-use std::path::Path;
-
+use super::across;
 use super::directory;
 use super::parts;
 use super::plan::{App, Plan};
 use super::rank_env;
 use super::reasons::{CountWhy, plural};
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::Rank;
 
 /// The decisions in short: one line each.
 pub fn short(plan: &Plan) -> Vec<String> {
@@ -37,9 +36,19 @@ pub fn long(plan: &Plan) -> Vec<String> {
     }
     lines.push(slots(plan));
     lines.extend(places(plan).map(|place| format!("placement: {place}")));
+    if plan.spec.layout.across_hosts() {
+        lines.push(format!("contacts: {}", across::reach(plan)));
+        lines.push(format!("agent: {}", across::agent(plan)));
+        let travels = across::travels(plan).into_iter();
+        lines.extend(travels.map(|what| format!("travels: {what}")));
+    }
     for (index, app) in plan.apps.iter().enumerate() {
         lines.push(format!("program {}: {}", index + 1, program(app)));
-        lines.push(format!("program {}: starts in {}", index + 1, start(app)));
+        lines.push(format!(
+            "program {}: starts in {}",
+            index + 1,
+            start(plan, index)
+        ));
     }
     let offer = &plan.offer;
     lines.push(format!(
@@ -61,6 +70,23 @@ pub fn long(plan: &Plan) -> Vec<String> {
 }
 
 fn slots(plan: &Plan) -> String {
+    if plan.spec.layout.across_hosts() {
+        let more = match (plan.oversubscribed, plan.spec.layout.ppn) {
+            (true, _) => "; some host has more ranks: --oversubscribe allows it",
+            (false, _) => "",
+        };
+        let unknown = plan
+            .spec
+            .layout
+            .hosts
+            .iter()
+            .any(|host| host.slots.is_none());
+        let counted = match unknown {
+            true => "; where they are not given, a host takes as many as it has usable cores",
+            false => "",
+        };
+        return format!("slots: {}{more}{counted}", across::slots(plan));
+    }
     let (ranks, slots) = (plan.job.ranks.size(), plan.slots.count());
     let comparison = match plan.oversubscribed {
         true if plan.spec.layout.oversubscribe => {
@@ -92,6 +118,9 @@ fn slots(plan: &Plan) -> String {
 
 /// What the PMIx server is made of and where its files are.
 fn server(plan: &Plan) -> Vec<String> {
+    if plan.spec.layout.across_hosts() && plan.offer.pmix {
+        return vec!["server: every host finds its own PMIx server, libpmix and directory".into()];
+    }
     let Some(host) = &plan.host else {
         return vec![
             "server: no PMIx server, no libpmix and no directory, since PMIx is not offered".into(),
@@ -132,13 +161,13 @@ pub(super) fn places(plan: &Plan) -> impl Iterator<Item = String> + '_ {
     let ranks = &plan.job.ranks;
     ranks.node_ids().map(move |node| {
         let here: Vec<Rank> = ranks.ranks_on(node).collect();
-        let noun = if here.len() == 1 { "rank" } else { "ranks" };
-        format!("{} has {noun} {}", name(plan, node), ranges(&here))
+        let name = across::node(plan, node);
+        match here.len() {
+            0 => format!("{name} has no ranks"),
+            1 => format!("{name} has rank {}", ranges(&here)),
+            _ => format!("{name} has ranks {}", ranges(&here)),
+        }
     })
-}
-
-fn name(plan: &Plan, node: NodeId) -> &str {
-    &plan.node_names[node.index()]
 }
 
 /// Ascending ranks as `0-3,6`.
@@ -158,13 +187,15 @@ fn ranges(ranks: &[Rank]) -> String {
 }
 
 /// Where the ranks of a program start, and why there.
-pub(super) fn start(app: &App) -> String {
-    match &app.cwd {
-        Some(dir) => format!("{} (--wdir)", dir.display()),
-        None => {
-            let here = std::env::current_dir().unwrap_or_default();
-            format!("{} (this directory)", Path::new(&here).display())
-        }
+pub(super) fn start(plan: &Plan, app: usize) -> String {
+    let dir = plan.apps[app].cwd.as_ref().unwrap_or(&plan.inheritance.cwd);
+    let why = match plan.spec.apps[app].wdir {
+        Some(_) => "--wdir",
+        None => "this directory",
+    };
+    match plan.spec.layout.across_hosts() {
+        true => format!("{} on each host ({why})", dir.display()),
+        false => format!("{} ({why})", dir.display()),
     }
 }
 
@@ -183,13 +214,12 @@ fn program(app: &App) -> String {
 }
 
 fn size(plan: &Plan) -> String {
-    let (size, nodes) = (plan.job.ranks.size(), plan.job.ranks.nodes());
+    let size = plan.job.ranks.size();
     format!(
-        "{size} rank{} on {nodes} {}node{} ({}); offered: {}",
+        "{size} rank{} on {} ({}); offered: {}",
         plural(size),
-        if nodes == 1 { "" } else { "virtual " },
-        plural(nodes),
-        plan.slots,
+        across::nodes(plan),
+        across::slots(plan),
         plan.offer.names()
     )
 }

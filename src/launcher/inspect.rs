@@ -151,6 +151,7 @@ impl Look<'_> {
                 handler: handler.clone(),
             }),
             Kind::Unreadable => unknown(Why::Unreadable),
+            Kind::Elsewhere => unknown(Why::NotHere),
         };
         Inspection { finding, loader }
     }

@@ -1,15 +1,19 @@
 //! What the launcher and the crew of a host say to each other: in memory on one machine, over a
 //! link between hosts.
 
+use serde::{Deserialize, Serialize};
+
 use super::record::Stream;
+use super::singleton::Seen;
 use super::supervisor::Waiting;
 use crate::job::ids::{NodeId, Rank};
+use crate::job::octets;
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::pmi::command::Dialect;
 
 /// What a crew tells the launcher.
-#[derive(Clone, PartialEq, Debug)]
-pub enum FromCrew {
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) enum FromCrew {
     /// A node's sidecar has loaded its libraries.
     HostLoaded {
         /// Where.
@@ -93,6 +97,7 @@ pub enum FromCrew {
         /// Where.
         stream: Stream,
         /// As it was read.
+        #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
     /// A rank's MPI library has something for the user.
@@ -100,6 +105,7 @@ pub enum FromCrew {
         /// Where.
         stream: Stream,
         /// The text.
+        #[serde(with = "octets")]
         text: Vec<u8>,
     },
     /// A line for the user.
@@ -107,19 +113,84 @@ pub enum FromCrew {
         /// Without a prefix.
         text: String,
     },
+    /// What was seen of processes that were to be looked at.
+    Seen {
+        /// The program's number.
+        app: u32,
+        /// What was seen.
+        seen: Seen,
+    },
+    /// Somebody waits for what was asked about with [`ToCrew::Ask`].
+    Waits(Waiting),
+    /// Nothing more will be heard of a rank that had not ended: its host was lost.
+    Gone {
+        /// Which.
+        rank: Rank,
+    },
+    /// Some nodes cannot take part, and why.
+    Refused(Vec<(NodeId, Refusal)>),
     /// Nothing of the job is left on this host.
     Over,
 }
 
+impl FromCrew {
+    /// The rank it is about, if it is about one.
+    pub(super) fn rank(&self) -> Option<Rank> {
+        match self {
+            Self::Started { rank, .. }
+            | Self::NotStarted { rank, .. }
+            | Self::Connected { rank, .. }
+            | Self::Finalized { rank }
+            | Self::Ended { rank, .. }
+            | Self::Judged { rank, .. }
+            | Self::Output { rank, .. }
+            | Self::Gone { rank } => Some(*rank),
+            _ => None,
+        }
+    }
+}
+
+/// Why a node cannot take part.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Refusal {
+    /// The exit code of a run that ends by it.
+    pub(super) code: u8,
+    /// One line with the remedy, without a prefix.
+    pub(super) message: String,
+}
+
 /// What the launcher orders.
-#[derive(Clone, PartialEq, Debug)]
-pub enum ToCrew {
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) enum ToCrew {
     /// Start none: the job has failed.
     Skip,
     /// The job is being ended: ranks that are not started yet are not to be.
     Ending,
     /// Send a signal to the process group of every living rank.
     Signal(i32),
+    /// Send a signal to the process groups of some ranks, as far as they run.
+    SignalRanks {
+        /// Its number.
+        signal: i32,
+        /// Which ranks; those that live elsewhere are passed over.
+        ranks: Vec<Rank>,
+    },
+    /// Say so if somebody waits for this.
+    Ask(Waiting),
+    /// Look at the processes of these ranks of a program: has one loaded an MPI?
+    Look {
+        /// The program's number.
+        app: u32,
+        /// Which ranks.
+        ranks: Vec<Rank>,
+    },
+    /// Some nodes of the job are lost: what waits for them is answered.
+    NodesLost {
+        /// Which.
+        nodes: Vec<NodeId>,
+        /// Why, for people.
+        reason: String,
+    },
     /// All ranks have ended: stop the sidecars, end what is left over.
     Finish {
         /// The job did not end well.

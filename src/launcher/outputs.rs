@@ -29,9 +29,16 @@ pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
         let size = plan.job.ranks.size();
         return Ok((0..size).map(|_| OutputPlan::Pipes).collect());
     };
-    let open = |path: PathBuf| create(&path).map_err(|errno| not_written(pattern, &path, errno));
     // All names are known to be right before the first file loses its old contents.
-    names(plan, pattern)?
+    files(pattern, names(plan, pattern)?)
+}
+
+fn files(
+    pattern: &OsStr,
+    names: impl IntoIterator<Item = Files>,
+) -> Result<Vec<OutputPlan>, RunFailure> {
+    let open = |path: PathBuf| create(&path).map_err(|errno| not_written(pattern, &path, errno));
+    names
         .into_iter()
         .map(|(out, err)| {
             Ok(OutputPlan::Files {
@@ -40,6 +47,21 @@ pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
             })
         })
         .collect()
+}
+
+/// The same for some ranks of a job on several hosts, in their order. Files that the launcher has to
+/// write are left to it.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_here(plan: &Plan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, RunFailure> {
+    let pattern = plan.spec.stdio.output.as_ref();
+    let Some(pattern) = pattern.filter(|_| !plan.spec.stdio.timestamps) else {
+        return Ok(ranks.iter().map(|_| OutputPlan::Pipes).collect());
+    };
+    let names = names(plan, pattern)?;
+    let here = ranks.iter().map(|rank| names[rank.index()].clone());
+    files(pattern, here)
 }
 
 /// Refuses what [`open`] would refuse, as far as one can see without making a file.

@@ -1,11 +1,24 @@
 //! From what the user asked for to what will be done: programs found, slots counted, ranks
 //! placed, interfaces chosen. Nothing has been started yet when a plan is refused.
+//!
+//! ```text
+//!                  one machine                 several hosts
+//!  launcher        Plan::new                   Plan::new ── Decided, JobSpec, Inheritance ──┐
+//!  each node       (the same process)          Plan::resolve ◀──────────────────────────────┘
+//! ```
+//! What is the same everywhere is [`Decided`] once, by the launcher. Programs, libraries, limits and
+//! all else that a machine has or has not are looked for by the node that needs them; what the
+//! launcher of several hosts sees of them is for people.
 
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::ops::{Deref, Range};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use super::inheritance::Inheritance;
 use super::inspect::{Finding, Wants};
 use super::ldso::Loader;
 use super::limits::RawLimit;
@@ -17,20 +30,25 @@ use super::slots::Slots;
 use super::wrap::Wrapper;
 use crate::agent::core::JobContext;
 use crate::job::appnums::Appnums;
-use crate::job::ids::{Nspace, Rank, UserId};
+use crate::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
+use crate::job::octets;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::pset::ProcessSet;
-use crate::job::spec::JobSpec;
+use crate::job::spec::{Inherited, JobSpec};
 
 mod app;
 mod offer;
 mod place;
+mod rooms;
 mod size;
 
-use app::app_plan;
+use app::{Stand, app_plan};
 use offer::{host_parts, interfaces};
 use place::{node_names, place};
 use size::{sizes, total};
+
+/// A variable of an environment.
+pub type Variable = (OsString, OsString);
 
 /// One application context, ready to be started.
 #[derive(Debug)]
@@ -46,10 +64,10 @@ pub struct App {
     /// Where that number comes from.
     pub count: CountWhy,
     /// Environment of its ranks, before wireup's own variables.
-    pub env: Vec<(OsString, OsString)>,
+    pub env: Vec<Variable>,
     /// Which of the variables that differ from rank to rank are among these.
     pub places_given: Vec<&'static str>,
-    /// Where it starts, if not where the launcher is.
+    /// Where it starts, if not where this process is.
     pub cwd: Option<PathBuf>,
     /// What looking at the program said.
     pub finding: Finding,
@@ -59,29 +77,65 @@ pub struct App {
     pub umask: Option<u32>,
 }
 
-/// A job, decided.
-#[derive(Debug)]
-pub struct Plan {
-    /// What was asked for.
-    pub spec: JobSpec,
-    /// Application contexts.
-    pub apps: Vec<App>,
-    /// What the nodes know.
+/// What holds for a job on every node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Decided {
+    /// What the nodes' state machines know.
     pub job: Arc<JobContext>,
+    /// By application context: why it has so many ranks.
+    pub counts: Vec<CountWhy>,
     /// Host name of each node.
     pub node_names: Vec<String>,
     /// What is offered, and why.
     pub offer: Offer,
-    /// What the sidecars need, when PMIx is offered.
-    pub host: Option<HostParts>,
-    /// More ranks than cores.
+    /// Some node has more ranks than slots. A node that resolves it knows this of itself.
     pub oversubscribed: bool,
-    /// What limits the number of ranks.
+    /// The names under which others know the launch.
+    pub names: LaunchNames,
+    /// By application context: its variables, before wireup's own and those of a node. Empty on one
+    /// machine, where they are in [`App::env`].
+    #[serde(with = "octets")]
+    variables: Vec<Vec<Variable>>,
+}
+
+/// The names under which others know a launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchNames {
+    /// That of the launch: a scheduler's, or the job's.
+    #[serde(with = "octets")]
+    pub launch: OsString,
+    /// That of the scheduler's allocation, if there is one.
+    #[serde(with = "octets")]
+    pub allocation: Option<OsString>,
+}
+
+/// A job, decided, and what this machine has for it.
+#[derive(Debug)]
+pub struct Plan {
+    /// What holds everywhere.
+    pub decided: Decided,
+    /// What was asked for.
+    pub spec: JobSpec,
+    /// What is inherited.
+    pub inheritance: Inheritance,
+    /// Application contexts.
+    pub apps: Vec<App>,
+    /// What the sidecars need, when PMIx is offered and this process is to start them.
+    pub host: Option<HostParts>,
+    /// What limits the number of ranks here.
     pub slots: Slots,
     /// What others have to say about how the job came to be as it is, for whoever asks.
     pub notes: Vec<String>,
     /// What the user should know in any case.
     pub warnings: Vec<String>,
+}
+
+impl Deref for Plan {
+    type Target = Decided;
+
+    fn deref(&self) -> &Decided {
+        &self.decided
+    }
 }
 
 fn wrong(message: impl Display) -> RunFailure {
@@ -94,32 +148,41 @@ fn wrong(message: impl Display) -> RunFailure {
 impl Plan {
     /// Decides everything about the job named `nspace`. `descriptors` is the hard limit of open descriptors.
     ///
+    /// A job on several hosts is decided for all; what a program is, is then known as far as this
+    /// machine has a copy.
+    ///
     /// # Errors
     /// [`RunFailure`] with the reason and the remedy.
     pub fn new(spec: JobSpec, nspace: Nspace, descriptors: u64) -> Result<Self, RunFailure> {
-        let cwd = std::env::current_dir()
-            .map_err(|error| wrong(format!("the current directory cannot be used: {error}")))?;
-        let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        let across = spec.layout.across_hosts();
+        let inheritance = Inheritance::here(across)?;
         let mut warnings = Vec::new();
         let slots = Slots::detect();
         let sizes = sizes(&spec.apps, &spec.layout, slots.count());
         let size = total(&sizes)?;
-        let nodes = spec.layout.virtual_nodes;
-        size::check(&spec, size, &slots, descriptors)?;
+        let (ranks, oversubscribed) = place(&spec, size, &slots)?;
+        size::check(&spec, size, descriptors)?;
         let psets =
             ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size)).map_err(wrong)?;
-        let oversubscribed = size > slots.count();
-        let apps: Vec<(App, Loader)> = spec
-            .apps
-            .iter()
-            .zip(size::ranges(&sizes))
-            .map(|(app, ranks)| app_plan(app, ranks, &inherited, &cwd, &mut warnings))
-            .collect::<Result<_, _>>()?;
-        let (apps, loaders): (Vec<App>, Vec<Loader>) = apps.into_iter().unzip();
+        let stand = if across {
+            Stand::Launcher
+        } else {
+            Stand::Alone
+        };
+        let mut variables = Vec::new();
+        let mut looked = Vec::with_capacity(spec.apps.len());
+        for (app, ranks) in spec.apps.iter().zip(size::ranges(&sizes)) {
+            let env = app::variables(app, &inheritance, across, &mut warnings)?;
+            if across {
+                variables.push(env.clone());
+            }
+            looked.push(app_plan(app, ranks, env, &inheritance, stand)?);
+        }
+        let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
         let mut offer = interfaces(spec.interface.pmi, &apps);
-        let host = match offer
-            .pmix
-            .then(|| host_parts(&spec, &apps, &loaders, &inherited))
+        // Of the parts of a server only those count that are where it runs.
+        let host = match (offer.pmix && !across)
+            .then(|| host_parts(&spec, &apps, &loaders, &inheritance))
             .transpose()
         {
             Ok(host) => host,
@@ -133,27 +196,102 @@ impl Plan {
             }
             Err(failure) => return Err(failure),
         };
-        offer.pmix = host.is_some();
-        let node_names = node_names(nodes);
-        let appnums = Appnums::from_sizes(sizes.iter().map(|(size, _)| *size));
+        offer.pmix &= across || host.is_some();
+        let universe = match across {
+            true => rooms::universe(&spec.layout, ranks.node_ids().map(|n| ranks.local_size(n))),
+            false => slots.count() * ranks.nodes(),
+        };
+        let node_names = match across {
+            true => spec
+                .layout
+                .hosts
+                .iter()
+                .map(|host| host.name.clone())
+                .collect(),
+            false => node_names(ranks.nodes()),
+        };
+        let names = LaunchNames::new(&inheritance, &nspace);
         let job = JobContext {
             nspace,
-            ranks: place(size, &spec.layout),
-            appnums,
-            universe_size: size.max(slots.count() * nodes),
+            ranks,
+            appnums: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
+            universe_size: size.max(universe),
             user: UserId(rustix::process::getuid().as_raw()),
             psets,
         };
         Ok(Self {
+            decided: Decided {
+                job: Arc::new(job),
+                counts: sizes.into_iter().map(|(_, why)| why).collect(),
+                node_names,
+                offer,
+                oversubscribed,
+                names,
+                variables,
+            },
+            inheritance,
             apps,
-            job: Arc::new(job),
-            node_names,
-            offer,
             host,
-            oversubscribed,
             slots,
             notes: spec.notes.clone(),
             warnings,
+            spec,
+        })
+    }
+
+    /// Makes the plan of one node of a job on several hosts: looks for what its ranks need.
+    ///
+    /// `inheritance` is the launcher's, with what the node itself adds
+    /// ([`Inheritance::on_node`]); `descriptors` is the hard limit of open descriptors here.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the reason and the remedy, in words that are the same on every node with
+    /// this problem: see [`by_node`](super::report::by_node).
+    pub fn resolve(
+        mut decided: Decided,
+        spec: JobSpec,
+        inheritance: Inheritance,
+        node: NodeId,
+        descriptors: u64,
+    ) -> Result<Self, RunFailure> {
+        decided.check(&spec, node).map_err(wrong)?;
+        let slots = Slots::detect();
+        let ranks = decided.job.ranks.local_size(node);
+        size::check_node(&spec, node, ranks, &slots, descriptors)?;
+        decided.oversubscribed = ranks > slots.count();
+        let mut looked = Vec::with_capacity(spec.apps.len());
+        let contexts = (0..).map(AppNum).zip(&spec.apps);
+        let variables = std::mem::take(&mut decided.variables);
+        for ((number, app), mut env) in contexts.zip(variables) {
+            if app.inherited == Inherited::All {
+                inheritance.add_local(&mut env);
+            }
+            let ranks = decided.job.appnums.ranks_of(number);
+            let stand = match decided.has(node, &ranks) {
+                true => Stand::Node,
+                false => Stand::Bystander,
+            };
+            let ranks = (ranks, decided.counts[number.index()]);
+            looked.push(app_plan(app, ranks, env, &inheritance, stand)?);
+        }
+        let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
+        let host = match decided.offer.pmix {
+            true => match host_parts(&spec, &apps, &loaders, &inheritance) {
+                Ok(host) => Some(host),
+                // Nobody here would notice.
+                Err(_) if ranks == 0 => None,
+                Err(failure) => return Err(failure),
+            },
+            false => None,
+        };
+        Ok(Self {
+            decided,
+            inheritance,
+            apps,
+            host,
+            slots,
+            notes: Vec::new(),
+            warnings: Vec::new(),
             spec,
         })
     }
@@ -163,3 +301,54 @@ impl Plan {
         self.job.appnums.of(rank).index()
     }
 }
+
+/// A description of a job whose parts do not fit together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the launcher's description of the job contradicts itself; use one version of wireup everywhere"
+)]
+struct Contradiction;
+
+impl Decided {
+    /// What came over a link is not trusted to fit together.
+    fn check(&self, spec: &JobSpec, node: NodeId) -> Result<(), Contradiction> {
+        let (apps, nodes) = (spec.apps.len(), self.job.ranks.nodes() as usize);
+        let last = AppNum(u32::try_from(apps).unwrap_or(0).saturating_sub(1));
+        let fits = self.counts.len() == apps
+            && self.variables.len() == apps
+            && apps > 0
+            && self.job.appnums.ranks_of(last).end == self.job.ranks.size()
+            && self.node_names.len() == nodes
+            && spec.layout.hosts.len() == nodes
+            && node.index() < nodes;
+        if fits { Ok(()) } else { Err(Contradiction) }
+    }
+
+    /// Whether one of these ranks lives on a node.
+    fn has(&self, node: NodeId, ranks: &Range<u32>) -> bool {
+        self.job
+            .ranks
+            .ranks_on(node)
+            .any(|rank| ranks.contains(&rank.0))
+    }
+}
+
+impl LaunchNames {
+    /// A scheduler gives names by variables. In a rank of ours that of the launch is its own job's.
+    fn new(inheritance: &Inheritance, nspace: &Nspace) -> Self {
+        let find = |name: &str| inheritance.variable(name).filter(|value| !value.is_empty());
+        let given = find(LAUNCH).filter(|_| find(crate::agent::leftovers::JOB).is_none());
+        Self {
+            launch: given.map_or_else(|| nspace.as_str().into(), ToOwned::to_owned),
+            allocation: find(ALLOCATION).map(ToOwned::to_owned),
+        }
+    }
+}
+
+/// Name of the launch, for its ranks and from a scheduler.
+pub const LAUNCH: &str = "WIREUP_LAUNCH_ID";
+/// Name of the scheduler's allocation, for the ranks and from the scheduler.
+pub const ALLOCATION: &str = "WIREUP_ALLOC_ID";
+
+#[cfg(test)]
+mod tests;

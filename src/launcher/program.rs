@@ -46,6 +46,8 @@ pub enum Kind {
     },
     /// Executable but not readable by us: the kernel will know.
     Unreadable,
+    /// Not seen here: it is for other machines.
+    Elsewhere,
 }
 
 /// A program that can be executed, as far as one can see without doing it.
@@ -193,7 +195,21 @@ impl Program {
         })
     }
 
-    /// The file found: absolute, symbolic links unresolved.
+    /// A program that need not be here, by the name it is given there.
+    pub fn elsewhere(name: &OsStr, cwd: &Path) -> Self {
+        let path = match name.as_bytes().contains(&b'/') {
+            true => cwd.join(name),
+            false => name.into(),
+        };
+        Self {
+            path,
+            name: name.into(),
+            kind: Kind::Elsewhere,
+        }
+    }
+
+    /// The file found: absolute, symbolic links unresolved. Of a program that is not here, its name
+    /// if it has to be searched for.
     pub fn path(&self) -> &Path {
         &self.path
     }

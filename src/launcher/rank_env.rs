@@ -7,16 +7,18 @@ use std::path::Path;
 
 use super::directory::NodeDirectories;
 use super::environment;
-use super::plan::Plan;
+use super::plan::{ALLOCATION, LAUNCH, Plan};
 use super::relocated;
 use crate::agent::leftovers::JOB;
 use crate::agent::start::PMI_FD;
+use crate::job::hosts::compress;
 use crate::job::ids::{AppNum, NodeId, Rank};
 use crate::job::spec::Inherited;
 use crate::pmix::control::ForkEnv;
 use crate::pmix::value::Text;
 
 mod settings;
+mod slurm;
 
 /// `NAME=value` for execve; `None` for bytes that no variable can have.
 fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
@@ -41,8 +43,7 @@ pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
         ),
         ("HWLOC_COMPONENTS", "-x86"),
     ];
-    let inherited: Vec<_> = std::env::vars_os().collect();
-    let base = environment::base(&inherited, &Inherited::All, &[]);
+    let base = environment::base(&plan.inheritance.vars, &Inherited::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
     let hwloc = HWLOC.iter().filter(|(name, _)| !given(name));
     let hwloc: Vec<CString> = hwloc
@@ -93,24 +94,50 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
     let job = plan.job.nspace.as_str();
     let size = plan.job.ranks.size().to_string();
     let mut env = Vec::new();
-    let mut add = |name: &str, value: &str| env.extend(entry(name, value));
-    add(JOB, job);
+    let mut add = |name: &str, value: &dyn AsRef<OsStr>| env.extend(entry(name, value.as_ref()));
+    add(JOB, &job);
     add("WIREUP_SIZE", &size);
     add("WIREUP_NPROCS", &size);
     add("WIREUP_UNIVERSE_SIZE", &plan.job.universe_size.to_string());
     add("WIREUP_NNODES", &plan.job.ranks.nodes().to_string());
-    add("WIREUP_NODELIST", &plan.node_names.join(","));
+    add("WIREUP_NODELIST", &node_list(&plan.node_names));
+    add(LAUNCH, &plan.names.launch);
+    if let Some(allocation) = &plan.names.allocation {
+        add(ALLOCATION, allocation);
+    }
     if plan.offer.pmi {
         add("PMI_SIZE", &size);
-        add("PMI_JOBID", job);
+        add("PMI_JOBID", &job);
         add("PMI_FD", &PMI_FD.to_string());
     }
     if plan.offer.pmix {
         // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one
         // means "started directly, do not bind", which holds. Source: docs/shim.md#open-mpi-4.
-        add("JSM_JSRUN_PORT", "wireup");
+        add("JSM_JSRUN_PORT", &"wireup");
+    }
+    if plan.spec.interface.slurm_env {
+        env.extend(entries(slurm::of_job(plan)));
     }
     env
+}
+
+/// `NAME=value` of variables that can be written so.
+fn entries(set: Vec<(&str, String)>) -> impl Iterator<Item = CString> {
+    set.into_iter()
+        .filter_map(|(name, value)| entry(name, value))
+}
+
+/// Bytes of a list of names beyond which it is compressed: with the name in front it must stay well
+/// below what a variable can hold. Source: `MAX_ARG_STRLEN`, execve(2).
+const NODE_LIST_MAX: usize = 64 * 1024;
+
+/// All names with commas between them, in the short form only if they are too many.
+fn node_list(names: &[String]) -> String {
+    let length: usize = names.iter().map(|name| name.len() + 1).sum();
+    match length > NODE_LIST_MAX {
+        true => compress(names),
+        false => names.join(","),
+    }
 }
 
 /// What is wireup's own and not the user's in an app's part of the environment.
@@ -193,6 +220,9 @@ pub fn of_node(
     env.extend(entry("WIREUP_HOST", &plan.node_names[node.index()]));
     let local = plan.job.ranks.local_size(node).to_string();
     env.extend(entry("WIREUP_LOCAL_SIZE", local));
+    if plan.spec.interface.slurm_env {
+        env.extend(entries(slurm::of_node(plan, node)));
+    }
     if let Some(directories) = directories
         && plan.job.ranks.nodes() > 1
         && !own_name
@@ -223,6 +253,9 @@ pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CStri
     env.extend(entry("WIREUP_LOCAL_RANK", &local));
     if plan.offer.pmi {
         env.extend(entry("PMI_RANK", &number));
+    }
+    if plan.spec.interface.slurm_env {
+        env.extend(entries(slurm::of_rank(plan, rank)));
     }
     // One job is all we know of on a node, so the last of them equals the local rank.
     let place = [&local, &local_size, &number, &local, &local_size, &local];

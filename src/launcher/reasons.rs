@@ -3,12 +3,14 @@
 use std::fmt;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use super::inspect::{Family, Finding, Opaque, Seen, Why};
 use super::libpmix::{Choice, PassedOver, Source, Unfit};
 use crate::job::spec::PmiChoice;
 
 /// Where an application's number of ranks comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CountWhy {
     /// It was given.
     Given,
@@ -21,12 +23,17 @@ pub enum CountWhy {
     },
     /// It is the only program, and gets all slots.
     Slots,
+    /// The same on several hosts.
+    HostSlots {
+        /// Hosts whose slots are not known, which count for one each.
+        unknown: u32,
+    },
     /// It is one of several programs.
     OneOfSeveral,
 }
 
 /// What is offered to the ranks.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
     /// PMI-1 and PMI-2, on one socket.
     pub pmi: bool,
@@ -39,7 +46,7 @@ pub struct Offer {
 }
 
 /// Why something is offered. Programs are numbered from 0 in command-line order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OfferWhy {
     /// It was asked for.
     Asked(PmiChoice),
@@ -75,6 +82,17 @@ impl fmt::Display for CountWhy {
                 write!(f, "--ppn {ppn} on {nodes} node{}", plural(*nodes))
             }
             Self::Slots => f.write_str("one per slot, since -n is not given"),
+            Self::HostSlots { unknown } => {
+                f.write_str("one per slot of the hosts, since -n is not given")?;
+                match unknown {
+                    0 => Ok(()),
+                    1 => f.write_str("; one on the host whose slots are not given"),
+                    _ => write!(
+                        f,
+                        "; one on each of {unknown} hosts whose slots are not given"
+                    ),
+                }
+            }
             Self::OneOfSeveral => {
                 f.write_str("one, since -n is not given and there are several programs")
             }
@@ -135,6 +153,7 @@ impl fmt::Display for Finding {
                 write!(f, "{program} is run by the binary format {handler}")?;
             }
             Why::Unreadable => write!(f, "{program} cannot be read, only executed")?,
+            Why::NotHere => write!(f, "{program} is not on this machine")?,
             Why::StartsNothing => write!(f, "{program} starts no other program here")?,
             Why::Opaque(opaque) => opaque.tell(&self.program, f)?,
             Why::NotFound { by, name } => write!(

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{AppNum, NodeId, Rank};
 use crate::job::outcome::{Cause, RankEnd, signal_name};
@@ -34,7 +34,7 @@ pub enum Record<'a> {
 }
 
 /// Standard output or standard error of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
     /// Standard output.
@@ -293,6 +293,7 @@ pub fn kind_of(cause: &Cause) -> &'static str {
         Cause::Misbehaved { .. } => "misbehaved",
         Cause::NotStarted { .. } => "not_started",
         Cause::HostFailed { .. } => "pmix_server_failed",
+        Cause::NodeFailed { .. } => "node_failed",
         Cause::FenceFailed { .. } => "fence_failed",
         Cause::Timeout(_) => "timeout",
         Cause::Interrupted(_) => "interrupted",

@@ -12,6 +12,10 @@ use crate::job::outcome::{
     Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd,
 };
 
+mod nodes;
+
+pub use nodes::by_node;
+
 /// Why a rank could not be started, as a cause of the job's failure.
 pub fn start_failure(plan: &Plan, rank: Rank, error: StartError) -> Cause {
     let app = &plan.apps[plan.app_of(rank)];
@@ -194,6 +198,11 @@ pub fn failure(
             let name = &plan.node_names[node.index()];
             let error: String = plain(error).collect();
             format!("the PMIx server of {name} failed: {error}")
+        }
+        Cause::NodeFailed { node, error } => {
+            let name = &plan.node_names[node.index()];
+            let error: String = plain(error).collect();
+            format!("host {name}: {error}")
         }
         Cause::FenceFailed { error } => error.clone(),
         Cause::Timeout(time) => format!("the job did not end within {} s", time.as_secs_f64()),

@@ -4,7 +4,7 @@
 //! signals are blocked before that too; sidecars start before everything that can be prepared
 //! while they start.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -15,6 +15,7 @@ use super::explain;
 use super::finish::finish;
 use super::guard::Guard;
 use super::message::ToCrew;
+use super::orders::Orders;
 use super::outputs;
 use super::plan::Plan;
 use super::signals::{Signals, ignored_at_start};
@@ -24,12 +25,14 @@ use super::streams::{Show, Streams};
 use super::surroundings::Surroundings;
 use super::zone::local_clock;
 use crate::agent::namespace::NodeNamespaces;
-use crate::agent::poll::{Source, Token};
+use crate::agent::poll::{Poll, Source, Token};
 use crate::agent::spawn::reserve_low_descriptors;
 use crate::agent::start::StdinPlan;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::spec::{JobSpec, StdinTarget};
+
+mod across;
 
 /// A run that wireup refused or could not carry out.
 #[derive(Debug)]
@@ -64,7 +67,7 @@ impl RunFailure {
 /// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
 /// running or lying about in either case.
 pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
-    if spec.layout.across_hosts() {
+    if spec.layout.across_hosts() && !spec.dry_run {
         let text =
             "this wireup cannot start ranks on other hosts; leave --hosts and --hostfile out";
         return Err(RunFailure::refused(text.into()));
@@ -78,14 +81,18 @@ pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
     let started = Instant::now();
     let since = SystemTime::now();
     let status = Target::open(&spec.status, since)?;
+    let orders = spec.status.control.map(Orders::open).transpose()?;
     let prepared = prepare(spec, started, since, status.clone());
     let (mut drive, surroundings) = prepared.inspect_err(|failure| {
         if let Some(status) = &status {
             status.refuse(failure, started.elapsed());
         }
     })?;
+    let watched = orders.map_or(Ok(()), |orders| drive.obey(orders));
     drive.tell_plan();
-    let started = drive.hands.prepare(&surroundings);
+    let started = watched
+        .map_err(|error| RunFailure::own("cannot wait for orders", error))
+        .and_then(|()| drive.hands.prepare(&surroundings));
     let result = started.and_then(|()| launch(&mut drive, &surroundings));
     finish(drive, result)
 }
@@ -111,6 +118,12 @@ fn prepare(
 ) -> Result<(Drive, Surroundings), RunFailure> {
     let surroundings = surroundings()?;
     let nspace = unique_nspace()?;
+    if spec.layout.across_hosts() {
+        let plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max)?;
+        let beginning = (started, since);
+        let drive = across::prepare(plan, &surroundings, beginning, status)?;
+        return Ok((drive, surroundings));
+    }
     // As early as possible: what is not in memory yet need not be copied on write later.
     let guard = Guard::start(&nspace).map_err(|error| {
         RunFailure::own(
@@ -126,15 +139,12 @@ fn prepare(
         }
     };
     let namespaces = namespaces(&plan);
-    let show = Show {
-        label: plan.spec.stdio.label,
-        times: plan.spec.stdio.timestamps.then(|| local_clock(since)),
-        events: status.as_ref().and_then(Target::output_clock),
-    };
+    let show = show(&plan, since, status.as_ref());
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
     let crew = Crew::new(crew::Parts {
         plan: &plan,
+        poll: Poll::new().map_err(|errno| RunFailure::own("cannot wait for events", errno))?,
         part: Part::Whole,
         started,
         since,
@@ -142,7 +152,7 @@ fn prepare(
         namespaces,
         surroundings: &surroundings,
     })?;
-    let (signals, streams) = match outside(&plan, &crew, signals, show) {
+    let (signals, streams) = match outside(&plan, (&crew.poll, &crew.wake), signals, show) {
         Ok(outside) => outside,
         Err(failure) => {
             crew.abandon();
@@ -160,18 +170,27 @@ fn prepare(
     Ok((drive, surroundings))
 }
 
+/// How the ranks' output is shown.
+fn show(plan: &Plan, since: SystemTime, status: Option<&Target>) -> Show {
+    Show {
+        label: plan.spec.stdio.label,
+        times: plan.spec.stdio.timestamps.then(|| local_clock(since)),
+        events: status.and_then(Target::output_clock),
+    }
+}
+
 /// What connects the run with its user.
 fn outside(
     plan: &Plan,
-    crew: &Crew,
+    (poll, wake): (&Poll, &Arc<OwnedFd>),
     signals: nix::Result<Signals>,
     show: Show,
 ) -> Result<(Signals, Streams), RunFailure> {
     let signals = signals.map_err(|error| RunFailure::own("cannot receive signals", error))?;
     let token = Token::new(Source::Signals, 0);
-    let watched = crew.poll.add(signals.as_fd(), token);
+    let watched = poll.add(signals.as_fd(), token);
     watched.map_err(|error| RunFailure::own("cannot wait for events", error))?;
-    let streams = Streams::new(plan.job.ranks.size(), show, &crew.wake)
+    let streams = Streams::new(plan.job.ranks.size(), show, wake)
         .map_err(|error| RunFailure::own("cannot duplicate standard output", error))?;
     Ok((signals, streams))
 }
@@ -191,10 +210,17 @@ fn launch(drive: &mut Drive, surroundings: &Surroundings) -> Result<(), RunFailu
     for line in &told {
         drive.tell(line);
     }
-    let mut outputs = drive.streams.take_files(outputs::open(&plan)?);
+    // Files of ranks on other hosts are opened there, unless the launcher writes them.
+    let mut outputs = match plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
+        true => Vec::new(),
+        false => drive.streams.take_files(outputs::open(&plan)?),
+    };
     drive
-        .run_until(|drive| drive.hosts_ready || drive.supervisor.is_ending())
+        .run_until(|drive| {
+            drive.hosts_ready || drive.supervisor.is_ending() || !drive.refused.is_empty()
+        })
         .map_err(broken)?;
+    across::judge(drive)?;
     tell_hosts(drive);
     if drive.supervisor.is_ending() {
         drive.hands.order(ToCrew::Skip);

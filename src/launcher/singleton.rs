@@ -4,11 +4,13 @@
 //! Rule: an MPI that does not find what its launcher offers takes itself for the only process, and
 //! succeeds. Source: docs/status.md#ranks-that-run-alone.
 
+use serde::{Deserialize, Serialize};
+
 use super::inspect::Wants;
 use super::reasons::{Offer, OfferWhy};
 
 /// What was seen of a process that loads an MPI. `None` where it could not be seen.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// It has loaded Open MPI.
     pub openmpi: bool,

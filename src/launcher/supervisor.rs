@@ -14,6 +14,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::job::exit_policy::Tally;
 use crate::job::ids::Rank;
 use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
@@ -53,7 +55,7 @@ pub struct Departure<'a> {
 }
 
 /// What shows that others wait for a rank that left in order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Waiting {
     /// They are between init and finalize: it never joined them.
     Session,

@@ -4,7 +4,6 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::Path;
 
 use super::pattern::{Fields, PatternError};
 use super::program::{Program, ProgramError};
@@ -76,7 +75,7 @@ impl WrapError {
 
 impl Wrapper {
     /// Splits a command into words as a shell does, without any other of a shell's services, and
-    /// finds it like a program, with this PATH and working directory. `ranks` are the program's.
+    /// has its program found by name. `ranks` are those of the program to be run under it.
     ///
     /// # Errors
     /// [`WrapError`] when it cannot be split or found, has a wrong pattern, or is for ranks that the
@@ -84,8 +83,7 @@ impl Wrapper {
     pub fn find(
         spec: &WrapSpec,
         ranks: &Range<u32>,
-        path: Option<&OsStr>,
-        cwd: &Path,
+        find: impl FnOnce(&OsStr) -> Result<Program, ProgramError>,
     ) -> Result<Self, WrapError> {
         let mut split = shlex::bytes::Shlex::new(spec.command.as_bytes());
         let mut words: Vec<OsString> = split.by_ref().map(OsString::from_vec).collect();
@@ -118,7 +116,7 @@ impl Wrapper {
             });
         }
         Ok(Self {
-            program: Program::find(&name, path, cwd)?,
+            program: find(&name)?,
             words,
             ranks: spec.ranks.clone(),
         })

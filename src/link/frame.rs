@@ -6,7 +6,12 @@
 //! ```
 //! All numbers are little-endian. A message longer than [`BODY_MAX`] is cut into several frames, of
 //! which all but the last have the flag [`MORE`]; frames of one source arrive in the order in which
-//! they were sent.
+//! they were sent. [`FrameReader`] finds the frames of a stream, [`message`](super::message) makes
+//! messages of them.
+
+mod reader;
+
+pub use reader::FrameReader;
 
 use crate::job::ids::NodeId;
 
@@ -20,11 +25,11 @@ pub const MESSAGE_MAX: usize = 1024 * 1024 * 1024;
 /// Bytes of a frame before its body.
 pub const HEADER: usize = 14;
 
-/// Flag of a frame whose message goes on in the next frame of the same source and class.
+/// Flag of a frame whose message goes on in the next frame of the same source, destination and class.
 pub const MORE: u8 = 1;
 
 /// Where a frame comes from, or goes to.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Address {
     /// The step of a node.
     Node(NodeId),
@@ -58,7 +63,7 @@ impl Address {
 }
 
 /// Who reads a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
     /// The destination; agents carry it.
     Carried,
@@ -168,6 +173,19 @@ impl Header {
     }
 }
 
+impl Header {
+    /// The frame of this header, whose length is the body's.
+    pub(super) fn with(self, body: Vec<u8>) -> Frame {
+        Frame {
+            to: self.to,
+            from: self.from,
+            class: self.class,
+            more: self.more,
+            body,
+        }
+    }
+}
+
 impl Frame {
     /// Appends the frame as it is written.
     ///
@@ -187,44 +205,5 @@ impl Frame {
     }
 }
 
-/// Makes frames of a stream of bytes.
-#[derive(Debug, Default)]
-pub struct FrameReader {
-    bytes: Vec<u8>,
-    /// Where the next frame begins.
-    start: usize,
-}
-
-impl FrameReader {
-    /// Takes bytes as they were read.
-    pub fn push(&mut self, bytes: &[u8]) {
-        if self.start > 0 {
-            self.bytes.drain(..self.start);
-            self.start = 0;
-        }
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The next whole frame, if there is one.
-    ///
-    /// # Errors
-    /// [`FrameError`]; the stream cannot be read on.
-    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
-        let rest = &self.bytes[self.start..];
-        let Some(header) = Header::decode(rest)? else {
-            return Ok(None);
-        };
-        let Some(body) = rest.get(HEADER..HEADER + header.body) else {
-            return Ok(None);
-        };
-        let frame = Frame {
-            to: header.to,
-            from: header.from,
-            class: header.class,
-            more: header.more,
-            body: body.to_vec(),
-        };
-        self.start += HEADER + header.body;
-        Ok(Some(frame))
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -19,12 +19,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+#[allow(unused_imports)] // for tests/hosts
+pub(crate) use clean::Elsewhere;
 pub(crate) use clean::Sandbox;
 pub(crate) use compile::shared_library;
 pub(crate) use mpi::{Pmix, mpi, node_name, number, pmix};
 pub(crate) use outcome::{Outcome, field};
 pub(crate) use procfs::{Process, descriptors, memory_peak_kib, process, processes};
 pub(crate) use programs::{Mpi, Pmi2, mpi4py, pmi2, program, skip};
+#[allow(unused_imports)] // for tests/hosts
+pub(crate) use programs::{built, mpis};
 pub(crate) use running::{Output, Running};
 
 /// The variable that marks every process of a run, whatever session or parent it has.
@@ -68,6 +72,8 @@ pub(crate) struct Run {
     deadline: Duration,
     clean_within: Duration,
     sandbox: Arc<Sandbox>,
+    /// Which of the hosts, where there are others than this machine.
+    host: usize,
 }
 
 impl Run {
@@ -104,7 +110,16 @@ impl Run {
             deadline: DEADLINE,
             clean_within: Duration::ZERO,
             sandbox: Arc::new(Sandbox::new()),
+            host: 0,
         }
+    }
+
+    /// The same on a host that is not this machine, in surroundings made for that.
+    #[allow(dead_code)] // for tests/hosts
+    pub(crate) fn on_host(mut self, host: usize, sandbox: &Arc<Sandbox>) -> Self {
+        self.sandbox = Arc::clone(sandbox);
+        self.host = host;
+        self
     }
 
     /// Puts a command in front that executes the rest of its arguments: `setpriv`, `nohup` or
@@ -228,8 +243,6 @@ impl Run {
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
-            .current_dir(self.sandbox.work())
-            .env("TMPDIR", self.sandbox.tmp())
             // Defaults of this machine and of whoever tests do not count.
             .env("WIREUP_SITE_CONFIG", "")
             .env("XDG_CONFIG_HOME", self.sandbox.work())
@@ -259,8 +272,9 @@ impl Run {
             // what they are meant for.
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
         }
-        let mut child = command
-            .spawn()
+        let mut child = self
+            .sandbox
+            .spawn(self.host, &mut command)
             .unwrap_or_else(|error| panic!("cannot start {:?}: {error}", words[0]));
         if let Some(bytes) = typed {
             let mut pipe = child.stdin.take().unwrap();

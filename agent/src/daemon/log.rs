@@ -21,7 +21,9 @@ pub(super) fn start(settings: &LogSettings) -> Result<(), String> {
     let _ = match settings.format {
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
         LogFormat::Text => {
-            let lines = lines.with_ansi(io::stderr().is_terminal()).with_target(false);
+            let lines = lines
+                .with_ansi(io::stderr().is_terminal())
+                .with_target(false);
             // The journal has a time for each line.
             match std::env::var_os("JOURNAL_STREAM") {
                 Some(_) => lines.without_time().try_init(),

@@ -101,7 +101,9 @@ pub async fn drive(
         Some(node) => {
             info!(%launch, uid, "begins as node {} of {nodes}, brought by {who}", node.0);
         }
-        None => info!(%launch, uid, "begins; its launcher is here, its {nodes} nodes are elsewhere"),
+        None => {
+            info!(%launch, uid, "begins; its launcher is here, its {nodes} nodes are elsewhere")
+        }
     }
     let mut drive = Drive::start(&agent, opening, user, place, above);
     let reason = drive.run().await;
@@ -120,7 +122,11 @@ impl Drive {
                 events.push(launcher(reader).boxed());
                 Up::Launcher(writer)
             }
-            Above::Agent { queue, events: from, .. } => {
+            Above::Agent {
+                queue,
+                events: from,
+                ..
+            } => {
                 events.push(from);
                 Up::Agent(queue)
             }
@@ -229,7 +235,10 @@ impl Drive {
                 let message = Bytes::from(encode(&ToStep::Orphaned { reason }));
                 self.orphaned = true;
                 self.limit.as_mut().reset(Instant::now() + ORPHAN_LIMIT);
-                writer.control(&message).err().and_then(|full| self.stuck(Neighbour::Step, full))
+                writer
+                    .control(&message)
+                    .err()
+                    .and_then(|full| self.stuck(Neighbour::Step, full))
             }
             Action::Close(node) => {
                 self.up = Up::Gone;
@@ -265,7 +274,9 @@ impl Drive {
                 None => Ok(()),
             },
             Neighbour::Child(node) => match self.children.get(&node) {
-                Some(Child { queue: Some(queue), .. }) => {
+                Some(Child {
+                    queue: Some(queue), ..
+                }) => {
                     let message = Some(v1::peer_down::Message::Frame(packet.into()));
                     queue.push(v1::PeerDown { message }, body)
                 }
@@ -293,7 +304,9 @@ impl Drive {
             }
             Up::Gone => Ok(()),
         };
-        result.err().and_then(|full| self.stuck(Neighbour::Up, full))
+        result
+            .err()
+            .and_then(|full| self.stuck(Neighbour::Up, full))
     }
 
     /// Gives up a link that takes nothing.

@@ -52,7 +52,9 @@ pub struct Opening {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpeningError {
     /// The name.
-    #[error("the launch is named {0:?}, where 1 to {LAUNCH_MAX} printable ASCII characters are needed")]
+    #[error(
+        "the launch is named {0:?}, where 1 to {LAUNCH_MAX} printable ASCII characters are needed"
+    )]
     Launch(String),
     /// Too many or no nodes.
     #[error("a launch over {0} nodes, where 1 to {NODES_MAX} are possible")]
@@ -72,7 +74,9 @@ pub enum OpeningError {
     #[error("node {0} is given twice")]
     Twice(String),
     /// Too much for agents to hold.
-    #[error("nodes and description of the launch have {0} bytes, of which {OPENING_MAX} are possible")]
+    #[error(
+        "nodes and description of the launch have {0} bytes, of which {OPENING_MAX} are possible"
+    )]
     Size(usize),
     /// A node that is none of the launch.
     #[error("node {node} of a launch over {nodes}")]
@@ -237,7 +241,9 @@ fn check(launch: &str, spread: &Spread) -> Result<(), OpeningError> {
         if !printable(name, NAME_MAX) {
             return Err(OpeningError::Name(name.chars().take(80).collect()));
         }
-        let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        let port = address
+            .rsplit_once(':')
+            .map(|(_, port)| port.parse::<u16>());
         if !printable(address, ADDRESS_MAX) || !matches!(port, Some(Ok(1..))) {
             return Err(OpeningError::Address {
                 name: name.clone(),

@@ -68,10 +68,7 @@ pub struct Seat {
 }
 
 fn parts(place: Place) -> (bool, bool) {
-    (
-        !matches!(place, Place::Member(_)),
-        place.node().is_some(),
-    )
+    (!matches!(place, Place::Member(_)), place.node().is_some())
 }
 
 impl Registry {
@@ -232,7 +229,11 @@ mod tests {
         );
         assert!(matches!(
             registry.enter("l", token, 8, member).unwrap_err(),
-            Refusal::User { known: 7, uid: 8, .. }
+            Refusal::User {
+                known: 7,
+                uid: 8,
+                ..
+            }
         ));
         let seat = registry.enter("l", token, 7, member).unwrap();
         assert_eq!(

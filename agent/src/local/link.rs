@@ -120,10 +120,7 @@ impl LinkReader {
         }
     }
 
-    fn poll_incoming(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Incoming>, LinkError>> {
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Incoming>, LinkError>> {
         loop {
             if let Some(incoming) = self.parse()? {
                 return Poll::Ready(Ok(Some(incoming)));

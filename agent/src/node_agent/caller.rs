@@ -76,24 +76,29 @@ impl Caller {
         !matches!(self, Self::Observer { .. }) && self.may_see(owner)
     }
 
-    /// Whether this agent, whose user is `own`, may be drained.
-    pub fn may_drain(&self, own: u32) -> bool {
+    /// Whether this agent may be drained.
+    pub fn may_drain(&self) -> bool {
         match self {
-            Self::Local { uid } => *uid == 0 || *uid == own,
+            Self::Local { uid } => *uid == 0 || *uid == own(),
             Self::Scheduler { .. } => true,
             Self::Observer { .. } => false,
         }
     }
 
-    /// As whom a request is carried out by an agent whose user is `own`: the user, and the group if
-    /// it is not the user's own.
+    /// As whom a request is carried out. Whether this agent does anything as that user is for its
+    /// [users](crate::user) to say.
     ///
     /// # Errors
     /// A status with the remedy.
-    pub fn runs_as(&self, request: &Request, own: u32) -> Result<RunAs, Status> {
+    pub fn runs_as(&self, request: &Request) -> Result<RunAs, Status> {
+        self.runs_as_by(request, own())
+    }
+
+    /// The same for an agent that runs as `own`.
+    fn runs_as_by(&self, request: &Request, own: u32) -> Result<RunAs, Status> {
         let denied = |text: String| Err(Status::permission_denied(text));
         let plain = |uid| RunAs { uid, gid: None };
-        let user = match (self, request.run_as) {
+        Ok(match (self, request.run_as) {
             (Self::Local { uid }, None) => plain(*uid),
             (Self::Local { uid }, Some(asked)) if *uid == 0 || *uid == asked.uid => asked,
             (Self::Local { uid }, Some(asked)) => {
@@ -115,15 +120,13 @@ impl Caller {
             (Self::Observer { name }, _) => {
                 return denied(format!("the certificate of {name:?} is not a scheduler's"));
             }
-        };
-        match own == 0 || own == user.uid {
-            true => Ok(user),
-            false => denied(format!(
-                "this agent runs as user {own} and starts nothing as user {}: use root's agent",
-                user.uid
-            )),
-        }
+        })
     }
+}
+
+/// As whom this agent runs.
+fn own() -> u32 {
+    nix::unistd::geteuid().as_raw()
 }
 
 #[cfg(test)]
@@ -141,7 +144,7 @@ mod tests {
             ..Default::default()
         };
         let request = Request::check(asked, "n1").unwrap();
-        caller.runs_as(&request, own).ok().map(|user| user.uid)
+        caller.runs_as_by(&request, own).ok().map(|user| user.uid)
     }
 
     #[test]
@@ -155,19 +158,20 @@ mod tests {
             (local(1000), Some(0), 0, None),
             (local(1000), Some(1001), 0, None),
             (local(1000), None, 1000, Some(1000)),
-            (local(1000), None, 1001, None),
             (local(0), None, 0, Some(0)),
             (local(0), Some(1000), 0, Some(1000)),
-            (local(0), None, 1000, None),
             (local(0), Some(1000), 1000, Some(1000)),
             (scheduler.clone(), Some(1000), 0, Some(1000)),
             (scheduler.clone(), Some(0), 0, None),
             (scheduler.clone(), None, 0, None),
             (scheduler.clone(), None, 1000, Some(1000)),
-            (scheduler.clone(), Some(1001), 1000, None),
             (Caller::Observer { name }, Some(1000), 0, None),
         ] {
-            assert_eq!(uid(&caller, run_as, own), expected, "{caller}, {run_as:?}, {own}");
+            assert_eq!(
+                uid(&caller, run_as, own),
+                expected,
+                "{caller}, {run_as:?}, {own}"
+            );
         }
     }
 
@@ -178,8 +182,14 @@ mod tests {
         assert_eq!(sees(&Caller::Local { uid: 1000 }), (true, true));
         assert_eq!(sees(&Caller::Local { uid: 1001 }), (false, false));
         assert_eq!(sees(&Caller::Local { uid: 0 }), (true, true));
-        assert_eq!(sees(&Caller::Scheduler { name: name.clone() }), (true, true));
-        assert_eq!(sees(&Caller::Observer { name: name.clone() }), (true, false));
+        assert_eq!(
+            sees(&Caller::Scheduler { name: name.clone() }),
+            (true, true)
+        );
+        assert_eq!(
+            sees(&Caller::Observer { name: name.clone() }),
+            (true, false)
+        );
         let mut extensions = tonic::Extensions::new();
         assert!(Caller::of(&extensions).is_err());
         extensions.insert(LocalCaller { uid: 7 });

@@ -6,7 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use super::request::{Program, Request, RequestError};
@@ -43,9 +43,15 @@ impl Request {
     pub fn command(&self, home: &OsStr) -> Result<Command, RequestError> {
         let mut env = self.env.0.clone();
         env.extend(self.own_variables());
-        let mut words: Vec<Word> = ["run", "--no-config", "--json", "-", "--oversubscribe"]
-            .map(Word::from)
-            .into();
+        let mut words: Vec<Word> = [
+            "run",
+            "--no-config",
+            "--json=-",
+            "--control=fd:3",
+            "--oversubscribe",
+        ]
+        .map(Word::from)
+        .into();
         let mut option = |name: &str, value: &OsStr| {
             let mut word = OsString::from(name);
             word.push("=");
@@ -184,9 +190,4 @@ impl std::fmt::Debug for Command {
         });
         f.debug_list().entries(words).finish()
     }
-}
-
-/// The path by which a process finds its descriptor.
-pub fn descriptor_path(fd: std::os::fd::RawFd) -> OsString {
-    OsString::from_vec(format!("/proc/self/fd/{fd}").into_bytes())
 }

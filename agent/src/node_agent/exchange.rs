@@ -126,7 +126,10 @@ impl<W> Exchange<W> {
 
 fn size(entries: &Entries) -> usize {
     // Each costs a few bytes in a message besides.
-    entries.iter().map(|(key, value)| key.len() + value.len() + 16).sum()
+    entries
+        .iter()
+        .map(|(key, value)| key.len() + value.len() + 16)
+        .sum()
 }
 
 #[cfg(test)]
@@ -158,7 +161,10 @@ mod tests {
     fn a_node_that_left_may_come_again_and_is_waited_for() {
         let mut exchange = Exchange::new(2, true);
         assert_eq!(exchange.arrive(0, entries(&[("a", "1")]), 1), Ok(None));
-        assert_eq!(exchange.arrive(0, Entries::new(), 2), Err(ExchangeError::Twice(0)));
+        assert_eq!(
+            exchange.arrive(0, Entries::new(), 2),
+            Err(ExchangeError::Twice(0))
+        );
         exchange.leave(0);
         assert_eq!(exchange.arrive(1, Entries::new(), 3), Ok(None));
         let (waiters, merged) = exchange.arrive(0, Entries::new(), 4).unwrap().unwrap();
@@ -178,13 +184,19 @@ mod tests {
         let mut exchange = Exchange::new(8, true);
         let large = || entries(&[("k", &"v".repeat(PART_MAX - 100))]);
         let larger = entries(&[("k", &"v".repeat(PART_MAX))]);
-        assert!(matches!(exchange.arrive(0, larger, 0), Err(ExchangeError::Part(_))));
+        assert!(matches!(
+            exchange.arrive(0, larger, 0),
+            Err(ExchangeError::Part(_))
+        ));
         for node in 0..3 {
             assert_eq!(exchange.arrive(node, large(), node), Ok(None));
         }
         assert_eq!(exchange.arrive(3, large(), 3), Err(ExchangeError::All));
         exchange.leave(0);
         assert_eq!(exchange.arrive(3, large(), 3), Ok(None));
-        assert!(matches!(exchange.arrive(8, large(), 8), Err(ExchangeError::NoNode { .. })));
+        assert!(matches!(
+            exchange.arrive(8, large(), 8),
+            Err(ExchangeError::NoNode { .. })
+        ));
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::process::ChildStdin;
+use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::exchange::{Ended, Entries, Exchange, ExchangeError};
@@ -60,7 +60,7 @@ pub struct Head {
     moved: watch::Sender<()>,
     /// The launcher's standard input, as long as it is open.
     pub stdin: tokio::sync::Mutex<Stdin>,
-    /// Ends the process.
+    /// To its task.
     orders: mpsc::UnboundedSender<Order>,
 }
 
@@ -70,16 +70,21 @@ pub enum Stdin {
     /// To nobody: it was not asked for.
     Nobody,
     /// To the launcher.
-    Open(ChildStdin),
+    Open(pipe::Sender),
     /// It has ended.
     Ended,
 }
 
 /// What the task that owns a launcher is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Send it this signal.
-    Signal(nix::sys::signal::Signal),
+    /// Send a signal.
+    Signal {
+        /// Its number.
+        signal: i32,
+        /// To these ranks; to the whole job if there are none.
+        ranks: Vec<u32>,
+    },
     /// End it, by force if it takes longer than it should.
     End,
 }
@@ -157,7 +162,12 @@ impl Launch {
             uid: self.owner,
             state: LaunchState::Registered.into(),
             world_size: self.place.size,
-            nodes: self.place.nodes.iter().map(|node| node.name.clone()).collect(),
+            nodes: self
+                .place
+                .nodes
+                .iter()
+                .map(|node| node.name.clone())
+                .collect(),
             head_node_index: self.place.head,
             node_index: self.place.here,
             start_ms: self.started,
@@ -195,16 +205,21 @@ impl Launch {
 }
 
 fn tell(waiting: Vec<oneshot::Sender<Answer>>, answer: &Answer) -> u32 {
-    let told = waiting.into_iter().map(|waiting| waiting.send(answer.clone()));
+    let told = waiting
+        .into_iter()
+        .map(|waiting| waiting.send(answer.clone()));
     // One that has stopped waiting was not answered.
-    told.filter(Result::is_ok).count().try_into().unwrap_or(u32::MAX)
+    told.filter(Result::is_ok)
+        .count()
+        .try_into()
+        .unwrap_or(u32::MAX)
 }
 
 impl Head {
     /// A launcher that was just started.
     pub fn new(
         request: &Request,
-        stdin: Option<ChildStdin>,
+        stdin: Option<pipe::Sender>,
         orders: mpsc::UnboundedSender<Order>,
     ) -> Self {
         Self {

@@ -3,20 +3,23 @@
 //! It runs as the launch's user, who can make it say anything: what it writes is bounded, and counts
 //! for this launch only.
 
-use std::process::ExitStatus;
+use std::io::ErrorKind;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use prost::bytes::Bytes;
+use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdout};
+use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
+use wireup::agent::spawn::ExitStatus;
 
 use super::launch::{Head, Launch, Order, Stdin, now};
 use super::lines::{Line, LineError, Output, Stream};
+use super::start::Process;
+use crate::launch::registry::Started;
 use crate::proto::v1::{StdioOutput, StdioStream};
 
 /// Bytes of a line for each rank: the result has all of them.
@@ -26,6 +29,9 @@ const LINE: u64 = 1024 * 1024;
 
 /// Bytes of a line on standard error.
 const SAID: u64 = 64 * 1024;
+
+/// Most bytes of orders that a launcher has not taken yet.
+const TOLD: usize = 4 * 1024 * 1024;
 
 /// How long a pipe may be silent that the launcher has left to somebody else.
 const KEPT: Duration = Duration::from_secs(5);
@@ -43,26 +49,38 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Launcher {
     /// It.
-    pub child: Child,
+    pub process: Process,
+    /// Where it takes orders; it ends with this.
+    pub control: pipe::Sender,
     /// Its status stream.
-    pub stdout: ChildStdout,
+    pub stdout: pipe::Receiver,
     /// What it says besides.
-    pub stderr: ChildStderr,
+    pub stderr: pipe::Receiver,
     /// What it is told.
     pub orders: mpsc::UnboundedReceiver<Order>,
     /// Time between SIGTERM and SIGKILL for its ranks, if it is not the default.
     pub grace: Option<Duration>,
+    /// Keeps the agent until it has ended.
+    pub started: Started,
 }
 
 /// Lives as long as the launcher of a launch, and then ends the launch.
 pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
-    let head = launch.head.as_ref().expect("only head nodes have launchers");
-    let Launcher { mut child, stdout, stderr, mut orders, grace } = launcher;
+    let Some(head) = &launch.head else {
+        return;
+    };
     let limit = LINE + LINE_PER_RANK * u64::from(launch.place.size);
-    let patience = grace.unwrap_or(GRACE) + PATIENCE;
-
     let gone = watch::Sender::new(false);
     let mut last = String::new();
+    let Launcher {
+        process,
+        control,
+        stdout,
+        stderr,
+        mut orders,
+        grace,
+        started,
+    } = launcher;
     let read = async {
         let stdout = Pipe::new(stdout, limit, gone.subscribe());
         let stderr = Pipe::new(stderr, SAID, gone.subscribe());
@@ -70,7 +88,8 @@ pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
         unreadable
     };
     let wait = async {
-        let status = run(head, &mut child, &mut orders, patience).await;
+        let patience = grace.unwrap_or(GRACE) + PATIENCE;
+        let status = run(head, &process, &control, &mut orders, patience).await;
         gone.send_replace(true);
         status
     };
@@ -81,11 +100,12 @@ pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
         (None, Ok(status)) => lost(status, &last),
         (None, Err(error)) => format!("the end of the launcher is not known: {error}"),
     };
-    head.learn(|progress| progress.end(&lost, now()));
-    head.output(super::output::Output::end);
     // A client that writes has found the pipe broken by now.
     *head.stdin.lock().await = Stdin::Ended;
     launch.end();
+    head.learn(|progress| progress.end(&lost, now()));
+    head.output(super::output::Output::end);
+    drop(started);
     let progress = head.progress();
     let (_, reason) = progress.state();
     tracing::info!(launch = launch.id, reason, "launch ended");
@@ -94,11 +114,15 @@ pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
 /// Carries out orders until the process has ended.
 async fn run(
     head: &Head,
-    child: &mut Child,
+    process: &Process,
+    control: &pipe::Sender,
     orders: &mut mpsc::UnboundedReceiver<Order>,
     patience: Duration,
 ) -> std::io::Result<ExitStatus> {
+    let mut ended = pin!(process.ended());
     let mut deadline = None;
+    // What is told and not taken yet: a launcher that does not read must not keep its own end.
+    let mut told = Vec::new();
     loop {
         let overdue = async {
             match deadline {
@@ -106,44 +130,56 @@ async fn run(
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            status = child.wait() => {
+        let order = tokio::select! {
+            status = &mut ended => {
                 orders.close();
                 return status;
             }
             () = overdue => {
-                signal(child, Signal::SIGKILL);
+                process.signal(Signal::KILL);
                 deadline = None;
+                continue;
             }
-            Some(order) = orders.recv() => match order {
-                Order::Signal(number) => signal(child, number),
-                Order::End => {
-                    // What is left of its output must not keep it.
-                    head.output(super::output::Output::release);
-                    signal(child, Signal::SIGTERM);
-                    signal(child, Signal::SIGCONT);
-                    deadline.get_or_insert_with(|| Instant::now() + patience);
+            _ = control.writable(), if !told.is_empty() => {
+                match control.try_write(&told) {
+                    Ok(count) => drop(told.drain(..count)),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    // It is about to end.
+                    Err(_) => told.clear(),
                 }
-            },
+                continue;
+            }
+            Some(order) = orders.recv() => order,
+        };
+        let line = match order {
+            Order::Signal { signal, ranks } => signal_line(signal, &ranks),
+            Order::End => {
+                // What is left of its output must not keep it.
+                head.output(super::output::Output::release);
+                deadline.get_or_insert_with(|| Instant::now() + patience);
+                signal_line(Signal::TERM.as_raw(), &[])
+            }
+        };
+        match told.len() + line.len() {
+            ..=TOLD => told.extend_from_slice(line.as_bytes()),
+            _ => tracing::warn!("a launcher takes no orders: one is lost"),
         }
     }
 }
 
-/// Signals a process that was not collected yet: only the caller collects it.
-fn signal(child: &Child, signal: Signal) {
-    if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
-        // One that has just ended needs none.
-        let _ = kill(Pid::from_raw(pid), signal);
+/// An order in words. Source: docs/status.md.
+fn signal_line(signal: i32, ranks: &[u32]) -> String {
+    match ranks {
+        [] => format!("{{\"signal\":{signal}}}\n"),
+        ranks => format!("{{\"signal\":{signal},\"ranks\":{ranks:?}}}\n"),
     }
 }
 
 /// How a launcher ended that did not tell the result.
 fn lost(status: ExitStatus, last: &str) -> String {
-    use std::os::unix::process::ExitStatusExt as _;
-    let how = match (status.code(), status.signal()) {
-        (Some(code), _) => format!("the launcher exited with code {code}"),
-        (None, Some(signal)) => format!("the launcher was killed by signal {signal}"),
-        (None, None) => "the launcher ended".to_owned(),
+    let how = match status {
+        ExitStatus::Code(code) => format!("the launcher exited with code {code}"),
+        ExitStatus::Signal(signal) => format!("the launcher was killed by signal {signal}"),
     };
     match last {
         "" => how,
@@ -192,7 +228,7 @@ impl<R: AsyncRead + Unpin> Pipe<R> {
 }
 
 /// Reads the status stream to its end; what cannot be read ends the launch.
-async fn lines(head: &Head, mut stdout: Pipe<ChildStdout>) -> Option<LineError> {
+async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineError> {
     let mut line = Vec::new();
     // The launcher's clock counts from its start, and its lines may have waited.
     let mut origin = None;
@@ -253,13 +289,16 @@ async fn deliver(head: &Head, rank: Option<u32>, stream: StdioStream, mut bytes:
 }
 
 /// Reads what the launcher says on standard error, and keeps the last line.
-async fn words(head: &Head, mut stderr: Pipe<ChildStderr>, last: &mut String) {
+async fn words(head: &Head, mut stderr: Pipe<pipe::Receiver>, last: &mut String) {
     let mut line = Vec::new();
     while stderr.line(&mut line).await {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
         let text = text.strip_prefix("wireup: ").unwrap_or(text);
-        *last = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        *last = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
         let bytes = Bytes::from(std::mem::take(&mut line));
         deliver(head, None, StdioStream::Stderr, bytes).await;
     }

@@ -20,24 +20,46 @@ const REMEMBERED_RANKS: u64 = 256 * 1024;
 /// How many launches may go on at a time.
 const LIVE: usize = 1024;
 
+/// Launches by their names; a name without one is about to get it.
+type Names = BTreeMap<String, Option<Arc<Launch>>>;
+
 /// Launches by their names.
 #[derive(Debug, Default)]
-pub struct Launches(Mutex<BTreeMap<String, Arc<Launch>>>);
+pub struct Launches(Mutex<Names>);
+
+/// A name that is taken for a launch that is about to start; given back when this is dropped.
+#[derive(Debug)]
+pub struct Reserved {
+    launches: Arc<Launches>,
+    id: String,
+}
+
+impl Reserved {
+    /// Puts the launch there.
+    pub fn fill(self, launch: Arc<Launch>) {
+        lock(&self.launches.0).insert(self.id.clone(), Some(launch));
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut names = lock(&self.launches.0);
+        if names.get(&self.id).is_some_and(Option::is_none) {
+            names.remove(&self.id);
+        }
+    }
+}
 
 impl Launches {
-    /// Adds the launch that `make` starts, unless there is one of this name.
+    /// Takes a name, unless it has been taken.
     ///
     /// # Errors
-    /// What `make` fails with, or a status that says why not.
-    pub fn add(
-        &self,
-        id: &str,
-        make: impl FnOnce() -> Result<Arc<Launch>, Status>,
-    ) -> Result<(), Status> {
-        let mut launches = lock(&self.0);
-        forget(&mut launches, now());
-        if let Some(known) = launches.get(id) {
-            let how = match known.ended() {
+    /// A status that says why not.
+    pub fn reserve(self: &Arc<Self>, id: &str) -> Result<Reserved, Status> {
+        let mut names = lock(&self.0);
+        forget(&mut names, now());
+        if let Some(known) = names.get(id) {
+            let how = match known.as_ref().and_then(|launch| launch.ended()) {
                 Some(_) => "has ended a short while ago",
                 None => "is going on",
             };
@@ -45,13 +67,17 @@ impl Launches {
                 "a launch {id:?} {how}: give every launch a name of its own"
             )));
         }
-        if live(&launches) >= LIVE {
+        if names.len() >= REMEMBERED_LAUNCHES + LIVE {
             return Err(Status::resource_exhausted(format!(
                 "{LIVE} launches are going on here: try again when one has ended"
             )));
         }
-        launches.insert(id.to_owned(), make()?);
-        Ok(())
+        names.insert(id.to_owned(), None);
+        let id = id.to_owned();
+        Ok(Reserved {
+            launches: Arc::clone(self),
+            id,
+        })
     }
 
     /// The launch of this name, if the caller may see it.
@@ -60,9 +86,10 @@ impl Launches {
     /// The same status, whether there is none or it is not his.
     pub fn find(&self, id: &str, caller: &Caller) -> Result<Arc<Launch>, Status> {
         check_id(id).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let mut launches = lock(&self.0);
-        forget(&mut launches, now());
-        let found = launches.get(id).filter(|launch| caller.may_see(launch.owner));
+        let mut names = lock(&self.0);
+        forget(&mut names, now());
+        let found = names.get(id).and_then(Option::as_ref);
+        let found = found.filter(|launch| caller.may_see(launch.owner));
         found.map(Arc::clone).ok_or_else(|| {
             Status::not_found(format!(
                 "no launch {id:?} of yours is known here: it was started elsewhere, or ended more than \
@@ -88,26 +115,20 @@ impl Launches {
 
     /// All that the caller may see, by their names.
     pub fn seen_by(&self, caller: &Caller) -> Vec<Arc<Launch>> {
-        let mut launches = lock(&self.0);
-        forget(&mut launches, now());
-        let seen = launches.values().filter(|launch| caller.may_see(launch.owner));
-        seen.map(Arc::clone).collect()
+        let mut names = lock(&self.0);
+        forget(&mut names, now());
+        let all = names.values().flatten();
+        all.filter(|launch| caller.may_see(launch.owner))
+            .cloned()
+            .collect()
     }
-
-    /// How many go on.
-    pub fn live(&self) -> usize {
-        live(&lock(&self.0))
-    }
-}
-
-fn live(launches: &BTreeMap<String, Arc<Launch>>) -> usize {
-    launches.values().filter(|launch| launch.ended().is_none()).count()
 }
 
 /// Forgets what ended long ago, and the oldest of what is too much.
-fn forget(launches: &mut BTreeMap<String, Arc<Launch>>, now: i64) {
-    let mut ended: Vec<(i64, u64, String)> = launches
+fn forget(names: &mut Names, now: i64) {
+    let mut ended: Vec<(i64, u64, String)> = names
         .values()
+        .flatten()
         .filter_map(|launch| Some((launch.ended()?, launch.place.size.into(), launch.id.clone())))
         .collect();
     ended.sort_unstable_by(|a, b| b.cmp(a));
@@ -116,8 +137,9 @@ fn forget(launches: &mut BTreeMap<String, Arc<Launch>>, now: i64) {
         ranks += size;
         // The newest stays, whatever its size: somebody has to learn how it ended.
         let much = index >= REMEMBERED_LAUNCHES || index > 0 && ranks > REMEMBERED_RANKS;
-        if much || now.saturating_sub(*end) > REMEMBERED.as_millis() as i64 {
-            launches.remove(id);
+        let age = u128::try_from(now.saturating_sub(*end)).unwrap_or(0);
+        if much || age > REMEMBERED.as_millis() {
+            names.remove(id);
         }
     }
 }

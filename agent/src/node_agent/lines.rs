@@ -246,8 +246,15 @@ mod tests {
     #[test]
     fn what_a_later_version_tells_is_passed_over() {
         assert_eq!(parse(r#"{"event":"weather","x":1}"#), Line::Other);
-        let line = r#"{"event":"rank","state":"asleep","rank":0,"node":0,"app":0,"pid":7,"new":[]}"#;
-        assert!(matches!(parse(line), Line::Rank(Rank { state: RankState::Other, .. })));
+        let line =
+            r#"{"event":"rank","state":"asleep","rank":0,"node":0,"app":0,"pid":7,"new":[]}"#;
+        assert!(matches!(
+            parse(line),
+            Line::Rank(Rank {
+                state: RankState::Other,
+                ..
+            })
+        ));
         assert!(Line::parse(b"wireup: hello").is_err());
     }
 }

@@ -110,7 +110,10 @@ impl Progress {
 
     /// Its ranks, as far as they are known.
     pub fn ranks(&self) -> Vec<RankInfo> {
-        (0..).zip(&self.ranks).map(|(rank, info)| info.tell(rank)).collect()
+        (0..)
+            .zip(&self.ranks)
+            .map(|(rank, info)| info.tell(rank))
+            .collect()
     }
 
     /// Remembers why it is about to be ended.
@@ -238,7 +241,13 @@ impl Progress {
             return self.present();
         };
         let skip = usize::try_from(at - self.base).expect("a place in a list in memory");
-        let news: Vec<_> = self.log.iter().skip(skip).take(most).map(Change::tell).collect();
+        let news: Vec<_> = self
+            .log
+            .iter()
+            .skip(skip)
+            .take(most)
+            .map(Change::tell)
+            .collect();
         cursor.0 = Some(at + news.len() as u64);
         news
     }
@@ -270,23 +279,27 @@ impl Progress {
         let Some(result) = self.result() else {
             return Vec::new();
         };
-        let ranks: Vec<_> = (0..).zip(&self.ranks).map(|(rank, info)| info.exit(rank)).collect();
+        let ranks: Vec<_> = (0..)
+            .zip(&self.ranks)
+            .map(|(rank, info)| info.exit(rank))
+            .collect();
         let mut parts: Vec<&[RankExitStatus]> = ranks.chunks(COMPLETE_RANKS).collect();
         if parts.is_empty() {
             parts.push(&[]);
         }
         let last = parts.len() - 1;
-        let notification = |(index, ranks): (usize, &[RankExitStatus])| LaunchCompleteNotification {
-            launch_id: launch.to_owned(),
-            allocation_id: allocation.to_owned(),
-            success: result.exit_code == 0,
-            ranks: ranks.to_vec(),
-            error_message: result.message.clone(),
-            exit_code: result.exit_code,
-            cause: result.kind.clone(),
-            cause_rank: result.rank,
-            more: index < last,
-        };
+        let notification =
+            |(index, ranks): (usize, &[RankExitStatus])| LaunchCompleteNotification {
+                launch_id: launch.to_owned(),
+                allocation_id: allocation.to_owned(),
+                success: result.exit_code == 0,
+                ranks: ranks.to_vec(),
+                error_message: result.message.clone(),
+                exit_code: result.exit_code,
+                cause: result.kind.clone(),
+                cause_rank: result.rank,
+                more: index < last,
+            };
         parts.into_iter().enumerate().map(notification).collect()
     }
 

@@ -151,7 +151,10 @@ impl Request {
             pmi: pmi(asked.pmi_mode)?,
             run_as: asked.run_as,
             cwd: directory(&job.cwd)?,
-            stdin: job.stdin.map(|target| stdin(target, place.size)).transpose()?,
+            stdin: job
+                .stdin
+                .map(|target| stdin(target, place.size))
+                .transpose()?,
             hold_output: job.hold_output,
             timeout: (job.timeout_ms > 0).then(|| Duration::from_millis(job.timeout_ms)),
             grace: job.grace_ms.map(Duration::from_millis),
@@ -173,7 +176,10 @@ impl Request {
 /// [`RequestError::LaunchId`].
 pub fn check_id(id: &str) -> Result<(), RequestError> {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let first = id.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let first = id
+        .bytes()
+        .next()
+        .is_some_and(|byte| byte.is_ascii_alphanumeric());
     match first && id.len() <= ID_MAX && id.bytes().all(inner) {
         true => Ok(()),
         false => Err(RequestError::LaunchId(id.chars().take(80).collect())),
@@ -203,7 +209,11 @@ fn program(app: v1::App) -> Result<Program, RequestError> {
     }
     Ok(Program {
         program: word(&app.program)?,
-        args: app.args.iter().map(|arg| word(arg)).collect::<Result<_, _>>()?,
+        args: app
+            .args
+            .iter()
+            .map(|arg| word(arg))
+            .collect::<Result<_, _>>()?,
         ranks: app.ranks,
         env: variables(app.env)?,
         cwd: directory(&app.cwd)?,
@@ -280,10 +290,9 @@ fn stdin(asked: v1::StdinTarget, size: u32) -> Result<String, RequestError> {
 fn exit_policy(text: &str, size: u32) -> Result<ExitPolicy, RequestError> {
     let text = if text.is_empty() { "first" } else { text };
     match text.parse() {
-        Ok(ExitPolicy::Rank(rank)) if rank.0 >= size => Err(RequestError::ExitRank {
-            rank: rank.0,
-            size,
-        }),
+        Ok(ExitPolicy::Rank(rank)) if rank.0 >= size => {
+            Err(RequestError::ExitRank { rank: rank.0, size })
+        }
         Ok(policy) => Ok(policy),
         Err(remedy) => Err(RequestError::ExitPolicy {
             given: text.to_owned(),

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 use tokio::io::Interest;
@@ -46,6 +47,12 @@ pub enum StartError {
     Io(#[from] io::Error),
 }
 
+impl From<Errno> for StartError {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
 /// A process that runs, until it was waited for.
 #[derive(Debug)]
 pub struct Process(AsyncFd<OwnedFd>);
@@ -63,7 +70,7 @@ impl Process {
     pub async fn ended(&self) -> io::Result<ExitStatus> {
         // It is not cleared: there is one end.
         let _ready = self.0.readable().await?;
-        wait(self.0.get_ref())
+        Ok(wait(self.0.get_ref())?)
     }
 }
 
@@ -106,6 +113,8 @@ pub async fn start(
     };
     let (stdout, their_stdout) = outgoing()?;
     let (stderr, their_stderr) = outgoing()?;
+    let (link, control) = pipe_with(PipeFlags::CLOEXEC)?;
+    let control = pipe::Sender::from_owned_fd(control)?;
     let (told, orders) = mpsc::unbounded_channel();
     let uid = user.uid;
     // The user can delay it.
@@ -126,7 +135,8 @@ pub async fn start(
     // is all that is asked for.
     let process = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) };
     let launcher = Launcher {
-        process: Process(process?),
+        process: Process(process.map_err(io::Error::from)?),
+        control,
         stdout,
         stderr,
         orders,

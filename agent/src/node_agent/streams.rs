@@ -65,7 +65,10 @@ async fn tell(
     }
     let (since, parts) = {
         let progress = head.progress();
-        (progress.since(), progress.complete(&launch.id, &launch.allocation))
+        (
+            progress.since(),
+            progress.complete(&launch.id, &launch.allocation),
+        )
     };
     for part in parts {
         let event = WatchEvent {

@@ -93,7 +93,12 @@ impl Peers {
         for (hello, bytes) in hellos(opening, node) {
             let message = v1::peer_down::Message::Hello(hello);
             queue
-                .push(v1::PeerDown { message: Some(message) }, bytes)
+                .push(
+                    v1::PeerDown {
+                        message: Some(message),
+                    },
+                    bytes,
+                )
                 .expect("an opening is smaller than what may wait");
         }
         let (tls, heartbeat) = (self.tls.clone(), self.heartbeat);

@@ -145,7 +145,9 @@ async fn opening(stream: &mut Streaming<v1::PeerDown>) -> Result<(Opening, NodeI
     loop {
         let message = stream.message().await?.and_then(|down| down.message);
         let Some(v1::peer_down::Message::Hello(hello)) = message else {
-            return Err(Status::invalid_argument("a stream that does not begin with a Hello"));
+            return Err(Status::invalid_argument(
+                "a stream that does not begin with a Hello",
+            ));
         };
         if first.is_none() {
             same_version(hello.version, &hello.agent)?;
@@ -177,10 +179,7 @@ fn invalid(error: &OpeningError) -> Status {
 }
 
 /// What the parent's stream says.
-fn events(
-    stream: Streaming<v1::PeerDown>,
-    parent: String,
-) -> impl Stream<Item = Event> + Send {
+fn events(stream: Streaming<v1::PeerDown>, parent: String) -> impl Stream<Item = Event> + Send {
     let events = stream.map(move |message| match message {
         Ok(v1::PeerDown {
             message: Some(v1::peer_down::Message::Frame(frame)),

@@ -123,7 +123,9 @@ async fn serve(tls: Arc<Tls>) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
     let incoming = server_incoming(listener, tls);
-    let serving = server(Heartbeat::default()).add_service(health).serve_with_incoming(incoming);
+    let serving = server(Heartbeat::default())
+        .add_service(health)
+        .serve_with_incoming(incoming);
     tokio::spawn(serving);
     address
 }
@@ -178,7 +180,9 @@ async fn nodes_reach_each_other_and_know_who_calls() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.node("n1"), cluster.node("n2"));
     let address = serve(one.clone()).await;
-    let channel = connect(&two, "n1", &address.to_string(), Heartbeat::default()).await.unwrap();
+    let channel = connect(&two, "n1", &address.to_string(), Heartbeat::default())
+        .await
+        .unwrap();
     check(channel).await.unwrap();
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -320,9 +324,13 @@ async fn a_renewed_certificate_is_used_without_a_restart() {
     tls.reload();
     assert!(tls.not_after() > before);
     log.one(&["was renewed; it is valid until"]).await;
-    check(connect(&cluster.node("n2"), "n1", &address, Heartbeat::default()).await.unwrap())
-        .await
-        .unwrap();
+    check(
+        connect(&cluster.node("n2"), "n1", &address, Heartbeat::default())
+            .await
+            .unwrap(),
+    )
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
@@ -341,9 +349,13 @@ async fn a_certificate_that_does_not_fit_its_key_is_not_used() {
         "it is not the key of",
     ])
     .await;
-    check(connect(&cluster.node("n2"), "n1", &address, Heartbeat::default()).await.unwrap())
-        .await
-        .unwrap();
+    check(
+        connect(&cluster.node("n2"), "n1", &address, Heartbeat::default())
+            .await
+            .unwrap(),
+    )
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
@@ -395,7 +407,9 @@ async fn a_message_above_the_limit_is_refused_and_logged() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     let address = serve(cluster.node("n1")).await.to_string();
-    let channel = connect(&cluster.node("n2"), "n1", &address, Heartbeat::default()).await.unwrap();
+    let channel = connect(&cluster.node("n2"), "n1", &address, Heartbeat::default())
+        .await
+        .unwrap();
     let request = HealthCheckRequest {
         service: "x".repeat(5 * 1024 * 1024),
     };
@@ -423,7 +437,9 @@ async fn a_peer_that_falls_silent_is_lost() {
         let _ = tokio::time::timeout(Duration::from_secs(1), silent).await;
         std::future::pending::<()>().await;
     });
-    let channel = connect(&cluster.node("n2"), "n1", &front, Heartbeat::default()).await.unwrap();
+    let channel = connect(&cluster.node("n2"), "n1", &front, Heartbeat::default())
+        .await
+        .unwrap();
     let mut client = HealthClient::new(channel);
     let watching = client.watch(HealthCheckRequest::default()).await.unwrap();
     let mut watching = watching.into_inner();

@@ -7,8 +7,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Notification, PeerMessage, Report};
+use crate::agent::core::JobContext;
 use crate::fence::{self, Contribution, FenceFailure, FenceId, FenceMessage, Participants};
 use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation};
+use crate::job::appnums::Appnums;
+use crate::job::arbitrary::{process_set, rank_map};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
@@ -42,13 +45,14 @@ fn nodes() -> BoxedStrategy<Vec<NodeId>> {
         nodes.dedup();
         nodes
     };
-    vec(0..40_u32, 0..30)
-        .prop_map(move |nodes| ascending(nodes.into_iter().map(NodeId).collect()))
-        .boxed()
+    let some = vec(0..40_u32, 0..30)
+        .prop_map(move |nodes| ascending(nodes.into_iter().map(NodeId).collect()));
+    let first = (0..5_u32).prop_map(|nodes| (0..nodes).map(NodeId).collect());
+    prop_oneof![first, some].boxed()
 }
 
 fn nspace() -> BoxedStrategy<Nspace> {
-    let name = "[a-z]{1,3}";
+    let name = prop_oneof![3 => Just("job".to_owned()), 1 => "[a-z]{1,3}"];
     name.prop_map(|name| Nspace::new(&name).unwrap()).boxed()
 }
 
@@ -78,14 +82,18 @@ fn wait() -> BoxedStrategy<Option<Duration>> {
 }
 
 fn participants() -> BoxedStrategy<Participants> {
-    vec((nspace(), proc_rank()), 1..20)
-        .prop_map(|procs| Participants::from_procs(procs).unwrap())
-        .boxed()
+    let some = vec((nspace(), proc_rank()), 1..20);
+    prop_oneof![
+        nspace().prop_map(Participants::whole_job),
+        some.prop_map(|procs| Participants::from_procs(procs).unwrap()),
+    ]
+    .boxed()
 }
 
 fn fence() -> BoxedStrategy<FenceMessage> {
     let id = || {
-        (participants(), any::<u64>()).prop_map(|(participants, generation)| FenceId {
+        let generation = prop_oneof![0..3_u64, any::<u64>()];
+        (participants(), generation).prop_map(|(participants, generation)| FenceId {
             participants,
             generation,
         })
@@ -373,6 +381,39 @@ fn cause() -> BoxedStrategy<Cause> {
         (text(), any::<bool>()).prop_map(|(error, pipe)| Cause::OutputLost { error, pipe }),
     ]
     .boxed()
+}
+
+/// Any job.
+pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
+    let ranks = rank_map().prop_filter("a job has ranks", |ranks| ranks.size() > 0);
+    ranks
+        .prop_flat_map(|ranks| {
+            let size = ranks.size();
+            (
+                Just(ranks),
+                nspace(),
+                vec(0..=size, 0..4),
+                any::<[u32; 2]>(),
+                vec(process_set(size), 0..3),
+            )
+        })
+        .prop_map(|(ranks, nspace, mut ends, numbers, psets)| {
+            ends.sort_unstable();
+            ends.push(ranks.size());
+            let mut before = 0;
+            let sizes = ends
+                .into_iter()
+                .map(|end| end - std::mem::replace(&mut before, end));
+            JobContext {
+                nspace,
+                ranks,
+                appnums: Appnums::from_sizes(sizes),
+                universe_size: numbers[0],
+                user: UserId(numbers[1]),
+                psets,
+            }
+        })
+        .boxed()
 }
 
 /// Anything a launcher hears from a node's core.

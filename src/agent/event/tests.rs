@@ -5,8 +5,11 @@ use proptest::test_runner::TestCaseResult;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::arbitrary::{peer_message, report};
+use super::arbitrary::{job_context, peer_message, report};
 use super::{PeerMessage, Report};
+use crate::agent::core::JobContext;
+use crate::job::arbitrary::job_spec;
+use crate::job::spec::JobSpec;
 use crate::link;
 
 /// Read back, a message is what it was; a part of one is none.
@@ -27,5 +30,17 @@ proptest! {
     #[test]
     fn what_the_launcher_is_told_comes_through(report in report()) {
         comes_through::<Report>(&report)?;
+    }
+
+    #[test]
+    fn what_a_user_asked_for_comes_through(spec in job_spec()) {
+        comes_through::<JobSpec>(&spec)?;
+        prop_assert_eq!(link::decode::<JobSpec>(&link::encode(&spec)), Ok(spec));
+    }
+
+    #[test]
+    fn what_all_nodes_know_of_a_job_comes_through(job in job_context()) {
+        comes_through::<JobContext>(&job)?;
+        prop_assert_eq!(link::decode::<JobContext>(&link::encode(&job)), Ok(job));
     }
 }

@@ -41,6 +41,10 @@ pub(in crate::cli) struct InterfaceArgs {
     /// Library between PMIx and wireup [default: libwireup-pmix-host.so, found the same way]
     #[arg(long, value_name = "FILE")]
     shim: Option<PathBuf>,
+
+    /// Give ranks the variables of a task of srun too (SLURM_PROCID, …); MPI libraries look at some
+    #[arg(long)]
+    slurm_env: bool,
 }
 
 impl From<Pmi> for PmiChoice {
@@ -63,6 +67,7 @@ impl From<InterfaceArgs> for InterfaceSpec {
             libpmix: args.libpmix,
             pmix_host: args.pmix_host,
             shim: args.shim,
+            slurm_env: args.slurm_env,
         }
     }
 }

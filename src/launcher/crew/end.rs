@@ -72,10 +72,11 @@ impl Crew {
         for index in 0..self.nodes.len() {
             self.feed(self.part.node_at(index), Event::JobEnded);
         }
+        let now = self.now();
         self.end = Some(End {
             phase: Phase::Stopping,
-            since: self.now(),
-            next: None,
+            since: now,
+            next: Some(now),
             hurried: 0,
             told: false,
             abnormal,
@@ -86,6 +87,14 @@ impl Crew {
     pub(super) fn hurry(&mut self) {
         if let Some(end) = &mut self.end {
             end.hurried += 1;
+        }
+        self.look_at_end();
+    }
+
+    /// Something the end may have waited for has happened.
+    pub(super) fn look_at_end(&mut self) {
+        if let Some(end) = &mut self.end {
+            end.next = Some(Duration::ZERO);
         }
     }
 
@@ -118,14 +127,12 @@ impl Crew {
                     self.kill_host(self.part.node_at(index));
                 }
                 end.enter(Phase::Killed, now);
-                end.next = Some(now + KILL_GRACE);
             }
-            Phase::Stopping => {}
-            Phase::Killed => {
-                if !any_running || now >= end.since + KILL_GRACE {
-                    end.enter(Phase::Draining, now);
-                }
-            }
+            Phase::Stopping => end.next = None,
+            Phase::Killed => match !any_running || now >= end.since + KILL_GRACE {
+                true => end.enter(Phase::Draining, now),
+                false => end.next = Some(end.since + KILL_GRACE),
+            },
             Phase::Draining | Phase::LastDraining => {
                 let open = self.pipes.open() > 0 && end.hurried == 0;
                 if open && self.pipes.paused() {
@@ -146,7 +153,7 @@ impl Crew {
                     end.enter(Phase::LastDraining, now);
                 }
             }
-            Phase::Over => {}
+            Phase::Over => end.next = None,
         }
         Ok(())
     }

@@ -142,6 +142,9 @@ impl Crew {
         }
     }
 
+    /// Nodes of other hosts are lost.
+    pub(super) fn nodes_lost(&mut self, _nodes: &[NodeId], _reason: &str) {}
+
     /// Asks every sidecar for a sign of life.
     pub(super) fn doubt_hosts(&mut self) {
         let now = Moment(self.now());

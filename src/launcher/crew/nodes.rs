@@ -2,7 +2,7 @@
 
 use super::{Crew, RankSlot};
 use crate::agent::core::NodeCore;
-use crate::agent::event::{Action, Event, Report};
+use crate::agent::event::{Action, Event, PeerMessage, Report};
 use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
 use crate::job::ids::{LocalRank, NodeId, Rank};
@@ -54,6 +54,21 @@ impl Crew {
         }
     }
 
+    /// What is to be said to nodes of other hosts.
+    pub(in crate::launcher) fn take_outbound(&mut self) -> Vec<(NodeId, PeerMessage)> {
+        std::mem::take(&mut self.outbound)
+    }
+
+    /// A node of another host has something to say to the one here.
+    pub(in crate::launcher) fn peer_said(&mut self, from: NodeId, message: PeerMessage) {
+        self.feed(self.first_node(), Event::Peer { from, message });
+    }
+
+    /// The node here, if it is one of several hosts; else the first.
+    pub(in crate::launcher) fn first_node(&self) -> NodeId {
+        self.part.node_at(0)
+    }
+
     /// Carries out the orders of a node's core.
     pub(super) fn act(&mut self, node: NodeId, actions: Vec<Action>) {
         for action in actions {
@@ -81,7 +96,10 @@ impl Crew {
                     }
                 }
                 Action::KillHost => self.kill_host(node),
-                Action::SendPeer { to, message } => self.peers.push_back((to, node, message)),
+                Action::SendPeer { to, message } => match self.part.holds(to) {
+                    true => self.peers.push_back((to, node, message)),
+                    false => self.outbound.push((to, message)),
+                },
                 Action::Report(report) => self.report(node, report),
             }
         }

@@ -187,6 +187,9 @@ impl Crew {
             Stream::Stdout => Source::Stdout,
             Stream::Stderr => Source::Stderr,
         };
+        if self.pipes.sides[index_of(source)].paused && !paused {
+            self.look_at_end();
+        }
         self.pipes.pause(source, paused, &self.poll)
     }
 }

@@ -1,11 +1,11 @@
 //! The ranks' processes: from the report of a starting thread to the judgement of their end.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::process::kill_process_group;
 
-use super::{Crew, RankSlot, raw};
+use super::{Crew, Part, RankSlot, raw};
 use crate::agent::channel::{Backlog, Channel, Received};
 use crate::agent::event::Event;
 use crate::agent::poll::{Source, Token};
@@ -79,7 +79,8 @@ impl Crew {
                 self.pipes.add(&self.poll, source, (rank, seat), pipe)?;
             }
         }
-        self.stdin_pipes.extend(stdin.map(|pipe| (child.pid, pipe)));
+        self.stdin_pipes
+            .extend(stdin.map(|pipe| (rank, child.pid, pipe)));
         if self.ending {
             let signal = if self.killed {
                 rustix::process::Signal::KILL
@@ -93,11 +94,27 @@ impl Crew {
     }
 
     fn start_stdin(&mut self) -> std::io::Result<()> {
-        let readers = std::mem::take(&mut self.stdin_pipes);
-        if readers.is_empty() {
+        if self.stdin_pipes.is_empty() || self.part != Part::Whole {
             return Ok(());
         }
-        stdin::start(std::io::stdin().as_fd().try_clone_to_owned()?, readers)
+        let readers = std::mem::take(&mut self.stdin_pipes);
+        let readers = readers.into_iter().map(|(_, pid, pipe)| (pid, pipe));
+        stdin::start(
+            std::io::stdin().as_fd().try_clone_to_owned()?,
+            readers.collect(),
+        )
+    }
+
+    /// The writing ends of pipes that feed ranks, which others fill.
+    pub(in crate::launcher) fn take_stdin(&mut self) -> Vec<(Rank, OwnedFd)> {
+        let pipes = std::mem::take(&mut self.stdin_pipes).into_iter();
+        pipes.map(|(rank, _, pipe)| (rank, pipe)).collect()
+    }
+
+    /// Whether every rank here has ended, or was never started.
+    pub(in crate::launcher) fn ranks_are_over(&self) -> bool {
+        let over = |slot: &RankSlot| matches!(slot, RankSlot::Over);
+        self.ranks.iter().all(over) && self.unjudged.is_empty()
     }
 
     /// All ranks are skipped: the job failed before they could be started.

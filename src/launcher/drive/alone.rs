@@ -58,6 +58,13 @@ impl Alone {
         self.apps[app].seen.is_some()
     }
 
+    /// A process of this program was seen.
+    pub(super) fn saw(&mut self, app: usize, seen: Seen) {
+        if let Some(app) = self.apps.get_mut(app) {
+            app.seen = Some(seen);
+        }
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let look = LOOKS.get(self.looks).filter(|_| self.watching)?;
         Some(self.since + *look)

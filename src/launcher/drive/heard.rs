@@ -84,6 +84,17 @@ impl Drive {
                 self.streams.pass_on(source, text, now);
             }
             FromCrew::Tell { text } => self.tell(&text),
+            FromCrew::Seen { app, seen } => self.alone.saw(app as usize, seen),
+            // Asked for and answered between the crews and the hands.
+            FromCrew::Waits(_) => {}
+            FromCrew::Gone { rank } => {
+                self.lives[rank.index()]
+                    .end
+                    .get_or_insert((self.started.elapsed(), None));
+                self.supervisor.rank_skipped();
+                self.rank_changed(rank, RankState::Ended);
+            }
+            FromCrew::Refused(refusals) => self.refused = refusals,
             FromCrew::Over => self.over = true,
         }
         Ok(())

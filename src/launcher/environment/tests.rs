@@ -307,3 +307,34 @@ mod properties {
         }
     }
 }
+
+#[test]
+fn what_belongs_to_this_machine_is_left_unless_it_is_wanted() {
+    let names = ["PATH", "TMPDIR", "SSH_TTY", "DISPLAY", "HOSTNAME"];
+    let left = |selected: &Inherited, asked: &[Forward]| {
+        let mut variables: Vec<(OsString, OsString)> =
+            names.iter().map(|name| (name.into(), "v".into())).collect();
+        leave_local(&mut variables, selected, asked);
+        let names = variables
+            .into_iter()
+            .map(|(name, _)| name.into_string().unwrap());
+        names.collect::<Vec<_>>()
+    };
+    let ask = |text: &str| Forward::parse(OsStr::new(text)).unwrap();
+    assert_eq!(left(&Inherited::All, &[]), ["PATH"]);
+    let asked = [ask("SSH_*"), ask("DISPLAY"), ask("TMPDIR=/x")];
+    let all = ["PATH", "TMPDIR", "SSH_TTY", "DISPLAY"];
+    assert_eq!(left(&Inherited::All, &asked), all);
+    let only = Inherited::Only(vec!["HOST*".into(), "PATH".into()]);
+    assert_eq!(left(&only, &[]), ["PATH", "HOSTNAME"]);
+}
+
+#[test]
+fn credentials_of_network_cards_are_not_for_the_eye() {
+    for name in ["FI_CXI_DEFAULT_VNI", "SLINGSHOT_VNIS"] {
+        assert!(is_hidden(OsStr::new(name)), "{name}");
+    }
+    assert!(!is_hidden(OsStr::new("FI_PROVIDER")));
+    let error = Forward::parse(OsStr::new("FI_CXI_KEY=secret\0")).unwrap_err();
+    assert!(!error.to_string().contains("secret"), "{error}");
+}

@@ -59,6 +59,8 @@ pub enum Why {
     },
     /// It may be executed and not read.
     Unreadable,
+    /// It is looked for elsewhere.
+    NotHere,
     /// Called like this it starts no other program.
     StartsNothing,
     /// It starts something that cannot be seen.

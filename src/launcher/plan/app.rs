@@ -1,6 +1,6 @@
 //! One application context: its program, environment and working directory.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::Read as _;
 use std::ops::Range;
@@ -8,53 +8,93 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::super::environment::{self, Forward};
+use super::super::inheritance::Inheritance;
 use super::super::inspect::{Inspection, inspect};
 use super::super::ldso::{Loader, System};
 use super::super::limits;
-use super::super::program::Program;
+use super::super::program::{Program, ProgramError};
 use super::super::rank_env;
 use super::super::reasons::CountWhy;
 use super::super::relocated;
 use super::super::run::RunFailure;
 use super::super::wrap::Wrapper;
-use super::{App, wrong};
+use super::{App, Variable, wrong};
 use crate::job::spec::AppSpec;
 
-/// The application, and the dynamic loader as its program will meet it.
+/// For whom an application is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stand {
+    /// The one machine of the job.
+    Alone,
+    /// The launcher of a job on several hosts: what is not here may be there.
+    Launcher,
+    /// A host with ranks of it.
+    Node,
+    /// A host without.
+    Bystander,
+}
+
+impl Stand {
+    /// Its ranks are started here.
+    fn starts(self) -> bool {
+        matches!(self, Self::Alone | Self::Node)
+    }
+}
+
+/// What to do about something that a host does not have.
+const EVERYWHERE: &str = "copy it there, or put it where every host sees it";
+
+/// The application, and the dynamic loader as its program will meet it. `env` are its
+/// [`variables`].
 pub(super) fn app_plan(
     app: &AppSpec,
     (ranks, count): (Range<u32>, CountWhy),
-    inherited: &[(OsString, OsString)],
-    cwd: &Path,
-    warnings: &mut Vec<String>,
+    mut env: Vec<Variable>,
+    inheritance: &Inheritance,
+    stand: Stand,
 ) -> Result<(App, Loader), RunFailure> {
-    let wdir = working_directory(app, cwd)?;
-    let mut env = variables(app, inherited, warnings)?;
+    let cwd = working_directory(app, inheritance, stand)?;
+    let start = cwd.as_deref().unwrap_or(&inheritance.cwd);
     // A program is found also for ranks that are to have no PATH.
     let path = env
         .iter()
-        .chain(inherited)
+        .chain(&inheritance.vars)
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_os_str());
-    let start = wdir.as_deref().unwrap_or(cwd);
-    let program = Program::find(&app.argv[0], path, start).map_err(|error| RunFailure {
-        code: error.exit_code(),
-        message: error.to_string(),
-    })?;
+    let find = |name: &OsStr| match stand {
+        Stand::Bystander => Ok(Program::elsewhere(name, start)),
+        Stand::Alone | Stand::Node => Program::find(name, path, start),
+        Stand::Launcher => match Program::find(name, path, start) {
+            Err(ProgramError::BadName { name }) => Err(ProgramError::BadName { name }),
+            found => Ok(found.unwrap_or_else(|_| Program::elsewhere(name, start))),
+        },
+    };
+    let refused = |code, message: String| RunFailure {
+        code,
+        message: match stand {
+            Stand::Node => format!("{message}; {EVERYWHERE}"),
+            _ => message,
+        },
+    };
+    let program =
+        find(&app.argv[0]).map_err(|error| refused(error.exit_code(), error.to_string()))?;
     let wrapper = app.wrap.as_ref().map(|spec| {
-        Wrapper::find(spec, &ranks, path, start).map_err(|error| RunFailure {
-            code: error.exit_code(),
-            message: error.to_string(),
-        })
+        Wrapper::find(spec, &ranks, find)
+            .map_err(|error| refused(error.exit_code(), error.to_string()))
     });
     let wrapper = wrapper.transpose()?;
     let Inspection { finding, loader } =
         inspect(&program, &app.argv, &env, start, &System::default());
-    if !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
+    if stand.starts()
+        && !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
         && let Some(prefix) = finding.openmpi.as_deref().and_then(relocated::open_mpi)
     {
         env.push((relocated::OPEN_MPI.into(), prefix.into()));
     }
+    let limits = match stand.starts() {
+        true => limits::resolve(&app.limits),
+        false => Ok(Vec::new()),
+    };
     let app = App {
         wrapper,
         program,
@@ -63,36 +103,52 @@ pub(super) fn app_plan(
         count,
         places_given: rank_env::places_given(&env),
         env,
-        cwd: wdir,
+        cwd,
         finding,
-        limits: limits::resolve(&app.limits)
-            .map_err(|error| wrong(format!("--rlimit: {error}")))?,
-        umask: app.umask,
+        limits: limits.map_err(|error| wrong(format!("--rlimit: {error}")))?,
+        umask: app.umask.or(inheritance.umask),
     };
     Ok((app, loader))
 }
 
-/// The directory asked for, if the ranks can start there.
-fn working_directory(app: &AppSpec, cwd: &Path) -> Result<Option<PathBuf>, RunFailure> {
-    let Some(dir) = app.wdir.as_ref().map(|dir| cwd.join(dir)) else {
-        return Ok(None);
+/// The directory its ranks are to start in, unless it is that of this process.
+fn working_directory(
+    app: &AppSpec,
+    inheritance: &Inheritance,
+    stand: Stand,
+) -> Result<Option<PathBuf>, RunFailure> {
+    let asked = app.wdir.as_ref().map(|dir| inheritance.cwd.join(dir));
+    let dir = match (asked, stand) {
+        (None, Stand::Alone) => return Ok(None),
+        (asked, _) => asked.unwrap_or_else(|| inheritance.cwd.clone()),
     };
+    if !stand.starts() {
+        return Ok(Some(dir));
+    }
     let shown = dir.display();
+    let refused = |what: &str| match stand {
+        Stand::Alone => wrong(format!("--wdir {shown}{what}")),
+        _ => wrong(format!(
+            "the working directory {shown}{what}; make it there, or choose another with --wdir"
+        )),
+    };
     if let Err(errno) = rustix::fs::access(&dir, rustix::fs::Access::EXEC_OK) {
-        return Err(wrong(format!("--wdir {shown}: {errno}")));
+        return Err(refused(&format!(": {errno}")));
     }
     if !dir.is_dir() {
-        return Err(wrong(format!("--wdir {shown} is not a directory")));
+        return Err(refused(" is not a directory"));
     }
     Ok(Some(dir))
 }
 
-/// The variables of an app's ranks before wireup's own.
-fn variables(
+/// The variables of an app's ranks before wireup's own; if they are to `travel`, those that mean
+/// nothing on other machines only if the user asks for them.
+pub(super) fn variables(
     app: &AppSpec,
-    inherited: &[(OsString, OsString)],
+    inheritance: &Inheritance,
+    travel: bool,
     warnings: &mut Vec<String>,
-) -> Result<Vec<(OsString, OsString)>, RunFailure> {
+) -> Result<Vec<Variable>, RunFailure> {
     let mut asked = Vec::new();
     for path in &app.env_files {
         let failed = |error: &dyn Display| wrong(format!("--env-file {}: {error}", path.display()));
@@ -102,7 +158,10 @@ fn variables(
     for text in &app.env {
         asked.push(Forward::parse(text).map_err(|error| wrong(format!("-x: {error}")))?);
     }
-    let base = environment::base(inherited, &app.inherited, &asked);
+    let mut base = environment::base(&inheritance.vars, &app.inherited, &asked);
+    if travel {
+        environment::leave_local(&mut base.variables, &app.inherited, &asked);
+    }
     let not_set = |option: &str, name: &OsString| {
         format!("{option} {}: not set here", name.to_string_lossy())
     };

@@ -1,8 +1,8 @@
 //! Which interfaces are offered, and what the PMIx server is made of.
 
-use std::ffi::OsString;
 use std::path::Path;
 
+use super::super::inheritance::Inheritance;
 use super::super::inspect::{Finding, Wants};
 use super::super::ldso::Loader;
 use super::super::libpmix;
@@ -45,7 +45,7 @@ pub(super) fn host_parts(
     spec: &JobSpec,
     apps: &[App],
     loaders: &[Loader],
-    inherited: &[(OsString, OsString)],
+    inheritance: &Inheritance,
 ) -> Result<HostParts, RunFailure> {
     let wanted = apps
         .iter()
@@ -59,9 +59,9 @@ pub(super) fn host_parts(
             *wants == Wants::Pmix || openmpi.is_some() || libpmix.is_some()
         })
         .unwrap_or(0);
-    let variable = inherited.iter().find(|(name, _)| name == libpmix::VARIABLE);
-    let variable = variable
-        .map(|(_, value)| Path::new(value))
+    let variable = inheritance
+        .variable(libpmix::VARIABLE)
+        .map(Path::new)
         .filter(|p| !p.as_os_str().is_empty());
     let libpmix = libpmix::choose(
         spec.interface.libpmix.as_deref(),

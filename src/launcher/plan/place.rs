@@ -1,14 +1,39 @@
 //! Which rank lives on which node, and what the nodes are called.
 
+use super::super::run::RunFailure;
+use super::super::slots::Slots;
+use super::{rooms, size, wrong};
 use crate::job::ids::NodeId;
 use crate::job::rank_map::RankMap;
-use crate::job::spec::{LayoutSpec, MapBy};
+use crate::job::spec::{JobSpec, LayoutSpec, MapBy};
 
-/// Gives `size` ranks to the nodes of a layout that [`check`](super::size::check) allowed.
+/// Gives `size` ranks to the nodes of a job, and tells whether some node gets more than it has
+/// slots. `slots` are those of this machine.
 ///
-/// Every node gets `ppn` ranks until none are left, or as many as the others; the order says
-/// whether they are consecutive.
-pub(super) fn place(size: u32, layout: &LayoutSpec) -> RankMap {
+/// # Errors
+/// [`RunFailure`] when the ranks do not fit.
+pub(super) fn place(
+    spec: &JobSpec,
+    size: u32,
+    slots: &Slots,
+) -> Result<(RankMap, bool), RunFailure> {
+    let layout = &spec.layout;
+    let (shares, oversubscribed) = match layout.across_hosts() {
+        true => {
+            let shares = rooms::shares(size, layout).map_err(wrong)?;
+            let oversubscribed = rooms::oversubscribed(layout, &shares);
+            (shares, oversubscribed)
+        }
+        false => {
+            size::check_here(spec, size, slots)?;
+            (even_shares(size, layout), size > slots.count())
+        }
+    };
+    Ok((map(&shares, layout.map_by), oversubscribed))
+}
+
+/// Ranks of each node of this machine: `ppn` until none are left, or as many as the others.
+fn even_shares(size: u32, layout: &LayoutSpec) -> Vec<u32> {
     let nodes = layout.virtual_nodes;
     let mut left = size;
     let shares = (0..nodes).map(|node| {
@@ -17,23 +42,28 @@ pub(super) fn place(size: u32, layout: &LayoutSpec) -> RankMap {
             None => left.div_ceil(nodes - node),
         };
         left -= share;
-        (NodeId(node), share)
+        share
     });
-    match layout.map_by {
-        MapBy::Slot => RankMap::from_runs(shares),
-        MapBy::Node => in_turn(shares.collect()),
+    shares.collect()
+}
+
+/// The placement of these numbers of ranks, consecutive ones or in turn.
+fn map(shares: &[u32], map_by: MapBy) -> RankMap {
+    let nodes = (0..).map(NodeId);
+    match map_by {
+        MapBy::Slot => RankMap::from_runs(nodes.zip(shares.iter().copied())),
+        MapBy::Node => in_turn(nodes.zip(shares.iter().copied()).collect()),
     }
 }
 
 /// One rank for each node that has room, again and again.
 fn in_turn(mut room: Vec<(NodeId, u32)>) -> RankMap {
     let mut runs: Vec<_> = room.iter().map(|(node, _)| (*node, 0)).collect();
-    while room.iter().any(|(_, left)| *left > 0) {
+    while !room.is_empty() {
+        room.retain(|(_, left)| *left > 0);
         for (node, left) in &mut room {
-            if *left > 0 {
-                *left -= 1;
-                runs.push((*node, 1));
-            }
+            *left -= 1;
+            runs.push((*node, 1));
         }
     }
     RankMap::from_runs(runs)
@@ -76,7 +106,7 @@ mod tests {
             oversubscribe: true,
             ..LayoutSpec::default()
         };
-        let map = place(size, &layout);
+        let map = map(&even_shares(size, &layout), map_by);
         assert_eq!(map.nodes(), virtual_nodes);
         let node = |rank| map.node_of(crate::job::ids::Rank(rank)).unwrap().0;
         (0..size).map(node).collect()

@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::super::reasons::CountWhy;
 use super::super::run::RunFailure;
 use super::super::slots::Slots;
-use super::wrong;
+use super::{rooms, wrong};
 use crate::job::exit_policy::ExitPolicy;
-use crate::job::ids::Rank;
+use crate::job::ids::{NodeId, Rank};
 use crate::job::rank_map::RANKS_MAX;
 use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 
@@ -19,10 +19,11 @@ const FILES_PER_RANK: u64 = 2;
 const DESCRIPTORS_BASE: u64 = 100;
 
 /// Ranks of each app: as given; else for a single program what `--ppn` allows, or one per slot, and
-/// one for each of several.
+/// one for each of several. `slots` are those of this machine.
 pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: u32) -> Vec<(u32, CountWhy)> {
     let nodes = layout.virtual_nodes;
     let default = match (apps.len(), layout.ppn) {
+        (1, _) if layout.across_hosts() => rooms::default_size(layout),
         (1, Some(ppn)) => (ppn.saturating_mul(nodes), CountWhy::PerNode { ppn, nodes }),
         (1, None) => (slots, CountWhy::Slots),
         _ => (1, CountWhy::OneOfSeveral),
@@ -55,14 +56,8 @@ pub(super) fn ranges(
     })
 }
 
-/// Refuses a number of ranks that slots, nodes, descriptors, the reader of standard input or the
-/// exit policy do not allow.
-pub(super) fn check(
-    spec: &JobSpec,
-    size: u32,
-    slots: &Slots,
-    descriptors: u64,
-) -> Result<(), RunFailure> {
+/// Refuses a number of ranks that this machine as one or several nodes has no place for.
+pub(super) fn check_here(spec: &JobSpec, size: u32, slots: &Slots) -> Result<(), RunFailure> {
     let nodes = spec.layout.virtual_nodes;
     if nodes > size {
         return Err(wrong(format!(
@@ -97,18 +92,55 @@ pub(super) fn check(
             1 => wrong(error),
             _ => wrong(format!("on each virtual node, {error}")),
         })?;
-    let per_rank = match (spec.stdio.timestamps, &spec.stdio.output) {
-        (true, Some(_)) => DESCRIPTORS_PER_RANK + FILES_PER_RANK,
-        _ => DESCRIPTORS_PER_RANK,
-    };
-    let needed = u64::from(size) * per_rank + DESCRIPTORS_BASE;
+    Ok(())
+}
+
+/// Refuses a number of ranks that the cores and descriptors of one of several hosts do not allow.
+/// Where the user has said how many slots it has, that has been decided.
+pub(super) fn check_node(
+    spec: &JobSpec,
+    node: NodeId,
+    ranks: u32,
+    slots: &Slots,
+    descriptors: u64,
+) -> Result<(), RunFailure> {
+    let layout = &spec.layout;
+    let given = layout.hosts[node.index()].slots.is_some();
+    if ranks > slots.count() && !given && !layout.oversubscribe {
+        return Err(wrong(format!(
+            "{ranks} ranks do not fit in {slots}; use --oversubscribe, or write NAME:SLOTS where \
+             the host is named"
+        )));
+    }
+    check_descriptors(ranks, DESCRIPTORS_PER_RANK, descriptors)
+}
+
+fn check_descriptors(ranks: u32, per_rank: u64, descriptors: u64) -> Result<(), RunFailure> {
+    let needed = u64::from(ranks) * per_rank + DESCRIPTORS_BASE;
     if needed > descriptors {
         return Err(wrong(format!(
-            "{size} ranks need {needed} descriptors ({per_rank} each and \
+            "{ranks} ranks need {needed} descriptors ({per_rank} each and \
              {DESCRIPTORS_BASE} more), allowed are {descriptors}; raise the hard limit \
              (ulimit -Hn) or start fewer ranks"
         )));
     }
+    Ok(())
+}
+
+/// Refuses a number of ranks that descriptors, the reader of standard input, the terminal or the
+/// exit policy do not allow.
+pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), RunFailure> {
+    let files = match (spec.stdio.timestamps, &spec.stdio.output) {
+        (true, Some(_)) => FILES_PER_RANK,
+        // Ranks of other machines do not write files of this one.
+        (false, Some(_)) if spec.layout.across_hosts() => FILES_PER_RANK,
+        _ => 0,
+    };
+    let own = match spec.layout.across_hosts() {
+        true => 0,
+        false => DESCRIPTORS_PER_RANK,
+    };
+    check_descriptors(size, own + files, descriptors)?;
     if let StdinTarget::Rank(rank) = spec.stdio.stdin
         && rank.0 >= size
         && rank != Rank(0)

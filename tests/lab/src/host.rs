@@ -1,9 +1,11 @@
 //! One host.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,12 +28,14 @@ pub struct Host {
     crashed: AtomicBool,
     /// Commands started here that may not have been collected.
     started: Mutex<Vec<OwnedFd>>,
+    /// The lab's own files and what is shared: not counted as left.
+    own: Vec<PathBuf>,
     /// Process 1 ends when the last of these is closed.
     _life: Arc<OwnedFd>,
 }
 
 impl Host {
-    pub(crate) fn new(index: usize, init: Init, life: &Arc<OwnedFd>) -> Self {
+    pub(crate) fn new(index: usize, init: Init, own: Vec<PathBuf>, life: &Arc<OwnedFd>) -> Self {
         let namespace = process::namespace(init.pid.as_raw_nonzero().get());
         Self {
             index,
@@ -40,6 +44,7 @@ impl Host {
             namespace: namespace.expect("it was made and not collected"),
             crashed: AtomicBool::new(false),
             started: Mutex::default(),
+            own,
             _life: Arc::clone(life),
         }
     }
@@ -135,23 +140,49 @@ impl Host {
         process::all_in(&self.namespace, self.init_pid())
     }
 
-    /// What lies in its own `/tmp`, `/run` and `/dev/shm`, at the top; paths as the host knows
-    /// them.
+    /// What lies in its own `/tmp`, `/run` and `/dev/shm`, directories too; paths as the host knows
+    /// them. What is shared with the machine does not count.
     ///
     /// # Panics
     /// When the host has crashed.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
-        for (directory, _) in PRIVATE {
-            let entries = std::fs::read_dir(self.path(directory));
-            let names = entries.expect("it is mounted").flatten();
-            files.extend(names.map(|entry| Path::new(directory).join(entry.file_name())));
+        let mut directories: Vec<PathBuf> = PRIVATE.map(|(path, _)| path.into()).into();
+        while let Some(directory) = directories.pop() {
+            // One that has gone meanwhile is not left.
+            let entries = std::fs::read_dir(self.path(&directory));
+            for entry in entries.into_iter().flatten().flatten() {
+                let path = directory.join(entry.file_name());
+                if self.own.contains(&path) {
+                    continue;
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    directories.push(path.clone());
+                }
+                files.push(path);
+            }
         }
-        // Its own hosts file is there.
-        files.retain(|path| path != Path::new("/run/lab"));
         files.sort();
         files
+    }
+
+    /// Starts a command of the standard library here, in that directory of the host: for callers
+    /// that need more of it than [`Command`] has. It must not set a directory or user itself.
+    ///
+    /// # Errors
+    /// When the host has crashed or the program cannot be executed there.
+    ///
+    /// # Panics
+    /// When the path has a zero byte.
+    pub fn start(
+        &self,
+        command: &mut std::process::Command,
+        directory: &Path,
+    ) -> io::Result<std::process::Child> {
+        let directory = CString::new(directory.as_os_str().as_bytes());
+        self.enter_at(command, directory.expect("a path"));
+        self.spawn(command)
     }
 
     /// Sends a signal to everything that runs here.
@@ -214,7 +245,7 @@ impl Host {
         self.enter_at(command, c"/".to_owned());
     }
 
-    pub(crate) fn enter_at(&self, command: &mut std::process::Command, dir: std::ffi::CString) {
+    pub(crate) fn enter_at(&self, command: &mut std::process::Command, dir: CString) {
         let init = Arc::clone(&self.init);
         before_exec(command, move || join(init.pidfd.as_fd(), &dir));
     }

@@ -117,7 +117,10 @@ impl Builder {
         let hosts: Vec<Host> = starting
             .into_iter()
             .enumerate()
-            .map(|(index, starting)| Ok(Host::new(index, starting.finish()?, &life)))
+            .map(|(index, starting)| {
+                let (init, own) = starting.finish()?;
+                Ok(Host::new(index, init, own, &life))
+            })
             .collect::<Result<_, Error>>()?;
         fabric.connect(&hosts)?;
         Ok(Lab { hosts, fabric })

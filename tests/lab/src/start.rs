@@ -116,6 +116,7 @@ impl Step {
 pub(crate) struct Starting {
     name: String,
     steps: Vec<Step>,
+    own: Vec<PathBuf>,
     status: OwnedFd,
     init: Option<Init>,
 }
@@ -169,7 +170,12 @@ fn hosts_file(names: &[String]) -> String {
     file
 }
 
-fn plan(name: &str, names: &[String], shared: &[PathBuf]) -> Result<Vec<Step>, Error> {
+/// The steps of a host, and what of its own directories is the lab's.
+fn plan(
+    name: &str,
+    names: &[String],
+    shared: &[PathBuf],
+) -> Result<(Vec<Step>, Vec<PathBuf>), Error> {
     let mount = |kind: &str, target: &str, options: &str| Step::Mount {
         kind: text(kind),
         target: text(target),
@@ -196,7 +202,9 @@ fn plan(name: &str, names: &[String], shared: &[PathBuf]) -> Result<Vec<Step>, E
     for (target, mode) in PRIVATE {
         steps.push(mount("tmpfs", target, mode));
     }
+    let mut own = vec![PathBuf::from("/run/lab")];
     for (tree, path) in shown {
+        own.extend(path.ancestors().map(Path::to_owned));
         let mut above: Vec<&Path> = path.ancestors().filter(|dir| hidden(dir)).collect();
         above.reverse();
         let above = above.into_iter().map(|dir| Step::Directory(text(dir)));
@@ -212,7 +220,7 @@ fn plan(name: &str, names: &[String], shared: &[PathBuf]) -> Result<Vec<Step>, E
         steps.push(Step::File(from.clone(), content.into()));
         steps.push(Step::Cover(from, text(format!("/etc/{file}"))));
     }
-    Ok(steps)
+    Ok((steps, own))
 }
 
 /// Makes process 1 of a host.
@@ -222,7 +230,7 @@ pub(crate) fn start(
     shared: &[PathBuf],
     life: &OwnedFd,
 ) -> Result<Starting, Error> {
-    let steps = plan(name, names, shared)?;
+    let (steps, own) = plan(name, names, shared)?;
     let (status, say) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|error| Error::system("pipe", error))?;
     let flags = libc::CLONE_NEWNS
@@ -248,6 +256,7 @@ pub(crate) fn start(
     Ok(Starting {
         name: name.to_owned(),
         steps,
+        own,
         status,
         init: Some(Init { pid, pidfd }),
     })
@@ -255,7 +264,7 @@ pub(crate) fn start(
 
 impl Starting {
     /// Waits until the host is arranged.
-    pub(crate) fn finish(mut self) -> Result<Init, Error> {
+    pub(crate) fn finish(mut self) -> Result<(Init, Vec<PathBuf>), Error> {
         let mut report = [0_u8; 8];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(&self.status, &mut report));
         let (step, errno) = report.split_at(4);
@@ -265,7 +274,10 @@ impl Starting {
             return Err(Error::system(self.name.clone(), error));
         }
         match self.steps.get(number(step) as usize) {
-            None => Ok(self.init.take().expect("taken once")),
+            None => {
+                let init = self.init.take().expect("taken once");
+                Ok((init, std::mem::take(&mut self.own)))
+            }
             Some(failed) => Err(Error::system(
                 format!("{}: {}", self.name, failed.describe()),
                 io::Error::from_raw_os_error(number(errno).cast_signed()),

@@ -351,7 +351,12 @@ fn a_directory_below_tmp_can_be_shared() {
             "shared1"
         );
     }
-    shell(lab.host(0), &format!("echo new >{path}"));
+    shell(
+        lab.host(0),
+        &format!("echo new >{path}; mkdir /tmp/d; touch /tmp/d/f"),
+    );
+    let left = ["/tmp/d", "/tmp/d/f"].map(PathBuf::from);
+    assert_eq!(lab.host(0).files(), left, "what is shared is not left");
     assert_eq!(shell(lab.host(1), &format!("cat {path}")), "new");
 }
 

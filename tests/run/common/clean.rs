@@ -2,14 +2,24 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::procfs;
 use super::programs::skip;
+
+/// Hosts other than this machine.
+pub(crate) trait Elsewhere: std::fmt::Debug + Send + Sync {
+    /// Starts a command on the host of that number, in a directory.
+    fn start(&self, host: usize, command: &mut Command, dir: &Path) -> io::Result<Child>;
+
+    /// What is on them that should not be, in words.
+    fn left(&self) -> Vec<String>;
+}
 
 /// Directories of its own: `TMPDIR`, one to work in, and one that lies over `/dev/shm`.
 #[derive(Debug)]
@@ -19,6 +29,8 @@ pub(crate) struct Sandbox {
     work: PathBuf,
     /// Seen as `/dev/shm` by the run, when mounting is permitted.
     shm: Option<PathBuf>,
+    /// Where its runs are, when it is not here.
+    elsewhere: Option<Arc<dyn Elsewhere>>,
     runs: AtomicU32,
     /// Runs that have not been checked yet.
     running: AtomicU32,
@@ -26,20 +38,28 @@ pub(crate) struct Sandbox {
 
 impl Sandbox {
     pub(crate) fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("wireup-test-").tempdir();
+        Self::make(dir.unwrap(), None)
+    }
+
+    /// For runs on other hosts, which see this directory and have the rest of their own.
+    #[allow(dead_code)] // for tests/hosts
+    pub(crate) fn of_hosts(dir: tempfile::TempDir, hosts: Arc<dyn Elsewhere>) -> Self {
+        Self::make(dir, Some(hosts))
+    }
+
+    fn make(dir: tempfile::TempDir, elsewhere: Option<Arc<dyn Elsewhere>>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}-{number}", std::process::id());
-        let dir = tempfile::Builder::new()
-            .prefix("wireup-test-")
-            .tempdir()
-            .unwrap();
         for path in [dir.path().join("tmp"), dir.path().join("work")] {
             fs::create_dir(&path).unwrap();
             everybodys(&path);
         }
         // Runs of ordinary users must get through.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let shm = may_mount().then(|| PathBuf::from(format!("/dev/shm/wireup-test-{id}")));
+        let shm = (elsewhere.is_none() && may_mount())
+            .then(|| PathBuf::from(format!("/dev/shm/wireup-test-{id}")));
         if let Some(shm) = &shm {
             fs::create_dir(shm).unwrap();
             everybodys(shm);
@@ -49,6 +69,7 @@ impl Sandbox {
             work: dir.path().join("work"),
             dir,
             shm,
+            elsewhere,
             runs: AtomicU32::new(0),
             running: AtomicU32::new(0),
         }
@@ -60,6 +81,17 @@ impl Sandbox {
 
     pub(crate) fn work(&self) -> &Path {
         &self.work
+    }
+
+    /// Starts a command in these surroundings.
+    pub(crate) fn spawn(&self, host: usize, command: &mut Command) -> io::Result<Child> {
+        match &self.elsewhere {
+            None => {
+                command.current_dir(&self.work).env("TMPDIR", self.tmp());
+                command.spawn()
+            }
+            Some(hosts) => hosts.start(host, command.env_remove("TMPDIR"), &self.work),
+        }
     }
 
     /// The value of the mark for one more run here.
@@ -102,6 +134,7 @@ impl Sandbox {
         let tmp = self.tmp().display().to_string();
         let ours = sockets.lines().filter(|line| line.contains(&tmp));
         left.extend(ours.map(|line| format!("socket {line}")));
+        left.extend(self.elsewhere.iter().flat_map(|hosts| hosts.left()));
         left
     }
 

@@ -27,7 +27,7 @@ impl Mpi {
 }
 
 /// The directory `scripts/test-programs` fills.
-pub(super) fn built() -> Option<PathBuf> {
+pub(crate) fn built() -> Option<PathBuf> {
     let wireup = Path::new(env!("CARGO_BIN_EXE_wireup"));
     wireup
         .ancestors()

@@ -35,7 +35,10 @@ fn a_wrong_file_is_named_with_what_is_wrong() {
     for (text, part) in [
         ("lisen = 1", "unknown field `lisen`"),
         ("listen = 'here'", "invalid socket address"),
-        ("log-format = 'xml'", "log-format is text or json, not \"xml\""),
+        (
+            "log-format = 'xml'",
+            "log-format is text or json, not \"xml\"",
+        ),
         ("heartbeat = -1.0", "heartbeat: "),
     ] {
         let (directory, args) = file(text);
@@ -48,7 +51,10 @@ fn a_wrong_file_is_named_with_what_is_wrong() {
         ..AgentArgs::default()
     };
     let error = with_file(args).unwrap_err().to_string();
-    assert!(error.starts_with("/nowhere/agent.toml: No such file"), "{error}");
+    assert!(
+        error.starts_with("/nowhere/agent.toml: No such file"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -22,12 +22,20 @@ fn words(events: &[WatchEvent]) -> Vec<String> {
         let past = if event.past { "past " } else { "" };
         match event.event.as_ref().unwrap() {
             Event::Launch(change) => format!("{past}{:?} {}", change.state(), change.reason),
-            Event::Rank(rank) => format!("{past}{} {:?} {:?}", rank.rank, rank.state(), rank.exit.map(|e| e.exit_code)),
+            Event::Rank(rank) => format!(
+                "{past}{} {:?} {:?}",
+                rank.rank,
+                rank.state(),
+                rank.exit.map(|e| e.exit_code)
+            ),
             Event::Warning(text) => format!("{past}warning {text}"),
             Event::Complete(_) => unreachable!("sent behind the log"),
         }
     };
-    events.iter().map(|event| word(event).trim_end().to_owned()).collect()
+    events
+        .iter()
+        .map(|event| word(event).trim_end().to_owned())
+        .collect()
 }
 
 #[test]
@@ -35,14 +43,23 @@ fn a_watcher_is_told_the_present_state_and_then_every_change() {
     let mut progress = planned(2);
     rank(&mut progress, 0, "started", "", 102);
     let mut cursor = Cursor::default();
-    assert_eq!(words(&progress.news(&mut cursor, 10)), ["past Planned", "past 0 Started None"]);
+    assert_eq!(
+        words(&progress.news(&mut cursor, 10)),
+        ["past Planned", "past 0 Started None"]
+    );
     assert!(progress.news(&mut cursor, 10).is_empty());
     rank(&mut progress, 1, "started", "", 103);
     feed(&mut progress, r#"{"event":"job","state":"running"}"#, 103);
     rank(&mut progress, 1, "ended", r#","code":3"#, 104);
     feed(&mut progress, r#"{"event":"warning","message":"hm"}"#, 104);
-    assert_eq!(words(&progress.news(&mut cursor, 2)), ["1 Started None", "Running"]);
-    assert_eq!(words(&progress.news(&mut cursor, 9)), ["1 Ended Some(3)", "warning hm"]);
+    assert_eq!(
+        words(&progress.news(&mut cursor, 2)),
+        ["1 Started None", "Running"]
+    );
+    assert_eq!(
+        words(&progress.news(&mut cursor, 9)),
+        ["1 Ended Some(3)", "warning hm"]
+    );
     assert!(!progress.is_over(cursor));
     progress.end("lost", 105);
     assert_eq!(words(&progress.news(&mut cursor, 9)), ["Ended lost"]);
@@ -55,10 +72,23 @@ fn a_watcher_that_is_far_behind_is_told_the_present_state_again_and_nothing_grow
     let mut slow = Cursor::default();
     progress.news(&mut slow, 1);
     for round in 0..20_000 {
-        rank(&mut progress, 0, if round % 2 == 0 { "connected" } else { "finalized" }, "", round);
+        rank(
+            &mut progress,
+            0,
+            if round % 2 == 0 {
+                "connected"
+            } else {
+                "finalized"
+            },
+            "",
+            round,
+        );
     }
     assert!(progress.log.len() <= LOG + 2 * LOG_PER_RANK);
-    assert_eq!(words(&progress.news(&mut slow, 1)), ["past Planned", "past 0 Finalized None"]);
+    assert_eq!(
+        words(&progress.news(&mut slow, 1)),
+        ["past Planned", "past 0 Finalized None"]
+    );
     assert!(progress.news(&mut slow, 1).is_empty());
 }
 
@@ -66,7 +96,13 @@ fn a_watcher_that_is_far_behind_is_told_the_present_state_again_and_nothing_grow
 fn the_end_has_every_rank_and_what_is_not_known_is_not_made_up() {
     let mut progress = planned(3);
     rank(&mut progress, 0, "ended", r#","code":0"#, 102);
-    rank(&mut progress, 1, "ended", r#","signal":9,"signal_name":"SIGKILL""#, 102);
+    rank(
+        &mut progress,
+        1,
+        "ended",
+        r#","signal":9,"signal_name":"SIGKILL""#,
+        102,
+    );
     rank(&mut progress, 9, "ended", r#","code":0"#, 102);
     assert!(progress.complete("l", "a").is_empty());
     let result = r#"{"event":"result","exit_code":137,"cause":{"kind":"rank_failed","message":"m","rank":1},
@@ -76,22 +112,44 @@ fn the_end_has_every_rank_and_what_is_not_known_is_not_made_up() {
     let [end] = &progress.complete("l", "a")[..] else {
         panic!("one part");
     };
-    let ranks: Vec<_> = end.ranks.iter().map(|r| (r.rank, r.exit_code, r.signaled, r.signal)).collect();
-    assert_eq!(ranks, [(0, 0, false, 0), (1, 137, true, 9), (2, -1, false, 0)]);
-    assert_eq!((end.success, end.exit_code, end.cause_rank, end.more), (false, 137, Some(1), false));
-    assert_eq!((&*end.cause, &*end.error_message, &*end.allocation_id), ("rank_failed", "m", "a"));
+    let ranks: Vec<_> = end
+        .ranks
+        .iter()
+        .map(|r| (r.rank, r.exit_code, r.signaled, r.signal))
+        .collect();
+    assert_eq!(
+        ranks,
+        [(0, 0, false, 0), (1, 137, true, 9), (2, -1, false, 0)]
+    );
+    assert_eq!(
+        (end.success, end.exit_code, end.cause_rank, end.more),
+        (false, 137, Some(1), false)
+    );
+    assert_eq!(
+        (&*end.cause, &*end.error_message, &*end.allocation_id),
+        ("rank_failed", "m", "a")
+    );
 }
 
 #[test]
 fn the_reason_for_an_abort_is_told_unless_the_job_had_failed_by_itself() {
-    let interrupted = r#"{"event":"result","exit_code":143,"cause":{"kind":"interrupted","message":"m"}}"#;
+    let interrupted =
+        r#"{"event":"result","exit_code":143,"cause":{"kind":"interrupted","message":"m"}}"#;
     let failed = r#"{"event":"result","exit_code":1,"cause":{"kind":"rank_failed","message":"m"}}"#;
     let normal = r#"{"event":"result","exit_code":0,"cause":null}"#;
     for (line, kind, message) in [
-        (Some(interrupted), "abort_requested", "ended by AbortProcesses: maintenance"),
+        (
+            Some(interrupted),
+            "abort_requested",
+            "ended by AbortProcesses: maintenance",
+        ),
         (Some(failed), "rank_failed", "m"),
         (Some(normal), "", ""),
-        (None, "abort_requested", "ended by AbortProcesses: maintenance"),
+        (
+            None,
+            "abort_requested",
+            "ended by AbortProcesses: maintenance",
+        ),
     ] {
         let mut progress = planned(1);
         progress.abort("maintenance");
@@ -110,7 +168,10 @@ fn an_end_that_is_too_long_for_one_message_comes_in_parts() {
     let mut progress = planned(COMPLETE_RANKS as u32 + 1);
     progress.end("lost", 1);
     let parts = progress.complete("l", "");
-    let shape: Vec<_> = parts.iter().map(|part| (part.ranks.len(), part.more)).collect();
+    let shape: Vec<_> = parts
+        .iter()
+        .map(|part| (part.ranks.len(), part.more))
+        .collect();
     assert_eq!(shape, [(COMPLETE_RANKS, true), (1, false)]);
     assert_eq!(parts[1].ranks[0].rank, COMPLETE_RANKS as u32);
 }

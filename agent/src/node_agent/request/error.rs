@@ -187,7 +187,9 @@ pub enum RequestError {
     #[error("job.layout.blocks[{0}] has no ranks, or a node that peers does not have")]
     Block(usize),
     /// Blocks whose first rank of a node is not the list's.
-    #[error("job.layout's lowest rank on node {node} is {lowest}, peers[{node}].first_rank is {first}")]
+    #[error(
+        "job.layout's lowest rank on node {node} is {lowest}, peers[{node}].first_rank is {first}"
+    )]
     LayoutFirst {
         /// Which node.
         node: usize,

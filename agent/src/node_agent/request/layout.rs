@@ -56,7 +56,9 @@ impl Place {
     }
 
     pub(super) fn check(asked: Asked, here: &str) -> Result<Self, RequestError> {
-        let Asked { size, tasks, first, .. } = asked;
+        let Asked {
+            size, tasks, first, ..
+        } = asked;
         if !(1..=SIZE_MAX).contains(&size) {
             return Err(RequestError::Size(size));
         }
@@ -89,7 +91,9 @@ impl Place {
                 .iter()
                 .position(|peer| peer.node_id == here)
                 .and_then(|node| u32::try_from(node).ok())
-                .ok_or_else(|| RequestError::NotHere { here: here.to_owned() })?,
+                .ok_or_else(|| RequestError::NotHere {
+                    here: here.to_owned(),
+                })?,
         };
         let own = &peers[node as usize];
         if own.num_ranks != tasks || tasks > 0 && own.first_rank != first {
@@ -154,7 +158,9 @@ fn is_address(text: &str) -> bool {
         return false;
     };
     let port = port.parse::<u16>().is_ok_and(|port| port > 0);
-    let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
     let host = match inner {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
         None => {
@@ -167,7 +173,9 @@ fn is_address(text: &str) -> bool {
 
 /// Blocks of nodes with consecutive ranks.
 fn consecutive(peers: &[v1::PeerInfo]) -> Result<Vec<(u32, u32)>, RequestError> {
-    let mut order: Vec<usize> = (0..peers.len()).filter(|node| peers[*node].num_ranks > 0).collect();
+    let mut order: Vec<usize> = (0..peers.len())
+        .filter(|node| peers[*node].num_ranks > 0)
+        .collect();
     order.sort_by_key(|node| peers[*node].first_rank);
     let mut expected = 0;
     let mut blocks = Vec::with_capacity(order.len());

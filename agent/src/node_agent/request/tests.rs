@@ -1,5 +1,5 @@
 use super::*;
-use crate::proto::v1::{App, EnvVar, JobSpec, Layout, LaunchProcessesRequest, PeerInfo, RankBlock};
+use crate::proto::v1::{App, EnvVar, JobSpec, LaunchProcessesRequest, Layout, PeerInfo, RankBlock};
 
 fn peer(name: &str, first_rank: u32, num_ranks: u32) -> PeerInfo {
     PeerInfo {
@@ -55,7 +55,10 @@ fn what_the_plain_fields_say_is_a_whole_launch() {
     assert_eq!(request.place.nodes[0].name, "b");
     assert_eq!(request.place.blocks, [(0, 2)]);
     assert_eq!(request.programs.len(), 1);
-    assert_eq!((&*request.programs[0].program, request.programs[0].ranks), ("./app".as_ref(), 2));
+    assert_eq!(
+        (&*request.programs[0].program, request.programs[0].ranks),
+        ("./app".as_ref(), 2)
+    );
 
     let request = check(spread()).unwrap();
     assert_eq!((request.place.here, request.place.head), (1, 0));
@@ -90,10 +93,22 @@ fn nodes_hold_consecutive_ranks_in_any_order_or_those_of_the_layout() {
     asked.job = blocks(&cyclic);
     assert_eq!(check(asked.clone()).unwrap().place.blocks, cyclic);
     for (wrong, text) in [
-        (&[(0, 1), (1, 3), (0, 1)][..], "job.layout's lowest rank on node 0 is 0, peers[0].first_rank is 1"),
-        (&[(1, 3), (0, 3)], "job.layout gives node 0 3 ranks, peers has 2 for it"),
-        (&[(1, 3), (0, 0)], "job.layout.blocks[1] has no ranks, or a node that peers does not have"),
-        (&[(2, 5)], "job.layout.blocks[0] has no ranks, or a node that peers does not have"),
+        (
+            &[(0, 1), (1, 3), (0, 1)][..],
+            "job.layout's lowest rank on node 0 is 0, peers[0].first_rank is 1",
+        ),
+        (
+            &[(1, 3), (0, 3)],
+            "job.layout gives node 0 3 ranks, peers has 2 for it",
+        ),
+        (
+            &[(1, 3), (0, 0)],
+            "job.layout.blocks[1] has no ranks, or a node that peers does not have",
+        ),
+        (
+            &[(2, 5)],
+            "job.layout.blocks[0] has no ranks, or a node that peers does not have",
+        ),
     ] {
         asked.job = blocks(wrong);
         assert_eq!(refused(asked.clone()), text);
@@ -109,17 +124,50 @@ fn nodes_that_cannot_be_are_named() {
     };
     for (text, found) in [
         ("world_size is 0", change(&|asked| asked.world_size = 0)),
-        ("come to 5, world_size is 6", change(&|asked| asked.world_size = 6)),
-        ("not those of peers[1]: 3 ranks from 2 on", change(&|asked| asked.first_rank = 0)),
-        ("not those of peers[1]: 3 ranks from 2 on", change(&|asked| asked.tasks_per_node = 2)),
-        ("head_node_index is 3, peers has 3 nodes", change(&|asked| asked.head_node_index = 3)),
-        ("node_index is 9, peers has 3 nodes", change(&|asked| asked.node_index = Some(9))),
-        ("this agent is \"b\", which is not in peers", change(&|asked| asked.peers[1].node_id = "d".into())),
-        ("peers has node \"a\" twice", change(&|asked| asked.peers[2].node_id = "a".into())),
-        ("peers[2].node_id \"c,d\"", change(&|asked| asked.peers[2].node_id = "c,d".into())),
-        ("peers[2].grpc_address \"c\"", change(&|asked| asked.peers[2].grpc_address = "c".into())),
-        ("peers[0].grpc_address \"fd00::1:7\"", change(&|asked| asked.peers[0].grpc_address = "fd00::1:7".into())),
-        ("without peers this node is the only one", change(&|asked| asked.peers.clear())),
+        (
+            "come to 5, world_size is 6",
+            change(&|asked| asked.world_size = 6),
+        ),
+        (
+            "not those of peers[1]: 3 ranks from 2 on",
+            change(&|asked| asked.first_rank = 0),
+        ),
+        (
+            "not those of peers[1]: 3 ranks from 2 on",
+            change(&|asked| asked.tasks_per_node = 2),
+        ),
+        (
+            "head_node_index is 3, peers has 3 nodes",
+            change(&|asked| asked.head_node_index = 3),
+        ),
+        (
+            "node_index is 9, peers has 3 nodes",
+            change(&|asked| asked.node_index = Some(9)),
+        ),
+        (
+            "this agent is \"b\", which is not in peers",
+            change(&|asked| asked.peers[1].node_id = "d".into()),
+        ),
+        (
+            "peers has node \"a\" twice",
+            change(&|asked| asked.peers[2].node_id = "a".into()),
+        ),
+        (
+            "peers[2].node_id \"c,d\"",
+            change(&|asked| asked.peers[2].node_id = "c,d".into()),
+        ),
+        (
+            "peers[2].grpc_address \"c\"",
+            change(&|asked| asked.peers[2].grpc_address = "c".into()),
+        ),
+        (
+            "peers[0].grpc_address \"fd00::1:7\"",
+            change(&|asked| asked.peers[0].grpc_address = "fd00::1:7".into()),
+        ),
+        (
+            "without peers this node is the only one",
+            change(&|asked| asked.peers.clear()),
+        ),
     ] {
         assert!(found.contains(text), "{text}: {found}");
     }
@@ -178,7 +226,13 @@ fn words_and_variables_that_no_process_can_get_are_refused() {
         asked.launch_id = id.into();
         check(asked).is_ok()
     };
-    for (name, good) in [("a", true), ("0-_.Z", true), ("", false), ("-a", false), ("a/b", false)] {
+    for (name, good) in [
+        ("a", true),
+        ("0-_.Z", true),
+        ("", false),
+        ("-a", false),
+        ("a/b", false),
+    ] {
         assert_eq!(id(name), good, "{name:?}");
     }
     assert!(id(&"a".repeat(64)) && !id(&"a".repeat(65)));
@@ -190,9 +244,13 @@ fn what_a_launcher_is_told_keeps_values_out_of_its_command_line() {
     asked.peers.clear();
     (asked.tasks_per_node, asked.first_rank, asked.world_size) = (5, 0, 5);
     asked.entrypoint.clear();
-    asked.env = [("TOKEN", "s3cret"), ("all", "s3cret"), ("BASH_FUNC_f%%", "() { s3cret; }")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+    asked.env = [
+        ("TOKEN", "s3cret"),
+        ("all", "s3cret"),
+        ("BASH_FUNC_f%%", "() { s3cret; }"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
     asked.allocation_id = "alloc".into();
     asked.cxi_credentials = Some(v1::CxiCredentials {
         vni: 17,
@@ -232,10 +290,13 @@ fn what_a_launcher_is_told_keeps_values_out_of_its_command_line() {
     });
     let request = check(asked).unwrap();
     let shown = format!("{request:?}");
-    assert!(!shown.contains("s3cret") && !shown.contains("171"), "{shown}");
+    assert!(
+        !shown.contains("s3cret") && !shown.contains("171"),
+        "{shown}"
+    );
     let command = request.command("/home/u".as_ref()).unwrap();
     let words = format!("{command:?}");
-    let expected = r#"["run", "--no-config", "--json", "-", "--oversubscribe", "--pmi=auto", "--stdin=4",
+    let expected = r#"["run", "--no-config", "--json=-", "--control=fd:3", "--oversubscribe", "--pmi=auto", "--stdin=4",
         "--exit-policy=rank:3", "--timeout=1.500", "--grace=0.000", "--kill-on-bad-exit", "--strict-pmi",
         "-n1", "--wdir=/tmp", "--umask=77", "-xWIREUP_LAUNCH_ID", "-xWIREUP_ALLOC_ID",
         "-xFI_CXI_DEFAULT_VNI", "-xSLINGSHOT_VNIS", "-xFI_CXI_AUTH_KEY", "-xSLINGSHOT_SVC_IDS",

@@ -1,0 +1,87 @@
+//! Variables that mean something on one machine only, and those whose values are secrets. No I/O.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+
+use super::{Forward, is_meant, starts_with};
+use crate::job::spec::Inherited;
+
+/// Names that start so belong to a login or to a session on this machine.
+const LOCAL_PREFIXES: &[&str] = &["SSH_", "XDG_SESSION_", "SYSTEMD_", "LISTEN_", "WATCHDOG_"];
+
+/// Names of files, sockets and displays of this machine, or of this machine itself.
+const LOCAL: &[&str] = &[
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "GPG_AGENT_INFO",
+    "ICEAUTHORITY",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "MAINPID",
+    "NOTIFY_SOCKET",
+    "SESSION_MANAGER",
+    "STY",
+    "TMUX",
+    "TMUX_PANE",
+    "WAYLAND_DISPLAY",
+    "WINDOWID",
+    "XAUTHORITY",
+    "XDG_SEAT",
+    "XDG_VTNR",
+];
+
+/// Those of them that every node has, or not, for itself.
+const GIVEN_BY_NODE: &[&str] = &[
+    "HOST",
+    "HOSTNAME",
+    "TEMP",
+    "TEMPDIR",
+    "TMP",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+];
+
+/// Credentials for a network card. Rule: their values are shown to nobody but the ranks.
+const HIDDEN_PREFIXES: &[&str] = &["FI_CXI_", "SLINGSHOT_"];
+
+/// True for a variable that means nothing to a rank on another machine.
+pub fn is_local(name: &OsStr) -> bool {
+    LOCAL.iter().any(|local| name == *local)
+        || is_given_by_node(name)
+        || begins(name, LOCAL_PREFIXES)
+}
+
+/// True for a variable of which each node has its own value.
+pub fn is_given_by_node(name: &OsStr) -> bool {
+    GIVEN_BY_NODE.iter().any(|given| name == *given)
+}
+
+/// True for a variable whose value must not be shown.
+pub fn is_hidden(name: &OsStr) -> bool {
+    begins(name, HIDDEN_PREFIXES)
+}
+
+fn begins(name: &OsStr, prefixes: &[&str]) -> bool {
+    let mut prefixes = prefixes.iter();
+    prefixes.any(|prefix| starts_with(name, prefix.as_bytes()))
+}
+
+/// Removes what means nothing elsewhere, unless it was selected by name or asked for.
+pub fn leave_local(
+    variables: &mut Vec<(OsString, OsString)>,
+    selected: &Inherited,
+    asked: &[Forward],
+) {
+    let wanted = |name: &OsStr| {
+        let selected = match selected {
+            Inherited::Only(list) => list.iter().any(|wanted| is_meant(wanted, name)),
+            Inherited::All | Inherited::None => false,
+        };
+        selected
+            || asked.iter().any(|forward| match forward {
+                Forward::Inherit(wanted) | Forward::Set(wanted, _) => name == wanted,
+                Forward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
+            })
+    };
+    variables.retain(|(name, _)| !is_local(name) || wanted(name));
+}

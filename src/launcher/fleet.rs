@@ -1,0 +1,465 @@
+//! The crews of several hosts, led over the local agent's socket.
+
+mod input;
+mod node;
+mod open;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use self::input::Input;
+use self::node::NodeState;
+use super::carried::{Carried, window};
+use super::crew::RankIo;
+use super::guard::Guard;
+use super::hands::Hands;
+use super::message::{FromCrew, Refusal, ToCrew};
+use super::plan::Plan;
+use super::record::Stream;
+use super::run::RunFailure;
+use super::singleton::Seen;
+use super::supervisor::Waiting;
+use super::surroundings::Surroundings;
+use crate::agent::link_end::LinkEnd;
+use crate::agent::poll::{Poll, Ready, Source};
+use crate::job::ids::{NodeId, Rank};
+use crate::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd};
+use crate::link::control::FromAgent;
+use crate::link::decode;
+use crate::link::frame::{Address, Class};
+use crate::link::message::Envelope;
+
+/// How long the consequence of another rank's end is held back, in case it is heard first: hosts
+/// do not tell things in the order in which they happened.
+const CONSEQUENCE: Duration = Duration::from_millis(250);
+
+/// How long the nodes may take to end a job whose ranks have all ended, beyond the grace time.
+const END_LIMIT: Duration = Duration::from_secs(15);
+
+/// Life of a rank as far as it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// It may run.
+    Alive,
+    /// It has ended and is not judged yet.
+    Ended,
+    /// Nothing more is to be said of it.
+    Done,
+}
+
+/// See the module.
+pub(super) struct Fleet {
+    plan: Arc<Plan>,
+    origin: Instant,
+    poll: Poll,
+    wake: Arc<OwnedFd>,
+    link: LinkEnd,
+    /// Why the link is of no use any more.
+    cut: Option<String>,
+    nodes: Vec<NodeState>,
+    ranks: Vec<Stage>,
+    /// What ranks had done, where it is known.
+    states: BTreeMap<Rank, PmiState>,
+    told: VecDeque<FromCrew>,
+    /// What may follow from what another host has not told yet, and when it is told.
+    held: VecDeque<(Duration, FromCrew)>,
+    /// Streams of which nothing more is to come for now.
+    paused: [bool; 2],
+    /// What is known of what was asked for.
+    waits: BTreeSet<Waiting>,
+    input: Option<Input>,
+    /// Ranks were started, or are not to be.
+    decided: bool,
+    ending: bool,
+    /// When nodes that have not ended are given up.
+    end_at: Option<Duration>,
+}
+
+impl Fleet {
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn send(&mut self, to: Address, message: &Carried) {
+        if self.cut.is_none() {
+            self.link.send(to, Class::Carried, message, &self.poll);
+        }
+    }
+
+    fn read_link(&mut self, event: Ready) {
+        if event.writable {
+            self.link.writable(&self.poll);
+        }
+        if !event.readable || self.cut.is_some() {
+            return;
+        }
+        let mut messages = Vec::new();
+        let result = self.link.receive(&self.poll, &mut messages);
+        for (envelope, body) in messages {
+            self.take(envelope, &body);
+        }
+        if let Err(error) = result {
+            self.lose_link(error.to_string());
+        }
+    }
+
+    fn take(&mut self, envelope: Envelope, body: &[u8]) {
+        if envelope.class == Class::Control {
+            return match decode(body) {
+                Ok(FromAgent::Refused { reason }) => self.lose_link(reason),
+                Ok(FromAgent::Unreachable {
+                    nodes,
+                    reason,
+                    step,
+                }) => self.lose_nodes(&nodes, &reason, step),
+                Ok(FromAgent::Nodes(_)) => {}
+                Err(error) => self.lose_link(format!("the agent sent garbage: {error}")),
+            };
+        }
+        let Address::Node(node) = envelope.from else {
+            return;
+        };
+        if node.index() >= self.nodes.len() {
+            return;
+        }
+        match decode(body) {
+            Ok(Carried::Told(told)) => {
+                for one in told {
+                    self.take_told_by(node, one);
+                }
+            }
+            Ok(Carried::Refused(refusal)) => {
+                self.nodes[node.index()].refuse(refusal);
+                self.check_ready();
+            }
+            Ok(Carried::InputTaken { open }) => self.input_taken(node, open),
+            Ok(_) => {}
+            Err(error) => {
+                self.lose_nodes(&[node], &format!("it sent garbage: {error}"), true);
+            }
+        }
+    }
+
+    /// Takes what a node tells, if it is its to tell.
+    fn take_told_by(&mut self, node: NodeId, told: FromCrew) {
+        let ranks = &self.plan.job.ranks;
+        if told
+            .rank()
+            .is_some_and(|rank| ranks.node_of(rank) != Some(node))
+        {
+            return;
+        }
+        let state = &mut self.nodes[node.index()];
+        match told {
+            FromCrew::Ready => {
+                state.ready = true;
+                return self.check_ready();
+            }
+            FromCrew::AllStarted => {
+                state.started = true;
+                return self.check_started();
+            }
+            FromCrew::Over => {
+                state.over = true;
+                return self.check_over();
+            }
+            FromCrew::Output {
+                stream, ref bytes, ..
+            } => state.owed[stream as usize] += bytes.len() as u32,
+            FromCrew::NotStarted { rank, .. } | FromCrew::Gone { rank } => {
+                self.ranks[rank.index()] = Stage::Done;
+            }
+            FromCrew::Ended { rank, .. } => self.ranks[rank.index()] = Stage::Ended,
+            FromCrew::Judged {
+                rank, ref state, ..
+            } => {
+                self.ranks[rank.index()] = Stage::Done;
+                self.states.insert(rank, state.clone());
+            }
+            FromCrew::Failed {
+                ref cause,
+                state: Some(ref state),
+            } => {
+                if let Some(rank) = cause.rank() {
+                    self.states.insert(rank, state.clone());
+                }
+            }
+            FromCrew::Waits(waiting) => {
+                self.waits.insert(waiting);
+                return;
+            }
+            _ => {}
+        }
+        match self.may_follow(&told) {
+            true => self.held.push_back((self.now() + CONSEQUENCE, told)),
+            false => self.tell(told),
+        }
+        self.regulate();
+    }
+
+    /// Whether something is likely to be the consequence of the end of a rank on another host. A
+    /// signal is a cause of its own.
+    fn may_follow(&self, told: &FromCrew) -> bool {
+        let follows = match told {
+            FromCrew::Judged { end, state, .. } => match end {
+                RankEnd::Code(0) => state.active,
+                RankEnd::Code(_) => true,
+                RankEnd::Signal(_) => false,
+            },
+            FromCrew::Failed { cause, .. } => matches!(cause, Cause::Aborted { .. }),
+            _ => false,
+        };
+        follows && !self.ending && self.nodes.len() > 1
+    }
+
+    fn tell(&mut self, told: FromCrew) {
+        self.told.push_back(told);
+    }
+
+    /// Once every node has answered, the ranks may be started or the job is refused.
+    fn check_ready(&mut self) {
+        if self.decided || !self.nodes.iter().all(NodeState::has_answered) {
+            return;
+        }
+        self.decided = true;
+        let numbers = (0..).map(NodeId);
+        let refused = numbers
+            .zip(&self.nodes)
+            .filter_map(|(node, state)| Some((node, state.refusal.clone()?)));
+        let refused: Vec<_> = refused.collect();
+        match refused.is_empty() {
+            true => self.tell(FromCrew::Ready),
+            false => self.tell(FromCrew::Refused(refused)),
+        }
+    }
+
+    fn check_started(&mut self) {
+        if self.nodes.iter().all(|node| node.started || node.is_lost()) {
+            self.tell(FromCrew::AllStarted);
+            self.start_input();
+        }
+    }
+
+    fn check_over(&mut self) {
+        if self.nodes.iter().all(|node| node.over || node.is_lost()) {
+            self.tell(FromCrew::Over);
+        }
+    }
+
+    /// The local agent does not serve the launch any more.
+    fn lose_link(&mut self, reason: String) {
+        if self.cut.is_some() {
+            return;
+        }
+        let all: Vec<NodeId> = self.plan.job.ranks.node_ids().collect();
+        self.cut = Some(reason.clone());
+        self.lose_nodes(&all, &reason, false);
+    }
+
+    /// Nothing more will be heard of some nodes.
+    fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str, step: bool) {
+        let mut first = true;
+        for node in nodes {
+            let Some(state) = self.nodes.get_mut(node.index()) else {
+                continue;
+            };
+            if state.over || state.is_lost() {
+                continue;
+            }
+            if state.refusal.is_none() && !self.decided {
+                let refusal = Refusal {
+                    code: EXIT_WIREUP,
+                    message: reason.to_owned(),
+                };
+                state.refuse(refusal);
+            }
+            state.lost = true;
+            if self.decided && std::mem::take(&mut first) {
+                let error = match step {
+                    true => reason.to_owned(),
+                    false => format!("lost: {reason}"),
+                };
+                let cause = Cause::NodeFailed { node: *node, error };
+                self.tell_held();
+                self.tell(FromCrew::Failed { cause, state: None });
+            }
+            let ranks: Vec<Rank> = self.plan.job.ranks.ranks_on(*node).collect();
+            for rank in ranks {
+                if self.ranks[rank.index()] != Stage::Done {
+                    self.ranks[rank.index()] = Stage::Done;
+                    self.tell(FromCrew::Gone { rank });
+                }
+            }
+        }
+        if !self.decided {
+            return self.check_ready();
+        }
+        let lost = nodes.to_vec();
+        let reason = reason.to_owned();
+        self.send(
+            Address::EveryNode,
+            &Carried::Order(ToCrew::NodesLost {
+                nodes: lost,
+                reason,
+            }),
+        );
+        self.check_started();
+        self.check_over();
+    }
+
+    fn tell_held(&mut self) {
+        for (_, told) in std::mem::take(&mut self.held) {
+            self.tell(told);
+        }
+    }
+
+    /// Gives nodes credit for output that was taken.
+    fn regulate(&mut self) {
+        let window = window(self.plan.job.ranks.nodes());
+        for index in 0..self.nodes.len() {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let owed = self.nodes[index].owed[stream as usize];
+                if self.paused[stream as usize] || owed < window / 2 {
+                    continue;
+                }
+                self.nodes[index].owed[stream as usize] = 0;
+                let credit = Carried::Credit {
+                    stream,
+                    bytes: owed,
+                };
+                self.send(Address::Node(NodeId(index as u32)), &credit);
+            }
+        }
+    }
+}
+
+impl Hands for Fleet {
+    fn poll(&mut self) -> &mut Poll {
+        &mut self.poll
+    }
+
+    fn wake(&self) -> &Arc<OwnedFd> {
+        &self.wake
+    }
+
+    fn guard(&mut self) -> Option<&mut Guard> {
+        None
+    }
+
+    fn dismiss_guard(&mut self) {}
+
+    fn prepare(&mut self, _surroundings: &Surroundings) -> Result<(), RunFailure> {
+        self.open();
+        Ok(())
+    }
+
+    fn start(&mut self, _io: RankIo, _surroundings: &Surroundings) -> Result<(), RunFailure> {
+        self.send(Address::EveryNode, &Carried::Start);
+        Ok(())
+    }
+
+    fn dispatch(&mut self, event: Ready) -> io::Result<()> {
+        match event.token.source {
+            Source::Link => self.read_link(event),
+            Source::Wake => {
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&self.wake, &mut count);
+            }
+            Source::Input => self.read_input(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> io::Result<()> {
+        let now = self.now();
+        while self.held.front().is_some_and(|(until, _)| *until <= now) {
+            if let Some((_, told)) = self.held.pop_front() {
+                self.tell(told);
+            }
+        }
+        if self.end_at.is_some_and(|at| at <= now) {
+            self.end_at = None;
+            let over = |node: &NodeId| self.nodes[node.index()].over;
+            let late = self.plan.job.ranks.node_ids().filter(|node| !over(node));
+            let late: Vec<NodeId> = late.collect();
+            self.lose_nodes(&late, "it did not end its part of the job in time", false);
+        }
+        Ok(())
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let held = self.held.front().map(|(until, _)| *until);
+        [held, self.end_at].into_iter().flatten().min()
+    }
+
+    fn take_told(&mut self) -> Option<FromCrew> {
+        self.told.pop_front()
+    }
+
+    fn order(&mut self, order: ToCrew) {
+        match order {
+            ToCrew::Ending if std::mem::replace(&mut self.ending, true) => return,
+            ToCrew::Ending => self.tell_held(),
+            ToCrew::Finish { .. } => {
+                self.end_at = Some(self.now() + self.plan.spec.ending.grace + END_LIMIT);
+                self.check_over();
+            }
+            _ => {}
+        }
+        self.send(Address::EveryNode, &Carried::Order(order));
+    }
+
+    fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.paused[stream as usize], paused);
+        if before && !paused {
+            self.regulate();
+        }
+        Ok(())
+    }
+
+    fn waits(&mut self, waiting: Waiting) -> bool {
+        if self.waits.remove(&waiting) {
+            return true;
+        }
+        self.send(Address::EveryNode, &Carried::Order(ToCrew::Ask(waiting)));
+        false
+    }
+
+    fn look(&mut self, app: u32, ranks: &[Rank]) -> Option<Seen> {
+        let mut by_node: BTreeMap<NodeId, Vec<Rank>> = BTreeMap::new();
+        for rank in ranks {
+            if let Some(node) = self.plan.job.ranks.node_of(*rank) {
+                by_node.entry(node).or_default().push(*rank);
+            }
+        }
+        for (node, ranks) in by_node {
+            let order = Carried::Order(ToCrew::Look { app, ranks });
+            self.send(Address::Node(node), &order);
+        }
+        None
+    }
+
+    fn judge_now(&mut self) {
+        self.tell_held();
+    }
+
+    fn pmi_state(&self, rank: Rank) -> PmiState {
+        self.states.get(&rank).cloned().unwrap_or_default()
+    }
+
+    fn late(&self) -> Vec<NodeId> {
+        let all = self.plan.job.ranks.node_ids();
+        all.filter(|node| !self.nodes[node.index()].has_answered())
+            .collect()
+    }
+
+    fn reap_orphans(&mut self) {}
+
+    fn signal_rank(&self, _rank: Rank, _signal: Signal) {}
+}

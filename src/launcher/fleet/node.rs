@@ -1,0 +1,41 @@
+//! What a launcher knows of one node.
+
+use crate::launcher::message::Refusal;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodeState {
+    /// Its ranks may be started.
+    pub(super) ready: bool,
+    /// It cannot take part.
+    pub(super) refusal: Option<Refusal>,
+    /// The start of each of its ranks was reported.
+    pub(super) started: bool,
+    /// Nothing of the job is left there.
+    pub(super) over: bool,
+    /// Nothing more will be heard of it.
+    pub(super) lost: bool,
+    /// Bytes of output that came and for which it has no new credit yet, by stream.
+    pub(super) owed: [u32; 2],
+    /// It has not said that it has the last piece of input.
+    pub(super) eats: bool,
+    /// Nobody there reads input any more.
+    pub(super) sated: bool,
+}
+
+impl NodeState {
+    /// It is known whether it takes part.
+    pub(super) fn has_answered(&self) -> bool {
+        self.ready || self.refusal.is_some()
+    }
+
+    /// Nothing is to be expected of it.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost || self.refusal.is_some()
+    }
+
+    /// It cannot take part; the first reason counts.
+    pub(super) fn refuse(&mut self, refusal: Refusal) {
+        self.refusal.get_or_insert(refusal);
+    }
+}

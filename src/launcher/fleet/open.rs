@@ -1,0 +1,132 @@
+//! The way to the local agent, and the request with which a launch begins.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::{Fleet, NodeState, Stage};
+use crate::agent::link_end::LinkEnd;
+use crate::agent::poll::{Poll, Source, Token};
+use crate::job::ids::UserId;
+use crate::job::outcome::EXIT_WIREUP;
+use crate::launcher::carried::Description;
+use crate::launcher::plan::Plan;
+use crate::launcher::run::RunFailure;
+use crate::link::control::{Member, Spread, ToAgent, VERSION};
+use crate::link::encode;
+use crate::link::frame::{Address, Class};
+use crate::link::socket;
+
+impl Fleet {
+    /// Connects to the local agent.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when there is none.
+    pub(in crate::launcher) fn connect(
+        plan: &Arc<Plan>,
+        origin: Instant,
+    ) -> Result<Self, RunFailure> {
+        let socket = find_agent(plan)?;
+        let own = |errno| RunFailure::own("cannot wait for events", errno);
+        let poll = Poll::new().map_err(own)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(own)?;
+        let wake = Arc::new(wake);
+        poll.add(&wake, Token::new(Source::Wake, 0)).map_err(own)?;
+        let token = Token::new(Source::Link, 0);
+        let link = LinkEnd::new(socket, Address::Launcher, token, &poll).map_err(own)?;
+        let ranks = &plan.job.ranks;
+        Ok(Self {
+            origin,
+            poll,
+            wake,
+            link,
+            cut: None,
+            nodes: vec![NodeState::default(); ranks.nodes() as usize],
+            ranks: vec![Stage::Alive; ranks.size() as usize],
+            states: Default::default(),
+            told: Default::default(),
+            held: Default::default(),
+            paused: [false; 2],
+            waits: Default::default(),
+            input: None,
+            decided: false,
+            ending: false,
+            end_at: None,
+            plan: Arc::clone(plan),
+        })
+    }
+
+    /// Asks the agent for the launch.
+    pub(super) fn open(&mut self) {
+        let plan = &self.plan;
+        let description = Description {
+            decided: plan.decided.clone(),
+            spec: plan.spec.clone(),
+            inheritance: plan.inheritance.travelling(),
+        };
+        let members = plan.spec.layout.hosts.iter().map(|host| Member {
+            name: host.name.clone(),
+            address: host.address.clone(),
+        });
+        let spread = &plan.spec.layout.spread;
+        let open = ToAgent::Open {
+            version: VERSION,
+            launch: plan.job.nspace.as_str().to_owned(),
+            spread: Spread {
+                members: members.collect(),
+                star_limit: spread.star_limit,
+                width: spread.tree_width,
+            },
+            description: encode(&description),
+        };
+        self.link
+            .send(Address::EveryNode, Class::Control, &open, &self.poll);
+    }
+}
+
+fn find_agent(plan: &Plan) -> Result<OwnedFd, RunFailure> {
+    let candidates = match &plan.spec.layout.spread.agent {
+        Some(path) => vec![path.clone()],
+        None => {
+            let user = UserId(rustix::process::getuid().as_raw());
+            let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+            socket::candidates(user, runtime.as_deref())
+        }
+    };
+    let mut failures = Vec::new();
+    for path in &candidates {
+        match connect_to(path) {
+            Ok(socket) => return Ok(socket),
+            Err(errno) => failures.push((path, errno)),
+        }
+    }
+    let shown = |(path, errno): &(&PathBuf, Errno)| match *errno {
+        Errno::NOENT => format!("no {}", path.display()),
+        errno => format!("{}: {errno}", path.display()),
+    };
+    let shown: Vec<String> = failures.iter().map(shown).collect();
+    Err(RunFailure {
+        code: EXIT_WIREUP,
+        message: format!(
+            "no agent serves this machine ({}); start one with `wireup agent`, or name its socket \
+             with --agent",
+            shown.join(", ")
+        ),
+    })
+}
+
+fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}

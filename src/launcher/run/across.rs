@@ -1,0 +1,71 @@
+//! What is different about a run on several hosts.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use super::{RunFailure, outside, show};
+use crate::launcher::drive::{self, Drive};
+use crate::launcher::fleet::Fleet;
+use crate::launcher::hands::Hands;
+use crate::launcher::plan::Plan;
+use crate::launcher::report::by_node;
+use crate::launcher::signals::Signals;
+use crate::launcher::status::{Status, Target};
+use crate::launcher::surroundings::Surroundings;
+
+/// Everything that can be refused before other hosts are asked.
+///
+/// # Errors
+/// [`RunFailure`] with the reason.
+pub(super) fn prepare(
+    plan: Plan,
+    surroundings: &Surroundings,
+    (started, since): (Instant, SystemTime),
+    status: Option<Target>,
+) -> Result<Drive, RunFailure> {
+    if plan.spec.stdio.pty.is_some() {
+        return Err(RunFailure::refused(
+            "--pty gives a terminal to a rank of this machine; leave it out with --hosts and \
+             --hostfile"
+                .to_owned(),
+        ));
+    }
+    let plan = Arc::new(plan);
+    let show = show(&plan, since, status.as_ref());
+    let signals = Signals::take(&surroundings.ignored, false);
+    let mut fleet = Fleet::connect(&plan, started)?;
+    let wake = Arc::clone(fleet.wake());
+    let (signals, streams) = outside(&plan, (fleet.poll(), &wake), signals, show)?;
+    Ok(Drive::new(drive::Parts {
+        status: status.map(|target| Status::new(target, &wake)),
+        plan,
+        started,
+        hands: Box::new(fleet),
+        signals,
+        streams,
+    }))
+}
+
+/// Whether every node takes part.
+///
+/// # Errors
+/// [`RunFailure`] that says which do not, and why.
+pub(super) fn judge(drive: &mut Drive) -> Result<(), RunFailure> {
+    let refused = std::mem::take(&mut drive.refused);
+    let refused = refused.into_iter().map(|(node, refusal)| {
+        let failure = RunFailure {
+            code: refusal.code,
+            message: refusal.message,
+        };
+        (node, failure)
+    });
+    let mut failures = by_node(refused.collect(), &drive.plan.node_names);
+    let Some(last) = failures.pop() else {
+        return Ok(());
+    };
+    // The last one is told by whoever ends the run.
+    for failure in failures {
+        drive.tell(&failure.message);
+    }
+    Err(last)
+}

@@ -1,0 +1,478 @@
+//! `wireup step`: one node's part of a job on several hosts.
+//!
+//! The node's agent starts it as the job's user, with one end of a socket as descriptor 3. It makes
+//! its own plan of what it is told, leads its crew as the launcher orders, and passes on what the
+//! crew tells and what the nodes say to each other. When the agent or the launcher is lost, it ends
+//! the ranks by itself; what may be left then is cleared by its guard.
+
+#![allow(unsafe_code)]
+
+mod input;
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::sys::signal::Signal;
+
+use self::input::Feeds;
+use super::carried::{Carried, Description, window};
+use super::crew::{self, Crew, Part, RankIo};
+use super::guard::Guard;
+use super::hands::Hands;
+use super::message::{FromCrew, Refusal, ToCrew};
+use super::outputs;
+use super::plan::Plan;
+use super::record::Stream;
+use super::run::RunFailure;
+use super::signals::{Signals, ignored_at_start};
+use super::surroundings::Surroundings;
+use crate::agent::link_end::LinkEnd;
+use crate::agent::poll::{Poll, Ready, Source, Token};
+use crate::agent::spawn::reserve_low_descriptors;
+use crate::agent::start::StdinPlan;
+use crate::job::ids::{NodeId, Rank};
+use crate::job::outcome::{Cause, EXIT_WIREUP};
+use crate::job::spec::StdinTarget;
+use crate::link::control::ToStep;
+use crate::link::decode;
+use crate::link::frame::{Address, Class};
+use crate::link::message::Envelope;
+
+/// The descriptor on which a step finds its agent.
+pub const LINK_FD: RawFd = 3;
+
+/// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
+/// soon, whatever grace they were promised.
+const ORPHAN_GRACE: Duration = Duration::from_secs(2);
+
+/// How long the last words of a step may take to be taken.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+type Messages = Vec<(Envelope, Vec<u8>)>;
+
+/// What a step does from its start to its end.
+struct Step {
+    crew: Crew,
+    link: LinkEnd,
+    signals: Signals,
+    surroundings: Surroundings,
+    plan: Arc<Plan>,
+    origin: Instant,
+    /// Bytes of each stream that may still be sent.
+    credit: [i64; 2],
+    feeds: Feeds,
+    /// The ranks have been started, or will not be.
+    started: bool,
+    /// Since nobody leads the crew any more: when the ranks are killed.
+    kill_at: Option<Duration>,
+    killed: bool,
+    finishing: bool,
+    over: bool,
+}
+
+/// Runs a step and returns its exit code.
+///
+/// # Errors
+/// [`RunFailure`] when there is no agent to tell, or the step itself broke.
+pub fn run() -> Result<u8, RunFailure> {
+    let ignored = ignored_at_start();
+    let socket = take_link()?;
+    reserve_low_descriptors().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
+    let surroundings = Surroundings::take(ignored);
+    let mut poll = Poll::new().map_err(cannot_wait)?;
+    let token = Token::new(Source::Link, 0);
+    let mut link = LinkEnd::new(socket, Address::EveryNode, token, &poll).map_err(cannot_wait)?;
+    let mut backlog = Messages::new();
+    let (node, description) = begin(&mut poll, &mut link, &mut backlog)?;
+    link.set_own(Address::Node(node));
+    match make_crew(poll, node, description, &surroundings) {
+        Ok((crew, signals, plan, origin)) => {
+            let window = i64::from(window(plan.job.ranks.nodes()));
+            let mut step = Step {
+                crew,
+                link,
+                signals,
+                surroundings,
+                plan,
+                origin,
+                credit: [window; 2],
+                feeds: Feeds::default(),
+                started: false,
+                kill_at: None,
+                killed: false,
+                finishing: false,
+                over: false,
+            };
+            step.lead(backlog)
+        }
+        Err(failure) => {
+            let refusal = Carried::Refused(Refusal {
+                code: failure.code,
+                message: failure.message,
+            });
+            link.last_word(Address::Launcher, Class::Carried, &refusal, LAST_WORDS);
+            Ok(0)
+        }
+    }
+}
+
+fn cannot_wait(error: rustix::io::Errno) -> RunFailure {
+    RunFailure::own("cannot wait for events", error)
+}
+
+/// The agent's socket, away from the numbers that ranks get.
+fn take_link() -> Result<OwnedFd, RunFailure> {
+    let not_ours = |errno| RunFailure {
+        code: EXIT_WIREUP,
+        message: format!(
+            "`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {errno}"
+        ),
+    };
+    // SAFETY: whoever starts a step gives it this descriptor, and nothing here has opened or taken
+    // any before; if there is none, duplicating fails.
+    let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
+    rustix::net::sockopt::socket_type(given).map_err(not_ours)?;
+    let link = rustix::io::fcntl_dupfd_cloexec(given, 10).map_err(not_ours)?;
+    // SAFETY: it is known to be open, and nobody else uses it.
+    drop(unsafe { OwnedFd::from_raw_fd(LINK_FD) });
+    Ok(link)
+}
+
+/// Waits for the agent's first message.
+fn begin(
+    poll: &mut Poll,
+    link: &mut LinkEnd,
+    backlog: &mut Messages,
+) -> Result<(NodeId, Description), RunFailure> {
+    let broken = |error: &dyn std::fmt::Display| RunFailure::own("the agent's link", error);
+    let mut ready = Vec::new();
+    loop {
+        poll.wait(None, &mut ready).map_err(cannot_wait)?;
+        link.receive(poll, backlog)
+            .map_err(|error| broken(&error))?;
+        let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == Class::Control;
+        let Some(at) = backlog.iter().position(control) else {
+            continue;
+        };
+        let (_, message) = backlog.remove(at);
+        match decode(&message) {
+            Ok(ToStep::Begin {
+                node, description, ..
+            }) => {
+                let description = decode(&description).map_err(|error| broken(&error))?;
+                return Ok((node, description));
+            }
+            Ok(ToStep::Orphaned { reason }) => return Err(broken(&reason)),
+            Err(error) => return Err(broken(&error)),
+        }
+    }
+}
+
+/// Makes the node's plan and a crew that has started nothing.
+fn make_crew(
+    poll: Poll,
+    node: NodeId,
+    description: Description,
+    surroundings: &Surroundings,
+) -> Result<(Crew, Signals, Arc<Plan>, Instant), RunFailure> {
+    let (started, since) = (Instant::now(), SystemTime::now());
+    let Description {
+        decided,
+        spec,
+        inheritance,
+    } = description;
+    let guard = Guard::start(&decided.job.nspace)
+        .map_err(|error| RunFailure::own("cannot start the guard process", error))?;
+    // Patterns of output files are relative to it. Where it is missing, the plan says so if that
+    // matters.
+    let _ = rustix::process::chdir(&inheritance.cwd);
+    let inheritance = inheritance.on_node(std::env::vars_os());
+    let limit = surroundings.nofile.rlim_max;
+    let signals = Signals::take(&surroundings.ignored, false)
+        .map_err(|error| RunFailure::own("cannot receive signals", error));
+    let plan = Plan::resolve(decided, spec, inheritance, node, limit);
+    let (plan, signals) = match plan.and_then(|plan| Ok((Arc::new(plan), signals?))) {
+        Ok(made) => made,
+        Err(failure) => {
+            guard.dismiss();
+            return Err(failure);
+        }
+    };
+    let mut crew = Crew::new(crew::Parts {
+        plan: &plan,
+        poll,
+        part: Part::Node(node),
+        started,
+        since,
+        guard,
+        namespaces: None,
+        surroundings,
+    })?;
+    let watched = crew
+        .poll
+        .add(signals.as_fd(), Token::new(Source::Signals, 0))
+        .map_err(cannot_wait);
+    match watched.and_then(|()| crew.start_sidecars(surroundings)) {
+        Ok(()) => Ok((crew, signals, plan, started)),
+        Err(failure) => {
+            crew.abandon();
+            Err(failure)
+        }
+    }
+}
+
+impl Step {
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// Runs until nothing is left of the job here.
+    fn lead(&mut self, backlog: Messages) -> Result<u8, RunFailure> {
+        let broken = |error| RunFailure::own("the step broke", error);
+        self.take_messages(backlog);
+        let mut ready = Vec::new();
+        while !self.over {
+            let deadline = [
+                self.crew.next_deadline(),
+                self.kill_at.filter(|_| !self.killed),
+            ];
+            let deadline = deadline.into_iter().flatten().min();
+            let timeout = deadline.map(|at| at.saturating_sub(self.now()));
+            self.crew
+                .poll
+                .wait(timeout, &mut ready)
+                .map_err(|error| broken(error.into()))?;
+            ready.sort_by_key(|event| event.token.source != Source::RankExit);
+            for event in &ready {
+                self.dispatch(*event).map_err(broken)?;
+            }
+            self.crew.tick().map_err(broken)?;
+            self.pass_on().map_err(broken)?;
+            self.lead_orphans();
+        }
+        self.crew.dismiss_guard();
+        self.flush();
+        Ok(0)
+    }
+
+    fn dispatch(&mut self, event: Ready) -> std::io::Result<()> {
+        match event.token.source {
+            Source::Signals => self.take_signals(),
+            Source::Link => {
+                if event.writable {
+                    self.link.writable(&self.crew.poll);
+                }
+                if event.readable {
+                    let mut messages = Messages::new();
+                    let result = self.link.receive(&self.crew.poll, &mut messages);
+                    self.take_messages(messages);
+                    if let Err(error) = result {
+                        self.orphaned(&error.to_string());
+                    }
+                }
+            }
+            Source::Feed => {
+                self.feeds.ready(Rank(event.token.index), &self.crew.poll);
+                self.report_input();
+            }
+            _ => self.crew.dispatch(event)?,
+        }
+        self.pass_on()
+    }
+
+    fn take_signals(&mut self) {
+        while let Some(signal) = self.signals.pending() {
+            match signal {
+                Signal::SIGCHLD => self.crew.reap_orphans(),
+                Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => {
+                    self.fail(format!("its step was ended by {signal}"));
+                    self.orphaned("");
+                }
+                // The launcher says what ranks hear.
+                _ => {}
+            }
+        }
+    }
+
+    fn fail(&mut self, error: String) {
+        let node = self.crew.first_node();
+        let cause = Cause::NodeFailed { node, error };
+        let told = vec![FromCrew::Failed { cause, state: None }];
+        self.send(Address::Launcher, &Carried::Told(told));
+    }
+
+    fn send(&mut self, to: Address, message: &Carried) {
+        self.link.send(to, Class::Carried, message, &self.crew.poll);
+    }
+
+    fn take_messages(&mut self, messages: Messages) {
+        for (envelope, body) in messages {
+            if envelope.class == Class::Control {
+                match decode(&body) {
+                    Ok(ToStep::Orphaned { reason }) => self.orphaned(&reason),
+                    Ok(ToStep::Begin { .. }) | Err(_) => self.orphaned("garbled"),
+                }
+                continue;
+            }
+            match (envelope.from, decode(&body)) {
+                (Address::Launcher, Ok(message)) => self.obey(message),
+                (Address::Node(from), Ok(Carried::Peer(message))) => {
+                    self.crew.peer_said(from, message);
+                }
+                (_, Ok(_)) => {}
+                (from, Err(error)) => {
+                    self.fail(format!(
+                        "it was sent a message that it cannot read ({error})"
+                    ));
+                    eprintln!("wireup step: a message of {from:?} cannot be read: {error}");
+                }
+            }
+        }
+    }
+
+    /// Does what the launcher wants.
+    fn obey(&mut self, message: Carried) {
+        match message {
+            Carried::Start if !self.started => {
+                self.started = true;
+                if let Err(failure) = self.start_ranks() {
+                    self.fail(failure.message);
+                    self.crew.order(ToCrew::Skip);
+                }
+            }
+            Carried::Order(ToCrew::Skip) if !self.started => {
+                self.started = true;
+                self.crew.order(ToCrew::Skip);
+            }
+            Carried::Order(ToCrew::Skip) | Carried::Start => {}
+            Carried::Order(order) => {
+                self.finishing |= matches!(order, ToCrew::Finish { .. });
+                self.crew.order(order);
+            }
+            Carried::Credit { stream, bytes } => {
+                let credit = &mut self.credit[stream as usize];
+                *credit += i64::from(bytes);
+                if *credit > 0 {
+                    // Fails for what is not watched any more.
+                    let _ = self.crew.pause(stream, false);
+                }
+            }
+            Carried::Input(bytes) => {
+                self.feeds.input(bytes, &self.crew.poll);
+                self.report_input();
+            }
+            Carried::Told(_)
+            | Carried::Refused(_)
+            | Carried::InputTaken { .. }
+            | Carried::Peer(_) => {}
+        }
+    }
+
+    fn start_ranks(&mut self) -> Result<(), RunFailure> {
+        let plan = Arc::clone(&self.plan);
+        let ranks = self.crew.ranks_here();
+        let outputs = outputs::open_here(&plan, &ranks)?;
+        let reads = |rank: &Rank| match plan.spec.stdio.stdin {
+            StdinTarget::None => false,
+            StdinTarget::Rank(reader) => reader == *rank,
+            StdinTarget::All => true,
+        };
+        let stdin = ranks.iter().map(|rank| match reads(rank) {
+            true => StdinPlan::Pipe,
+            false => StdinPlan::Empty,
+        });
+        let io = RankIo::new(outputs, stdin.collect());
+        self.crew.start_ranks(io, &self.surroundings)
+    }
+
+    /// Sends what the crew has told and what its nodes say to others.
+    fn pass_on(&mut self) -> std::io::Result<()> {
+        for (to, message) in self.crew.take_outbound() {
+            self.send(Address::Node(to), &Carried::Peer(message));
+        }
+        let mut told = Vec::new();
+        while let Some(one) = self.crew.take_told() {
+            match &one {
+                FromCrew::Output { stream, bytes, .. } if self.kill_at.is_none() => {
+                    let credit = &mut self.credit[*stream as usize];
+                    *credit -= i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+                    if *credit <= 0 {
+                        self.crew.pause(*stream, true)?;
+                    }
+                }
+                FromCrew::AllStarted => self.feeds.add(self.crew.take_stdin(), &self.crew.poll),
+                FromCrew::Over => self.over = true,
+                _ => {}
+            }
+            told.push(one);
+        }
+        if !told.is_empty() {
+            self.send(Address::Launcher, &Carried::Told(told));
+        }
+        Ok(())
+    }
+
+    fn report_input(&mut self) {
+        if let Some(open) = self.feeds.take_report() {
+            self.send(Address::Launcher, &Carried::InputTaken { open });
+        }
+    }
+
+    /// Nobody leads the crew any more: its ranks are ended, and then everything else.
+    fn orphaned(&mut self, reason: &str) {
+        if self.kill_at.is_some() {
+            return;
+        }
+        if !reason.is_empty() {
+            eprintln!("wireup step: {} ends: {reason}", self.plan.job.nspace);
+        }
+        self.kill_at = Some(self.now() + self.plan.spec.ending.grace.min(ORPHAN_GRACE));
+        self.crew.order(ToCrew::Ending);
+        self.obey(Carried::Order(ToCrew::Skip));
+        self.crew.order(ToCrew::Signal(libc::SIGTERM));
+        self.crew.order(ToCrew::Signal(libc::SIGCONT));
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            // What cannot be watched any more needs no reading.
+            let _ = self.crew.pause(stream, false);
+        }
+    }
+
+    fn lead_orphans(&mut self) {
+        let Some(kill_at) = self.kill_at else {
+            return;
+        };
+        if self.now() >= kill_at && !self.killed {
+            self.killed = true;
+            self.crew.order(ToCrew::Signal(libc::SIGKILL));
+        }
+        if self.crew.ranks_are_over() && !self.finishing {
+            self.finishing = true;
+            self.crew.order(ToCrew::Finish { abnormal: true });
+        }
+    }
+
+    /// Waits until the agent has taken what was sent, or has gone.
+    fn flush(&mut self) {
+        let until = self.now() + LAST_WORDS;
+        let mut ready = Vec::new();
+        while !self.link.is_flushed() && self.now() < until && self.kill_at.is_none() {
+            let wait = until.saturating_sub(self.now());
+            if self.crew.poll.wait(Some(wait), &mut ready).is_err() {
+                return;
+            }
+            for event in ready
+                .iter()
+                .filter(|event| event.token.source == Source::Link)
+            {
+                if event.writable {
+                    self.link.writable(&self.crew.poll);
+                }
+                let gone = |link: &mut LinkEnd, poll| link.receive(poll, &mut Vec::new()).is_err();
+                if event.readable && gone(&mut self.link, &self.crew.poll) {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Messages over frames: long ones are cut, and put together where they arrive.
+
+use std::collections::BTreeMap;
+
+use postcard::ser_flavors::Flavor;
+use serde::Serialize;
+
+use super::frame::{Address, BODY_MAX, Class, Frame, HEADER, Header, MESSAGE_MAX};
+
+/// From whom a message is, and for whom.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Envelope {
+    /// To whom.
+    pub to: Address,
+    /// From whom.
+    pub from: Address,
+    /// For whom.
+    pub class: Class,
+}
+
+impl Envelope {
+    fn header(self, more: bool, body: usize) -> Header {
+        Header {
+            to: self.to,
+            from: self.from,
+            class: self.class,
+            more,
+            body,
+        }
+    }
+}
+
+/// The headers of a message's frames, each with its part of the message; one at least.
+pub fn cut(envelope: Envelope, message: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
+    let mut rest = Some(message);
+    std::iter::from_fn(move || {
+        let (body, behind) = rest?.split_at_checked(BODY_MAX).unwrap_or((rest?, &[]));
+        rest = (!behind.is_empty()).then_some(behind);
+        Some((envelope.header(rest.is_some(), body.len()), body))
+    })
+}
+
+/// Appends a message as frames, without a copy of it in between.
+pub fn write(envelope: Envelope, message: &impl Serialize, out: &mut Vec<u8>) {
+    let mut frames = Frames {
+        envelope,
+        start: 0,
+        out,
+    };
+    frames.begin();
+    postcard::serialize_with_flavor(message, frames)
+        .expect("no message holds what cannot be written");
+}
+
+/// Frames that are being written.
+struct Frames<'a> {
+    envelope: Envelope,
+    /// Where the frame that is being filled starts.
+    start: usize,
+    out: &'a mut Vec<u8>,
+}
+
+impl Frames<'_> {
+    fn begin(&mut self) {
+        self.start = self.out.len();
+        self.out.extend_from_slice(&[0; HEADER]);
+    }
+
+    /// Fills in the header of the frame.
+    fn end(&mut self, more: bool) {
+        let header = self.envelope.header(more, self.filled());
+        self.out[self.start..][..HEADER].copy_from_slice(&header.encode());
+    }
+
+    fn filled(&self) -> usize {
+        self.out.len() - self.start - HEADER
+    }
+}
+
+impl Flavor for Frames<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        if self.filled() == BODY_MAX {
+            self.end(true);
+            self.begin();
+        }
+        self.out.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, mut bytes: &[u8]) -> postcard::Result<()> {
+        loop {
+            let room = BODY_MAX - self.filled();
+            let (now, rest) = bytes.split_at(room.min(bytes.len()));
+            self.out.extend_from_slice(now);
+            if rest.is_empty() {
+                return Ok(());
+            }
+            bytes = rest;
+            self.end(true);
+            self.begin();
+        }
+    }
+
+    fn finalize(mut self) -> postcard::Result<()> {
+        self.end(false);
+        Ok(())
+    }
+}
+
+/// What of messages has arrived.
+#[derive(Debug)]
+pub struct Reassembly {
+    parts: BTreeMap<Envelope, Parts>,
+    /// Bytes of all parts.
+    bytes: usize,
+    message_max: usize,
+    total_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Parts {
+    bodies: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// Frames that do not become messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReassemblyError {
+    /// One message is larger than allowed.
+    #[error("a message of more than {0} bytes")]
+    Message(usize),
+    /// The messages that have not arrived completely are larger than allowed.
+    #[error("unfinished messages of more than {0} bytes together")]
+    Total(usize),
+    /// A frame without a body cannot be the beginning of something.
+    #[error("an empty part of a message")]
+    Empty,
+}
+
+impl Default for Reassembly {
+    fn default() -> Self {
+        Self::new(MESSAGE_MAX, 2 * MESSAGE_MAX)
+    }
+}
+
+impl Reassembly {
+    /// Nothing has arrived. A message may have `message_max` bytes, the unfinished ones `total_max`
+    /// together.
+    pub fn new(message_max: usize, total_max: usize) -> Self {
+        Self {
+            parts: BTreeMap::new(),
+            bytes: 0,
+            message_max,
+            total_max,
+        }
+    }
+
+    /// Takes a frame; returns the message that it completes.
+    ///
+    /// # Errors
+    /// [`ReassemblyError`]; what the source sends cannot be understood any more.
+    pub fn take(&mut self, frame: Frame) -> Result<Option<(Envelope, Vec<u8>)>, ReassemblyError> {
+        let envelope = Envelope {
+            to: frame.to,
+            from: frame.from,
+            class: frame.class,
+        };
+        let known = self.parts.get(&envelope).map_or(0, |parts| parts.bytes);
+        if known + frame.body.len() > self.message_max {
+            return Err(ReassemblyError::Message(self.message_max));
+        }
+        if !frame.more {
+            let Some(mut parts) = self.parts.remove(&envelope) else {
+                return Ok(Some((envelope, frame.body)));
+            };
+            self.bytes -= parts.bytes;
+            parts.add(frame.body);
+            return Ok(Some((envelope, parts.join())));
+        }
+        if frame.body.is_empty() {
+            return Err(ReassemblyError::Empty);
+        }
+        if self.bytes + frame.body.len() > self.total_max {
+            return Err(ReassemblyError::Total(self.total_max));
+        }
+        self.bytes += frame.body.len();
+        self.parts.entry(envelope).or_default().add(frame.body);
+        Ok(None)
+    }
+
+    /// Drops what has arrived of messages from there: nothing more will come.
+    pub fn source_lost(&mut self, from: Address) {
+        self.parts.retain(|envelope, parts| {
+            let lost = envelope.from == from;
+            if lost {
+                self.bytes -= parts.bytes;
+            }
+            !lost
+        });
+    }
+}
+
+impl Parts {
+    fn add(&mut self, body: Vec<u8>) {
+        self.bytes += body.len();
+        match self.bodies.last_mut() {
+            // Short ones together, so that each costs no more memory than it has bytes.
+            Some(last) if last.len() + body.len() <= BODY_MAX => last.extend_from_slice(&body),
+            _ => self.bodies.push(body),
+        }
+    }
+
+    fn join(self) -> Vec<u8> {
+        let mut message = Vec::with_capacity(self.bytes);
+        for body in self.bodies {
+            message.extend_from_slice(&body);
+        }
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,401 @@
+//! A cluster to run on: the hosts of a lab, an agent on each, certificates for them.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use wireup_lab::{Host, Lab, Process};
+
+use crate::common::{Elsewhere, Mpi, Run, Sandbox, eventually, mpis, skip};
+
+pub(crate) use wireup::job::hosts::PORT;
+
+/// Most that cleaning up may take once a launcher has ended.
+const CLEAN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Hosts with agents. When it is dropped the agents are stopped and every host must be clean.
+pub(crate) struct Cluster {
+    hosts: Arc<Hosts>,
+    sandbox: Arc<Sandbox>,
+}
+
+/// The hosts, and what is allowed to be on them.
+#[derive(Debug)]
+struct Hosts {
+    lab: Lab,
+    dir: PathBuf,
+    wireup: PathBuf,
+    agents: Vec<Mutex<Option<Agent>>>,
+    /// Hosts that need not be clean for now.
+    excused: Mutex<Vec<usize>>,
+    /// What a killed agent cannot have removed.
+    remains: Vec<Mutex<Vec<PathBuf>>>,
+}
+
+/// An agent that was started.
+#[derive(Debug)]
+struct Agent {
+    child: Child,
+    /// What it had made on its host when it was ready.
+    files: Vec<PathBuf>,
+}
+
+/// What a cluster is to be like.
+pub(crate) struct Builder {
+    count: usize,
+    wireup: PathBuf,
+    user: Option<u32>,
+}
+
+impl Builder {
+    /// Uses this `wireup`, with its parts beside it.
+    pub(crate) fn wireup(mut self, wireup: PathBuf) -> Self {
+        self.wireup = wireup;
+        self
+    }
+
+    /// Runs the agents as an ordinary user.
+    pub(crate) fn agents_of(mut self, uid: u32) -> Self {
+        self.user = Some(uid);
+        self
+    }
+
+    /// Starts it; `None`, said loudly, when hosts are not possible here.
+    #[track_caller]
+    pub(crate) fn start(self) -> Option<Cluster> {
+        if let Err(why) = wireup_lab::available() {
+            skip(&format!("runs on several hosts: {why}"));
+            return None;
+        }
+        let dir = tempfile::Builder::new().prefix("wireup-hosts-").tempdir();
+        let dir = dir.unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut builder = Lab::builder(self.count).share(dir.path());
+        // A repository and its surroundings may be below /tmp.
+        for path in programs(&self.wireup) {
+            builder = builder.share(path);
+        }
+        let hosts = Arc::new(Hosts {
+            lab: builder.start().unwrap(),
+            dir: dir.path().to_owned(),
+            wireup: self.wireup,
+            agents: (0..self.count).map(|_| Mutex::default()).collect(),
+            excused: Mutex::default(),
+            remains: (0..self.count).map(|_| Mutex::default()).collect(),
+        });
+        let sandbox = Arc::new(Sandbox::of_hosts(dir, Arc::clone(&hosts) as _));
+        let cluster = Cluster { hosts, sandbox };
+        cluster.make_certificates();
+        for host in 0..self.count {
+            cluster.spawn_agent(host);
+        }
+        for host in 0..self.count {
+            cluster.await_agent(host);
+        }
+        Some(cluster)
+    }
+}
+
+/// Directories programs of these tests are in.
+fn programs(wireup: &Path) -> Vec<PathBuf> {
+    let parent = |path: &Path| path.parent().map(Path::to_owned);
+    let mut all: Vec<PathBuf> = parent(wireup).into_iter().collect();
+    all.extend(crate::common::built());
+    for Mpi { dir, launcher, .. } in mpis() {
+        all.push(dir);
+        // `bin` is beside `lib`.
+        all.extend(launcher.parent().and_then(parent));
+    }
+    all
+}
+
+impl Cluster {
+    /// So many hosts with root's agents; `None`, said loudly, when that is not possible here.
+    #[track_caller]
+    pub(crate) fn new(count: usize) -> Option<Self> {
+        Self::builder(count).start()
+    }
+
+    pub(crate) fn builder(count: usize) -> Builder {
+        Builder {
+            count,
+            wireup: env!("CARGO_BIN_EXE_wireup").into(),
+            user: None,
+        }
+    }
+
+    /// The lab, for its faults.
+    pub(crate) fn lab(&self) -> &Lab {
+        &self.hosts.lab
+    }
+
+    /// One host, from 0.
+    pub(crate) fn host(&self, index: usize) -> &Host {
+        self.lab().host(index)
+    }
+
+    /// A directory all hosts see.
+    pub(crate) fn dir(&self) -> &Path {
+        self.sandbox.work()
+    }
+
+    /// The names of the first hosts, as `--hosts` takes them.
+    pub(crate) fn names(&self, count: usize) -> String {
+        let hosts = &self.lab().hosts()[..count];
+        let names: Vec<&str> = hosts.iter().map(Host::name).collect();
+        names.join(",")
+    }
+
+    /// `wireup run` on that host, with these arguments.
+    pub(crate) fn run<A: AsRef<OsStr>>(
+        &self,
+        host: usize,
+        args: impl IntoIterator<Item = A>,
+    ) -> Run {
+        let args: Vec<_> = args.into_iter().map(|a| a.as_ref().to_owned()).collect();
+        let start = [self.hosts.wireup.as_os_str(), OsStr::new("run")].map(OsStr::to_owned);
+        self.command(host, start.into_iter().chain(args))
+    }
+
+    /// `wireup run` on the first host of so many ranks on all hosts.
+    pub(crate) fn run_on_all<A: AsRef<OsStr>>(
+        &self,
+        ranks: usize,
+        args: impl IntoIterator<Item = A>,
+    ) -> Run {
+        let all = self.names(self.lab().hosts().len());
+        let ranks = ranks.to_string();
+        let options = ["--oversubscribe", "--hosts", &all, "-n", &ranks];
+        self.run(0, options).more(args)
+    }
+
+    /// The same of a program of an MPI.
+    pub(crate) fn run_mpi(&self, mpi: &Mpi, ranks: usize, program: &str) -> Run {
+        let run = self.run_on_all(ranks, [mpi.program(program)]);
+        mpi.env
+            .iter()
+            .fold(run, |run, (name, value)| run.env(name, value))
+    }
+
+    /// Any command on that host. It shares the cluster's surroundings, and nothing may be left of
+    /// it on any host.
+    pub(crate) fn command<A: AsRef<OsStr>>(
+        &self,
+        host: usize,
+        words: impl IntoIterator<Item = A>,
+    ) -> Run {
+        Run::command(words)
+            .on_host(host, &self.sandbox)
+            .clean_within(CLEAN_WITHIN)
+    }
+
+    /// The agent of that host, if it runs.
+    pub(crate) fn agent(&self, host: usize) -> Process {
+        let found = self.hosts.agent_process(host);
+        found.unwrap_or_else(|| panic!("no agent on {}", self.host(host).name()))
+    }
+
+    /// Lets a host that cannot clean up, being paused, be as it is until [`Cluster::expect_clean`].
+    pub(crate) fn excuse(&self, host: usize) {
+        self.hosts.excused.lock().unwrap().push(host);
+    }
+
+    /// Waits until that host is clean.
+    #[track_caller]
+    pub(crate) fn expect_clean(&self, host: usize) {
+        self.hosts.excused.lock().unwrap().retain(|h| *h != host);
+        let start = Instant::now();
+        eventually("the host is clean", || {
+            let left = self.hosts.left_on(host);
+            assert!(start.elapsed() < CLEAN_WITHIN, "{left:#?}");
+            left.is_empty().then_some(())
+        });
+    }
+
+    /// The agent of that host is killed.
+    #[track_caller]
+    pub(crate) fn kill_agent(&self, host: usize) {
+        self.agent(host).signal(Signal::KILL);
+        let mut agent = self.hosts.lock(host).take();
+        let agent = agent.as_mut().expect("it was started");
+        agent.child.wait().unwrap();
+        // The next one clears them away.
+        *self.hosts.remains[host].lock().unwrap() = std::mem::take(&mut agent.files);
+    }
+
+    /// What the agent of that host has logged.
+    pub(crate) fn log(&self, host: usize) -> String {
+        self.hosts.log(host)
+    }
+
+    /// Waits for the end of an agent that was told to end.
+    #[track_caller]
+    pub(crate) fn agent_ended(&self, host: usize) -> ExitStatus {
+        let agent = self.hosts.lock(host).take();
+        let mut child = agent.expect("it was started").child;
+        child.wait().unwrap()
+    }
+
+    /// Starts an agent where there is none any more, and waits until it serves.
+    #[track_caller]
+    pub(crate) fn start_agent(&self, host: usize) {
+        self.spawn_agent(host);
+        self.await_agent(host);
+    }
+
+    #[track_caller]
+    fn make_certificates(&self) {
+        let pki = self.hosts.dir.join("pki");
+        let call = |args: &[&str]| {
+            let mut command = Command::new(&self.hosts.wireup);
+            let output = command.arg("pki").arg("--dir").arg(&pki).args(args);
+            let output = output.output().unwrap();
+            let err = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "wireup pki {args:?}: {err}");
+        };
+        call(&["init"]);
+        let mut issue = vec!["issue"];
+        for host in self.lab().hosts() {
+            issue.extend(["--name", host.name()]);
+        }
+        call(&issue);
+    }
+
+    #[track_caller]
+    fn spawn_agent(&self, index: usize) {
+        let host = self.host(index);
+        let log = File::create(self.hosts.log_path(index)).unwrap();
+        let mut command = host.command(&self.hosts.wireup);
+        let tls = self.hosts.dir.join("pki").join(host.name());
+        command.args(["agent", "--tls"]).arg(tls);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap());
+        let child = command.stderr(log).spawn().unwrap();
+        let mut agent = self.hosts.lock(index);
+        assert!(agent.is_none(), "one at a time");
+        let files = Vec::new();
+        *agent = Some(Agent { child, files });
+    }
+
+    #[track_caller]
+    fn await_agent(&self, index: usize) {
+        let host = self.host(index);
+        let address = SocketAddr::new(host.address(), PORT);
+        eventually("the agent serves", || {
+            let mut agent = self.hosts.lock(index);
+            let agent = agent.as_mut().expect("it was started");
+            if let Some(status) = agent.child.try_wait().unwrap() {
+                panic!("the agent ended: {status}\n{}", self.log(index));
+            }
+            let second = Duration::from_secs(1);
+            let connect = || TcpStream::connect_timeout(&address, second);
+            host.on_network(connect).unwrap().ok()?;
+            agent.files = host.files();
+            Some(())
+        });
+    }
+}
+
+impl Hosts {
+    fn lock(&self, host: usize) -> MutexGuard<'_, Option<Agent>> {
+        // A test that failed has nothing more to say here.
+        let lock = self.agents[host].lock();
+        lock.unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn log_path(&self, host: usize) -> PathBuf {
+        self.dir.join(format!("agent{host}.log"))
+    }
+
+    fn log(&self, host: usize) -> String {
+        fs::read_to_string(self.log_path(host)).unwrap_or_default()
+    }
+
+    fn agent_process(&self, host: usize) -> Option<Process> {
+        let agent = self.lock(host);
+        let pid = agent.as_ref()?.child.id() as i32;
+        drop(agent);
+        let all = self.lab.host(host).processes();
+        all.into_iter().find(|process| process.pid == pid)
+    }
+
+    /// What is on a host that neither it nor its agent has put there.
+    fn left_on(&self, index: usize) -> Vec<String> {
+        let host = self.lab.host(index);
+        if host.has_crashed() {
+            return Vec::new();
+        }
+        let agent = self.lock(index);
+        let remains = self.remains[index].lock().unwrap();
+        let (pid, known) = match &*agent {
+            Some(agent) => (agent.child.id() as i32, &agent.files[..]),
+            None => (0, &remains[..]),
+        };
+        let processes = host.processes().into_iter().filter(|p| p.pid != pid);
+        let files = host.files().into_iter().filter(|f| !known.contains(f));
+        let processes = processes.map(|process| format!("{}: process {process}", host.name()));
+        let files = files.map(|file| format!("{}: file {}", host.name(), file.display()));
+        processes.chain(files).collect()
+    }
+}
+
+impl Elsewhere for Hosts {
+    fn start(&self, host: usize, command: &mut Command, dir: &Path) -> io::Result<Child> {
+        self.lab.host(host).start(command, dir)
+    }
+
+    fn left(&self) -> Vec<String> {
+        let excused = self.excused.lock().unwrap();
+        let hosts = (0..self.lab.hosts().len()).filter(|host| !excused.contains(host));
+        hosts.flat_map(|host| self.left_on(host)).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for host in 0..self.lab().hosts().len() {
+                let log = self.log(host);
+                if !log.is_empty() {
+                    eprintln!("--- agent of {}\n{log}", self.host(host).name());
+                }
+            }
+            return;
+        }
+        for (index, host) in self.lab().hosts().iter().enumerate() {
+            let Some(mut agent) = self.hosts.lock(index).take() else {
+                continue;
+            };
+            if host.has_crashed() {
+                let _ = agent.child.wait();
+                continue;
+            }
+            let _ = host.resume();
+            let started = Instant::now();
+            for process in host.processes() {
+                if process.pid == agent.child.id() as i32 {
+                    process.signal(Signal::TERM);
+                }
+            }
+            let status = agent.child.wait().unwrap();
+            let log = self.log(index);
+            assert!(
+                status.success(),
+                "agent of {}: {status}\n{log}",
+                host.name()
+            );
+            let time = started.elapsed();
+            assert!(time < CLEAN_WITHIN, "its agent took {time:?} to end");
+            let left = self.hosts.left_on(index);
+            assert!(left.is_empty(), "the agent left {left:#?}\n{log}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Whatever dies, wherever and whenever: the launch ends everywhere within ten seconds, the cause
+//! is named, every host is clean, and the agents take the next launch.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use wireup_lab::Process;
+
+use crate::cluster::Cluster;
+use crate::common::{Outcome, Output, Running, eventually, pmix, program};
+
+/// Longest time from a fault to the end of the launcher.
+const SOON: Duration = Duration::from_secs(10);
+
+/// All three hosts, two ranks on each.
+const ALL: [&str; 5] = [
+    "--oversubscribe",
+    "--hosts",
+    "node01:2,node02:2,node03:2",
+    "-n",
+    "6",
+];
+
+/// What the ranks are doing when it happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Some hosts are ready, one is not.
+    Launching,
+    /// All ranks but the last are in a fence.
+    Fence,
+    /// All ranks have met.
+    Running,
+}
+
+const PHASES: [Phase; 3] = [Phase::Launching, Phase::Fence, Phase::Running];
+
+/// How the ranks are wired up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Pmi,
+    Pmix,
+}
+
+/// A launch that has come to its phase.
+struct Scene {
+    cluster: Cluster,
+    program: String,
+    running: Running,
+}
+
+/// Brings a launch on three hosts to that phase.
+fn scene(kind: Kind, phase: Phase) -> Option<Scene> {
+    let path = match kind {
+        Kind::Pmi => program("pmi_wireup")?,
+        Kind::Pmix => pmix("pmix5")?.dir.join("pmix_wireup"),
+    };
+    let cluster = Cluster::new(3)?;
+    let program = path.to_str().unwrap().to_owned();
+    let late = "[ $WIREUP_RANK = 5 ] && { echo late; exec sleep 1000; }; exec \"$@\"";
+    let run = match phase {
+        Phase::Launching => {
+            cluster.host(2).pause().unwrap();
+            cluster.run(0, ALL).more([&*program, "-w"])
+        }
+        Phase::Fence => {
+            let wrapped = ["sh", "-c", late, "sh", &*program];
+            cluster.run(0, ALL).more(wrapped)
+        }
+        Phase::Running => cluster.run(0, ALL).more([&*program, "-w"]),
+    };
+    let running = run.start();
+    match phase {
+        Phase::Launching => {
+            eventually("a step on the second host", || step(&cluster, 1));
+        }
+        Phase::Fence => {
+            running.wait_for(Output::Stdout, "late");
+            let name = if kind == Kind::Pmi {
+                "pmi_wireup"
+            } else {
+                "pmix_wireup"
+            };
+            eventually("five ranks wait", || {
+                let hosts = cluster.lab().hosts().iter();
+                let all = hosts.flat_map(wireup_lab::Host::processes);
+                let waiting = all.filter(|p| p.name == name && p.state == 'S');
+                (waiting.count() == 5).then_some(())
+            });
+        }
+        Phase::Running => {
+            running.wait_for_many(Output::Stdout, "_wireup rank=", 6);
+        }
+    }
+    Some(Scene {
+        cluster,
+        program,
+        running,
+    })
+}
+
+/// The process of wireup's that runs the launch's part of a host.
+fn step(cluster: &Cluster, host: usize) -> Option<Process> {
+    let mut all = cluster.host(host).processes().into_iter();
+    all.find(|process| process.words.contains("wireup step"))
+}
+
+fn named(cluster: &Cluster, host: usize, name: &str) -> Option<Process> {
+    let mut all = cluster.host(host).processes().into_iter();
+    all.find(|process| process.name == name)
+}
+
+impl Scene {
+    /// Checks the end after a fault that has just happened: the code, if it is known, and the
+    /// first line of wireup's own.
+    #[track_caller]
+    fn ends(self, code: Option<i32>, words: &[&str]) -> Cluster {
+        let fault = Instant::now();
+        let cluster = self.cluster;
+        // It was paused while the others were launching.
+        cluster.host(2).resume().unwrap();
+        let outcome = self.running.finish();
+        let time = fault.elapsed();
+        assert!(time < SOON, "{time:?}; {outcome:?}");
+        match code {
+            Some(code) => assert_eq!(outcome.code, code, "{outcome:?}"),
+            None => assert_ne!(outcome.code, 0, "{outcome:?}"),
+        }
+        expect_cause(&outcome, words);
+        takes_the_next(&cluster, &self.program);
+        cluster
+    }
+}
+
+/// The first line of wireup's own has these words.
+#[track_caller]
+fn expect_cause(outcome: &Outcome, words: &[&str]) {
+    let err = outcome.err();
+    let first = err.lines().find(|line| line.starts_with("wireup: "));
+    let first = first.unwrap_or_else(|| panic!("no cause; {outcome:?}"));
+    for word in words {
+        assert!(
+            first.contains(word),
+            "no {word:?} in {first:?}; {outcome:?}"
+        );
+    }
+}
+
+/// All hosts serve, as if nothing had been.
+#[track_caller]
+fn takes_the_next(cluster: &Cluster, program: &str) {
+    let outcome = cluster.run(0, ALL).more([program]).run().expect(0);
+    assert_eq!(
+        outcome.out().matches("_wireup rank=").count(),
+        6,
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_killed_rank() {
+    for kind in [Kind::Pmi, Kind::Pmix] {
+        for phase in [Phase::Fence, Phase::Running] {
+            let Some(scene) = scene(kind, phase) else {
+                return;
+            };
+            let name = if kind == Kind::Pmi {
+                "pmi_wireup"
+            } else {
+                "pmix_wireup"
+            };
+            named(&scene.cluster, 1, name).unwrap().signal(Signal::KILL);
+            scene.ends(Some(137), &["rank ", "node02", "signal 9"]);
+        }
+    }
+}
+
+#[test]
+fn a_killed_step_and_the_agents_live() {
+    for kind in [Kind::Pmi, Kind::Pmix] {
+        for phase in PHASES {
+            let Some(scene) = scene(kind, phase) else {
+                return;
+            };
+            step(&scene.cluster, 1).unwrap().signal(Signal::KILL);
+            scene.ends(None, &["node02"]);
+        }
+    }
+}
+
+#[test]
+fn a_killed_sidecar() {
+    for phase in PHASES {
+        let Some(scene) = scene(Kind::Pmix, phase) else {
+            return;
+        };
+        let find = || named(&scene.cluster, 1, "wireup-pmix-hos");
+        eventually("the sidecar", find).signal(Signal::KILL);
+        scene.ends(None, &["node02"]);
+    }
+}
+
+#[test]
+fn a_killed_agent() {
+    // The launcher's own, which is the root's too, and another.
+    for host in [0, 1] {
+        for phase in PHASES {
+            let Some(scene) = scene(Kind::Pmix, phase) else {
+                return;
+            };
+            scene.cluster.kill_agent(host);
+            let name = scene.cluster.host(host).name().to_owned();
+            let fault = Instant::now();
+            let Scene {
+                cluster,
+                program,
+                running,
+            } = scene;
+            cluster.host(2).resume().unwrap();
+            let outcome = running.finish();
+            assert!(fault.elapsed() < SOON, "{outcome:?}");
+            assert_ne!(outcome.code, 0, "{outcome:?}");
+            expect_cause(&outcome, &[if host == 0 { "agent" } else { &name }]);
+            cluster.start_agent(host);
+            takes_the_next(&cluster, &program);
+        }
+    }
+}
+
+#[test]
+fn a_killed_launcher_leaves_nothing_on_any_host() {
+    for kind in [Kind::Pmi, Kind::Pmix] {
+        for phase in PHASES {
+            let Some(scene) = scene(kind, phase) else {
+                return;
+            };
+            scene.running.signal(Signal::KILL);
+            scene.cluster.host(2).resume().unwrap();
+            scene.running.finish().expect(137);
+            takes_the_next(&scene.cluster, &scene.program);
+        }
+    }
+}
+
+#[test]
+fn a_crashed_host() {
+    for phase in [Phase::Fence, Phase::Running] {
+        let Some(scene) = scene(Kind::Pmix, phase) else {
+            return;
+        };
+        let Scene {
+            cluster, running, ..
+        } = scene;
+        cluster.lab().crash(cluster.host(1)).unwrap();
+        let fault = Instant::now();
+        let outcome = running.finish();
+        assert!(fault.elapsed() < SOON, "{outcome:?}");
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        expect_cause(&outcome, &["node02"]);
+        let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
+        cluster.run(0, rest).run().expect_quiet_success();
+    }
+}
+
+#[test]
+fn a_paused_host_ends_its_part_when_it_wakes_up() {
+    for phase in [Phase::Fence, Phase::Running] {
+        let Some(scene) = scene(Kind::Pmix, phase) else {
+            return;
+        };
+        let Scene {
+            cluster,
+            running,
+            program,
+        } = scene;
+        cluster.excuse(1);
+        cluster.host(1).pause().unwrap();
+        let fault = Instant::now();
+        let outcome = running.finish();
+        assert!(fault.elapsed() < SOON, "{outcome:?}");
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        expect_cause(&outcome, &["node02"]);
+        cluster.host(1).resume().unwrap();
+        cluster.expect_clean(1);
+        takes_the_next(&cluster, &program);
+    }
+}
+
+#[test]
+fn a_partition_ends_the_launch_on_both_sides_of_it() {
+    for phase in [Phase::Fence, Phase::Running] {
+        let Some(scene) = scene(Kind::Pmix, phase) else {
+            return;
+        };
+        let Scene {
+            cluster,
+            running,
+            program,
+        } = scene;
+        cluster.lab().isolate(cluster.host(1)).unwrap();
+        let fault = Instant::now();
+        // This includes that all hosts are clean, also the one that was cut off.
+        let outcome = running.finish();
+        assert!(fault.elapsed() < 2 * SOON, "{outcome:?}");
+        assert!(outcome.elapsed < SOON + SOON, "{outcome:?}");
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        expect_cause(&outcome, &["node02"]);
+        cluster.lab().heal_all().unwrap();
+        takes_the_next(&cluster, &program);
+    }
+}

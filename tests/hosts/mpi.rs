@@ -1,0 +1,198 @@
+//! Real MPIs over the network of a cluster.
+
+use crate::cluster::Cluster;
+use crate::common::{Mpi, Run, field, mpi, number, pmix};
+
+/// One test per MPI and line, named after both.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        $(mod $name {
+            fn mpi() -> Option<crate::common::Mpi> {
+                crate::common::mpi(stringify!($name))
+            }
+
+            #[test]
+            fn programs_run_on_2_3_and_8_hosts() {
+                let _ = mpi().map(|mpi| super::programs(&mpi));
+            }
+
+            #[test]
+            fn ranks_may_be_spread_in_any_way() {
+                let _ = mpi().map(|mpi| super::layouts(&mpi));
+            }
+
+            #[test]
+            fn mpi_abort_on_another_host_is_the_jobs_end() {
+                let _ = mpi().map(|mpi| super::abort(&mpi));
+            }
+        })*
+    };
+}
+
+for_each_mpi!(openmpi4 mpich5 openmpi5 impi);
+
+/// `wireup run` of an MPI's program on the first host of a cluster.
+fn run(cluster: &Cluster, mpi: &Mpi, options: &[&str], ranks: u32, program: &str) -> Run {
+    let ranks = ranks.to_string();
+    let run = cluster
+        .run(0, options)
+        .more(["--oversubscribe", "-n", &ranks]);
+    let run = run.more([mpi.program(program)]);
+    mpi.env
+        .iter()
+        .fold(run, |run, (name, value)| run.env(name, value))
+}
+
+/// The first hosts of a cluster, each with so many slots.
+fn hosts(count: u32, slots: u32) -> String {
+    let names: Vec<String> = (1..=count).map(|i| format!("node{i:02}:{slots}")).collect();
+    names.join(",")
+}
+
+fn programs(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(8) else {
+        return;
+    };
+    for (count, slots) in [(2, 2), (3, 2), (8, 1)] {
+        let (list, ranks) = (hosts(count, slots), count * slots);
+        let run = |program| run(&cluster, mpi, &["--hosts", &list], ranks, program).run();
+        let hello = run("hello").expect_success();
+        for (rank, line) in (0..).zip(hello.by_rank("hello", ranks)) {
+            let host = format!("node{:02}", rank / slots + 1);
+            assert_eq!(field(&line, "host"), Some(&*host), "{line}");
+        }
+        for line in run("allreduce")
+            .expect_success()
+            .by_rank("allreduce", ranks)
+        {
+            assert_eq!(number(&line, "sum"), ranks * (ranks + 1) / 2, "{line}");
+        }
+        for line in run("modex").expect_success().by_rank("modex", ranks) {
+            assert_eq!(number(&line, "peers"), ranks - 1, "{line}");
+        }
+        let before = received(&cluster);
+        for line in run("ring").expect_success().by_rank("ring", ranks) {
+            assert_eq!(number(&line, "bytes"), ranks << 20, "{line}");
+        }
+        // Every message has crossed to the next host once for each round.
+        let crossed = received(&cluster) - before;
+        assert!(crossed >= u64::from(ranks) << 20, "{crossed} bytes");
+    }
+}
+
+/// Bytes the second host has received so far.
+fn received(cluster: &Cluster) -> u64 {
+    let host = cluster.host(1);
+    let path = "/sys/class/net/eth0/statistics/rx_bytes";
+    let output = host.command("cat").arg(path).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.trim().parse().unwrap()
+}
+
+fn layouts(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for (options, expected) in [
+        // Cyclic.
+        (
+            &["--hosts", "node01:2,node02:2", "--map-by", "node"][..],
+            &[1, 2, 1, 2][..],
+        ),
+        // Uneven, and not in the order of names.
+        (&["--hosts", "node02:1,node01:3"], &[2, 1, 1, 1]),
+        // The last host has no rank.
+        (&["--hosts", "node01:2,node02:2,node03:2"], &[1, 1, 2]),
+        (
+            &["--hosts", "node01,node02,node03", "--ppn", "1"],
+            &[1, 2, 3],
+        ),
+    ] {
+        let ranks = expected.len() as u32;
+        let outcome = run(&cluster, mpi, options, ranks, "hello").run();
+        let lines = outcome.expect_success().by_rank("hello", ranks);
+        let names = expected.iter().map(|host| format!("node{host:02}"));
+        for (line, name) in lines.iter().zip(names) {
+            assert_eq!(field(line, "host"), Some(&*name), "{options:?}: {line}");
+        }
+        let outcome = run(&cluster, mpi, options, ranks, "allreduce").run();
+        outcome.expect_success().by_rank("allreduce", ranks);
+    }
+}
+
+fn abort(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let options = ["--hosts", "node01:1,node02:2"];
+    let run = run(&cluster, mpi, &options, 3, "abort").more(["2", "7"]);
+    let outcome = run.run().expect(7);
+    let ours: Vec<String> = outcome
+        .err()
+        .lines()
+        .filter(|line| line.starts_with("wireup: "))
+        .map(str::to_owned)
+        .collect();
+    assert!(
+        ours.iter().any(|line| line.contains("rank 2")),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn programs_of_different_names_meet_across_hosts() {
+    for name in ["mpich5", "openmpi5"] {
+        let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi(name)) else {
+            return;
+        };
+        // The second program is a copy, so that it is another file.
+        let copy = cluster.dir().join("other");
+        std::fs::copy(mpi.program("allreduce"), &copy).unwrap();
+        let run = run(
+            &cluster,
+            &mpi,
+            &["--hosts", "node01:2,node02:2"],
+            2,
+            "allreduce",
+        );
+        let outcome = run.more([":", "-n", "2"]).more([copy]).run();
+        outcome.expect_success().by_rank("allreduce", 4);
+    }
+}
+
+#[test]
+fn hosts_may_have_different_versions_of_libpmix() {
+    let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi("openmpi4")) else {
+        return;
+    };
+    let (Some(old), Some(new)) = (pmix("pmix4"), pmix("pmix5")) else {
+        return;
+    };
+    let old = old.library.canonicalize().unwrap();
+    let mut mount = cluster.host(1).command("mount");
+    let status = mount.arg("--bind").args([new.library, old]).status();
+    assert!(status.unwrap().success());
+    let options = ["--hosts", "node01:2,node02:2"];
+    let outcome = run(&cluster, &mpi, &options, 4, "hello").run();
+    let lines = outcome.expect_success().by_rank("hello", 4);
+    let versions: Vec<&str> = lines
+        .iter()
+        .map(|line| &field(line, "pmix").unwrap()[..10])
+        .collect();
+    let [old, new] = ["OpenPMIx 4", "OpenPMIx 5"];
+    assert_eq!(versions, [old, old, new, new]);
+    let outcome = run(&cluster, &mpi, &options, 4, "modex").run();
+    outcome.expect_success().by_rank("modex", 4);
+}
+
+#[test]
+fn mpich_4_is_launched_across_hosts() {
+    let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi("mpich4")) else {
+        return;
+    };
+    // Messages between hosts: its UCX may hang when it finalizes after large ones, whoever
+    // launches it. These are small.
+    let options = ["--hosts", "node01:2,node02:2"];
+    let outcome = run(&cluster, &mpi, &options, 4, "hello").run();
+    outcome.expect_success().by_rank("hello", 4);
+}

@@ -1,0 +1,274 @@
+//! Programs that use no MPI: where they run, what they see, how they end, what they print.
+
+use rustix::process::Signal;
+
+use crate::cluster::Cluster;
+use crate::common::{Output, field, number, program};
+
+/// A shell that says which rank it is and where.
+const WHERE: [&str; 3] = ["sh", "-c", "echo rank $WIREUP_RANK on $(uname -n)"];
+
+#[test]
+fn ranks_run_on_the_hosts_that_were_named_in_their_order() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for (hosts, expected) in [
+        (
+            "node01:2,node02:2",
+            ["node01", "node01", "node02", "node02"],
+        ),
+        (
+            "node03:1,node01:3",
+            ["node03", "node01", "node01", "node01"],
+        ),
+        ("node02:4", ["node02"; 4]),
+    ] {
+        let run = cluster.run(0, ["--hosts", hosts, "-n", "4"]).more(WHERE);
+        let outcome = run.run().expect_quiet_success();
+        let place = |(rank, host)| format!("rank {rank} on {host}");
+        let expected: Vec<String> = expected.iter().enumerate().map(place).collect();
+        assert_eq!(outcome.sorted_lines(), expected, "{hosts}");
+    }
+}
+
+#[test]
+fn a_launcher_needs_no_rank_on_its_own_host() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let run = cluster.run(2, ["--hosts", "node01:1,node02:1", "-n", "2"]);
+    let outcome = run.more(WHERE).run().expect_quiet_success();
+    let expected = ["rank 0 on node01", "rank 1 on node02"];
+    assert_eq!(outcome.sorted_lines(), expected);
+}
+
+#[test]
+fn ranks_know_their_job_and_their_place_in_it() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let names = [
+        "RANK",
+        "NPROCS",
+        "NNODES",
+        "NODE_RANK",
+        "LOCAL_RANK",
+        "LOCAL_SIZE",
+        "NODELIST",
+        "LAUNCH_ID",
+    ];
+    let show: Vec<String> = names.map(|name| format!("{name}=$WIREUP_{name}")).into();
+    let script = format!("echo place {} A=$A", show.join(" "));
+    let hosts = [
+        "--hosts",
+        "node01:1,node02:2",
+        "-n",
+        "3",
+        "sh",
+        "-c",
+        &script,
+    ];
+    let outcome = cluster.run(0, hosts).env("A", "travels").run();
+    let outcome = outcome.expect_quiet_success();
+    let lines = outcome.sorted_lines();
+    let launch = field(&lines[0], "LAUNCH_ID").unwrap();
+    assert!(!launch.is_empty(), "{lines:?}");
+    let places = [[0, 0, 0, 1], [1, 1, 0, 2], [2, 1, 1, 2]];
+    for (line, [rank, node, local, size]) in lines.iter().zip(places) {
+        let numbers = [
+            "RANK",
+            "NODE_RANK",
+            "LOCAL_RANK",
+            "LOCAL_SIZE",
+            "NPROCS",
+            "NNODES",
+        ];
+        let got = numbers.map(|name| number(line, name));
+        assert_eq!(got, [rank, node, local, size, 3, 2], "{line}");
+        assert_eq!(field(line, "NODELIST"), Some("node[01-02]"), "{line}");
+        assert_eq!(field(line, "LAUNCH_ID"), Some(launch), "{line}");
+        assert_eq!(field(line, "A"), Some("travels"), "{line}");
+    }
+}
+
+#[test]
+fn ranks_start_in_the_launchers_directory_with_its_mask() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let hosts = ["--hosts", "node01:1,node02:1", "-n", "2"];
+    let run = cluster.run(0, hosts).after_shell("umask 027;");
+    let run = run.more(["sh", "-c", "pwd; umask; echo x >rank.$WIREUP_RANK"]);
+    let outcome = run.run().expect_quiet_success();
+    let here = cluster.dir().display().to_string();
+    assert_eq!(outcome.sorted_lines(), [&*here, &*here, "0027", "0027"]);
+    for rank in 0..2 {
+        let path = cluster.dir().join(format!("rank.{rank}"));
+        let mode = std::fs::metadata(path).unwrap().permissions();
+        assert_eq!(
+            std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777,
+            0o640
+        );
+    }
+}
+
+#[test]
+fn the_first_failure_is_the_jobs_on_whatever_host() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let hosts = ["--hosts", "node01:2,node02:2", "-n", "4", "sh", "-c"];
+    for (end, code, words) in [
+        ("exit 7", 7, "7"),
+        ("kill -SEGV $$", 139, "signal 11"),
+        ("kill -KILL $$", 137, "signal 9"),
+    ] {
+        for rank in [1, 3] {
+            let script = format!("[ $WIREUP_RANK != {rank} ] && exec sleep 1000; {end}");
+            let outcome = cluster.run(0, hosts).more([script]).run().expect(code);
+            let host = if rank == 1 { "node01" } else { "node02" };
+            outcome.expect_one_line(&[&format!("rank {rank} "), words, host]);
+        }
+    }
+}
+
+#[test]
+fn input_goes_to_rank_0_wherever_it_is() {
+    let (Some(cluster), Some(sum)) = (Cluster::new(2), program("stdin_sum")) else {
+        return;
+    };
+    let input: Vec<u8> = (0..3_000_000_u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let hash = |bytes: &[u8]| {
+        let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+    };
+    for hosts in ["node01:1,node02:1", "node02:1,node01:1"] {
+        let run = cluster.run(0, ["--hosts", hosts, "-n", "2"]).more([&sum]);
+        let outcome = run.stdin_bytes(input.clone()).run().expect_quiet_success();
+        let line = |rank: u32, bytes: &[u8]| {
+            let (length, hash) = (bytes.len(), hash(bytes));
+            format!("stdin_sum rank={rank} bytes={length} fnv1a={hash:016x}")
+        };
+        let expected = [line(0, &input), line(1, &[])];
+        assert_eq!(outcome.sorted_lines(), expected, "{hosts}");
+    }
+}
+
+#[test]
+fn all_output_arrives_in_order_from_every_host() {
+    let (Some(cluster), Some(lines)) = (Cluster::new(2), program("lines")) else {
+        return;
+    };
+    let hosts = ["--hosts", "node01:2,node02:2", "-n", "4"];
+    let lines = lines.to_str().unwrap();
+    let run = cluster.run(0, hosts).more([lines, "20000", "120,1,700,40"]);
+    let outcome = run.run().expect_quiet_success();
+    let mut next = [0_u32; 4];
+    for line in outcome.out().lines() {
+        // The shortest lines are cut before their number.
+        let mut words = line.split(' ');
+        let rank: usize = words.next().unwrap().parse().unwrap();
+        let due = next[rank];
+        if let Some(number) = words.next() {
+            assert_eq!(number.parse::<u32>().unwrap(), due, "of rank {rank}");
+        }
+        next[rank] += 1;
+    }
+    assert_eq!(next, [20000; 4]);
+}
+
+#[test]
+fn both_outputs_stay_apart_and_labels_name_ranks_of_other_hosts() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let hosts = ["-l", "--hosts", "node01:1,node02:1", "-n", "2", "sh", "-c"];
+    let run = cluster.run(0, hosts).more(["echo out; echo err >&2"]);
+    let outcome = run.run().expect(0);
+    let mut err: Vec<String> = outcome.err().lines().map(str::to_owned).collect();
+    err.sort();
+    assert_eq!(outcome.sorted_lines(), ["[0] out", "[1] out"]);
+    assert_eq!(err, ["[0] err", "[1] err"]);
+}
+
+#[test]
+fn an_interrupt_ends_ranks_everywhere() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let hosts = ["--hosts", "node01:1,node02:1", "-n", "2", "sh", "-c"];
+    let script = "trap 'echo told $WIREUP_RANK; exit 1' INT; echo up; while :; do sleep 0.05; done";
+    let running = cluster.run(0, hosts).more([script]).start();
+    running.wait_for_many(Output::Stdout, "up", 2);
+    running.signal(Signal::INT);
+    let outcome = running.finish().expect(130);
+    for rank in 0..2 {
+        assert!(
+            outcome.out().contains(&format!("told {rank}")),
+            "{outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn launches_follow_and_accompany_each_other() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let all = ["--hosts", "node01:1,node02:1", "-n", "2"];
+    for _ in 0..3 {
+        cluster
+            .run(0, all)
+            .more(["true"])
+            .run()
+            .expect_quiet_success();
+    }
+    let both = [0, 1].map(|host| {
+        let wait = ["sh", "-c", "echo up; read line; echo $line"];
+        cluster.run(host, all).more(wait).stdin_held().start()
+    });
+    for running in &both {
+        running.wait_for_many(Output::Stdout, "up", 2);
+    }
+    let [mut first, mut second] = both;
+    std::io::Write::write_all(&mut first.stdin(), b"one\n").unwrap();
+    let first = first.finish().expect_quiet_success();
+    assert!(first.out().contains("one"), "{first:?}");
+    std::io::Write::write_all(&mut second.stdin(), b"two\n").unwrap();
+    let second = second.finish().expect_quiet_success();
+    assert!(second.out().contains("two"), "{second:?}");
+}
+
+#[test]
+fn what_is_missing_on_some_hosts_is_said_once() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let script = cluster.host(0).path("/tmp/here");
+    std::fs::write(&script, "#!/bin/sh\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).unwrap();
+    let hosts = ["--hosts", "node01:1,node02:1,node03:1", "-n", "3"];
+    let outcome = cluster.run(0, hosts).more(["/tmp/here"]).run();
+    assert_eq!(outcome.code, 127, "{outcome:?}");
+    outcome.expect_one_line(&["/tmp/here", "node[02-03]"]);
+    std::fs::remove_file(script).unwrap();
+}
+
+#[test]
+fn all_hosts_without_an_agent_are_named_in_one_message() {
+    let Some(cluster) = Cluster::new(4) else {
+        return;
+    };
+    for host in [1, 3] {
+        cluster.kill_agent(host);
+    }
+    let hosts = "node01:1,node02:1,node03:1,node04:1,node05:1";
+    let outcome = cluster.run(0, ["--hosts", hosts, "-n", "5", "true"]).run();
+    assert_ne!(outcome.code, 0);
+    let all = outcome.expect_one_line(&["node02", "node04", "node05"]);
+    assert!(!all.contains("node03"), "{all}");
+    let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
+    cluster.run(0, rest).run().expect_quiet_success();
+}

@@ -1,0 +1,93 @@
+//! PMI-1 and PMI-2 across hosts, spoken by programs that have no MPI.
+
+use crate::cluster::Cluster;
+use crate::common::{Run, field, number, pmix, program};
+
+/// Two ranks on each host.
+fn run(cluster: &Cluster, hosts: u32, name: &str, args: &[&str]) -> Option<Run> {
+    let names: Vec<String> = (1..=hosts).map(|i| format!("node{i:02}:2")).collect();
+    let (names, ranks) = (names.join(","), (2 * hosts).to_string());
+    let path = program(name)?;
+    let options = ["--oversubscribe", "--hosts", &names, "-n", &ranks];
+    Some(cluster.run(0, options).more([path]).more(args))
+}
+
+#[test]
+fn ranks_of_all_hosts_get_what_the_others_put() {
+    let Some(cluster) = Cluster::new(5) else {
+        return;
+    };
+    for (name, job) in [("pmi_wireup", "kvsname"), ("pmi2_wireup", "jobid")] {
+        for hosts in [1, 2, 3, 5] {
+            let Some(run) = run(&cluster, hosts, name, &["64"]) else {
+                return;
+            };
+            let lines = run.run().expect_quiet_success().by_rank(name, 2 * hosts);
+            let same = field(&lines[0], job);
+            for line in &lines {
+                assert_eq!(
+                    number(line, "gets"),
+                    64.min(2 * hosts - 1).max(number(line, "gets"))
+                );
+                assert_eq!(field(line, job), same, "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tree_of_hosts_does_what_a_star_does() {
+    let Some(cluster) = Cluster::new(8) else {
+        return;
+    };
+    for width in ["2", "3"] {
+        for name in ["pmi_wireup", "pmi2_wireup"] {
+            let names = cluster.names(8);
+            let Some(path) = program(name) else { return };
+            let options = ["--hosts", &names, "--ppn", "1", "-n", "8"];
+            let tree = ["--star-limit", "1", "--tree-width", width];
+            let run = cluster.run(0, options).more(tree).more([path]).more(["8"]);
+            run.run().expect_quiet_success().by_rank(name, 8);
+        }
+    }
+}
+
+#[test]
+fn values_of_all_sizes_cross_hosts() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for bytes in ["1", "1000"] {
+        for name in ["pmi_wireup", "pmi2_wireup"] {
+            let Some(run) = run(&cluster, 2, name, &["3", bytes]) else {
+                return;
+            };
+            run.run().expect_quiet_success().by_rank(name, 4);
+        }
+    }
+}
+
+#[test]
+fn pmix_ranks_of_all_hosts_meet_with_data_and_by_asking() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for version in ["pmix4", "pmix5"] {
+        let Some(pmix) = pmix(version) else { return };
+        let path = pmix.dir.join("pmix_wireup");
+        for direct in [&[][..], &["-d"]] {
+            let hosts = ["--hosts", "node01:2,node02:2,node03:1", "-n", "5"];
+            let run = cluster.run(0, hosts).more(["--oversubscribe"]);
+            let run = run.more([&path]).more(direct).more(["5"]);
+            run.run().expect_success().by_rank("pmix_wireup", 5);
+        }
+        let path = pmix.dir.join("pmix_client");
+        for mode in ["exchange", "direct", "late"] {
+            for bytes in ["10", "300000"] {
+                let hosts = ["--hosts", "node01:2,node02:2", "-n", "4"];
+                let run = cluster.run(0, hosts).more(["--oversubscribe"]);
+                run.more([&path]).more([mode, bytes]).run().expect_success();
+            }
+        }
+    }
+}

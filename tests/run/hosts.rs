@@ -1,0 +1,314 @@
+//! Jobs on several hosts as far as the launcher alone decides them: lists of hosts, plans, and what
+//! is refused before anybody is contacted.
+
+use crate::common::{Outcome, Run, mpi};
+
+/// What `--dry-run` prints.
+#[track_caller]
+fn plan(args: &[&str]) -> String {
+    let args = ["--dry-run"].iter().chain(args);
+    Run::new(args).run().expect_quiet_success().out()
+}
+
+#[track_caller]
+fn expect(told: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(told.contains(line), "no {line:?} in\n{told}");
+    }
+}
+
+#[test]
+fn a_dry_run_tells_the_hosts_with_their_ranks_and_the_way_to_them() {
+    let told = plan(&[
+        "--hosts",
+        "n[1-2]:2@10.0.0.[1-2],n3",
+        "-n",
+        "6",
+        "/not/here",
+        "x",
+    ]);
+    expect(
+        &told,
+        &[
+            "job        6 ranks on 3 hosts (2 slots on n[1-2], slots not given on n3)\n",
+            "placement  n1 (10.0.0.1:7437, 2 slots) has ranks 0-1\n",
+            "placement  n2 (10.0.0.2:7437, 2 slots) has ranks 2-3\n",
+            "placement  n3 (n3:7437) has ranks 4-5\n",
+            "contacts   a star: n1 contacts the other 2",
+            "agent      this host's, at /",
+            "program 1  /not/here x (6 ranks)\n",
+            " on each host (this directory)\n",
+            "/not/here is not on this machine\n",
+            "interface  PMI and PMIx: it cannot be seen what program 1 needs",
+            "server     every host finds its own, and libpmix\n",
+            "  WIREUP_NODELIST=n1,n2,n3\n",
+            "  WIREUP_HOST=n1\n",
+        ],
+    );
+}
+
+#[test]
+fn ranks_are_laid_out_over_the_slots_of_hosts() {
+    let placed = |args: &[&str]| {
+        let told = plan(&[args, &["true"]].concat());
+        let lines = told
+            .lines()
+            .filter_map(|line| line.strip_prefix("placement  "));
+        let lines = lines.map(|line| {
+            let (name, rest) = line.split_once(' ').unwrap();
+            let (_, ranks) = rest.split_once(") has ").unwrap();
+            format!("{name} {ranks}")
+        });
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(placed(&["--hosts", "b:3,a:1"]), ["b ranks 0-2", "a rank 3"]);
+    assert_eq!(
+        placed(&["--hosts", "a:2,b:1,c:0,d:2", "--map-by", "node"]),
+        ["a ranks 0,3", "b rank 1", "c no ranks", "d ranks 2,4"]
+    );
+    assert_eq!(
+        placed(&["--hosts", "a", "--hosts", "b", "--ppn", "2"]),
+        ["a ranks 0-1", "b ranks 2-3"]
+    );
+    assert_eq!(
+        placed(&["-H", "a:1,b:1", "-np", "3", "--oversubscribe"]),
+        ["a ranks 0-1", "b rank 2"]
+    );
+    let apps = ["--hosts", "a:2,b:2", "-n", "1", "true", ":", "-n", "3"];
+    assert_eq!(placed(&apps), ["a ranks 0-1", "b ranks 2-3"]);
+}
+
+#[test]
+fn many_hosts_form_a_tree() {
+    let told = plan(&["--hosts", "n[1-200]:1", "true"]);
+    expect(
+        &told,
+        &[
+            "contacts   a tree below n1: each host contacts at most 32 others (--tree-width), 2 levels deep\n",
+        ],
+    );
+    let told = plan(&["--hosts", "n[1-200]", "--star-limit", "200", "true"]);
+    expect(&told, &["contacts   a star: n1 contacts the other 199"]);
+    let told = plan(&[
+        "--hosts",
+        "n[1-7]",
+        "--star-limit=1",
+        "--tree-width=2",
+        "true",
+    ]);
+    expect(&told, &["at most 2 others (--tree-width), 2 levels deep\n"]);
+}
+
+#[test]
+fn host_files_are_read_where_the_run_starts() {
+    let run = Run::new(["--dry-run", "--hostfile", "hosts", "true"]);
+    let text = "# made by hand\nn1 slots=1 max_slots=2\nn[2-3]:1 # a range\n";
+    std::fs::write(run.dir().join("hosts"), text).unwrap();
+    let told = run.run().expect_quiet_success().out();
+    expect(&told, &["3 ranks on 3 hosts (1 slot on n[1-3])"]);
+
+    let run = Run::new(["--dry-run", "-machinefile", "nodes", "true"]);
+    std::fs::write(run.dir().join("nodes"), "a\na\nb\na\n").unwrap();
+    let told = run.run().expect_quiet_success().out();
+    expect(&told, &["4 ranks on 2 hosts (3 slots on a, 1 slot on b)"]);
+
+    let run = Run::new(["--hostfile", "hosts", "true"]);
+    std::fs::write(run.dir().join("hosts"), "n1\nn2 slot=4\n").unwrap();
+    run.run().expect(125).expect_one_line(&[
+        "--hostfile hosts:2: \"slot=4\" is not known here",
+        "slots=N, max_slots=N and address=HOST:PORT",
+    ]);
+}
+
+#[test]
+fn hosts_that_cannot_be_used_are_refused_in_one_line() {
+    for (args, words) in [
+        (
+            &["--hosts", "n1:x", "true"][..],
+            "\"n1:x\": \"x\" is no number of slots",
+        ),
+        (&["--hosts", "n1:7437", "true"], "write NAME@HOST:7437"),
+        (&["--hosts", "fd00::1", "true"], "in brackets: [fd00::1]"),
+        (
+            &["--hosts", "a@h,b@h", "true"],
+            "a and b both have the address h:7437",
+        ),
+        (
+            &["--hostfile", "/nonexistent", "true"],
+            "--hostfile /nonexistent: No such file",
+        ),
+        (
+            &["--hosts", "a", "--hostfile", "b", "true"],
+            "'--hosts <LIST>' cannot be used with '--hostfile <FILE>'",
+        ),
+        (
+            &["--hosts", "a", "--virtual-nodes", "2", "true"],
+            "'--hosts <LIST>' cannot be used with '--virtual-nodes <K>'",
+        ),
+        (
+            &["--hosts", "a:2,b:1", "-n", "4", "true"],
+            "4 ranks do not fit in 3 slots (2 on a, 1 on b); use --oversubscribe, or -n 3",
+        ),
+        (
+            &["--hosts", "a,b", "--ppn", "2", "-n", "5", "true"],
+            "5 ranks with --ppn 2 need 3 hosts, there are 2; raise --ppn or name more hosts",
+        ),
+        (
+            &["--hosts", "a:0", "true"],
+            "the hosts have no slots; give some of them more than 0",
+        ),
+        (
+            &["--hosts", "a", "--tree-width", "1", "true"],
+            "1 is not in 2..",
+        ),
+    ] {
+        let outcome = Run::new(["--dry-run"].iter().chain(args)).run();
+        outcome.expect(125).expect_one_line(&[words]);
+    }
+}
+
+#[test]
+fn what_travels_is_shown_and_what_belongs_to_this_machine_is_not_sent() {
+    let run = || {
+        let args = ["--dry-run", "--hosts", "a", "-x", "DISPLAY", "-x", "TMPDIR"];
+        let args = args.iter().chain(&["--env-file", "vars", "true"]);
+        let run = Run::new(args).after_shell("umask 27;");
+        std::fs::write(run.dir().join("vars"), "FROM_FILE=1\n").unwrap();
+        run.env("SSH_AUTH_SOCK", "/tmp/agent")
+            .env("DISPLAY", ":7")
+            .env("HOSTNAME", "here")
+            .env("KEPT", "1")
+    };
+    let told = run().run().expect_quiet_success().out();
+    expect(
+        &told,
+        &[
+            "travels    directory /",
+            "           PATH=",
+            "           file mode creation mask 027\n",
+            " variables of this environment\n",
+            "not unless asked for with -x: DISPLAY",
+            "  FROM_FILE=1\n",
+        ],
+    );
+    let removed = told.lines().find(|line| line.contains("not passed on: "));
+    let removed: Vec<&str> = removed.unwrap().split(' ').collect();
+    for (name, stays) in [
+        ("SSH_AUTH_SOCK", true),
+        ("HOSTNAME", true),
+        ("DISPLAY", false),
+        ("TMPDIR", false),
+        ("KEPT", false),
+    ] {
+        assert_eq!(removed.contains(&name), stays, "{name}: {told}");
+    }
+}
+
+#[test]
+fn credentials_for_network_cards_reach_ranks_and_are_never_shown() {
+    let secret = "geheim8472";
+    let args = |options: &[&str]| {
+        let run = Run::new(
+            options
+                .iter()
+                .chain(&["-n", "1", "printenv", "FI_CXI_DEFAULT_VNI"]),
+        );
+        run.env("FI_CXI_DEFAULT_VNI", secret)
+            .env("SLINGSHOT_VNIS", secret)
+    };
+    assert_eq!(args(&[]).run().expect(0).out(), format!("{secret}\n"));
+    let hidden = |outcome: Outcome| {
+        assert!(!outcome.err().contains(secret), "{outcome:?}");
+        assert!(!outcome.out().contains(secret), "{outcome:?}");
+        outcome
+    };
+    let option = format!("SLINGSHOT_SVC_IDS={secret}");
+    let dry = hidden(
+        args(&["--dry-run", "--explain", "-x", &option])
+            .run()
+            .expect(0),
+    );
+    expect(&dry.out(), &["  SLINGSHOT_SVC_IDS=…hidden\n"]);
+    let told = Run::new([
+        "-vv",
+        "--explain",
+        "--json",
+        "-",
+        "-x",
+        &option,
+        "-n",
+        "1",
+        "true",
+    ]);
+    hidden(told.run().expect(0));
+    let file = Run::new(["--env-file", "vars", "-n", "1", "true"]);
+    std::fs::write(file.dir().join("vars"), format!("FI_CXI_KEY={secret}\0\n")).unwrap();
+    hidden(file.run().expect(125));
+}
+
+#[test]
+fn schedulers_name_launch_and_allocation() {
+    let names = "echo $WIREUP_LAUNCH_ID,$WIREUP_ALLOC_ID,$SLURM_JOB_ID,$WIREUP_JOB_ID";
+    let run = |options: &[&str]| Run::new(options.iter().chain(&["-n", "1", "sh", "-c", names]));
+    let told = run(&[]).run().expect_quiet_success().out();
+    let told: Vec<&str> = told.trim().split(',').collect();
+    assert_eq!((told[0], told[1], told[2]), (told[3], "", ""));
+    let given = |options: &[&str], allocation: &str| {
+        let run = run(options).env("WIREUP_LAUNCH_ID", "launch-7");
+        let told = run.env("WIREUP_ALLOC_ID", allocation).run();
+        let told = told.expect_quiet_success().out();
+        let (names, job) = told.trim().rsplit_once(',').unwrap();
+        assert!(job.starts_with("wireup-"), "{told}");
+        names.to_owned()
+    };
+    assert_eq!(given(&[], "42"), "launch-7,42,");
+    assert_eq!(given(&["--slurm-env"], "42"), "launch-7,42,42");
+    assert_eq!(given(&["--slurm-env"], "a-42"), "launch-7,a-42,");
+    // A job that a rank starts is another launch of the same allocation.
+    let wireup = env!("CARGO_BIN_EXE_wireup");
+    let inner = [wireup, "run", "-n", "1", "sh", "-c", names];
+    let outer = Run::new(["-n", "1"].iter().chain(&inner));
+    let outer = outer
+        .env("WIREUP_LAUNCH_ID", "launch-7")
+        .env("WIREUP_ALLOC_ID", "42");
+    let told = outer.run().expect_quiet_success().out();
+    let told: Vec<&str> = told.trim().split(',').collect();
+    assert_eq!((told[0], told[1]), (told[3], "42"));
+}
+
+#[test]
+fn ranks_find_their_place_under_slurms_names_if_asked_for() {
+    let names = "echo $SLURM_PROCID $SLURM_NTASKS $SLURM_NPROCS $SLURM_LOCALID $SLURM_NODEID \
+                 $SLURM_NNODES $SLURM_TASKS_PER_NODE";
+    let script = ["sh", "-c", names];
+    let options = ["--virtual-nodes", "2", "--slurm-env"];
+    let run = Run::ranks(3, options.iter().chain(&script)).env("SLURM_PROCID", "9");
+    assert_eq!(
+        run.run().expect_quiet_success().sorted_lines(),
+        ["0 3 3 0 0 2 2,1", "1 3 3 1 0 2 2,1", "2 3 3 0 1 2 2,1"]
+    );
+    let list =
+        "test $SLURM_NODELIST = $SLURM_JOB_NODELIST && echo $SLURM_NODELIST $SLURMD_NODENAME";
+    let run = Run::ranks(2, options.iter().chain(&["sh", "-c", list]));
+    let lines = run.run().expect_quiet_success().sorted_lines();
+    let (nodes, first) = lines[0].split_once(' ').unwrap();
+    let stem = first.strip_suffix("0").unwrap();
+    assert_eq!(nodes, format!("{stem}[0-1]"));
+    // And not at all otherwise.
+    let run = Run::ranks(1, ["sh", "-c", "env | grep -c SLURM"]);
+    assert_eq!(run.env("SLURM_PROCID", "9").run().expect(1).out(), "0\n");
+}
+
+#[test]
+fn every_mpi_runs_with_slurms_names() {
+    for name in ["mpich4", "mpich5", "openmpi4", "openmpi5", "impi"] {
+        let Some(mpi) = mpi(name) else { continue };
+        // MPICH 4.0.2 may hang by itself when nodes end.
+        let nodes = if name == "mpich4" { "1" } else { "2" };
+        let options = ["--slurm-env", "--virtual-nodes", nodes];
+        let run = mpi
+            .run(4, &options, "allreduce", &[])
+            .env("WIREUP_ALLOC_ID", "7");
+        run.run().expect(0).by_rank("allreduce", 4);
+    }
+}

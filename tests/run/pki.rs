@@ -1,0 +1,161 @@
+//! `wireup pki`, through the executable that users call.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{Outcome, Run};
+use crate::users::{USER, as_user};
+
+const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
+
+/// `wireup pki` on an authority's directory.
+fn pki(dir: &Path, words: &[&str]) -> Outcome {
+    let dir = dir.to_str().unwrap();
+    let command = [WIREUP, "pki", "--dir", dir];
+    Run::command(command.iter().chain(words)).run()
+}
+
+fn shown(dir: &Path) -> Vec<Value> {
+    let out = pki(dir, &["show", "--json"]).expect_quiet_success().out();
+    serde_json::from_str(&out).unwrap()
+}
+
+/// Whether OpenSSL, if it is there, takes the certificate for what it is to be used for.
+fn openssl_agrees(dir: &Path, name: &str, purpose: &str) -> Option<bool> {
+    let output = Command::new("openssl")
+        .args(["verify", "-x509_strict", "-purpose", purpose, "-CAfile"])
+        .arg(dir.join("ca.pem"))
+        .arg(dir.join(name).join("cert.pem"))
+        .output();
+    output.ok().map(|output| output.status.success())
+}
+
+#[test]
+fn certificates_are_made_shown_and_renewed() {
+    let top = tempfile::tempdir().unwrap();
+    let dir = &top.path().join("pki");
+    let made = pki(dir, &["init", "--name", "cluster a"]).expect(0);
+    made.expect_one_line(&["made ", "cluster a", "valid until 2"]);
+    pki(dir, &["issue", "--name", "n1", "--name", "n2"]).expect(0);
+    let words = [
+        "issue",
+        "--name",
+        "slurm",
+        "--role",
+        "scheduler",
+        "--days",
+        "9",
+    ];
+    pki(dir, &words).expect(0);
+    let all = shown(dir);
+    let column = |name: &str| -> Vec<String> {
+        let cells = all.iter().map(|one| one[name].to_string());
+        cells
+            .map(|cell| cell.trim_matches('"').to_owned())
+            .collect()
+    };
+    assert_eq!(column("name"), ["CN=cluster a", "n1", "n2", "slurm"]);
+    assert_eq!(column("role"), ["authority", "node", "node", "scheduler"]);
+    assert_eq!(column("days"), ["3649", "364", "364", "8"]);
+    let key = dir.join("slurm/key.pem");
+    assert_eq!(
+        fs::metadata(&key).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let before = fs::read(&key).unwrap();
+    let renewed = pki(dir, &["renew"]).expect(0);
+    renewed.expect_one_line(&["renewed ", "scheduler slurm"]);
+    assert!(fs::read(&key).unwrap() != before);
+    assert_eq!(shown(dir)[3]["days"], 364);
+    let table = pki(dir, &["show"]).expect_quiet_success().out();
+    assert!(table.starts_with("NAME "), "{table}");
+    for (name, purpose, agrees) in [
+        ("n1", "sslserver", true),
+        ("n1", "sslclient", true),
+        ("slurm", "sslclient", true),
+        ("slurm", "sslserver", false),
+    ] {
+        let verdict = openssl_agrees(dir, name, purpose).unwrap_or(agrees);
+        assert_eq!(verdict, agrees, "{name} {purpose}");
+    }
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_in_one_line() {
+    let top = tempfile::tempdir().unwrap();
+    let dir = &top.path().join("pki");
+    let refuses = |words: &[&str], needed: &[&str]| {
+        let outcome = pki(dir, words).expect(125);
+        outcome.expect_one_line(needed);
+        assert_eq!(outcome.err().lines().count(), 1, "{outcome:?}");
+    };
+    refuses(
+        &["issue", "--name", "n1"],
+        &["there is no authority in", "wireup pki init"],
+    );
+    pki(dir, &["init"]).expect(0);
+    refuses(&["init"], &["is there already"]);
+    refuses(&["issue"], &["--name"]);
+    refuses(&["issue", "--name", "a/b"], &["\"a/b\" cannot be a name"]);
+    refuses(&["init", "--days", "0"], &["'0' for '--days"]);
+    refuses(&["show", "/no/such.pem"], &["/no/such.pem: No such file"]);
+    fs::set_permissions(dir.join("ca.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    refuses(
+        &["issue", "--name", "n1"],
+        &["may be read by others (mode 0644)", "chmod 600"],
+    );
+    assert!(!dir.join("n1").exists());
+}
+
+#[test]
+fn an_ordinary_users_authority_is_in_his_home_and_nobody_elses() {
+    let Some(user) = as_user() else { return };
+    let here = crate::users::Reachable::new();
+    let agent = Path::new(WIREUP).with_file_name("wireup-agent");
+    here.copy(&agent);
+    let home = tempfile::tempdir().unwrap();
+    let id = USER.parse().unwrap();
+    std::os::unix::fs::chown(home.path(), Some(id), Some(id)).unwrap();
+    let wireup = here.wireup();
+    let run = |words: [&str; 2]| {
+        let words = std::iter::once(wireup.as_path()).chain(words.map(Path::new));
+        Run::command(words)
+            .env("HOME", home.path())
+            .under(["env", "-u", "XDG_CONFIG_HOME"])
+            .under(&user)
+            .run()
+    };
+    run(["pki", "init"]).expect(0);
+    let dir = home.path().join(".config/wireup/pki");
+    assert_eq!(
+        fs::metadata(&dir).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    // Somebody else's is not used, even where one could.
+    std::os::unix::fs::chown(&dir, Some(id + 1), Some(id)).unwrap();
+    let refused = pki(&dir, &["issue", "--name", "n1"]).expect(125);
+    refused.expect_one_line(&["belongs to user 54322, not to this one (0) or root"]);
+}
+
+#[test]
+fn without_its_executable_a_command_is_described_and_refused() {
+    let here = crate::users::Reachable::new();
+    let wireup = here.wireup();
+    let wireup = wireup.to_str().unwrap();
+    let help = Run::command([wireup, "pki", "issue", "--help"]).run();
+    let help = help.expect_quiet_success().out();
+    assert!(help.contains("--role <ROLE>"), "{help}");
+    for command in [["pki", "show"], ["agent", "--tls=/"]] {
+        let outcome = Run::command([wireup].iter().chain(&command))
+            .run()
+            .expect(125);
+        outcome.expect_one_line(&[
+            "this command needs wireup-agent, which is neither ",
+            "/wireup-agent nor ",
+        ]);
+    }
+}
