@@ -218,23 +218,25 @@ pub(crate) fn job_spec() -> BoxedStrategy<JobSpec> {
         vec(process_set(100), 0..3),
         stdio(),
         ending(),
-        of(json),
+        (of(json), of(3i32..)),
         interface,
         (any::<(bool, bool, u8)>(), vec("\\PC{0,9}", 0..3)),
     )
         .prop_map(
-            |(apps, layout, psets, stdio, ending, json, interface, (told, notes))| JobSpec {
-                apps,
-                layout,
-                psets,
-                stdio,
-                ending,
-                status: StatusSpec { json },
-                interface,
-                dry_run: told.0,
-                explain: told.1,
-                notes,
-                verbose: told.2,
+            |(apps, layout, psets, stdio, ending, (json, control), interface, (told, notes))| {
+                JobSpec {
+                    apps,
+                    layout,
+                    psets,
+                    stdio,
+                    ending,
+                    status: StatusSpec { json, control },
+                    interface,
+                    dry_run: told.0,
+                    explain: told.1,
+                    notes,
+                    verbose: told.2,
+                }
             },
         )
         .boxed()
