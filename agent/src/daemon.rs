@@ -66,7 +66,7 @@ impl Agent {
         let served = self.served;
         // It may wait for a directory service.
         let found = spawn_blocking(move || served.find(uid)).await;
-        found.unwrap_or_else(|_| Err(UserError::Unknown(uid)))
+        found.unwrap_or(Err(UserError::Unknown(uid)))
     }
 
     /// How it is.
@@ -149,6 +149,9 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         }
         () = local::serve(agent.clone(), &socket, local_callers) => {}
         () = settings.tls.watch() => {}
+        reloaded = reload(&settings.tls) => {
+            reloaded.map_err(|error| RunFailure::own("cannot wait for signals", error))?;
+        }
         stopped = stop(&agent.registry) => {
             if stopped.map_err(|error| RunFailure::own("cannot wait for signals", error))? {
                 // Who watched the last launch is to hear how it ended.
@@ -188,6 +191,16 @@ async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> 
     Err(RunFailure::refused(format!(
         "cannot listen on {address}: {error}; name an address of this node (--listen)"
     )))
+}
+
+/// Reads the certificate again on every SIGHUP; returns only if that cannot be awaited.
+async fn reload(tls: &tls::Tls) -> io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    while hangup.recv().await.is_some() {
+        info!("looks at its certificate");
+        tls.reload();
+    }
+    Ok(())
 }
 
 /// Returns when the agent is to end: at the last launch's end after one signal or a call, at once

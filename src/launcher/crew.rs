@@ -401,7 +401,7 @@ impl Made {
             .add(&wake, Token::new(Source::Wake, 0))
             .map_err(|error| own("cannot wait for events", &error))?;
         if plan.offer.pmix {
-            *directory = Some(start::job_directory(plan, &mut parts.guard)?);
+            *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
         }
         let nodes = || part.nodes(&plan.job.ranks);
         let directories = directory

@@ -36,6 +36,11 @@ pub fn of_job(nspace: &Nspace) -> PathBuf {
     std::env::temp_dir().join(nspace.as_str())
 }
 
+/// The same for the part of a job that one of several hosts has: these may share the place.
+pub fn of_step(nspace: &Nspace, node: NodeId) -> PathBuf {
+    std::env::temp_dir().join(format!("{nspace}.n{node}"))
+}
+
 /// The directories of a node below that of its job.
 pub fn of_node(job: &Path, node: NodeId, nspace: &Nspace) -> NodeDirectories {
     let base = job.join(format!("n{node}"));

@@ -67,11 +67,6 @@ impl RunFailure {
 /// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
 /// running or lying about in either case.
 pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
-    if spec.layout.across_hosts() && !spec.dry_run {
-        let text =
-            "this wireup cannot start ranks on other hosts; leave --hosts and --hostfile out";
-        return Err(RunFailure::refused(text.into()));
-    }
     if spec.dry_run {
         let surroundings = surroundings()?;
         let limit = surroundings.nofile.rlim_max;

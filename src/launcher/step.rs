@@ -231,6 +231,7 @@ impl Step {
     fn lead(&mut self, backlog: Messages) -> Result<u8, RunFailure> {
         let broken = |error| RunFailure::own("the step broke", error);
         self.take_messages(backlog);
+        self.pass_on().map_err(broken)?;
         let mut ready = Vec::new();
         while !self.over {
             let deadline = [

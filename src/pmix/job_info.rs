@@ -1,7 +1,8 @@
 //! The description of a job in PMIx keys, as `PMIx_server_register_nspace` wants it.
 //!
-//! Rule: node, app and proc arrays are complete or absent; a partial array keeps libpmix from
-//! deriving the rest, and one without host name crashes it. We give complete arrays and both maps.
+//! Rule: node and proc arrays are complete or absent; a partial array keeps libpmix from deriving the
+//! rest, and one without host name crashes it. We give both maps and, up to [`LISTED_MAX`] ranks,
+//! complete arrays. Of a larger job's ranks libpmix derives what it needs from the maps alone.
 //! Rule: every array starts with the key that identifies its node, app or proc.
 //! Rule: every node describes the whole job. Source: docs/shim.md#job-description.
 
@@ -11,6 +12,11 @@ use super::keys;
 use super::value::{Info, ProcRank, Text, Value};
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::rank_map::RankMap;
+
+/// Most ranks of one program that are described one by one. libpmix takes the description in pieces of
+/// half a kilobyte, nine for each rank, and keeps what it would have derived from the maps. Only the
+/// maps do not tell the application context of a rank, which with several programs is needed.
+pub const LISTED_MAX: u32 = 8192;
 
 /// One application context; its ranks follow those of the one before.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,11 +95,12 @@ impl JobInfo<'_> {
         self.check()?;
         let nodes: Vec<Node<'_>> = self.nodes();
         let mut infos = self.job_level(&nodes);
-        infos.extend(
-            nodes
-                .iter()
-                .map(|node| Info::new(keys::NODE_INFO_ARRAY, Value::Infos(node.infos()))),
-        );
+        let listed = self.ranks.size() <= LISTED_MAX || self.apps.len() > 1;
+        if listed {
+            let of_node = |node: &Node<'_>| Value::Infos(node.infos());
+            let nodes = nodes.iter().map(of_node);
+            infos.extend(nodes.map(|infos| Info::new(keys::NODE_INFO_ARRAY, infos)));
+        }
         let mut first = 0;
         for (appnum, app) in self.apps.iter().enumerate() {
             infos.push(Info::new(
@@ -102,7 +109,9 @@ impl JobInfo<'_> {
             ));
             first += app.size;
         }
-        infos.extend(self.procs(&nodes));
+        if listed {
+            infos.extend(self.procs(&nodes));
+        }
         Ok(infos)
     }
 

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,7 +14,8 @@ use wireup_lab::{Host, Lab, Process};
 
 use crate::common::{Elsewhere, Mpi, Run, Sandbox, eventually, mpis, skip};
 
-pub(crate) use wireup::job::hosts::PORT;
+/// Root's agents make it and leave it to the next.
+const OF_SYSTEM: &str = "/run/wireup";
 
 /// Most that cleaning up may take once a launcher has ended.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
@@ -268,13 +268,19 @@ impl Cluster {
         call(&issue);
     }
 
-    #[track_caller]
-    fn spawn_agent(&self, index: usize) {
+    /// An agent for that host, not started.
+    pub(crate) fn agent_command(&self, index: usize) -> wireup_lab::Command<'_> {
         let host = self.host(index);
-        let log = File::create(self.hosts.log_path(index)).unwrap();
         let mut command = host.command(&self.hosts.wireup);
         let tls = self.hosts.dir.join("pki").join(host.name());
         command.args(["agent", "--tls"]).arg(tls);
+        command
+    }
+
+    #[track_caller]
+    fn spawn_agent(&self, index: usize) {
+        let log = File::create(self.hosts.log_path(index)).unwrap();
+        let mut command = self.agent_command(index);
         command
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap());
@@ -288,16 +294,14 @@ impl Cluster {
     #[track_caller]
     fn await_agent(&self, index: usize) {
         let host = self.host(index);
-        let address = SocketAddr::new(host.address(), PORT);
         eventually("the agent serves", || {
             let mut agent = self.hosts.lock(index);
             let agent = agent.as_mut().expect("it was started");
+            let log = self.log(index);
             if let Some(status) = agent.child.try_wait().unwrap() {
-                panic!("the agent ended: {status}\n{}", self.log(index));
+                panic!("the agent ended: {status}\n{log}");
             }
-            let second = Duration::from_secs(1);
-            let connect = || TcpStream::connect_timeout(&address, second);
-            host.on_network(connect).unwrap().ok()?;
+            log.contains(" serves node ").then_some(())?;
             agent.files = host.files();
             Some(())
         });
@@ -340,7 +344,8 @@ impl Hosts {
             None => (0, &remains[..]),
         };
         let processes = host.processes().into_iter().filter(|p| p.pid != pid);
-        let files = host.files().into_iter().filter(|f| !known.contains(f));
+        let allowed = |file: &PathBuf| known.contains(file) || file.to_str() == Some(OF_SYSTEM);
+        let files = host.files().into_iter().filter(|file| !allowed(file));
         let processes = processes.map(|process| format!("{}: process {process}", host.name()));
         let files = files.map(|file| format!("{}: file {}", host.name(), file.display()));
         processes.chain(files).collect()

@@ -100,15 +100,19 @@ static void check_job(uint32_t size)
     expect(local->data.uint32 == commas + 1, "local size and local peers");
     PMIX_VALUE_RELEASE(peers);
     PMIX_VALUE_RELEASE(local);
+    /* A large job of one program is described by maps, which do not have its number. */
+    const int listed = size <= 8192;
     uint32_t appnum = 0;
-    for (uint32_t rank = 0; rank < size; rank++) {
+    for (uint32_t rank = 0; rank < size; rank += listed ? 1 : size - 1) {
         pmix_value_t *host = get(rank, PMIX_HOSTNAME);
-        pmix_value_t *app = get(rank, PMIX_APPNUM);
         expect(host->type == PMIX_STRING && host->data.string[0] != '\0', "host name");
-        expect(app->data.uint32 >= appnum, "appnum in rank order");
-        appnum = app->data.uint32;
         PMIX_VALUE_RELEASE(host);
-        PMIX_VALUE_RELEASE(app);
+        if (listed) {
+            pmix_value_t *app = get(rank, PMIX_APPNUM);
+            expect(app->data.uint32 >= appnum, "appnum in rank order");
+            appnum = app->data.uint32;
+            PMIX_VALUE_RELEASE(app);
+        }
     }
     pmix_value_t *lrank = get(me.rank, PMIX_LOCAL_RANK);
     expect(lrank->type == PMIX_UINT16 && lrank->data.uint16 <= commas, "local rank");

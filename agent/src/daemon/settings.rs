@@ -69,7 +69,7 @@ pub enum SettingsError {
     /// The name.
     #[error(
         "the node is to be named {name}, but its certificate is for {certified}; leave out --name, or \
-         issue a certificate for {name} (wireup pki issue {name})"
+         issue a certificate for {name} (wireup pki issue --name {name})"
     )]
     Name {
         /// As it was asked for.

@@ -141,7 +141,7 @@ impl Drive {
         }
         let mut step = None;
         if let Some(node) = place.node() {
-            match start(user, agent.step.clone()) {
+            match start(user, agent.step.clone(), &opening.launch) {
                 Ok((mut writer, from)) => {
                     let begin = ToStep::Begin {
                         node,

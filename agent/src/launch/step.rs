@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -24,6 +24,7 @@ use wireup::agent::spawn::{Child, ExitStatus, wait};
 use super::router::{Event, Neighbour};
 use crate::local::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::user::User;
+use crate::user::says::relay;
 use crate::user::spawn::spawn_step;
 
 /// How long a step may live after it has closed its link. Then it is killed.
@@ -37,20 +38,23 @@ pub struct Process(Arc<OnceLock<AsyncFd<OwnedFd>>>);
 ///
 /// # Errors
 /// When there is no socket for it. That it cannot be started is its end.
-pub fn start(user: User, program: PathBuf) -> io::Result<(LinkWriter, StepEvents)> {
+pub fn start(user: User, program: PathBuf, launch: &str) -> io::Result<(LinkWriter, StepEvents)> {
+    let who = format!("the step of launch {launch} (user id {})", user.uid);
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let (reader, writer) = link(UnixStream::from_std(ours)?);
     // The user can delay it.
     let starting = spawn_blocking(move || {
-        spawn_step(&user, &program, theirs.into(), io::stderr().as_fd())
-            .map_err(|error| error.to_string())
+        spawn_step(&user, &program, theirs.into()).map_err(|error| error.to_string())
     });
     let process = Process::default();
     let started = process.clone();
     let starting = async move {
-        let child = starting.await.map_err(|error| error.to_string())??;
-        started.watch(child).map_err(|error| error.to_string())
+        let (child, says) = starting.await.map_err(|error| error.to_string())??;
+        started.watch(child).map_err(|error| error.to_string())?;
+        let relayed = relay(says, who).map_err(|error| error.to_string())?;
+        tokio::spawn(relayed);
+        Ok(())
     };
     let events = StepEvents {
         reader,

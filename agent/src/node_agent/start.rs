@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use super::launcher::{Launcher, supervise};
 use super::request::{Request, RequestError};
 use crate::launch::registry::Started;
 use crate::user::User;
-use crate::user::spawn::{Program, SpawnError, spawn};
+use crate::user::spawn::{LINK, Program, SpawnError, spawn};
 
 /// Variables of the agent that its launchers have too: a site's choices. Everything else comes from
 /// the user database and the request.
@@ -87,16 +87,16 @@ pub async fn start(
 ) -> Result<(Arc<Launch>, i32), StartError> {
     let home = user.home.clone().unwrap_or_else(|| "/".into());
     let Command { words, env } = request.command(home.as_os_str())?;
-    let mut kept = Vec::new();
+    let mut more = Vec::new();
     let mut arguments: Vec<OsString> = Vec::with_capacity(words.len());
     for word in words {
         arguments.push(match word {
             Word::Text(text) => text,
             Word::File(text) => {
                 let file = in_memory(&text)?;
-                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-                kept.push(file);
-                path.into()
+                let number = LINK as usize + 1 + more.len();
+                more.push(file);
+                format!("/proc/self/fd/{number}").into()
             }
         });
     }
@@ -125,7 +125,7 @@ pub async fn start(
             variables,
             standard: [theirs, their_stdout, their_stderr],
             link,
-            kept,
+            more,
         };
         spawn(&user, program)
     });
@@ -155,7 +155,7 @@ fn outgoing() -> io::Result<(pipe::Receiver, OwnedFd)> {
     Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
 }
 
-/// A file without a name, at its beginning.
+/// A file without a name; who opens it by its descriptor reads it from its beginning.
 fn in_memory(text: &[u8]) -> io::Result<OwnedFd> {
     let fd = memfd_create("variables", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(fd);

@@ -2,25 +2,34 @@
 //!
 //! The process is forked and not cloned with shared memory as ranks are: between the change of user
 //! and exec it can be signalled and stopped by that user, while it still is a part of this
-//! program. A copy of the memory keeps that away from the agent; the kernel lets the user neither
-//! trace the process nor read its memory, since a change of user makes it undumpable.
+//! program. A copy of the memory keeps that away from the agent, a limit keeps a stopped one from
+//! holding it up; the kernel lets the user neither trace the process nor read its memory, since a
+//! change of user makes it undumpable.
 //!
-//! Rule: the process has no privilege to regain. `no_new_privs` is not set all the same: programs
-//! may want a set-user-id helper (`ping`, `fusermount`, a site's job tools) as they do at a login.
+//! Rule: the process has no privilege to regain, and nothing of the agent's but its link. What it says
+//! goes through a pipe: the agent's own standard error would let it write, truncate or type there.
+//! `no_new_privs` is not set all the same: programs may want a set-user-id helper (`ping`,
+//! `fusermount`, a site's job tools) as they do at a login.
+//!
+//! Rule: between fork and exec the child makes system calls only; all it needs is laid out before.
 
 #![allow(unsafe_code)]
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsString, c_char, c_int};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::ptr;
+use std::time::Duration;
 
-use rustix::process::Pid;
-use wireup::agent::spawn::{Child, open_pidfd, reserve_low_descriptors};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal};
+use wireup::agent::spawn::{Child, FIRST_FREE, open_pidfd, wait};
 
 use super::User;
 
@@ -30,7 +39,13 @@ pub const LINK: RawFd = 3;
 /// Where programs are looked for by what has no environment of a user yet.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A part of becoming somebody, for the words of an error.
+/// So long may it take until the program is executed: a file system may be slow.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Signals there are; a set of them has so many bits.
+const SIGNALS: u8 = 64;
+
+/// A part of becoming somebody's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Session = 1,
@@ -39,13 +54,32 @@ enum Stage {
     Group,
     User,
     Regained,
+    Exec,
 }
 
-/// Errors of the child come as one number: what failed times this, plus the system's reason.
-const STAGE: i32 = 10_000;
+impl Stage {
+    const ALL: [Self; 7] = [
+        Self::Session,
+        Self::Descriptors,
+        Self::Groups,
+        Self::Group,
+        Self::User,
+        Self::Regained,
+        Self::Exec,
+    ];
 
-/// Signals there are; a set of them has so many bits.
-const SIGNALS: u8 = 64;
+    fn words(self) -> &'static str {
+        match self {
+            Self::Session => "a session of its own",
+            Self::Descriptors => "its descriptors",
+            Self::Groups => "its supplementary groups",
+            Self::Group => "its group",
+            Self::User => "its user",
+            Self::Regained => "it would keep privileges",
+            Self::Exec => "exec",
+        }
+    }
+}
 
 /// Why there is no process.
 #[derive(Debug, thiserror::Error)]
@@ -68,14 +102,14 @@ pub struct Program<'a> {
     pub variables: Vec<(OsString, OsString)>,
     /// Standard input, output and error.
     pub standard: [OwnedFd; 3],
-    /// What it gets as descriptor 3.
+    /// What it gets as descriptor [`LINK`].
     pub link: OwnedFd,
-    /// What it gets under the numbers these have.
-    pub kept: Vec<OwnedFd>,
+    /// What it gets under the numbers that follow.
+    pub more: Vec<OwnedFd>,
 }
 
-/// Starts `wireup step` as a user: its end of the link as descriptor 3, nothing to read, `log` for
-/// what it says, a minimal environment, in a session of its own.
+/// Starts `wireup step` as a user: its end of the link as descriptor 3, nothing to read, a minimal
+/// environment, in a session of its own. Also gives what it says, on standard output or error.
 ///
 /// Waits until the program is executed, which the user can delay: not for a thread that others wait
 /// for.
@@ -86,26 +120,22 @@ pub fn spawn_step(
     user: &User,
     wireup: &Path,
     link: OwnedFd,
-    log: BorrowedFd<'_>,
-) -> Result<Child, SpawnError> {
+) -> Result<(Child, OwnedFd), SpawnError> {
     let failed = |what, error| failed(user, wireup, what, error);
     let null = File::options().read(true).write(true).open("/dev/null");
-    let null = OwnedFd::from(null.map_err(|error| failed("/dev/null", error))?);
-    let copy = null.try_clone();
-    let copy = copy.map_err(|error| failed("/dev/null", error))?;
-    let log = log.try_clone_to_owned();
-    let log = log.map_err(|error| failed("the log", error))?;
-    spawn(
-        user,
-        Program {
-            path: wireup,
-            arguments: vec!["step".into()],
-            variables: Vec::new(),
-            standard: [copy, null, log],
-            link,
-            kept: Vec::new(),
-        },
-    )
+    let null = null.map_err(|error| failed("/dev/null", error))?;
+    let descriptors = |error: Errno| failed("descriptors", error.into());
+    let (log, says) = pipe_with(PipeFlags::CLOEXEC).map_err(descriptors)?;
+    let also = fcntl_dupfd_cloexec(&says, FIRST_FREE).map_err(descriptors)?;
+    let program = Program {
+        path: wireup,
+        arguments: vec!["step".into()],
+        variables: Vec::new(),
+        standard: [null.into(), says, also],
+        link,
+        more: Vec::new(),
+    };
+    Ok((spawn(user, program)?, log))
 }
 
 fn failed(user: &User, program: &Path, what: &'static str, error: io::Error) -> SpawnError {
@@ -117,6 +147,21 @@ fn failed(user: &User, program: &Path, what: &'static str, error: io::Error) -> 
     }
 }
 
+/// What the child needs, laid out before there is one.
+struct Plan<'a> {
+    program: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    /// What becomes the descriptors 0, 1, 2 and so on in the child; all these numbers are higher than
+    /// the last of those.
+    descriptors: &'a [RawFd],
+    /// Where a failure is told; closed by exec.
+    trouble: RawFd,
+    user: &'a User,
+    /// Whether there is anything to give up.
+    privileged: bool,
+}
+
 /// Starts a program as a user, in a session of its own, at the root of the file system.
 ///
 /// Waits until the program is executed, which the user can delay: not for a thread that others wait
@@ -126,106 +171,172 @@ fn failed(user: &User, program: &Path, what: &'static str, error: io::Error) -> 
 /// [`SpawnError`]; no process is left then.
 pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
     let failed = |what, error| failed(user, program.path, what, error);
-    occupy_low_descriptors().map_err(|error| failed("descriptors", error))?;
-    let [input, output, error] = program.standard.map(Stdio::from);
-    let mut command = Command::new(program.path);
-    command
-        .args(program.arguments)
-        .env_clear()
-        .env("PATH", PATH)
-        .current_dir("/")
-        .stdin(input)
-        .stdout(output)
-        .stderr(error);
-    if let Some(name) = &user.name {
-        command.env("USER", name).env("LOGNAME", name);
-    }
-    if let Some(home) = &user.home {
-        command.env("HOME", home);
-    }
-    command.envs(program.variables);
-    let (uid, gid) = (user.uid, user.gid);
-    let groups = user.groups.clone();
-    let link = program.link.as_raw_fd();
-    let kept: Vec<RawFd> = program.kept.iter().map(AsRawFd::as_raw_fd).collect();
-    let privileged = nix::unistd::geteuid().is_root();
-    // SAFETY: `become_user` runs in the forked child, and makes system calls only, on values that
-    // were made before.
-    unsafe {
-        command.pre_exec(move || {
-            prepare(link, &kept).and_then(|()| match privileged {
-                true => become_user(uid, gid, &groups),
-                false => Ok(()),
-            })
-        });
-    }
-    let mut child = command.spawn().map_err(|error| {
-        let (what, error) = words(error);
-        failed(what, error)
+    let descriptors = |error: Errno| failed("descriptors", error.into());
+    let given = program.standard.into_iter().chain([program.link]);
+    let given: Vec<OwnedFd> = given.chain(program.more).collect();
+    // Higher than what they become, so that none is overwritten before it is copied.
+    let lowest = FIRST_FREE.max(given.len() as RawFd + 1);
+    // The lower one is closed.
+    let high = |fd: OwnedFd| fcntl_dupfd_cloexec(fd, lowest).map_err(descriptors);
+    let given: Vec<OwnedFd> = given.into_iter().map(high).collect::<Result<_, _>>()?;
+    let (trouble, tells) = pipe_with(PipeFlags::CLOEXEC).map_err(descriptors)?;
+    let tells = high(tells)?;
+
+    let text = |bytes: Vec<u8>| {
+        CString::new(bytes).map_err(|error| failed("its environment", error.into()))
+    };
+    let path = text(program.path.as_os_str().as_bytes().to_vec())?;
+    let words = program.arguments.iter();
+    let words = words.map(|word| text(word.as_bytes().to_vec()));
+    let words: Vec<CString> = std::iter::once(Ok(path.clone()))
+        .chain(words)
+        .collect::<Result<_, _>>()?;
+    let own = [
+        ("PATH", Some(PATH.into())),
+        ("USER", user.name.clone().map(OsString::from)),
+        ("LOGNAME", user.name.clone().map(OsString::from)),
+        ("HOME", user.home.clone().map(OsString::from)),
+    ];
+    let own = own
+        .into_iter()
+        .filter_map(|(name, value)| Some((OsString::from(name), value?)));
+    // The last of equal names counts.
+    let env: BTreeMap<OsString, OsString> = own.chain(program.variables).collect();
+    let env = env
+        .iter()
+        .map(|(name, value)| text([name.as_bytes(), b"=", value.as_bytes()].concat()));
+    let env: Vec<CString> = env.collect::<Result<_, _>>()?;
+    let pointers = |list: &[CString]| -> Vec<*const c_char> {
+        let all = list.iter().map(|text| text.as_ptr());
+        all.chain([ptr::null()]).collect()
+    };
+    let (argv, envp) = (pointers(&words), pointers(&env));
+    let numbers: Vec<RawFd> = given.iter().map(AsRawFd::as_raw_fd).collect();
+    let plan = Plan {
+        program: path.as_ptr(),
+        argv: argv.as_ptr(),
+        envp: envp.as_ptr(),
+        descriptors: &numbers,
+        trouble: tells.as_raw_fd(),
+        user,
+        privileged: nix::unistd::geteuid().is_root(),
+    };
+    let pid = fork(&plan).map_err(|error| failed("fork", error))?;
+    drop((given, tells));
+    let child = open_pidfd(pid).map(|pidfd| Child { pid, pidfd });
+    let child = child.map_err(|errno| {
+        // Nobody collects it but this, so the number is still its own.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+        let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+        failed("pidfd", errno.into())
     })?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.expect("a child has a positive number");
-    // Nobody collects it but who gets this, so the number is still its own.
-    match open_pidfd(pid) {
-        Ok(pidfd) => Ok(Child { pid, pidfd }),
-        Err(errno) => {
-            let _ = child.kill().and_then(|()| child.wait());
-            Err(failed("pidfd", errno.into()))
+    match told(&trouble) {
+        Ok(None) => Ok(child),
+        problem => {
+            let _ = rustix::process::pidfd_send_signal(&child.pidfd, Signal::KILL);
+            let _ = wait(&child.pidfd);
+            Err(match problem {
+                Ok(Some((what, error))) => failed(what, error),
+                Err(error) => failed("exec", error),
+                Ok(None) => unreachable!("returned above"),
+            })
         }
     }
 }
 
-/// The standard library's own pipe must not have the link's number in the child.
-fn occupy_low_descriptors() -> io::Result<()> {
-    static DONE: OnceLock<()> = OnceLock::new();
-    if DONE.get().is_none() {
-        reserve_low_descriptors()?;
-        let _ = DONE.set(());
+/// What the child says about its start: nothing, if its program is executed.
+fn told(trouble: &OwnedFd) -> io::Result<Option<(&'static str, io::Error)>> {
+    let limit = Timespec::try_from(LIMIT).expect("a few seconds");
+    let mut ready = [PollFd::new(trouble, PollFlags::IN)];
+    if retry_on_intr(|| poll(&mut ready, Some(&limit)))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
     }
-    Ok(())
+    let mut bytes = [0; 8];
+    match retry_on_intr(|| rustix::io::read(trouble, &mut bytes))? {
+        0 => Ok(None),
+        8 => {
+            let [stage, errno] = [0, 4].map(|at| {
+                let word = bytes[at..at + 4].try_into().expect("four bytes");
+                i32::from_ne_bytes(word)
+            });
+            let stage = Stage::ALL.into_iter().find(|known| *known as i32 == stage);
+            let what = stage.map_or("exec", Stage::words);
+            Ok(Some((what, io::Error::from_raw_os_error(errno))))
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
-fn words(error: io::Error) -> (&'static str, io::Error) {
-    let code = error.raw_os_error().unwrap_or(0);
-    let what = match code / STAGE {
-        code if code == Stage::Session as i32 => "a session of its own",
-        code if code == Stage::Descriptors as i32 => "its descriptors",
-        code if code == Stage::Groups as i32 => "its supplementary groups",
-        code if code == Stage::Group as i32 => "its group",
-        code if code == Stage::User as i32 => "its user",
-        code if code == Stage::Regained as i32 => "privileges that are still there",
-        _ => return ("exec", error),
-    };
-    (what, io::Error::from_raw_os_error(code % STAGE))
+/// Forks with all signals blocked: none meant for the agent is handled by its copy.
+fn fork(plan: &Plan<'_>) -> io::Result<Pid> {
+    // SAFETY: sets on the stack that live longer than the calls. The child makes system calls on
+    // what `plan` points to, a copy of which is its own, and never returns.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let pid = libc::fork();
+        if pid == 0 {
+            run(plan);
+        }
+        let error = io::Error::last_os_error();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut());
+        match Pid::from_raw(pid) {
+            Some(pid) if pid.as_raw_nonzero().get() > 0 => Ok(pid),
+            _ => Err(error),
+        }
+    }
 }
 
-/// The reason of the system call that failed just now.
-fn at(stage: Stage) -> io::Error {
-    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    io::Error::from_raw_os_error(stage as i32 * STAGE + errno)
+/// The child.
+fn run(plan: &Plan<'_>) -> ! {
+    let start = prepare(plan).and_then(|()| match plan.privileged {
+        true => become_user(plan.user),
+        false => Ok(()),
+    });
+    // SAFETY: system calls on what the parent laid out.
+    unsafe {
+        let (stage, errno) = match start {
+            Err(failure) => failure,
+            Ok(()) => {
+                libc::execve(plan.program, plan.argv, plan.envp);
+                (Stage::Exec, *libc::__errno_location())
+            }
+        };
+        let words = [stage as c_int, errno];
+        libc::write(plan.trouble, words.as_ptr().cast(), size_of_val(&words));
+        libc::_exit(127)
+    }
 }
 
-fn check(result: libc::c_int, stage: Stage) -> io::Result<()> {
+fn check(result: c_int, stage: Stage) -> Result<(), (Stage, c_int)> {
     match result < 0 {
-        true => Err(at(stage)),
+        // SAFETY: the calling thread's own.
+        true => Err((stage, unsafe { *libc::__errno_location() })),
         false => Ok(()),
     }
 }
 
 /// In the child: session, descriptors, signals, mask.
-fn prepare(link: RawFd, kept: &[RawFd]) -> io::Result<()> {
-    // SAFETY: system calls on numbers; the descriptor is open, since the child has a copy of all.
+fn prepare(plan: &Plan<'_>) -> Result<(), (Stage, c_int)> {
+    // SAFETY: system calls on numbers; the descriptors are open, since the child has a copy of all.
     unsafe {
         check(libc::setsid(), Stage::Session)?;
-        check(libc::dup2(link, LINK), Stage::Descriptors)?;
-        // Nothing else of the agent may reach the user, the agent's key least of all.
-        let from = (LINK + 1) as libc::c_uint;
-        let flags = libc::CLOSE_RANGE_CLOEXEC;
-        let closed = libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, flags);
-        check(closed as libc::c_int, Stage::Descriptors)?;
-        for number in kept {
-            check(libc::fcntl(*number, libc::F_SETFD, 0), Stage::Descriptors)?;
+        check(libc::chdir(c"/".as_ptr()), Stage::Session)?;
+        let mut next = 0;
+        for number in plan.descriptors {
+            check(libc::dup2(*number, next), Stage::Descriptors)?;
+            next += 1;
         }
+        // Nothing else of the agent may reach the user, the agent's key least of all. And at once:
+        // while this process has copies of another start's pipes, that one would wait for it.
+        let close = |from: RawFd, to: libc::c_uint| {
+            let result = libc::syscall(libc::SYS_close_range, from, to, 0);
+            check(result as c_int, Stage::Descriptors)
+        };
+        close(next, plan.trouble as libc::c_uint - 1)?;
+        close(plan.trouble + 1, libc::c_uint::MAX)?;
         libc::umask(0o022);
         // What the agent ignores is not to be ignored by a user's programs. The kernel's structure
         // is all zeros then, whatever its order, and it is never longer than this. Some numbers
@@ -237,19 +348,20 @@ fn prepare(link: RawFd, kept: &[RawFd]) -> io::Result<()> {
                 libc::SYS_rt_sigaction,
                 signal,
                 default.as_ptr(),
-                std::ptr::null::<u64>(),
+                ptr::null::<u64>(),
                 size_of::<u64>(),
             );
         }
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
-        let unblocked = libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        let unblocked = libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
         check(unblocked, Stage::Session)
     }
 }
 
 /// In the child: gives up everything that is not the user's, and makes sure of it.
-fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+fn become_user(user: &User) -> Result<(), (Stage, c_int)> {
+    let (uid, gid, groups) = (user.uid, user.gid, &user.groups);
     let mut users = [0; 3];
     let mut own = [0; 3];
     // SAFETY: system calls on numbers, and on arrays that outlive them. The order matters: who is
@@ -267,13 +379,10 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
         check(libc::getresgid(real, effective, saved), Stage::Group)?;
         let regained = uid != 0
             && (libc::setresuid(libc::uid_t::MAX, 0, libc::uid_t::MAX) == 0
-                || libc::setgroups(0, std::ptr::null()) == 0);
+                || libc::setgroups(0, ptr::null()) == 0);
         match users == [uid; 3] && own == [gid; 3] && !regained {
             true => Ok(()),
-            false => {
-                let code = Stage::Regained as i32 * STAGE + libc::EPERM;
-                Err(io::Error::from_raw_os_error(code))
-            }
+            false => Err((Stage::Regained, libc::EPERM)),
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) nspace: Nspace,
     pub(crate) ranks: RankMap,
-    environments: Vec<ForkEnv>,
+    environments: BTreeMap<NodeId, ForkEnv>,
     libpmix: PathBuf,
     pub(crate) clients: Vec<(Rank, Child)>,
     pub(crate) exits: BTreeMap<Rank, ExitStatus>,
@@ -37,39 +37,66 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts sidecars and registers a job of `per_node` ranks on each; both requests are sent
-    /// before either reply is read.
+    /// Starts sidecars and registers a job of two programs with `per_node` ranks on each.
     pub(crate) fn start(names: &[&'static str], per_node: u32, libpmix: &Path) -> Self {
+        let ranks = RankMap::from_runs((0..names.len() as u32).map(|n| (NodeId(n), per_node)));
+        let node_names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let nodes: Vec<_> = names.iter().copied().zip((0..).map(NodeId)).collect();
+        let sizes = [1, ranks.size() - 1];
+        Self::of(&nodes, &node_names, ranks, &sizes, libpmix)
+    }
+
+    /// Starts the sidecar of one node of a job of one program.
+    pub(crate) fn one_of(
+        name: &'static str,
+        node: NodeId,
+        node_names: &[String],
+        ranks: &RankMap,
+        libpmix: &Path,
+    ) -> Self {
+        let sizes = [ranks.size()];
+        Self::of(&[(name, node)], node_names, ranks.clone(), &sizes, libpmix)
+    }
+
+    /// Both requests are sent to each sidecar before either reply is read.
+    fn of(
+        names: &[(&'static str, NodeId)],
+        node_names: &[String],
+        ranks: RankMap,
+        sizes: &[u32],
+        libpmix: &Path,
+    ) -> Self {
         static JOBS: Mutex<u32> = Mutex::new(0);
         let mut jobs = JOBS.lock().unwrap();
         *jobs += 1;
         let nspace = Nspace::new(&format!("wireup-test-{}-{jobs}", std::process::id())).unwrap();
         drop(jobs);
-        let ranks = RankMap::from_runs((0..names.len() as u32).map(|n| (NodeId(n), per_node)));
-        let node_names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let app = |size| App {
-            size,
-            argv: vec!["pmix_client".into()],
-            wdir: "/".into(),
-        };
+        let apps: Vec<App> = sizes
+            .iter()
+            .map(|size| App {
+                size: *size,
+                argv: vec!["pmix_client".into()],
+                wdir: "/".into(),
+            })
+            .collect();
         let mut nodes: Vec<Node> = names
             .iter()
-            .map(|name| Node::start(name, libpmix))
+            .map(|(name, _)| Node::start(name, libpmix))
             .collect();
         let (uid, gid) = (
             rustix::process::getuid().as_raw(),
             rustix::process::getgid().as_raw(),
         );
         let mut requests = Vec::new();
-        for (node, number) in nodes.iter_mut().zip(0..) {
+        for (node, (_, number)) in nodes.iter_mut().zip(names) {
             let session = tempfile::tempdir_in(node.dir.path()).unwrap().keep();
             let session = Text::new(session.as_os_str().as_bytes());
             let infos = JobInfo {
                 nspace: &nspace,
                 ranks: &ranks,
-                node_names: &node_names,
-                node: NodeId(number),
-                apps: &[app(1), app(ranks.size() - 1)],
+                node_names,
+                node: *number,
+                apps: &apps,
                 universe_size: ranks.size() + 4,
                 tmpdir: &session,
                 nsdir: &session,
@@ -77,9 +104,9 @@ impl Cluster {
                 gid,
             };
             let clients = ranks
-                .ranks_on(NodeId(number))
+                .ranks_on(*number)
                 .map(|rank| Client { rank, uid, gid });
-            let init = node.send_init(number);
+            let init = node.send_init(number.0);
             let register = node.send(&Control::RegisterJob {
                 nspace: nspace.clone(),
                 infos: infos.infos().unwrap(),
@@ -87,13 +114,13 @@ impl Cluster {
             });
             requests.push((init, register));
         }
-        let mut environments = Vec::new();
-        for (node, (init, register)) in nodes.iter_mut().zip(requests) {
+        let mut environments = BTreeMap::new();
+        for ((node, (init, register)), (_, number)) in nodes.iter_mut().zip(requests).zip(names) {
             assert_eq!(node.reply(init), ControlReply::Init(Ok(())));
             match node.reply(register) {
-                ControlReply::RegisterJob(Ok(env)) => environments.push(env),
+                ControlReply::RegisterJob(Ok(env)) => environments.insert(*number, env),
                 other => panic!("{other:?}"),
-            }
+            };
         }
         Self {
             nodes,
@@ -121,7 +148,7 @@ impl Cluster {
         let mut command = Command::new(client_program());
         command.args(arguments).stdin(Stdio::null());
         command.env("LD_LIBRARY_PATH", self.libpmix.parent().unwrap());
-        for (name, value) in self.environments[node.index()].of(rank) {
+        for (name, value) in self.environments[&node].of(rank) {
             let text = |text: &Text| std::ffi::OsStr::from_bytes(text.as_bytes()).to_owned();
             command.env(text(name), text(value));
         }

@@ -10,3 +10,4 @@ mod agent;
 mod cluster;
 mod failures;
 mod jobs;
+mod scale;

@@ -17,6 +17,7 @@ Examples:
 Signals:
   TERM, INT    take no new launch and end with the last one; the second ends the agent, and with it
                all launches, at once
+  HUP          read a renewed certificate now, and not at the next connection
 
 Files:
   /etc/wireup/tls           of root's agent: ca.pem, cert.pem, key.pem, as `wireup pki issue` makes them

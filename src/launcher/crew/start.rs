@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::Crew;
+use super::{Crew, Part};
 use crate::agent::sidecar::{Sidecar, SidecarSpec};
 use crate::agent::start::{OutputPlan, RankPlan, StartShared, Starter, StdinPlan};
 use crate::job::clock::Moment;
@@ -27,8 +27,15 @@ pub(in crate::launcher) struct RankIo {
     pub(in crate::launcher) stdin: Vec<StdinPlan>,
 }
 
-pub(super) fn job_directory(plan: &Plan, guard: &mut Guard) -> Result<JobDirectory, RunFailure> {
-    let path = directory::of_job(&plan.job.nspace);
+pub(super) fn job_directory(
+    plan: &Plan,
+    part: Part,
+    guard: &mut Guard,
+) -> Result<JobDirectory, RunFailure> {
+    let path = match part {
+        Part::Whole => directory::of_job(&plan.job.nspace),
+        Part::Node(node) => directory::of_step(&plan.job.nspace, node),
+    };
     // Told before there is one, so that no moment is left in which nobody would remove it. A guard
     // that was killed in the meantime only means less protection against our own death.
     let _ = guard.add_directory(&path);

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::Fleet;
-use crate::agent::poll::{Interest, Source, Token};
+use crate::agent::poll::{Source, Token};
 use crate::job::ids::NodeId;
 use crate::job::spec::StdinTarget;
 use crate::launcher::carried::Carried;
@@ -23,6 +23,9 @@ const PIECE: usize = 64 * 1024;
 pub(super) struct Input {
     /// Filled by a thread of its own, which knows how to read a terminal.
     pipe: OwnedFd,
+    /// While a piece is on its way the pipe is not watched: even one that is not asked about would
+    /// report its end.
+    watched: bool,
 }
 
 const TOKEN: Token = Token {
@@ -67,7 +70,10 @@ impl Fleet {
             std::io::stdin().as_fd().try_clone_to_owned()?,
             vec![(own, write)],
         )?;
-        Ok(Input { pipe: read })
+        Ok(Input {
+            pipe: read,
+            watched: true,
+        })
     }
 
     /// Reads the next piece and sends it.
@@ -82,9 +88,10 @@ impl Fleet {
         piece.truncate(count);
         if count == 0 {
             self.end_input();
-        } else if let Some(input) = &self.input {
+        } else if let Some(input) = &mut self.input {
             // It was watched until now.
-            let _ = self.poll.set(&input.pipe, TOKEN, Interest::Paused);
+            let _ = self.poll.remove(&input.pipe);
+            input.watched = false;
         }
         self.give(piece);
     }
@@ -98,7 +105,9 @@ impl Fleet {
     }
 
     fn end_input(&mut self) {
-        if let Some(input) = self.input.take() {
+        if let Some(input) = self.input.take()
+            && input.watched
+        {
             let _ = self.poll.remove(&input.pipe);
         }
     }
@@ -119,9 +128,10 @@ impl Fleet {
         }
         let eats = |node: &NodeId| self.nodes[node.index()].eats;
         if !readers.iter().any(eats)
-            && let Some(input) = &self.input
+            && let Some(input) = self.input.as_mut().filter(|input| !input.watched)
         {
-            let _ = self.poll.set(&input.pipe, TOKEN, Interest::Read);
+            // What cannot be watched any more is not read either.
+            input.watched = self.poll.add(&input.pipe, TOKEN).is_ok();
         }
     }
 }

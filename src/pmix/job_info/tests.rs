@@ -181,3 +181,35 @@ fn what_would_mislead_or_crash_libpmix_is_refused() {
         JobInfoError::LocalSize(crowd)
     );
 }
+
+#[test]
+fn of_a_large_job_of_one_program_only_the_maps_name_every_rank() {
+    let described = |apps: &[App]| {
+        let size = apps.iter().map(|app| app.size).sum::<u32>();
+        let ranks = RankMap::from_runs((0..2).map(|node| (NodeId(node), size / 2)));
+        let infos = JobInfo {
+            nspace: &Nspace::new("job-1").unwrap(),
+            ranks: &ranks,
+            node_names: &["alpha", "beta"].map(str::to_owned),
+            node: NodeId(1),
+            apps,
+            universe_size: size,
+            tmpdir: &"/run/j".into(),
+            nsdir: &"/run/j/n".into(),
+            uid: 1000,
+            gid: 100,
+        }
+        .infos()
+        .unwrap();
+        [
+            keys::PROC_INFO_ARRAY,
+            keys::NODE_INFO_ARRAY,
+            keys::LOCAL_PEERS,
+        ]
+        .map(|key| infos.iter().filter(|info| info.key == key).count())
+    };
+    let most = LISTED_MAX as usize;
+    assert_eq!(described(&[app(LISTED_MAX)]), [most, 2, 1]);
+    assert_eq!(described(&[app(LISTED_MAX + 2)]), [0, 0, 1]);
+    assert_eq!(described(&[app(LISTED_MAX), app(2)]), [most + 2, 2, 1]);
+}

@@ -21,6 +21,7 @@ mod command;
 mod host;
 mod network;
 mod process;
+mod remote;
 mod start;
 
 use std::io;
@@ -30,6 +31,7 @@ use std::sync::OnceLock;
 pub use command::Command;
 pub use host::Host;
 pub use process::Process;
+pub use remote::{UNREACHABLE, remote_shell};
 
 use network::Fabric;
 use start::Starting;

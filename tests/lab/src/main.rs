@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
-use wireup_lab::{Host, Lab};
+use wireup_lab::{Host, Lab, UNREACHABLE, remote_shell};
 
 const USAGE: &str = "usage: lab N [--share DIRECTORY]...
+       lab rsh [OPTION]... HOST WORD...
 
 Starts hosts node01 to nodeN, then reads commands from standard input:
 
@@ -24,14 +25,51 @@ Starts hosts node01 to nodeN, then reads commands from standard input:
   exit               as the end of the input: ends all hosts
 
 --share keeps a directory below /tmp, /run or /dev/shm visible on the hosts.
+
+lab rsh, called on a host, runs a command on another one as ssh does: words are joined with blanks
+and given to a shell, with root's login environment. Options of ssh are accepted without effect.
+
 Needs root and iproute2.";
 
 fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    if words.next().as_deref() == Some("rsh") {
+        return rsh(words);
+    }
     match lab() {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("lab: {message}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Options of `ssh` that have a value as a word of its own.
+const WITH_VALUE: &str = "BbcDEeFIiJLlmOopQRSWw";
+
+fn rsh(mut words: impl Iterator<Item = String>) -> ExitCode {
+    let host = loop {
+        match words.next() {
+            Some(word) if word.len() == 2 && word.starts_with('-') => {
+                if WITH_VALUE.contains(&word[1..]) {
+                    words.next();
+                }
+            }
+            Some(word) if word.starts_with('-') => {}
+            Some(host) => break host,
+            None => {
+                eprintln!("{USAGE}");
+                return ExitCode::from(UNREACHABLE);
+            }
+        }
+    };
+    let command: Vec<String> = words.collect();
+    match remote_shell(&host, &command.join(" ")) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("lab: rsh: {error}");
+            ExitCode::from(UNREACHABLE)
         }
     }
 }
@@ -51,6 +89,11 @@ fn lab() -> Result<(), String> {
     }
     let lab = builder.start().map_err(|error| error.to_string())?;
     list(&lab);
+    let served = lab.with_remote_shell(|| read_commands(&lab));
+    served.map_err(|error| error.to_string())
+}
+
+fn read_commands(lab: &Lab) {
     let terminal = std::io::stdin().is_terminal();
     loop {
         if terminal {
@@ -61,10 +104,10 @@ fn lab() -> Result<(), String> {
         // Not held over the command, which may read the rest.
         let read = std::io::stdin().lock().read_line(&mut line);
         match (read, line.trim()) {
-            (Ok(0) | Err(_), _) | (_, "exit") => return Ok(()),
+            (Ok(0) | Err(_), _) | (_, "exit") => return,
             (_, "") => {}
             (_, line) => {
-                if let Err(message) = obey(&lab, line) {
+                if let Err(message) = obey(lab, line) {
                     eprintln!("lab: {message}");
                 }
             }

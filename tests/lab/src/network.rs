@@ -12,7 +12,7 @@ use crate::start::{before_exec, enter, network_namespace};
 use crate::{Error, MAX_HOSTS};
 
 /// Where iproute2 is looked for: root's own PATH may lack it.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Nobody's: what is sent there is lost.
 const NOBODY: &str = "02:00:00:00:ff:ff";

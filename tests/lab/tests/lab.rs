@@ -509,6 +509,41 @@ lab: no command or host \"partition\": try help
 }
 
 #[test]
+fn hosts_reach_each_other_as_with_ssh() {
+    let Some(lab) = lab(2) else { return };
+    let rsh = |words: &[&str]| {
+        let mut command = lab.host(0).command(env!("CARGO_BIN_EXE_lab"));
+        command.arg("rsh").args(words).env("GONE", "x");
+        command.output().unwrap()
+    };
+    let unserved = rsh(&["node02", "true"]);
+    assert_eq!(unserved.status.code(), Some(255));
+    lab.with_remote_shell(|| {
+        let script = "'echo $(uname -n)[$GONE]$HOME; cat; echo err >&2; exit 7'";
+        let outcome = rsh(&["-q", "-x", "-l", "root", "node02", "eval", script]);
+        assert_eq!(outcome.status.code(), Some(7));
+        assert_eq!(outcome.stdout, b"node02[]/root\n");
+        assert_eq!(outcome.stderr, b"err\n");
+        let killed = rsh(&["node02", "kill -TERM $$"]);
+        assert_eq!(killed.status.code(), Some(128 + 15));
+        let unknown = rsh(&["node03", "true"]);
+        assert_eq!(unknown.status.code(), Some(255));
+        assert_eq!(unknown.stderr, b"lab: no host is called node03\n");
+
+        // What it started ends with the caller.
+        let mut call = lab.host(0).command(env!("CARGO_BIN_EXE_lab"));
+        let mut call = call.args(["rsh", "node02", "sleep 1000"]).spawn().unwrap();
+        asleep(lab.host(1));
+        call.kill().unwrap();
+        call.wait().unwrap();
+        eventually("its command ends", || {
+            lab.host(1).processes().is_empty().then_some(())
+        });
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_killed_owner_leaves_nothing() {
     if !able() {
         return;

@@ -1,1 +1,513 @@
+use std::collections::VecDeque;
 
+use proptest::prelude::*;
+use prost::bytes::Bytes;
+
+use super::*;
+
+fn packet(to: Address, from: Address, body: &str) -> Packet {
+    Packet {
+        to,
+        from,
+        more: false,
+        body: Bytes::copy_from_slice(body.as_bytes()),
+    }
+}
+
+fn node(node: u32) -> Address {
+    Address::Node(NodeId(node))
+}
+
+fn handle(router: &mut Router, event: Event) -> Vec<Action> {
+    let mut actions = Vec::new();
+    router.handle(event, &mut actions);
+    actions
+}
+
+/// Node 1 of seven in a binary tree: node 0 is above, 3 and 4 are below.
+fn middle() -> Router {
+    Router::new(Place::Member(NodeId(1)), Tree::new(7, 1, 2))
+}
+
+#[test]
+fn a_local_neighbour_speaks_as_itself_whatever_it_claims() {
+    let tree = Tree::new(7, 1, 2);
+    let mut root = Router::new(Place::EntryAndRoot, tree);
+    let claimed = packet(node(0), node(5), "x");
+    assert_eq!(
+        handle(&mut root, Event::Carried(Neighbour::Up, claimed.clone())),
+        [Action::Send(
+            Neighbour::Step,
+            packet(node(0), Address::Launcher, "x")
+        )]
+    );
+    let claimed = packet(Address::Launcher, Address::Launcher, "x");
+    assert_eq!(
+        handle(&mut middle(), Event::Carried(Neighbour::Step, claimed)),
+        [Action::Send(
+            Neighbour::Up,
+            packet(Address::Launcher, node(1), "x")
+        )]
+    );
+}
+
+#[test]
+fn what_comes_from_the_wrong_side_is_refused() {
+    let child = |node| Neighbour::Child(NodeId(node));
+    for (from, to, source) in [
+        // As somebody behind another neighbour, or as this node itself.
+        (child(3), node(0), node(4)),
+        (child(3), node(0), node(1)),
+        (child(3), node(0), node(0)),
+        (child(3), node(0), Address::Launcher),
+        (child(3), node(0), Address::EveryNode),
+        (Neighbour::Up, node(1), node(3)),
+        (Neighbour::Up, node(1), node(1)),
+        (Neighbour::Up, node(1), node(7)),
+        // To where it came from, or nowhere.
+        (Neighbour::Up, node(0), node(2)),
+        (Neighbour::Up, Address::Launcher, node(0)),
+        (child(3), node(3), node(3)),
+        (child(3), node(7), node(3)),
+        (Neighbour::Step, node(7), node(1)),
+    ] {
+        let actions = handle(&mut middle(), Event::Carried(from, packet(to, source, "x")));
+        assert!(
+            matches!(&actions[..], [Action::Refuse(_)]),
+            "{from:?} {to:?} {source:?}: {actions:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_child_is_reported_once_with_all_behind_it_and_gets_nothing_more() {
+    let mut root = Router::new(Place::EntryAndRoot, Tree::new(7, 1, 2));
+    let child = NodeId(1);
+    let loss = |nodes: &[u32], reason: &str, step| {
+        Action::Report(Loss {
+            nodes: nodes.iter().map(|node| NodeId(*node)).collect(),
+            reason: reason.to_owned(),
+            step,
+        })
+    };
+    // Its step and a node behind it were lost before.
+    let reported = |nodes: &[u32], step| {
+        Event::Reported(
+            child,
+            Loss {
+                nodes: nodes.iter().map(|node| NodeId(*node)).collect(),
+                reason: "first".into(),
+                step,
+            },
+        )
+    };
+    assert_eq!(
+        handle(&mut root, reported(&[1], true)),
+        [loss(&[1], "first", true)]
+    );
+    assert_eq!(
+        handle(&mut root, reported(&[3], false)),
+        [loss(&[3], "first", false)]
+    );
+    assert_eq!(handle(&mut root, reported(&[3], false)), []);
+    let gone = Event::ChildGone {
+        child,
+        reason: "then".into(),
+    };
+    assert_eq!(
+        handle(&mut root, gone.clone()),
+        [loss(&[1, 4], "then", false)]
+    );
+    assert_eq!(handle(&mut root, gone), []);
+    for to in [node(1), node(3), node(4)] {
+        let sent = packet(to, Address::Launcher, "x");
+        assert_eq!(handle(&mut root, Event::Carried(Neighbour::Up, sent)), []);
+    }
+    let late = packet(node(0), node(4), "x");
+    let late = Event::Carried(Neighbour::Child(child), late);
+    assert_eq!(handle(&mut root, late), []);
+}
+
+#[test]
+fn a_child_may_not_report_others() {
+    let mut root = Router::new(Place::EntryAndRoot, Tree::new(7, 1, 2));
+    let loss = Loss {
+        nodes: vec![NodeId(2), NodeId(99)],
+        reason: "x".into(),
+        step: false,
+    };
+    let actions = handle(&mut root, Event::Reported(NodeId(1), loss));
+    assert!(matches!(&actions[..], [Action::Refuse(_)]), "{actions:?}");
+}
+
+#[test]
+fn nothing_is_left_when_the_launcher_the_step_and_the_children_are_gone() {
+    let mut router = middle();
+    let up = Event::UpGone { reason: "x".into() };
+    assert_eq!(
+        handle(&mut router, up.clone()),
+        [
+            Action::Orphan("x".into()),
+            Action::Close(NodeId(3)),
+            Action::Close(NodeId(4))
+        ]
+    );
+    assert_eq!(handle(&mut router, up), []);
+    let gone = |child| Event::ChildGone {
+        child: NodeId(child),
+        reason: "y".into(),
+    };
+    assert_eq!(handle(&mut router, gone(3)), []);
+    let step = Event::StepGone { reason: "z".into() };
+    assert_eq!(handle(&mut router, step), []);
+    assert_eq!(handle(&mut router, gone(4)), [Action::End]);
+}
+
+#[test]
+fn an_entry_without_a_node_ends_with_its_launcher() {
+    let mut entry = Router::new(Place::Entry, Tree::new(3, 128, 32));
+    assert_eq!(entry.below(), [NodeId(0)]);
+    let up = Event::UpGone { reason: "x".into() };
+    assert_eq!(handle(&mut entry, up), [Action::Close(NodeId(0))]);
+    let gone = Event::ChildGone {
+        child: NodeId(0),
+        reason: "y".into(),
+    };
+    assert_eq!(handle(&mut entry, gone), [Action::End]);
+}
+
+/// Whoever has a queue.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Party {
+    Launcher,
+    Entry,
+    Agent(u32),
+    Step(u32),
+}
+
+enum Message {
+    Carried(Packet),
+    Report(Loss),
+    End,
+}
+
+/// A launch with all its agents, whose links are queues.
+struct Launch {
+    tree: Tree,
+    /// The launcher is at the root's agent.
+    short: bool,
+    routers: BTreeMap<Party, Router>,
+    links: BTreeMap<(Party, Party), VecDeque<Message>>,
+    /// What arrived: at whom, from whom, which of the source's.
+    arrived: Vec<(Party, Address, u32)>,
+    reported: Vec<Loss>,
+    ended: BTreeSet<Party>,
+}
+
+#[derive(Clone, Debug)]
+enum Deed {
+    Send { from: u32, to: u32 },
+    Deliver(prop::sample::Index),
+    StepEnds(u32),
+    AgentDies(u32),
+}
+
+impl Launch {
+    fn new(nodes: u32, width: u32, short: bool) -> Self {
+        let tree = Tree::new(nodes, 1, width);
+        let mut routers = BTreeMap::new();
+        if !short {
+            routers.insert(Party::Entry, Router::new(Place::Entry, tree));
+        }
+        for node in 0..nodes {
+            let place = match (node, short) {
+                (0, true) => Place::EntryAndRoot,
+                _ => Place::Member(NodeId(node)),
+            };
+            routers.insert(Party::Agent(node), Router::new(place, tree));
+        }
+        Self {
+            tree,
+            short,
+            routers,
+            links: BTreeMap::new(),
+            arrived: Vec::new(),
+            reported: Vec::new(),
+            ended: BTreeSet::new(),
+        }
+    }
+
+    fn party(&self, at: Party, neighbour: Neighbour) -> Party {
+        match (at, neighbour) {
+            (_, Neighbour::Child(node)) => Party::Agent(node.0),
+            (Party::Agent(node), Neighbour::Step) => Party::Step(node),
+            (Party::Agent(node), Neighbour::Up) => match self.tree.parent(NodeId(node)) {
+                Some(parent) => Party::Agent(parent.0),
+                None if self.short => Party::Launcher,
+                None => Party::Entry,
+            },
+            (_, _) => Party::Launcher,
+        }
+    }
+
+    fn neighbour(&self, at: Party, party: Party) -> Neighbour {
+        match party {
+            Party::Step(_) => Neighbour::Step,
+            Party::Agent(node) if self.party(at, Neighbour::Up) != party => {
+                Neighbour::Child(NodeId(node))
+            }
+            _ => Neighbour::Up,
+        }
+    }
+
+    fn push(&mut self, from: Party, to: Party, message: Message) {
+        self.links.entry((from, to)).or_default().push_back(message);
+    }
+
+    /// Somebody at the edge says something; its claims are lies.
+    fn say(&mut self, from: Party, to: Address, count: u32) {
+        let lie = Address::Node(NodeId(count % self.tree.nodes()));
+        let packet = packet(to, lie, &count.to_string());
+        let at = match from {
+            Party::Step(node) => Party::Agent(node),
+            _ if self.short => Party::Agent(0),
+            _ => Party::Entry,
+        };
+        self.push(from, at, Message::Carried(packet));
+    }
+
+    fn act(&mut self, at: Party, event: Event) {
+        let Some(router) = self.routers.get_mut(&at) else {
+            return;
+        };
+        for action in handle(router, event) {
+            match action {
+                Action::Send(to, packet) => {
+                    self.push(at, self.party(at, to), Message::Carried(packet));
+                }
+                Action::Report(loss) => {
+                    self.push(at, self.party(at, Neighbour::Up), Message::Report(loss));
+                }
+                // A step that is told ends.
+                Action::Orphan(_) => self.push(at, self.party(at, Neighbour::Step), Message::End),
+                Action::Close(child) => self.push(at, Party::Agent(child.0), Message::End),
+                Action::Refuse(what) => panic!("{what}"),
+                Action::End => {
+                    self.ended.insert(at);
+                    self.die(at);
+                }
+            }
+        }
+    }
+
+    /// Everybody it was connected to notices, after what it had sent.
+    fn die(&mut self, at: Party) {
+        if let Some(router) = self.routers.remove(&at) {
+            let below = router.below().into_iter().map(Neighbour::Child);
+            let all = below.chain([Neighbour::Up]);
+            let parties: Vec<Party> = all.map(|n| self.party(at, n)).collect();
+            for party in parties {
+                self.push(at, party, Message::End);
+            }
+        }
+    }
+
+    /// Moves one message over one of the links that have some.
+    fn deliver(&mut self, which: &prop::sample::Index) -> bool {
+        let full: Vec<_> = self.links.iter().filter(|(_, q)| !q.is_empty()).collect();
+        if full.is_empty() {
+            return false;
+        }
+        let (from, to) = *full[which.index(full.len())].0;
+        let message = self
+            .links
+            .get_mut(&(from, to))
+            .and_then(VecDeque::pop_front);
+        match (to, message.unwrap()) {
+            (Party::Launcher | Party::Step(_), Message::Carried(packet)) => {
+                let count = std::str::from_utf8(&packet.body).unwrap().parse().unwrap();
+                self.arrived.push((to, packet.from, count));
+            }
+            (Party::Launcher, Message::Report(loss)) => self.reported.push(loss),
+            (Party::Step(node), Message::End) => self.step_ends(node),
+            (_, Message::Carried(packet)) => {
+                let neighbour = self.neighbour(to, from);
+                self.act(to, Event::Carried(neighbour, packet));
+            }
+            (_, message) => {
+                let event = match (self.neighbour(to, from), message) {
+                    (Neighbour::Child(child), Message::Report(loss)) => {
+                        Event::Reported(child, loss)
+                    }
+                    (Neighbour::Child(child), _) => Event::ChildGone {
+                        child,
+                        reason: "gone".into(),
+                    },
+                    (Neighbour::Step, _) => Event::StepGone {
+                        reason: "ended".into(),
+                    },
+                    (Neighbour::Up, _) => Event::UpGone {
+                        reason: "gone".into(),
+                    },
+                };
+                self.act(to, event);
+            }
+        }
+        true
+    }
+
+    fn step_ends(&mut self, node: u32) {
+        self.push(Party::Step(node), Party::Agent(node), Message::End);
+    }
+
+    fn settle(&mut self, order: &prop::sample::Index) {
+        while self.deliver(order) {}
+    }
+
+    /// The nodes that are cut off when an agent dies.
+    fn behind(&self, node: u32) -> BTreeSet<NodeId> {
+        self.tree.subtree(NodeId(node)).into_iter().collect()
+    }
+}
+
+fn deeds(faults: bool) -> impl Strategy<Value = Vec<Deed>> {
+    let who = any::<u32>();
+    let send = (who, any::<u32>()).prop_map(|(from, to)| Deed::Send { from, to });
+    let deliver = any::<prop::sample::Index>().prop_map(Deed::Deliver);
+    let weight = u32::from(faults);
+    prop::collection::vec(
+        prop_oneof![
+            20 => send,
+            60 => deliver,
+            weight * 2 => any::<u32>().prop_map(Deed::StepEnds),
+            weight => any::<u32>().prop_map(Deed::AgentDies),
+        ],
+        0..200,
+    )
+}
+
+/// What should arrive, or may when there are faults.
+type Expected = Vec<(Party, Address, u32)>;
+
+fn run(
+    launch: &mut Launch,
+    deeds: &[Deed],
+    order: &prop::sample::Index,
+) -> (Expected, BTreeSet<NodeId>, BTreeSet<NodeId>) {
+    let nodes = launch.tree.nodes();
+    let mut expected = Vec::new();
+    let (mut cut, mut stepless) = (BTreeSet::new(), BTreeSet::new());
+    for (count, deed) in (0..).zip(deeds) {
+        match deed {
+            Deed::Send { from, to } => {
+                let from = match from % (nodes + 1) {
+                    n if n == nodes => Party::Launcher,
+                    n => Party::Step(n),
+                };
+                if let Party::Step(n) = from
+                    && (stepless.contains(&NodeId(n)) || cut.contains(&NodeId(n)))
+                {
+                    continue;
+                }
+                let source = match from {
+                    Party::Step(n) => node(n),
+                    _ => Address::Launcher,
+                };
+                let to = match to % (nodes + 2) {
+                    n if n == nodes => Address::EveryNode,
+                    n if n == nodes + 1 && from != Party::Launcher => Address::Launcher,
+                    n => node(n % nodes),
+                };
+                match to {
+                    Address::Launcher => expected.push((Party::Launcher, source, count)),
+                    Address::Node(NodeId(n)) => expected.push((Party::Step(n), source, count)),
+                    Address::EveryNode => {
+                        let all = (0..nodes).map(Party::Step).filter(|step| *step != from);
+                        expected.extend(all.map(|step| (step, source, count)));
+                    }
+                }
+                launch.say(from, to, count);
+            }
+            Deed::Deliver(which) => {
+                launch.deliver(which);
+            }
+            Deed::StepEnds(n) if stepless.insert(NodeId(n % nodes)) => launch.step_ends(n % nodes),
+            Deed::AgentDies(n) => {
+                launch.die(Party::Agent(n % nodes));
+                cut.extend(launch.behind(n % nodes));
+            }
+            Deed::StepEnds(_) => {}
+        }
+    }
+    launch.settle(order);
+    (expected, cut, stepless)
+}
+
+/// What came from one source to one destination, in order.
+fn by_pair(all: &[(Party, Address, u32)]) -> BTreeMap<(Party, Address), Vec<u32>> {
+    let mut pairs: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+    for (at, from, count) in all {
+        pairs.entry((*at, *from)).or_default().push(*count);
+    }
+    pairs
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn every_frame_arrives_once_where_it_should_and_in_its_source_s_order(
+        nodes in 1..40_u32, width in 2..6_u32, short: bool, deeds in deeds(false),
+        order: prop::sample::Index,
+    ) {
+        let mut launch = Launch::new(nodes, width, short);
+        let (expected, ..) = run(&mut launch, &deeds, &order);
+        prop_assert_eq!(by_pair(&launch.arrived), by_pair(&expected));
+        prop_assert!(launch.reported.is_empty());
+        let first = if short { Party::Agent(0) } else { Party::Entry };
+        launch.push(Party::Launcher, first, Message::End);
+        launch.settle(&order);
+        prop_assert_eq!(launch.ended.len(), nodes as usize + usize::from(!short));
+    }
+
+    #[test]
+    fn whoever_is_lost_is_reported_once_and_the_rest_goes_on_and_ends_with_the_launcher(
+        nodes in 1..40_u32, width in 2..6_u32, short: bool, deeds in deeds(true),
+        order: prop::sample::Index,
+    ) {
+        let mut launch = Launch::new(nodes, width, short);
+        let (expected, cut, stepless) = run(&mut launch, &deeds, &order);
+
+        let expected = by_pair(&expected);
+        for (pair, counts) in by_pair(&launch.arrived) {
+            // Some may be missing; none is out of order, twice, or somewhere else.
+            let mut sent = expected[&pair].iter();
+            for count in counts {
+                prop_assert!(sent.any(|s| *s == count), "{:?}: {}", pair, count);
+            }
+        }
+
+        // A root that dies takes its launcher's connection with it when it is the entry.
+        if !(short && cut.contains(&NodeId(0))) {
+            let with = |step| {
+                let losses = launch.reported.iter().filter(move |loss| loss.step == step);
+                losses.flat_map(|loss| loss.nodes.clone()).collect::<Vec<_>>()
+            };
+            let (agents, steps) = (with(false), with(true));
+            for list in [&agents, &steps] {
+                let once: BTreeSet<_> = list.iter().collect();
+                prop_assert_eq!(once.len(), list.len(), "reported twice: {:?}", list);
+            }
+            let all: BTreeSet<NodeId> = agents.iter().chain(&steps).copied().collect();
+            let lost: BTreeSet<NodeId> = cut.union(&stepless).copied().collect();
+            prop_assert_eq!(all, lost);
+            prop_assert!(agents.iter().all(|node| cut.contains(node)));
+            prop_assert!(steps.iter().all(|node| stepless.contains(node)));
+            let first = if short { Party::Agent(0) } else { Party::Entry };
+            launch.push(Party::Launcher, first, Message::End);
+        }
+        launch.settle(&order);
+        // Those that were cut off have ended as well, each by itself.
+        prop_assert!(launch.routers.is_empty(), "{:?}", launch.routers.keys());
+    }
+}

@@ -1,5 +1,4 @@
 use std::io::Read;
-use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
@@ -35,24 +34,36 @@ fn root() -> bool {
     root
 }
 
+/// A shell as the user, and what it says.
+fn shell(user: &User, script: &str, link: UnixStream) -> (Child, OwnedFd) {
+    let (log, says) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let program = Program {
+        path: Path::new("/bin/sh"),
+        arguments: ["-c", script].map(OsString::from).into(),
+        variables: vec![
+            ("HOME".into(), "/else".into()),
+            ("OWN".into(), "a=b".into()),
+        ],
+        standard: [
+            File::open("/dev/null").unwrap().into(),
+            says.try_clone().unwrap(),
+            says,
+        ],
+        link: link.into(),
+        more: Vec::new(),
+    };
+    (spawn(user, program).unwrap(), log)
+}
+
 /// What a shell script prints on the link, started as the user, and how it ended.
-fn told(user: &User, script: &str) -> (String, ExitStatus) {
+fn tells(user: &User, script: &str) -> (String, ExitStatus) {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let copy = || io::stderr().as_fd().try_clone_to_owned().unwrap();
-    let child = spawn(
-        user,
-        Program {
-            path: Path::new("/bin/sh"),
-            arguments: ["-c", script].map(OsString::from).into(),
-            variables: Vec::new(),
-            standard: [File::open("/dev/null").unwrap().into(), copy(), copy()],
-            link: theirs.into(),
-            kept: Vec::new(),
-        },
-    )
-    .unwrap();
+    let (child, log) = shell(user, script, theirs);
     let mut text = String::new();
     ours.read_to_string(&mut text).unwrap();
+    let mut said = String::new();
+    File::from(log).read_to_string(&mut said).unwrap();
+    assert_eq!(said, "");
     (text, wait(&child.pidfd).unwrap())
 }
 
@@ -64,7 +75,7 @@ fn everything_of_root_is_given_up() {
     let user = nobody_in_particular();
     let script =
         "grep -E '^(Uid|Gid|Groups|CapPrm|CapEff|CapAmb|NoNewPrivs):' /proc/self/status >&3";
-    let (text, status) = told(&user, script);
+    let (text, status) = tells(&user, script);
     assert_eq!(status, ExitStatus::Code(0));
     let words: Vec<String> = text
         .lines()
@@ -91,7 +102,7 @@ fn a_process_has_its_link_and_nothing_else_of_the_agent() {
     let (_held, other) = UnixStream::pair().unwrap();
     rustix::io::fcntl_setfd(&other, rustix::io::FdFlags::empty()).unwrap();
     // The fourth is that of the directory that is listed.
-    let (text, _) = told(
+    let (text, _) = tells(
         &me(),
         "readlink /proc/$$/fd/0 >&3; exec ls /proc/self/fd >&3",
     );
@@ -102,13 +113,17 @@ fn a_process_has_its_link_and_nothing_else_of_the_agent() {
 fn a_process_starts_with_a_clean_state_in_a_session_of_its_own() {
     let script = "grep -E '^Sig(Blk|Ign):' /proc/self/status >&3; umask >&3; pwd >&3; \
                   set -- $(cat /proc/$$/stat); [ \"$6\" = $$ ] && echo leader >&3; env >&3";
-    let (text, _) = told(&nobody_if_root(), script);
+    let (text, _) = tells(&nobody_if_root(), script);
     for line in text.lines().filter(|line| line.starts_with("Sig")) {
         let mask = line.split_whitespace().nth(1).unwrap();
         assert_eq!(mask, "0000000000000000", "{text}");
     }
     assert!(text.contains("\n0022\n/\nleader\n"), "{text}");
-    for name in ["HOME=", "PATH=/usr/local/bin:/usr/bin:/bin"] {
+    for name in [
+        "HOME=/else\n",
+        "OWN=a=b\n",
+        "PATH=/usr/local/bin:/usr/bin:/bin",
+    ] {
         assert!(text.contains(name), "{text}");
     }
     assert!(!text.contains("CARGO"), "{text}");
@@ -122,11 +137,21 @@ fn nobody_if_root() -> User {
 }
 
 #[test]
+fn what_a_process_says_is_heard_and_is_not_the_agents_own_output() {
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    let script = "echo out; echo err >&2; readlink /proc/self/fd/2";
+    let (child, log) = shell(&me(), script, theirs);
+    let mut said = String::new();
+    File::from(log).read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("out\nerr\npipe:["), "{said}");
+    assert_eq!(wait(&child.pidfd).unwrap(), ExitStatus::Code(0));
+}
+
+#[test]
 fn what_cannot_be_started_is_told_with_the_reason() {
     let missing = |user: &User, program: &Path| {
         let (_ours, theirs) = UnixStream::pair().unwrap();
-        let log = io::stderr();
-        let error = spawn_step(user, program, theirs.into(), log.as_fd());
+        let error = spawn_step(user, program, theirs.into());
         error.err().map(|error| error.to_string()).unwrap()
     };
     let error = missing(&me(), Path::new("/no/such/wireup"));
@@ -154,5 +179,5 @@ fn what_cannot_be_started_is_told_with_the_reason() {
         ..nobody_in_particular()
     };
     let error = missing(&impossible, Path::new("/bin/true"));
-    assert!(error.contains("privileges that are still there"), "{error}");
+    assert!(error.contains("it would keep privileges"), "{error}");
 }

@@ -1,0 +1,107 @@
+//! What a user's process says, as lines of the agent's log. The user can make it say anything.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+use tracing::warn;
+
+/// Most bytes of a line; the rest is a line of its own.
+const LINE_MAX: usize = 1024;
+
+/// Most lines; the others are read and dropped.
+const LINES_MAX: u32 = 100;
+
+/// Logs what comes, until the last writer has gone. `who` stands in front of each line.
+///
+/// # Errors
+/// When the descriptor is no pipe, or the runtime cannot watch it.
+pub fn relay(pipe: OwnedFd, who: String) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut pipe = Receiver::from_owned_fd(pipe)?;
+    Ok(async move {
+        let mut lines = Lines::default();
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = pipe.read(&mut bytes).await {
+            lines.take(&bytes[..count], |line| warn!("{who} says: {line}"));
+        }
+        lines.end(|line| warn!("{who} says: {line}"));
+    })
+}
+
+/// Bytes to lines that do no harm in a log.
+#[derive(Debug, Default)]
+struct Lines {
+    begun: Vec<u8>,
+    count: u32,
+}
+
+impl Lines {
+    fn take(&mut self, bytes: &[u8], mut say: impl FnMut(&str)) {
+        for byte in bytes {
+            if *byte == b'\n' || self.begun.len() == LINE_MAX {
+                self.end(&mut say);
+            }
+            if *byte != b'\n' {
+                self.begun.push(*byte);
+            }
+        }
+    }
+
+    fn end(&mut self, mut say: impl FnMut(&str)) {
+        let line = std::mem::take(&mut self.begun);
+        if line.is_empty() {
+            return;
+        }
+        self.count = self.count.saturating_add(1);
+        match self.count {
+            ..LINES_MAX => {
+                let line = String::from_utf8_lossy(&line);
+                let harmless = line.chars().map(|letter| match letter.is_control() {
+                    true => '?',
+                    false => letter,
+                });
+                say(&harmless.collect::<String>());
+            }
+            LINES_MAX => say("more than is logged"),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(parts: &[&[u8]]) -> Vec<String> {
+        let mut lines = Lines::default();
+        let mut said = Vec::new();
+        for part in parts {
+            lines.take(part, |line| said.push(line.to_owned()));
+        }
+        lines.end(|line| said.push(line.to_owned()));
+        said
+    }
+
+    #[test]
+    fn lines_come_whole_whatever_the_pieces_and_cannot_pose_as_others() {
+        assert_eq!(said(&[b"a", b"b\n\nc\nd"]), ["ab", "c", "d"]);
+        assert_eq!(
+            said(&[b"a\r\x1b[31mWARN refused\n"]),
+            ["a??[31mWARN refused"]
+        );
+        assert_eq!(said(&[b"\xff\n"]), ["\u{fffd}"]);
+    }
+
+    #[test]
+    fn neither_a_long_line_nor_many_of_them_fill_the_log() {
+        let long = said(&[&[b'x'; 3000]]);
+        assert_eq!(
+            long.iter().map(String::len).collect::<Vec<_>>(),
+            [1024, 1024, 952]
+        );
+        let many = said(&[&b"x\n".repeat(5000)]);
+        assert_eq!(many.len(), LINES_MAX as usize);
+        assert_eq!(many.last().map(String::as_str), Some("more than is logged"));
+    }
+}

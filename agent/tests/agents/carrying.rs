@@ -1,0 +1,199 @@
+//! Launches that go well.
+
+use wireup::link::control::{ToAgent, VERSION};
+use wireup::link::frame::Address;
+
+use super::cluster::Cluster;
+use super::launcher::{Heard, Launcher, gone, nodes};
+
+#[test]
+fn a_launch_on_this_node_alone_leaves_nothing() {
+    let cluster = Cluster::start(1, &[]);
+    let agent = &cluster.agents[0];
+    let mut launcher = Launcher::open(agent, cluster.spread(1, 2));
+    let pids = launcher.begun(1);
+    launcher.tell(0, "hello");
+    assert_eq!(launcher.said(), (0, "heard hello".into()));
+    drop(launcher);
+    gone(&pids);
+    agent.idle();
+    agent.logged(&["ended after", "the launcher has ended"]);
+}
+
+#[test]
+fn steps_reach_each_other_and_the_launcher_wherever_it_is() {
+    let cluster = Cluster::start(8, &[]);
+    // At the root, at a leaf of the tree, and at an agent that is no node of the launch.
+    for entry in [0, 6, 7] {
+        let mut launcher = Launcher::open(&cluster.agents[entry], cluster.spread(7, 2));
+        let pids = launcher.begun(7);
+        for (from, to) in [(0, 6), (6, 0), (5, 3), (3, 4), (1, 1), (4, 1)] {
+            launcher.tell(from, &format!("send {to} from {from}"));
+            assert_eq!(launcher.said(), (to, format!("got {from} from {from}")));
+        }
+        launcher.send(Address::EveryNode, "hello");
+        let mut heard: Vec<_> = (0..7).map(|_| launcher.said()).collect();
+        heard.sort();
+        let all: Vec<_> = (0..7).map(|n| (n, "heard hello".to_owned())).collect();
+        assert_eq!(heard, all);
+        // To everybody but itself.
+        launcher.tell(4, "send every one");
+        let mut heard: Vec<_> = (0..6).map(|_| launcher.said()).collect();
+        heard.sort();
+        let others = (0..7).filter(|n| *n != 4);
+        let all: Vec<_> = others.map(|n| (n, "got 4 one".to_owned())).collect();
+        assert_eq!(heard, all);
+        drop(launcher);
+        gone(&pids);
+        cluster.agents.iter().for_each(|agent| agent.idle());
+    }
+}
+
+#[test]
+fn forty_agents_in_a_tree() {
+    let cluster = Cluster::start(40, &[]);
+    let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(40, 3));
+    let pids = launcher.begun(40);
+    for (from, to) in [(39, 38), (14, 39), (0, 22), (27, 0)] {
+        launcher.tell(from, &format!("send {to} x"));
+        assert_eq!(launcher.said(), (to, format!("got {from} x")));
+    }
+    drop(launcher);
+    gone(&pids);
+    cluster.agents.iter().for_each(|agent| agent.idle());
+}
+
+#[test]
+fn much_data_goes_down_and_up_the_tree_complete() {
+    let cluster = Cluster::start(4, &[]);
+    let mut launcher = Launcher::connect(&cluster.agents[0]);
+    // Too long for one frame or one gRPC message.
+    let description = vec![7; 9_000_000];
+    launcher.ask(&ToAgent::Open {
+        version: VERSION,
+        launch: "large".into(),
+        spread: cluster.spread(4, 2),
+        description,
+    });
+    for _ in 0..4 {
+        let (node, text) = launcher.said();
+        assert!(
+            text.starts_with(&format!("begun {node} 4 9000000 ")),
+            "{text}"
+        );
+    }
+    // From a leaf over two agents to another node, which tells the launcher.
+    launcher.tell(3, "flood 2 400");
+    for _ in 0..400 {
+        assert_eq!(launcher.said(), (2, "got 3 262144 bytes".into()));
+    }
+}
+
+#[test]
+fn two_launches_at_once_do_not_hear_of_each_other() {
+    let cluster = Cluster::start(3, &[]);
+    let mut first = Launcher::open(&cluster.agents[0], cluster.spread(3, 2));
+    let mut second = Launcher::open(&cluster.agents[1], cluster.spread(3, 2));
+    let (pids, others) = (first.begun(3), second.begun(3));
+    first.send(Address::EveryNode, "one");
+    second.send(Address::EveryNode, "two");
+    for (launcher, text) in [(&mut first, "heard one"), (&mut second, "heard two")] {
+        for _ in 0..3 {
+            assert_eq!(launcher.said().1, text);
+        }
+    }
+    drop(first);
+    gone(&pids);
+    second.tell(2, "still here");
+    assert_eq!(second.said(), (2, "heard still here".into()));
+    drop(second);
+    gone(&others);
+}
+
+#[test]
+fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
+    use nix::sys::signal::Signal;
+    let mut cluster = Cluster::start(3, &[]);
+    let mut running = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
+    let pids = running.begun(2);
+    cluster.agents[1].signal(Signal::SIGTERM);
+    cluster.agents[1].logged(&["takes no new launch and ends with the last of 1"]);
+    let members = cluster.spread(3, 2).members;
+    let status = nodes(&cluster.agents[0], members);
+    let draining: Vec<_> = status
+        .iter()
+        .map(|node| (node.draining, node.launches))
+        .collect();
+    assert_eq!(draining, [(false, 1), (true, 1), (false, 0)]);
+
+    // Neither from its own node's users nor from other agents.
+    let mut launcher = Launcher::open(&cluster.agents[1], cluster.spread(2, 2));
+    let reason = launcher.refused();
+    assert!(reason.contains("n1: it is being stopped"), "{reason}");
+    let mut launcher = Launcher::open(&cluster.agents[2], cluster.spread(2, 2));
+    let begun = |heard: &Heard| matches!(heard, Heard::Said(0, text) if text.starts_with("begun"));
+    let mut heard = [launcher.hear(), launcher.hear()];
+    heard.sort_by_key(|heard| !begun(heard));
+    assert!(begun(&heard[0]), "{heard:?}");
+    let loss = format!("{:?}", heard[1]);
+    assert!(
+        loss.contains("the agent of n1 refuses: it is being stopped"),
+        "{loss}"
+    );
+
+    running.tell(1, "go on");
+    assert_eq!(running.said(), (1, "heard go on".into()));
+    drop(running);
+    gone(&pids);
+    assert_eq!(cluster.agents[1].ended(), Some(0));
+    assert!(!cluster.agents[1].socket.exists());
+}
+
+#[test]
+fn an_agent_that_is_told_twice_ends_at_once_and_its_steps_with_it() {
+    use nix::sys::signal::Signal;
+    let mut cluster = Cluster::start(2, &[]);
+    let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
+    let pids = launcher.begun(2);
+    cluster.agents[1].signal(Signal::SIGTERM);
+    cluster.agents[1].logged(&["takes no new launch"]);
+    cluster.agents[1].signal(Signal::SIGTERM);
+    assert_eq!(cluster.agents[1].ended(), Some(0));
+    gone(&pids[1..]);
+    let (lost, reason, step) = launcher.lost();
+    assert_eq!((&lost[..], step), (&[1][..], false), "{reason}");
+}
+
+#[test]
+fn nodes_are_asked_how_they_are() {
+    let cluster = Cluster::start(2, &["--heartbeat", "2"]);
+    let mut members = cluster.spread(2, 2).members;
+    // Nobody, and somebody else.
+    members.push(wireup::link::control::Member {
+        name: "n9".into(),
+        address: "127.0.0.1:1".into(),
+    });
+    members.push(wireup::link::control::Member {
+        name: "n8".into(),
+        address: members[1].address.clone(),
+    });
+    let status = nodes(&cluster.agents[0], members.clone());
+    for (status, member) in status.iter().zip(&members).take(2) {
+        assert_eq!(
+            (&status.name, &status.address),
+            (&member.name, &member.address)
+        );
+        assert_eq!(status.version, env!("CARGO_PKG_VERSION"));
+        assert_eq!((status.launches, status.problem.as_deref()), (0, None));
+    }
+    let problem = |n: usize| status[n].problem.clone().unwrap();
+    assert!(problem(2).contains("Connection refused"), "{}", problem(2));
+    assert!(
+        problem(3).contains("its certificate is not for n8, but for n1"),
+        "{}",
+        problem(3)
+    );
+    // Whoever names nobody learns of this agent.
+    let own = nodes(&cluster.agents[1], Vec::new());
+    assert_eq!((own.len(), own[0].name.as_str()), (1, "n1"));
+}

@@ -1,0 +1,202 @@
+//! A launcher: what `wireup run` is to an agent.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use wireup::job::ids::NodeId;
+use wireup::link::control::{FromAgent, Member, NodeStatus, Spread, ToAgent, VERSION};
+use wireup::link::frame::{Address, BODY_MAX, Class, Frame, FrameReader};
+use wireup::link::{decode, encode};
+
+use super::cluster::{Agent, DEADLINE};
+
+/// What comes to a launcher.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Heard {
+    /// A step's message.
+    Said(u32, String),
+    /// Word of the agent.
+    Agent(FromAgent),
+    /// The end of the connection.
+    End,
+}
+
+pub(crate) struct Launcher {
+    socket: UnixStream,
+    reader: FrameReader,
+    control: Vec<u8>,
+}
+
+impl Launcher {
+    pub(crate) fn connect(agent: &Agent) -> Self {
+        Self::over(UnixStream::connect(&agent.socket).unwrap())
+    }
+
+    /// Over a connection that was made.
+    pub(crate) fn over(socket: UnixStream) -> Self {
+        socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        Self {
+            socket,
+            reader: FrameReader::default(),
+            control: Vec::new(),
+        }
+    }
+
+    /// Opens a launch with a name of its own.
+    pub(crate) fn open(agent: &Agent, spread: Spread) -> Self {
+        Self::connect(agent).opens(spread)
+    }
+
+    /// The same over this connection.
+    pub(crate) fn opens(mut self, spread: Spread) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        self.ask(&ToAgent::Open {
+            version: VERSION,
+            launch: format!("launch-{number}"),
+            spread,
+            description: vec![1; 1000],
+        });
+        self
+    }
+
+    pub(crate) fn ask(&mut self, request: &ToAgent) {
+        let request = encode(request);
+        let mut bytes = Vec::new();
+        let mut pieces = request.chunks(BODY_MAX).peekable();
+        while let Some(piece) = pieces.next() {
+            let frame = Frame {
+                to: Address::EveryNode,
+                from: Address::Launcher,
+                class: Class::Control,
+                more: pieces.peek().is_some(),
+                body: piece.to_vec(),
+            };
+            frame.encode(&mut bytes);
+        }
+        self.socket.write_all(&bytes).unwrap();
+    }
+
+    /// Sends bytes that may be no frames.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.socket.write_all(bytes)
+    }
+
+    pub(crate) fn send(&mut self, to: Address, text: &str) {
+        let frame = Frame {
+            to,
+            from: Address::Launcher,
+            class: Class::Carried,
+            more: false,
+            body: text.as_bytes().to_vec(),
+        };
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.socket.write_all(&bytes).unwrap();
+    }
+
+    /// Tells one step to do something.
+    pub(crate) fn tell(&mut self, node: u32, text: &str) {
+        self.send(Address::Node(NodeId(node)), text);
+    }
+
+    pub(crate) fn hear(&mut self) -> Heard {
+        loop {
+            if let Some(frame) = self.reader.next_frame().unwrap() {
+                match (frame.class, frame.from) {
+                    (Class::Carried, Address::Node(node)) => {
+                        return Heard::Said(node.0, String::from_utf8(frame.body).unwrap());
+                    }
+                    (Class::Control, _) => {
+                        self.control.extend_from_slice(&frame.body);
+                        if !frame.more {
+                            let message = std::mem::take(&mut self.control);
+                            return Heard::Agent(decode(&message).unwrap());
+                        }
+                    }
+                    other => panic!("{other:?}"),
+                }
+                continue;
+            }
+            let mut bytes = [0; 65536];
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return Heard::End,
+                Ok(count) => self.reader.push(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Heard::End,
+                Err(error) => panic!("nothing came: {error}"),
+            }
+        }
+    }
+
+    /// The next thing, which a step says.
+    pub(crate) fn said(&mut self) -> (u32, String) {
+        match self.hear() {
+            Heard::Said(node, text) => (node, text),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until the steps of all these nodes have begun; gives the pids, by node.
+    pub(crate) fn begun(&mut self, nodes: u32) -> Vec<u32> {
+        let mut pids = vec![None; nodes as usize];
+        while pids.contains(&None) {
+            let (node, text) = self.said();
+            let words: Vec<&str> = text.split(' ').collect();
+            assert_eq!(words[0], "begun", "{text}");
+            assert_eq!(words[1], node.to_string());
+            assert_eq!(words[2], nodes.to_string());
+            assert_eq!(pids[node as usize], None, "node {node} began twice");
+            pids[node as usize] = Some(words[4].parse().unwrap());
+        }
+        pids.into_iter().flatten().collect()
+    }
+
+    /// The next thing, which is the loss of nodes: which, why, and whether only the step is lost.
+    pub(crate) fn lost(&mut self) -> (Vec<u32>, String, bool) {
+        match self.hear() {
+            Heard::Agent(FromAgent::Unreachable {
+                nodes,
+                reason,
+                step,
+            }) => (nodes.into_iter().map(|node| node.0).collect(), reason, step),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The next thing, which is a refusal and the last.
+    pub(crate) fn refused(&mut self) -> String {
+        match self.hear() {
+            Heard::Agent(FromAgent::Refused { reason }) => {
+                assert_eq!(self.hear(), Heard::End);
+                reason
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Asks an agent how nodes are.
+pub(crate) fn nodes(agent: &Agent, members: Vec<Member>) -> Vec<NodeStatus> {
+    let mut launcher = Launcher::connect(agent);
+    launcher.ask(&ToAgent::Nodes {
+        version: VERSION,
+        members,
+    });
+    match launcher.hear() {
+        Heard::Agent(FromAgent::Nodes(nodes)) => nodes,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until processes are gone.
+pub(crate) fn gone(pids: &[u32]) {
+    let until = Instant::now() + DEADLINE;
+    for pid in pids {
+        while std::fs::exists(format!("/proc/{pid}")).unwrap() {
+            assert!(Instant::now() < until, "process {pid} is still there");
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The agents themselves: how they start, refuse and stop.
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+
+use rustix::process::Signal;
+use wireup::job::hosts::PORT;
+
+use crate::cluster::Cluster;
+use crate::common::eventually;
+
+#[test]
+fn an_idle_agent_stops_at_once_and_leaves_nothing() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for signal in [Signal::TERM, Signal::INT] {
+        cluster.agent(1).signal(signal);
+        assert!(cluster.agent_ended(1).success());
+        assert!(cluster.host(1).processes().is_empty());
+        let files = cluster.host(1).files();
+        assert_eq!(files, [Path::new("/run/wireup")]);
+        cluster.start_agent(1);
+    }
+}
+
+#[test]
+fn an_agent_takes_the_place_of_a_killed_one_but_not_of_a_living_one() {
+    let Some(cluster) = Cluster::new(1) else {
+        return;
+    };
+    cluster.kill_agent(0);
+    cluster.start_agent(0);
+    let second = cluster.agent_command(0).output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success(), "{said}");
+    assert!(said.contains("perhaps another agent"), "{said}");
+}
+
+#[test]
+fn strangers_are_refused_and_the_agent_lives() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let address = SocketAddr::new(cluster.host(1).address(), PORT);
+    for words in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &[0; 999],
+    ] {
+        let stranger = cluster.host(0).on_network(|| TcpStream::connect(address));
+        let mut stranger = stranger.unwrap().unwrap();
+        let known = cluster.log(1).len();
+        stranger.write_all(words).unwrap();
+        eventually("a line in the log", || {
+            let log = cluster.log(1);
+            log[known..]
+                .contains("refused a connection from [::ffff:10.99.0.1]")
+                .then_some(())
+        });
+    }
+    cluster.agent(1);
+}
