@@ -49,6 +49,8 @@ pub struct Agent {
     pub advertised: String,
     /// The executable of steps.
     pub step: PathBuf,
+    /// Where launchers of this machine find it.
+    pub socket: PathBuf,
     /// Its launches.
     pub registry: Arc<Registry>,
     /// Other agents.
@@ -115,6 +117,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         name: settings.name,
         advertised: settings.advertise.unwrap_or_else(|| advertised(bound)),
         step: settings.step,
+        socket: settings.socket.clone(),
         registry: Arc::default(),
         peers: Peers::new(settings.tls.clone(), settings.heartbeat),
         served,

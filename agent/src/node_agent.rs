@@ -259,7 +259,8 @@ async fn launch_processes(
     place.fill(match head {
         true => {
             let wireup = agent.step.clone();
-            let (launch, pid) = start::start(wireup, &request, user, started).await?;
+            let (launch, pid) =
+                start::start(wireup, &agent.socket, &request, user, started).await?;
             response.launcher_pid = pid;
             launch
         }

@@ -127,25 +127,32 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
         of(path()),
         any::<[u32; 3]>(),
         any::<(Option<u32>, bool, bool)>(),
+        vec((any::<u32>(), any::<u32>()), 0..3),
     )
-        .prop_map(|(hosts, agent, numbers, (ppn, by_node, oversubscribe))| {
-            let [star_limit, tree_width, virtual_nodes] = numbers;
-            LayoutSpec {
-                hosts,
-                spread: SpreadSpec {
-                    star_limit,
-                    tree_width,
-                    agent,
-                },
-                virtual_nodes,
-                ppn,
-                map_by: match by_node {
-                    true => MapBy::Node,
-                    false => MapBy::Slot,
-                },
-                oversubscribe,
-            }
-        })
+        .prop_map(
+            |(hosts, agent, numbers, (ppn, by_node, oversubscribe), runs)| {
+                let [star_limit, tree_width, virtual_nodes] = numbers;
+                LayoutSpec {
+                    hosts,
+                    spread: SpreadSpec {
+                        star_limit,
+                        tree_width,
+                        agent,
+                    },
+                    virtual_nodes,
+                    ppn,
+                    map_by: match by_node {
+                        true => MapBy::Node,
+                        false => MapBy::Slot,
+                    },
+                    runs: runs
+                        .into_iter()
+                        .map(|(node, ranks)| (NodeId(node), ranks))
+                        .collect(),
+                    oversubscribe,
+                }
+            },
+        )
         .boxed()
 }
 

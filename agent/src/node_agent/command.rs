@@ -7,9 +7,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::time::Duration;
 
-use super::request::{Program, Request, RequestError};
+use super::request::{Node, Program, Request, RequestError};
 
 /// How a launcher is started.
 pub struct Command {
@@ -36,11 +37,11 @@ impl<T: Into<OsString>> From<T> for Word {
 
 impl Request {
     /// The launcher that does what is asked for; `home` is its user's, where the ranks start unless
-    /// something else is asked for.
+    /// something else is asked for, and `agent` the socket of this agent.
     ///
     /// # Errors
     /// [`RequestError::LineBreak`].
-    pub fn command(&self, home: &OsStr) -> Result<Command, RequestError> {
+    pub fn command(&self, home: &OsStr, agent: &Path) -> Result<Command, RequestError> {
         let mut env = self.env.0.clone();
         env.extend(self.own_variables());
         let mut words: Vec<Word> = [
@@ -58,6 +59,11 @@ impl Request {
             word.push(value);
             words.push(word.into());
         };
+        if self.place.nodes.len() > 1 {
+            option("--agent", agent.as_os_str());
+            option("--hosts", self.hosts().as_ref());
+            option("--layout", self.layout().as_ref());
+        }
         option("--pmi", self.pmi.as_ref());
         option("--stdin", self.stdin.as_deref().unwrap_or("none").as_ref());
         option("--exit-policy", self.exit_policy.to_string().as_ref());
@@ -113,6 +119,20 @@ impl Request {
         words.push(program.program.clone().into());
         words.extend(program.args.iter().cloned().map(Word::from));
         Ok(())
+    }
+
+    /// The nodes, as `--hosts` has them.
+    fn hosts(&self) -> String {
+        let host = |node: &Node| format!("{}:{}@{}", node.name, node.ranks, node.address);
+        let hosts: Vec<String> = self.place.nodes.iter().map(host).collect();
+        hosts.join(",")
+    }
+
+    /// Their ranks, as `--layout` has them.
+    fn layout(&self) -> String {
+        let run = |(node, ranks): &(u32, u32)| format!("{node}*{ranks}");
+        let runs: Vec<String> = self.place.blocks.iter().map(run).collect();
+        runs.join(",")
     }
 
     /// Variables that come from other fields; they count more than what the request calls variables.

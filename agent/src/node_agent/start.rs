@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -81,12 +81,13 @@ impl Process {
 /// [`StartError`]; then nothing is left.
 pub async fn start(
     wireup: PathBuf,
+    socket: &Path,
     request: &Request,
     user: User,
     started: Started,
 ) -> Result<(Arc<Launch>, i32), StartError> {
     let home = user.home.clone().unwrap_or_else(|| "/".into());
-    let Command { words, env } = request.command(home.as_os_str())?;
+    let Command { words, env } = request.command(home.as_os_str(), socket)?;
     let mut more = Vec::new();
     let mut arguments: Vec<OsString> = Vec::with_capacity(words.len());
     for word in words {

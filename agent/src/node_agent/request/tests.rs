@@ -294,7 +294,9 @@ fn what_a_launcher_is_told_keeps_values_out_of_its_command_line() {
         !shown.contains("s3cret") && !shown.contains("171"),
         "{shown}"
     );
-    let command = request.command("/home/u".as_ref()).unwrap();
+    let command = request
+        .command("/home/u".as_ref(), "/run/a".as_ref())
+        .unwrap();
     let words = format!("{command:?}");
     let expected = r#"["run", "--no-config", "--json=-", "--control=fd:3", "--oversubscribe", "--pmi=auto", "--stdin=4",
         "--exit-policy=rank:3", "--timeout=1.500", "--grace=0.000", "--kill-on-bad-exit", "--strict-pmi",
