@@ -1,33 +1,40 @@
 //! Fences between the nodes of a job: one engine per node for PMI barriers and PMIx `fence_nb`.
 //!
 //! A local requester (the PMI server, or OpenPMIx through its sidecar) arrives once per node and
-//! fence, when all participating processes of this node have entered. The engines of the
-//! participating nodes exchange [`FenceMessage`]s, and every requester gets one answer.
+//! fence, when all participating processes of this node have entered. The participating nodes form
+//! a tree ([`Shape`]; a star if they are few): each waits for those directly below it, puts what
+//! they bring together with its own, and tells the one above. What the root then says goes down the
+//! same way, and every requester gets one answer.
 //!
 //! ```text
-//!  requester        engine (node 1)                 engine (node 0, the hub)
-//!     │  Arrive ──▶ waiting ── Arrive ────────────▶ open ... until all nodes arrived
-//!     │                                              │ concatenate in node order
-//!     ◀─ Complete ── (gone) ◀─ Release or Fail ──────┘ closed
+//!  requester        engine (node 9)                engine (node 1)          engine (node 0, the root)
+//!     │  Arrive ──▶ reported ── Arrive ──────────▶ ... its children and
+//!     │                                             itself have arrived ── Arrive ──▶ all have
+//!     ◀─ Complete ── (gone) ◀── Release or Fail ─── (gone) ◀──── Release or Fail ───── decides
 //! ```
 //!
-//! - The hub, the lowest participating node, decides alone how a fence ends, so all participants
-//!   agree. The others give up by themselves only if the hub is lost, or silent for [`HUB_GRACE`]
-//!   beyond the fence's deadline.
-//! - Therefore the loss of a node that is not the hub is acted on by the hub only: where the loss
+//! - The root, the lowest participating node, decides alone how a fence ends, so all participants
+//!   agree. The others give up by themselves only if a node between them and the root is lost, or
+//!   the root does not answer long after the fence's time is over.
+//! - Therefore a loss is acted on by the root, and by those who lose their way to it; where the loss
 //!   is noticed before a release still on its way, the release counts.
 //! - A failure also reaches nodes that have not arrived yet; their later arrival is answered at
 //!   once, so the generations of all nodes stay in step.
+//! - When a fence has taken too long ([`Timeout`]), the root has the nodes asked who is missing
+//!   ([`inquiries`]) before it decides.
 //! - Messages may be repeated and may overtake each other; they must not get lost between nodes
 //!   that are up. A repetition, or what comes for an ended fence, is dropped.
 //!
 //! Left to others: which nodes take part (from the rank maps), what the data means, which local
-//! processes have entered, encoding of messages.
+//! processes have entered, encoding of messages, their way from node to node.
 
+mod book;
 pub mod id;
-mod local;
+mod inquiries;
 mod message;
-mod star;
+mod nodes;
+mod received;
+mod round;
 #[cfg(test)]
 mod tests;
 
@@ -35,39 +42,41 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use book::Book;
 pub use id::{FenceId, Participants};
-use local::{Early, LocalSide, Waiting};
 pub use message::{
-    Contribution, FenceFailure, FenceInput, FenceMessage, FenceResult, Limits, Output, Released,
+    Contribution, Deadline, FenceFailure, FenceInput, FenceMessage, FenceResult, Limits, Output,
+    Released, Timeout,
 };
-use star::{Arrival, Hub, Step, Verdict};
+pub use nodes::Nodes;
+use nodes::Place;
+use round::{Phase, Round};
 
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
-
-/// How long beyond a fence's timeout a node waits for the hub's word. It lets the hub's report,
-/// which names the missing nodes, win over the local guess that the hub is gone.
-pub const HUB_GRACE: Duration = Duration::from_secs(5);
+use crate::link::tree::Shape;
 
 /// The fences of one node. See the module.
 pub struct FenceEngine<T> {
     node: NodeId,
+    shape: Shape,
     limits: Limits,
-    local: LocalSide<T>,
-    hub: Hub,
+    book: Book,
+    rounds: BTreeMap<FenceId, Round<T>>,
     lost: BTreeMap<NodeId, Arc<str>>,
     torn_down: bool,
 }
 
 impl<T> FenceEngine<T> {
-    /// An engine for `node`, with nothing under way.
-    pub fn new(node: NodeId, limits: Limits) -> Self {
+    /// An engine for `node`, with nothing under way. The shape is the same on all nodes.
+    pub fn new(node: NodeId, shape: Shape, limits: Limits) -> Self {
         Self {
             node,
+            shape,
             limits,
-            local: LocalSide::new(),
-            hub: Hub::new(node, limits),
+            book: Book::new(limits),
+            rounds: BTreeMap::new(),
             lost: BTreeMap::new(),
             torn_down: false,
         }
@@ -76,6 +85,12 @@ impl<T> FenceEngine<T> {
     /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
     pub fn handle(&mut self, input: FenceInput<T>, now: Moment, out: &mut Vec<Output<T>>) {
         match input {
+            FenceInput::Begin {
+                participants,
+                nodes,
+                timeout,
+                ticket,
+            } => self.begin(participants, &nodes, timeout, ticket, now, out),
             FenceInput::Arrive {
                 participants,
                 nodes,
@@ -84,34 +99,67 @@ impl<T> FenceEngine<T> {
                 ticket,
             } => {
                 let offer = Offer {
-                    nodes: ascending(nodes),
+                    nodes,
                     contribution,
                     timeout,
+                    waited: Duration::ZERO,
                 };
                 self.arrive(participants, offer, ticket, now, out);
             }
+            FenceInput::Described { id, absences } => self.described(&id, absences, now, out),
             FenceInput::Message { from, message } => self.message(from, message, now, out),
-            FenceInput::PeerLost { node, reason } => self.peer_lost(node, reason, out),
+            FenceInput::PeerLost { node, reason } => self.peer_lost(node, reason, now, out),
             FenceInput::Tick => self.tick(now, out),
-            FenceInput::Teardown => self.tear_down(out),
+            FenceInput::Teardown => self.tear_down(now, out),
         }
     }
 
     /// When the next [`FenceInput::Tick`] is due; `None` while nothing has a deadline.
     pub fn next_deadline(&self) -> Option<Moment> {
-        let deadlines = [self.local.next_deadline(), self.hub.next_deadline()];
-        deadlines.into_iter().flatten().min()
+        self.rounds.values().filter_map(Round::next_deadline).min()
     }
 
     /// Whether somebody here waits for a fence in which this process takes part.
     pub fn waits_for(&self, proc: &Proc) -> bool {
-        self.local.waits_for(proc)
+        let mut waiting = self.rounds.iter().filter(|(_, r)| r.ticket.is_some());
+        waiting.any(|(id, _)| id.participants.contains(proc))
     }
 
-    /// Whether nobody waits here, no fence is being coordinated, and no failure is kept for an
-    /// arrival to come.
+    /// Whether nobody waits here, nothing has been heard of a fence that has not ended, and no
+    /// failure is kept for an arrival to come.
     pub fn is_idle(&self) -> bool {
-        self.local.is_idle() && self.hub.is_idle()
+        self.rounds.is_empty() && self.book.is_idle()
+    }
+
+    fn begin(
+        &mut self,
+        participants: Participants,
+        nodes: &Nodes,
+        timeout: Option<Timeout>,
+        ticket: T,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let node = self.node;
+        let place = Place::new(nodes, node, self.shape);
+        let id = self.book.next(participants);
+        // Whatever else is wrong is said when all have arrived.
+        let (Some(id), Some(place)) = (id, place) else {
+            return;
+        };
+        let over = self.book.take_early(&id);
+        let over = over.or_else(|| self.lost_above(&place));
+        let torn_down = self.torn_down.then_some(FenceFailure::TornDown { node });
+        let round = self.rounds.entry(id.clone());
+        let round = round.or_insert_with(|| Round::new(place.clone(), now));
+        round.ticket = Some(ticket);
+        round.limit(timeout, Duration::ZERO, now);
+        if let Some(failure) = over {
+            self.end(&id, Err(failure), out);
+        } else if let Some(failure) = torn_down.or_else(|| self.lost_among(nodes)) {
+            self.doom(&id, &place, failure, now, out);
+            self.settle_if_torn_down(&id, out);
+        }
     }
 
     fn arrive(
@@ -127,269 +175,214 @@ impl<T> FenceEngine<T> {
             ticket,
             result: Err(failure),
         };
-        if self.torn_down {
-            return out.push(refused(ticket, FenceFailure::TornDown { node }));
-        }
-        if !offer.nodes.contains(&node) {
+        let Some(place) = Place::new(&offer.nodes, node, self.shape) else {
             return out.push(refused(ticket, FenceFailure::NotParticipant { node }));
-        }
-        let Some(id) = self
-            .local
-            .enter(participants, self.limits.participant_lists)
-        else {
+        };
+        let Some(id) = self.book.next(participants) else {
             return out.push(refused(ticket, FenceFailure::TooMany { node }));
         };
-        let hub = offer.nodes[0];
-        let patience = offer.timeout.filter(|_| hub != node);
-        let waiting = Waiting {
-            ticket,
-            nodes: Arc::clone(&offer.nodes),
-            since: now,
-            deadline: patience.map(|timeout| now + timeout + HUB_GRACE),
-        };
-        self.local.wait(id.clone(), waiting);
-
-        let early = self.local.take_early(&id);
-        if hub == node {
-            let doomed = early.map(|early| early.failure);
-            self.collect(id.clone(), node, offer, doomed.clone(), now, out);
-            if self.hub.nodes_of(&id).is_none() {
-                // The fence had failed before we came. Its reason is kept, within bounds.
-                let failure = doomed.unwrap_or(FenceFailure::TooMany { node });
-                self.settle(&id, Err(failure), out);
+        self.book.enter(&id);
+        if self.book.is_over(&id) {
+            // It had failed before we came. The reason is kept, within bounds.
+            let early = self.book.take_early(&id);
+            let failure = early.unwrap_or(match self.torn_down {
+                true => FenceFailure::TornDown { node },
+                false => FenceFailure::TooMany { node },
+            });
+            return out.push(refused(ticket, failure));
+        }
+        let round = self.rounds.entry(id.clone());
+        let round = round.or_insert_with(|| Round::new(place, now));
+        round.arrive(offer.contribution, ticket);
+        round.limit(offer.timeout, offer.waited, now);
+        if *round.place.nodes() != offer.nodes {
+            let theirs = round.place.nodes().clone();
+            let other = theirs.iter().find(|other| *other != node).unwrap_or(node);
+            return self.disagree(&id, other, &theirs, &offer.nodes, out);
+        }
+        let bytes = round.own_bytes();
+        let place = round.place.clone();
+        if let Some(failure) = self.lost_above(&place) {
+            return self.end(&id, Err(failure), out);
+        }
+        let limit = self.limits.contribution_bytes;
+        let too_large =
+            (bytes > limit).then_some(FenceFailure::ContributionTooLarge { node, bytes, limit });
+        let torn_down = self.torn_down.then_some(FenceFailure::TornDown { node });
+        let failure = torn_down
+            .or(too_large)
+            .or_else(|| self.lost_among(&offer.nodes));
+        match failure {
+            Some(failure) => {
+                self.doom(&id, &place, failure, now, out);
+                self.settle_if_torn_down(&id, out);
             }
+            None => self.advance(&id, now, out),
+        }
+    }
+
+    /// Something arrived: if that was all, the parent is told, or the fence ends.
+    fn advance(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+        let limit = self.limits.result_bytes;
+        let Some(round) = self.rounds.get_mut(id) else {
+            return;
+        };
+        if round.phase != Phase::Collecting || !round.is_complete() {
             return;
         }
-        // The hub distributes a failure that starts here; it knows those it told us itself.
-        let hub_knows = early.as_ref().is_some_and(|early| early.from == hub);
-        let failure = early.map(|early| early.failure);
-        let failure = failure.or_else(|| self.too_large(node, &offer.contribution));
-        if let Some(failure) = failure {
-            if !hub_knows {
-                let message = FenceMessage::Fail {
-                    id: id.clone(),
-                    failure: failure.clone(),
-                };
-                self.send(hub, message, out);
-            }
-            return self.settle(&id, Err(failure), out);
-        }
-        if let Some(reason) = self.lost.get(&hub) {
-            let reason = Arc::clone(reason);
-            return self.settle(&id, Err(FenceFailure::PeerLost { node: hub, reason }), out);
-        }
+        let place = round.place.clone();
+        let all = match round.take(limit) {
+            Ok(all) => all,
+            Err(failure) => return self.doom(id, &place, failure, now, out),
+        };
+        let Some(parent) = place.parent() else {
+            return self.decide(id, &place, Ok(all.into()), out);
+        };
         let message = FenceMessage::Arrive {
             id: id.clone(),
-            nodes: Arc::clone(&offer.nodes),
-            contribution: offer.contribution,
-            timeout: offer.timeout,
+            nodes: place.nodes().clone(),
+            contribution: all,
+            timeout: round.timeout,
+            waited: now.since(round.since),
         };
-        self.send(hub, message, out);
-        if let Some(theirs) = self.hub.nodes_of(&id) {
-            // Somebody took this node for the hub.
-            let second = *theirs.iter().find(|other| **other != node).unwrap_or(&hub);
-            self.disagree(id, second, &offer.nodes, out);
-        }
+        round.report(now);
+        self.send(parent, message, out);
     }
 
-    fn message(
+    /// The fence cannot complete: the root says so, the others have it said.
+    fn doom(
         &mut self,
-        from: NodeId,
-        message: FenceMessage,
-        now: Moment,
-        out: &mut Vec<Output<T>>,
-    ) {
-        if from == self.node || self.lost.contains_key(&from) {
-            return;
-        }
-        if self.torn_down {
-            if let FenceMessage::Arrive { id, .. } = message {
-                let failure = FenceFailure::TornDown { node: self.node };
-                self.send(from, FenceMessage::Fail { id, failure }, out);
-            }
-            return;
-        }
-        match message {
-            FenceMessage::Arrive {
-                id,
-                nodes,
-                contribution,
-                timeout,
-            } => {
-                let ours = nodes.first() == Some(&self.node);
-                if !ours || !nodes.is_sorted_by(|a, b| a < b) || !nodes.contains(&from) {
-                    let failure = FenceFailure::NodesDisagree {
-                        first: self.node,
-                        second: from,
-                    };
-                    return self.send(from, FenceMessage::Fail { id, failure }, out);
-                }
-                let offer = Offer {
-                    nodes,
-                    contribution,
-                    timeout,
-                };
-                let doomed = self.local.early(&id).map(|early| early.failure.clone());
-                self.collect(id, from, offer, doomed, now, out);
-            }
-            FenceMessage::Release { id, released } => {
-                let waiting = self.local.waiting(&id);
-                if waiting.is_some_and(|waiting| waiting.hub() == from) {
-                    self.settle(&id, Ok(released), out);
-                }
-            }
-            FenceMessage::Fail { id, failure } => self.failed(from, id, failure, out),
-        }
-    }
-
-    /// An arrival at this node in its role as the hub.
-    fn collect(
-        &mut self,
-        id: FenceId,
-        from: NodeId,
-        offer: Offer,
-        doomed: Option<FenceFailure>,
-        now: Moment,
-        out: &mut Vec<Output<T>>,
-    ) {
-        let doomed = doomed
-            .or_else(|| self.too_large(from, &offer.contribution))
-            .or_else(|| self.lost_among(&offer.nodes));
-        let arrival = Arrival {
-            id: id.clone(),
-            from,
-            nodes: Arc::clone(&offer.nodes),
-            contribution: offer.contribution,
-            timeout: offer.timeout,
-            doomed,
-        };
-        match self.hub.arrive(arrival, now) {
-            Step::Verdict(verdict) => return self.announce(verdict, out),
-            Step::Refused(failure) if from == self.node => {
-                return self.settle(&id, Err(failure), out);
-            }
-            Step::Refused(failure) => {
-                return self.send(from, FenceMessage::Fail { id, failure }, out);
-            }
-            Step::Nothing => {}
-        }
-        let own = self.local.waiting(&id).map(|own| Arc::clone(&own.nodes));
-        if let Some(own) = own.filter(|own| *own != offer.nodes)
-            && self.hub.nodes_of(&id).is_some()
-        {
-            // We wait for another hub in a fence the sender expects us to coordinate.
-            self.disagree(id, from, &own, out);
-        }
-    }
-
-    /// Another node says that a fence has failed.
-    fn failed(
-        &mut self,
-        from: NodeId,
-        id: FenceId,
+        id: &FenceId,
+        place: &Place,
         failure: FenceFailure,
+        now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
-        if let Some(nodes) = self.hub.nodes_of(&id) {
-            if nodes.contains(&from) {
-                let verdict = self.hub.fail(id, failure, &[]);
-                self.announce(verdict, out);
-            }
-        } else if let Some(waiting) = self.local.waiting(&id) {
-            if waiting.nodes.contains(&from) {
-                self.settle(&id, Err(failure), out);
-            }
-        } else {
-            let early = Early { from, failure };
-            self.local.keep_early(id, early, self.limits.open_fences);
-        }
-    }
-
-    fn peer_lost(&mut self, node: NodeId, reason: Arc<str>, out: &mut Vec<Output<T>>) {
-        if self.torn_down || node == self.node || self.lost.contains_key(&node) {
-            return;
-        }
-        self.lost.insert(node, Arc::clone(&reason));
-        let failure = FenceFailure::PeerLost { node, reason };
-        for id in self.hub.open_with(node) {
-            let verdict = self.hub.fail(id, failure.clone(), &[]);
-            self.announce(verdict, out);
-        }
-        for id in self.local.waiting_for(node) {
-            self.settle(&id, Err(failure.clone()), out);
-        }
-    }
-
-    fn tick(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
-        for verdict in self.hub.expire(now) {
-            self.announce(verdict, out);
-        }
-        for (id, hub, waited) in self.local.expired(now) {
-            let missing = vec![hub];
-            self.settle(&id, Err(FenceFailure::Timeout { missing, waited }), out);
-        }
-    }
-
-    fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
-        for verdict in self.hub.tear_down() {
-            self.announce(verdict, out);
-        }
-        let failure = FenceFailure::TornDown { node: self.node };
-        for (id, waiting) in self.local.tear_down() {
-            let message = FenceMessage::Fail {
-                id,
-                failure: failure.clone(),
-            };
-            self.send(waiting.hub(), message, out);
-            out.push(Output::Complete {
-                ticket: waiting.ticket,
-                result: Err(failure.clone()),
-            });
-        }
-        self.torn_down = true;
-    }
-
-    fn disagree(&mut self, id: FenceId, other: NodeId, own: &[NodeId], out: &mut Vec<Output<T>>) {
-        let failure = FenceFailure::NodesDisagree {
-            first: self.node,
-            second: other,
+        let Some(parent) = place.parent() else {
+            return self.decide(id, place, Err(failure), out);
         };
-        let verdict = self.hub.fail(id, failure, own);
-        self.announce(verdict, out);
+        if let Some(round) = self.rounds.get_mut(id) {
+            if round.phase == Phase::Doomed {
+                return;
+            }
+            round.phase = Phase::Doomed;
+            round.inquiry = None;
+            round.wait_for_root(now);
+        }
+        let message = FenceMessage::Fail {
+            id: id.clone(),
+            nodes: place.nodes().clone(),
+            failure,
+        };
+        self.send(parent, message, out);
     }
 
-    /// Tells a decision to all it concerns, this node included.
-    fn announce(&mut self, verdict: Verdict, out: &mut Vec<Output<T>>) {
-        for &to in verdict.nodes.iter().filter(|to| **to != self.node) {
-            let id = verdict.id.clone();
-            let message = match &verdict.result {
+    /// The root's word, here and for all below.
+    fn decide(
+        &mut self,
+        id: &FenceId,
+        place: &Place,
+        result: FenceResult,
+        out: &mut Vec<Output<T>>,
+    ) {
+        for child in place.children() {
+            let id = id.clone();
+            let message = match &result {
                 Ok(released) => FenceMessage::Release {
                     id,
                     released: released.clone(),
                 },
                 Err(failure) => FenceMessage::Fail {
                     id,
+                    nodes: place.nodes().clone(),
                     failure: failure.clone(),
                 },
             };
+            self.send(child, message, out);
+        }
+        self.end(id, result, out);
+    }
+
+    /// It has ended for this node: answers the local requester, if it waits.
+    fn end(&mut self, id: &FenceId, result: FenceResult, out: &mut Vec<Output<T>>) {
+        let ticket = self.rounds.remove(id).and_then(|round| round.ticket);
+        let unheard = result.as_ref().err().filter(|_| ticket.is_none());
+        if ticket.is_some() {
+            self.book.enter(id);
+        }
+        self.book.end(id, unheard);
+        out.extend(ticket.map(|ticket| Output::Complete { ticket, result }));
+    }
+
+    /// Two lists of nodes make two trees: everybody in them is told directly.
+    fn disagree(
+        &mut self,
+        id: &FenceId,
+        second: NodeId,
+        one: &Nodes,
+        other: &Nodes,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let first = self.node;
+        let failure = FenceFailure::NodesDisagree { first, second };
+        let all = Nodes::new(one.iter().chain(other.iter()));
+        for to in all.iter().flat_map(Nodes::iter) {
+            let message = FenceMessage::Fail {
+                id: id.clone(),
+                nodes: one.clone(),
+                failure: failure.clone(),
+            };
             self.send(to, message, out);
         }
-        match verdict.result {
-            Err(failure) if self.local.waiting(&verdict.id).is_none() => {
-                let from = self.node;
-                let early = Early { from, failure };
-                let most = self.limits.open_fences;
-                self.local.keep_early(verdict.id, early, most);
+        self.end(id, Err(failure), out);
+    }
+
+    fn peer_lost(&mut self, node: NodeId, reason: Arc<str>, now: Moment, out: &mut Vec<Output<T>>) {
+        if node == self.node || self.lost.contains_key(&node) {
+            return;
+        }
+        self.lost.insert(node, Arc::clone(&reason));
+        let failure = FenceFailure::PeerLost { node, reason };
+        let with = |place: &Place| place.nodes().contains(node);
+        let rounds = self.rounds.iter().filter(|(_, round)| with(&round.place));
+        let rounds: Vec<(FenceId, Place, Phase)> = rounds
+            .map(|(id, round)| (id.clone(), round.place.clone(), round.phase))
+            .collect();
+        for (id, place, phase) in rounds {
+            if place.is_above(node) {
+                self.end(&id, Err(failure.clone()), out);
+            } else if phase == Phase::Collecting {
+                // Otherwise the parent holds what was reported, and hears of the loss itself.
+                self.doom(&id, &place, failure.clone(), now, out);
             }
-            result => self.settle(&verdict.id, result, out),
         }
     }
 
-    /// Answers the local requester, if it still waits.
-    fn settle(&mut self, id: &FenceId, result: FenceResult, out: &mut Vec<Output<T>>) {
-        if let Some(ticket) = self.local.settle(id) {
-            out.push(Output::Complete { ticket, result });
+    fn tear_down(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+        self.torn_down = true;
+        self.book.close();
+        let failure = FenceFailure::TornDown { node: self.node };
+        let rounds = self.rounds.iter();
+        let rounds: Vec<(FenceId, Place)> = rounds
+            .map(|(id, round)| (id.clone(), round.place.clone()))
+            .collect();
+        for (id, place) in rounds {
+            self.doom(&id, &place, failure.clone(), now, out);
+            self.settle_if_torn_down(&id, out);
         }
+    }
+
+    /// Nobody here waits for the root's word after the end, but nodes below may.
+    fn settle_if_torn_down(&mut self, id: &FenceId, out: &mut Vec<Output<T>>) {
+        if !self.torn_down {
+            return;
+        }
+        let ticket = self.rounds.get_mut(id).and_then(|r| r.ticket.take());
+        if ticket.is_some() {
+            self.book.enter(id);
+        }
+        let result = Err(FenceFailure::TornDown { node: self.node });
+        out.extend(ticket.map(|ticket| Output::Complete { ticket, result }));
     }
 
     fn send(&self, to: NodeId, message: FenceMessage, out: &mut Vec<Output<T>>) {
@@ -398,14 +391,17 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    fn too_large(&self, node: NodeId, contribution: &Contribution) -> Option<FenceFailure> {
-        let (bytes, limit) = (contribution.data.len(), self.limits.contribution_bytes);
-        (bytes > limit).then_some(FenceFailure::ContributionTooLarge { node, bytes, limit })
+    /// A lost node that was on the way to the root.
+    fn lost_above(&self, place: &Place) -> Option<FenceFailure> {
+        let mut lost = self.lost.iter();
+        let (&node, reason) = lost.find(|(node, _)| place.is_above(**node))?;
+        let reason = Arc::clone(reason);
+        Some(FenceFailure::PeerLost { node, reason })
     }
 
-    fn lost_among(&self, nodes: &[NodeId]) -> Option<FenceFailure> {
+    fn lost_among(&self, nodes: &Nodes) -> Option<FenceFailure> {
         let mut lost = self.lost.iter();
-        let (&node, reason) = lost.find(|(node, _)| nodes.contains(node))?;
+        let (&node, reason) = lost.find(|(node, _)| nodes.contains(**node))?;
         let reason = Arc::clone(reason);
         Some(FenceFailure::PeerLost { node, reason })
     }
@@ -413,13 +409,8 @@ impl<T> FenceEngine<T> {
 
 /// An arrival without its requester.
 struct Offer {
-    nodes: Arc<[NodeId]>,
+    nodes: Nodes,
     contribution: Contribution,
-    timeout: Option<Duration>,
-}
-
-fn ascending(mut nodes: Vec<NodeId>) -> Arc<[NodeId]> {
-    nodes.sort_unstable();
-    nodes.dedup();
-    Arc::from(nodes)
+    timeout: Option<Timeout>,
+    waited: Duration,
 }

@@ -50,6 +50,8 @@ pub struct GroupEngine<T> {
     early: BTreeMap<GroupKey, VecDeque<GroupFailure>>,
     /// Members of this node whose process has ended.
     ended: BTreeSet<Proc>,
+    /// Nodes that are gone.
+    lost: BTreeSet<NodeId>,
     /// Why this node takes part in nothing any more.
     out_of_service: Option<GroupFailure>,
 }
@@ -64,6 +66,7 @@ impl<T> GroupEngine<T> {
             open: BTreeMap::new(),
             early: BTreeMap::new(),
             ended: BTreeSet::new(),
+            lost: BTreeSet::new(),
             out_of_service: None,
         }
     }
@@ -83,7 +86,8 @@ impl<T> GroupEngine<T> {
             Some(failure) => Some(failure.clone()),
             None if self.waiting.contains_key(&key) => Some(GroupFailure::Busy),
             None if !offer.nodes.contains(&node) => Some(GroupFailure::NotMember { node }),
-            None => None,
+            // No such operation can ever succeed again, so nobody needs to count this arrival.
+            None => self.lost_among(&offer.nodes),
         };
         if let Some(failure) = refusal {
             let result = Err(failure);
@@ -123,10 +127,15 @@ impl<T> GroupEngine<T> {
         now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
+        if self.lost.contains(&from) {
+            return;
+        }
         match message {
             GroupMessage::Arrive { key, offer } => {
                 let step = if offer.nodes.first() != Some(&self.node) {
                     Step::Refused(GroupFailure::NotMember { node: self.node })
+                } else if let Some(failure) = self.lost_among(&offer.nodes) {
+                    Step::Refused(failure)
                 } else if let Some(failure) = &self.out_of_service {
                     Step::Refused(failure.clone())
                 } else {
@@ -160,6 +169,28 @@ impl<T> GroupEngine<T> {
         let failure = GroupFailure::MemberEnded { proc: proc.clone() };
         self.refuse_all(|key| key.members.contains(&proc), &failure, out);
         self.ended.insert(proc);
+    }
+
+    /// A node is gone for good: what its members take part in fails.
+    pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<Output<T>>) {
+        if node == self.node || !self.lost.insert(node) {
+            return;
+        }
+        for verdict in self.hub.node_lost(node) {
+            self.announce(verdict, out);
+        }
+        self.open.retain(|_, hub| *hub != node);
+        // Whoever else decides is told of the loss too, and says so.
+        let waiting = self.waiting.iter().filter(|(_, (_, hub))| *hub == node);
+        let keys: Vec<GroupKey> = waiting.map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.settle(&key, Err(GroupFailure::NodeLost { node }), out);
+        }
+    }
+
+    fn lost_among(&self, nodes: &[NodeId]) -> Option<GroupFailure> {
+        let node = *nodes.iter().find(|node| self.lost.contains(node))?;
+        Some(GroupFailure::NodeLost { node })
     }
 
     /// Nothing more comes from this node's members: their PMIx server is lost.

@@ -1,5 +1,6 @@
 //! Vocabulary of a job; no I/O.
 
+pub mod absence;
 pub mod appnums;
 pub mod clock;
 pub mod exit_policy;
@@ -8,6 +9,7 @@ pub mod ids;
 pub mod limit;
 pub mod octets;
 pub mod outcome;
+pub mod patience;
 pub mod proc;
 pub mod pset;
 pub mod rank_map;

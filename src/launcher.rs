@@ -16,6 +16,7 @@ pub mod guard;
 mod hands;
 pub mod inheritance;
 pub mod inspect;
+pub mod late;
 pub mod ldso;
 pub mod libpmix;
 pub mod limits;

@@ -7,6 +7,7 @@
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
 mod context;
+mod fences;
 mod groups;
 mod host;
 mod ranks;
@@ -15,12 +16,13 @@ mod upcalls;
 
 use std::sync::Arc;
 
+pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Action, Event, PeerMessage};
-use crate::fence::{self, FenceEngine, FenceInput};
+use crate::fence::{self, FenceEngine, FenceInput, Nodes, Participants};
 use crate::groups::GroupEngine;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
@@ -66,6 +68,8 @@ enum FenceTicket {
     Pmi(Collective),
     /// The sidecar.
     Pmix(UpcallId),
+    /// Nobody any more: the barrier was of ranks of this node, and has ended.
+    Met,
 }
 
 /// What a rank did with PMIx. Kept as it was when the rank ended, for reports.
@@ -89,6 +93,9 @@ pub struct NodeCore {
     node: NodeId,
     job: Arc<JobContext>,
     pmi: Option<pmi::Server>,
+    terms: Terms,
+    /// Who takes part in the barrier of all ranks.
+    world: (Participants, Nodes),
     fences: FenceEngine<FenceTicket>,
     modex: ModexEngine<UpcallId>,
     store: StoreEngine<Asker>,
@@ -97,12 +104,15 @@ pub struct NodeCore {
     host: HostLife,
     /// By local rank.
     pmix: Vec<PmixState>,
+    /// When each local rank was last heard of, by its own word.
+    heard: Vec<Option<Moment>>,
     /// The sidecar's requests for local ranks' data that wait for a direct modex.
     modex_requests: Vec<(crate::pmix::host::RequestId, proc::Proc)>,
 }
 
 impl NodeCore {
-    /// A node whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix`), or both.
+    /// A node whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix`), or
+    /// both. The terms are the same on all nodes.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.
@@ -111,6 +121,7 @@ impl NodeCore {
         job: Arc<JobContext>,
         pmi: bool,
         pmix: bool,
+        terms: Terms,
     ) -> Result<Self, pmi::SetupError> {
         let server = pmi
             .then(|| {
@@ -139,7 +150,10 @@ impl NodeCore {
         Ok(Self {
             node,
             pmi: server,
-            fences: FenceEngine::new(node, fence::Limits::default()),
+            fences: FenceEngine::new(node, terms.shape, fence::Limits::default()),
+            world: fences::world(&job.nspace, &job.ranks, node),
+            terms,
+            heard: vec![None; local_size],
             modex,
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
@@ -155,6 +169,7 @@ impl NodeCore {
     pub fn handle(&mut self, event: Event<'_>, now: Moment, actions: &mut Vec<Action>) {
         match event {
             Event::PmiReceived { rank, bytes } => {
+                self.heard[rank.index()] = Some(now);
                 let mut effects = Vec::new();
                 if let Some(pmi) = &mut self.pmi {
                     pmi.receive(rank, bytes, &mut effects);
@@ -173,6 +188,7 @@ impl NodeCore {
             Event::HostClosed => self.host_closed(now),
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
+            Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
             Event::JobEnded => self.job_ended(now, actions),
             Event::Tick => {
                 self.fence(FenceInput::Tick, now, actions);
@@ -281,6 +297,34 @@ impl NodeCore {
         }
     }
 
+    /// Whatever waits for these nodes is answered.
+    fn nodes_lost(
+        &mut self,
+        nodes: &[NodeId],
+        reason: &Arc<str>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        for &node in nodes {
+            let reason = Arc::clone(reason);
+            self.fence(
+                FenceInput::PeerLost {
+                    node,
+                    reason: Arc::clone(&reason),
+                },
+                now,
+                actions,
+            );
+            let lost = ModexInput::PeerLost {
+                node,
+                reason: Arc::clone(&reason),
+            };
+            self.modex(lost, now, actions);
+            self.groups(actions, |engine, out| engine.node_lost(node, out));
+            self.store_node_lost(node, now, actions);
+        }
+    }
+
     fn job_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
@@ -306,33 +350,6 @@ impl NodeCore {
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
-        }
-    }
-
-    fn fence(&mut self, input: FenceInput<FenceTicket>, now: Moment, actions: &mut Vec<Action>) {
-        let mut outputs = Vec::new();
-        self.fences.handle(input, now, &mut outputs);
-        for output in outputs {
-            match output {
-                fence::Output::Send { to, message } => {
-                    actions.push(Action::SendPeer {
-                        to,
-                        message: PeerMessage::Fence(message),
-                    });
-                }
-                fence::Output::Complete {
-                    ticket: FenceTicket::Pmi(collective),
-                    result,
-                } => {
-                    self.pmi_released(&collective, result, now, actions);
-                }
-                fence::Output::Complete {
-                    ticket: FenceTicket::Pmix(id),
-                    result,
-                } => {
-                    self.fence_answer(id, result, actions);
-                }
-            }
         }
     }
 

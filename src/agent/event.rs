@@ -8,7 +8,7 @@ use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::ids::{LocalRank, NodeId};
 use crate::job::octets;
-use crate::job::outcome::Cause;
+use crate::job::outcome::{Cause, LateFence};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
@@ -48,6 +48,13 @@ pub enum Event<'a> {
         from: NodeId,
         /// What it says.
         message: PeerMessage,
+    },
+    /// Nodes are gone for good. All survivors are told.
+    NodesLost {
+        /// Which.
+        nodes: &'a [NodeId],
+        /// What was seen.
+        reason: Arc<str>,
     },
     /// All ranks of the job have ended: stop the sidecar, answer whatever still waits.
     JobEnded,
@@ -137,6 +144,8 @@ pub enum Report {
         /// One line.
         text: String,
     },
+    /// A fence takes longer than expected. It goes on, since those missing may be busy.
+    FenceLate(LateFence),
     /// The job has failed.
     Failed(Cause),
     /// A rank's MPI library has something for the user.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::core::{JobContext, NodeCore};
+use super::core::{JobContext, NodeCore, Terms};
 use super::event::{Action, Event, PeerMessage, Report};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
@@ -73,7 +73,8 @@ fn core(node: NodeId) -> NodeCore {
         user: UserId(1),
         psets: Vec::new(),
     };
-    NodeCore::new(node, Arc::new(job), true, true).expect("a job that can be served")
+    NodeCore::new(node, Arc::new(job), true, true, Terms::default())
+        .expect("a job that can be served")
 }
 
 fn message(cores: &mut [(NodeId, NodeCore)], from: Address, body: &[u8]) {

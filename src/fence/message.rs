@@ -6,52 +6,95 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::id::{FenceId, Participants};
+use super::nodes::Nodes;
+use crate::job::absence::Absences;
 use crate::job::ids::NodeId;
 use crate::job::octets;
 
-/// What one node brings to a fence.
+/// What one node brings to a fence, or a node and all below it together.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Contribution {
-    /// The node's data: one opaque blob of a PMIx server, or encoded key-value pairs.
+    /// One opaque blob of a PMIx server, or encoded key-value pairs; or several of them in a row.
     #[serde(with = "octets")]
     pub data: Arc<[u8]>,
-    /// Whether data is to be exchanged; if no node asks for it, the fence is a barrier only.
+    /// Whether data is to be exchanged; otherwise this node's is dropped.
     pub collect: bool,
-    /// Outcome among the processes of this node; 0 is success.
+    /// Outcome among the processes; 0 is success.
     pub status: i32,
 }
 
 /// What every participant gets from a completed fence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Released {
-    /// The contributions of all nodes, concatenated in node order; empty for a barrier. Shared:
+    /// The contributions of all nodes, one after the other in an order that is the same for all:
+    /// each node's before those of the nodes below it in the tree. Empty for a barrier. Shared:
     /// cloning copies no data.
     #[serde(with = "octets")]
     pub data: Arc<[u8]>,
-    /// The first non-zero status in node order, or 0.
+    /// The first status in that order that is not zero, or 0.
     pub status: i32,
 }
 
 /// How a fence ended, as a local requester learns it.
 pub type FenceResult = Result<Released, FenceFailure>;
 
+/// How long a fence may take from its first arrival, wherever that is. Of several nodes' the
+/// shortest counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Timeout {
+    /// How long.
+    pub after: Duration,
+    /// Who wants it so.
+    pub kind: Deadline,
+}
+
+/// Who wants a fence to end in time, which decides what happens when it does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Deadline {
+    /// The program: it is told, and nobody is asked for who is missing.
+    Program,
+    /// The user: the fence fails, with a report of who is missing.
+    User,
+    /// Nobody in particular: the fence fails if somebody is overdue
+    /// ([`Absences::overdue`]), and goes on where those missing may be busy.
+    Default,
+}
+
 /// What happens to an engine. `T` names a local requester and comes back with its answer.
 #[derive(Debug)]
 pub enum FenceInput<T> {
+    /// Some participating processes of this node have entered the next fence of these participants,
+    /// and others have not: its clock runs, and they hear of its failure. May be left out.
+    Begin {
+        /// Who fences.
+        participants: Participants,
+        /// The nodes that host participants, this one among them. The same on every node.
+        nodes: Nodes,
+        /// How long it may take from now; `None` for no limit.
+        timeout: Option<Timeout>,
+        /// Whom to answer if it fails before [`FenceInput::Arrive`]; what arrives after that is at
+        /// the next fence.
+        ticket: T,
+    },
     /// All participating processes of this node have entered a fence.
     Arrive {
         /// Who fences.
         participants: Participants,
-        /// The nodes that host participants, this one among them. The same on every node; order
-        /// and repetition do not matter.
-        nodes: Vec<NodeId>,
+        /// The nodes that host participants, this one among them. The same on every node.
+        nodes: Nodes,
         /// What this node brings.
         contribution: Contribution,
-        /// How long the fence may take from now; `None` for no limit. The shortest one of all
-        /// nodes counts.
-        timeout: Option<Duration>,
+        /// How long the fence may take from its first arrival; `None` for no limit.
+        timeout: Option<Timeout>,
         /// Whom to answer.
         ticket: T,
+    },
+    /// The answer to [`Output::Describe`].
+    Described {
+        /// The fence.
+        id: FenceId,
+        /// Who of this node's participants has not come.
+        absences: Absences,
     },
     /// A message has come from the engine of another node.
     Message {
@@ -60,7 +103,7 @@ pub enum FenceInput<T> {
         /// The message.
         message: FenceMessage,
     },
-    /// A node is gone for good.
+    /// A node is gone for good. All survivors have to be told.
     PeerLost {
         /// The node.
         node: NodeId,
@@ -90,49 +133,127 @@ pub enum Output<T> {
         /// How the fence ended.
         result: FenceResult,
     },
+    /// Others wait for this node: answer with [`FenceInput::Described`].
+    Describe {
+        /// The fence.
+        id: FenceId,
+        /// Whether those who came bring data.
+        collect: bool,
+    },
+    /// A fence has taken longer than expected, and goes on; at its root only.
+    Waits {
+        /// The fence.
+        id: FenceId,
+        /// Time since the first arrival.
+        waited: Duration,
+        /// Who has not come.
+        absences: Absences,
+    },
 }
 
-/// A message between the engines of two nodes. Sender and receiver are named by the transport.
+/// A message between the engines of two nodes, one of which is the other's parent in the tree of the
+/// fence. Sender and receiver are named by the transport.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FenceMessage {
-    /// To the hub: the sender's processes have all entered the fence.
+    /// To the parent: the sender's processes, and those of all nodes below it, have entered.
     Arrive {
         /// The fence.
         id: FenceId,
-        /// All participating nodes as the sender computed them, ascending.
-        nodes: Arc<[NodeId]>,
-        /// What the sender brings.
+        /// All participating nodes.
+        nodes: Nodes,
+        /// What they bring.
         contribution: Contribution,
-        /// How long the fence may take from this arrival on; `None` for no limit.
-        timeout: Option<Duration>,
+        /// How long the fence may take; `None` for no limit.
+        timeout: Option<Timeout>,
+        /// Time since the first of them entered.
+        waited: Duration,
     },
-    /// From the hub: all nodes have arrived.
+    /// From the parent: all nodes have arrived.
     Release {
         /// The fence.
         id: FenceId,
         /// The outcome.
         released: Released,
     },
-    /// The fence has failed for everyone. The hub tells all nodes, also those that have not
-    /// arrived yet; any other node tells the hub.
+    /// To the parent: the fence cannot complete; the root is to say so. From the parent: it has
+    /// failed for everyone, also for those who have not arrived.
     Fail {
         /// The fence.
         id: FenceId,
+        /// All participating nodes.
+        nodes: Nodes,
         /// Why.
         failure: FenceFailure,
     },
+    /// To the parent, and on to the root: the time is over.
+    Overdue {
+        /// The fence.
+        id: FenceId,
+        /// All participating nodes.
+        nodes: Nodes,
+        /// The time that is over.
+        timeout: Timeout,
+        /// Time since the first arrival the sender knows of.
+        waited: Duration,
+    },
+    /// From the parent: who is missing?
+    Inquire {
+        /// The fence.
+        id: FenceId,
+        /// All participating nodes.
+        nodes: Nodes,
+        /// The how-manieth inquiry about this fence, from 1.
+        number: u32,
+        /// Whether those who came bring data.
+        collect: bool,
+        /// How long the sender waits for the answer.
+        patience: Duration,
+    },
+    /// To the parent: these are missing.
+    Missing {
+        /// The fence.
+        id: FenceId,
+        /// Of the inquiry.
+        number: u32,
+        /// Of the sender's processes and those below it.
+        absences: Absences,
+    },
+    /// From the parent: the time is over, but those missing may come: wait as long again.
+    Wait {
+        /// The fence.
+        id: FenceId,
+        /// Of the inquiry.
+        number: u32,
+    },
+}
+
+impl FenceMessage {
+    /// The fence it is about.
+    pub(super) fn id(&self) -> &FenceId {
+        match self {
+            Self::Arrive { id, .. }
+            | Self::Release { id, .. }
+            | Self::Fail { id, .. }
+            | Self::Overdue { id, .. }
+            | Self::Inquire { id, .. }
+            | Self::Missing { id, .. }
+            | Self::Wait { id, .. } => id,
+        }
+    }
 }
 
 /// Why a fence did not complete. The same reason reaches every participant.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FenceFailure {
-    /// Not all nodes arrived in time.
-    #[error("fence timed out after {waited:?}: no sign of node {}", list(missing))]
+    /// Not all processes arrived in time.
+    #[error("fence timed out after {} s", waited.as_secs())]
     Timeout {
-        /// Nodes that had not arrived, ascending. The hub alone if the hub did not answer.
-        missing: Vec<NodeId>,
         /// Time since the first arrival.
         waited: Duration,
+        /// Who wanted it to end in time.
+        kind: Deadline,
+        /// Who has not come. The root alone, as silent, if that did not answer.
+        absences: Box<Absences>,
     },
     /// A participating node is gone.
     #[error("fence failed: node {node} was lost ({reason})")]
@@ -195,7 +316,7 @@ pub struct Limits {
     pub contribution_bytes: usize,
     /// Largest result of a fence, in bytes.
     pub result_bytes: usize,
-    /// Most fences a hub coordinates at once, and most failures kept for fences not yet entered.
+    /// Most fences that only others have entered, and most failures kept for fences not yet entered.
     pub open_fences: usize,
     /// Most different participant lists in the life of the job: each leaves a counter behind.
     pub participant_lists: usize,
@@ -217,18 +338,3 @@ impl Default for Limits {
 /// not ended. One node has few of them under way at once (PMIx: one, unless a program overlaps
 /// non-blocking fences), so anything beyond is a fault of the sender.
 pub(super) const AHEAD: u64 = 64;
-
-/// Node numbers for a message, at most ten of them.
-fn list(nodes: &[NodeId]) -> String {
-    const SHOWN: usize = 10;
-    let mut text = nodes
-        .iter()
-        .take(SHOWN)
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(", ");
-    if let Some(more @ 1..) = nodes.len().checked_sub(SHOWN) {
-        text.push_str(&format!(" and {more} more"));
-    }
-    text
-}

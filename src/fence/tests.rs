@@ -1,6 +1,9 @@
 use super::*;
+use crate::job::absence::Absences;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::proc::ProcRank;
+
+mod trees;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -20,6 +23,16 @@ fn brought(text: &str) -> Contribution {
     }
 }
 
+fn nodes(ids: impl IntoIterator<Item = u32>) -> Nodes {
+    Nodes::new(ids.into_iter().map(NodeId)).unwrap()
+}
+
+/// What a program gives as its own limit.
+fn within(after: Duration) -> Option<Timeout> {
+    let kind = Deadline::Program;
+    Some(Timeout { after, kind })
+}
+
 fn ok(text: &str) -> FenceResult {
     Ok(Released {
         data: Arc::from(text.as_bytes()),
@@ -32,6 +45,10 @@ struct Cluster {
     engines: Vec<FenceEngine<&'static str>>,
     sent: Vec<(NodeId, NodeId, FenceMessage)>,
     answers: Vec<(&'static str, FenceResult)>,
+    /// What each node says when it is asked who is missing.
+    absent: Vec<Absences>,
+    /// Fences that go on after their time.
+    late: Vec<Absences>,
     now: Moment,
 }
 
@@ -43,10 +60,12 @@ impl Cluster {
     fn limited(nodes: u32, limits: Limits) -> Self {
         Self {
             engines: (0..nodes)
-                .map(|number| FenceEngine::new(node(number), limits))
+                .map(|number| FenceEngine::new(node(number), Shape::default(), limits))
                 .collect(),
             sent: Vec::new(),
             answers: Vec::new(),
+            absent: vec![Absences::default(); nodes as usize],
+            late: Vec::new(),
             now: Moment::default(),
         }
     }
@@ -58,6 +77,12 @@ impl Cluster {
             match output {
                 Output::Send { to, message } => self.sent.push((node(at), to, message)),
                 Output::Complete { ticket, result } => self.answers.push((ticket, result)),
+                Output::Describe { id, .. } => {
+                    let absences = self.absent[at as usize].clone();
+                    let described = FenceInput::Described { id, absences };
+                    self.input(at, described);
+                }
+                Output::Waits { absences, .. } => self.late.push(absences),
             }
         }
     }
@@ -65,15 +90,15 @@ impl Cluster {
     fn arrive_with(
         &mut self,
         at: u32,
-        nodes: &[u32],
+        ids: &[u32],
         contribution: Contribution,
         ticket: &'static str,
     ) {
         let input = FenceInput::Arrive {
             participants: whole("job"),
-            nodes: nodes.iter().copied().map(NodeId).collect(),
+            nodes: nodes(ids.iter().copied()),
             contribution,
-            timeout: Some(MINUTE),
+            timeout: within(MINUTE),
             ticket,
         };
         self.input(at, input);
@@ -90,10 +115,19 @@ impl Cluster {
         }
     }
 
+    /// Lets time pass, from one deadline to the next.
     fn advance(&mut self, by: Duration) {
-        self.now = self.now + by;
-        for at in 0..self.engines.len() as u32 {
-            self.input(at, FenceInput::Tick);
+        let end = self.now + by;
+        loop {
+            let next = self.engines.iter().filter_map(FenceEngine::next_deadline);
+            let next = next.min().map_or(end, |next| next.min(end)).max(self.now);
+            self.now = next;
+            for at in 0..self.engines.len() as u32 {
+                self.input(at, FenceInput::Tick);
+            }
+            if next == end {
+                return;
+            }
         }
     }
 
@@ -225,7 +259,7 @@ fn fences_of_overlapping_participants_do_not_mix() {
     for (at, ticket) in [(0, "s0"), (1, "s1")] {
         let input = FenceInput::Arrive {
             participants: some.clone(),
-            nodes: vec![node(0), node(1)],
+            nodes: nodes([0, 1]),
             contribution: brought("s"),
             timeout: None,
             ticket,
@@ -266,17 +300,17 @@ fn a_timeout_releases_everyone_and_names_the_missing_nodes() {
     c.deliver();
     c.advance(MINUTE - Duration::from_millis(1));
     assert_eq!(c.answered(), []);
-    assert_eq!(c.engines[0].next_deadline(), Some(Moment(MINUTE)));
     c.advance(Duration::from_millis(1));
     c.deliver();
+    let mut absences = Absences::default();
+    absences.nodes.add(node(1), 0);
+    absences.nodes.add(node(3), 0);
     let failure = FenceFailure::Timeout {
-        missing: vec![node(1), node(3)],
         waited: MINUTE,
+        kind: Deadline::Program,
+        absences: Box::new(absences),
     };
-    assert_eq!(
-        failure.to_string(),
-        "fence timed out after 60s: no sign of node 1, 3"
-    );
+    assert_eq!(failure.to_string(), "fence timed out after 60 s");
     let late = Err(failure);
     assert_eq!(c.answered(), [("t0", late.clone()), ("t2", late.clone())]);
 
@@ -299,12 +333,12 @@ fn the_most_impatient_node_sets_the_deadline() {
         for at in order {
             let (timeout, ticket) = [
                 (None, "t0"),
-                (Some(Duration::from_secs(1)), "t1"),
-                (Some(MINUTE), "t2"),
+                (within(Duration::from_secs(1)), "t1"),
+                (within(MINUTE), "t2"),
             ][at as usize];
             let input = FenceInput::Arrive {
                 participants: whole("job"),
-                nodes: (0..4).map(NodeId).collect(),
+                nodes: nodes(0..4),
                 contribution: brought(""),
                 timeout,
                 ticket,
@@ -337,10 +371,16 @@ fn a_silent_hub_is_given_up_after_the_grace_time() {
     c.sent.clear();
     c.advance(MINUTE);
     assert_eq!(c.answered(), []);
-    c.advance(HUB_GRACE);
+    c.advance(round::ROOT_GRACE);
+    let mut absences = Absences {
+        overdue: true,
+        ..Absences::default()
+    };
+    absences.silent.add(node(0), 0);
     let failure = FenceFailure::Timeout {
-        missing: vec![node(0)],
-        waited: MINUTE + HUB_GRACE,
+        waited: MINUTE + round::ROOT_GRACE,
+        kind: Deadline::Program,
+        absences: Box::new(absences),
     };
     assert_eq!(c.answered(), [("t1", Err(failure))]);
     c.assert_idle();
@@ -353,7 +393,7 @@ fn loss_of_a_peer_fails_its_fences_for_all_and_no_others() {
     c.arrive(1, &[0, 1, 2], "b", "t1");
     let other = FenceInput::Arrive {
         participants: whole("other"),
-        nodes: vec![node(0), node(1)],
+        nodes: nodes([0, 1]),
         contribution: brought("o"),
         timeout: None,
         ticket: "o0",
@@ -413,7 +453,7 @@ fn nodes_that_disagree_about_the_list_all_learn_it() {
     c.arrive(2, &[0, 1, 2], "c", "t2");
     c.deliver();
     let failure = FenceFailure::NodesDisagree {
-        first: node(1),
+        first: node(0),
         second: node(2),
     };
     let disagree = Err(failure);
@@ -452,9 +492,8 @@ fn nodes_that_disagree_about_the_hub_all_learn_it_in_either_order() {
 fn a_node_outside_its_own_list_is_refused() {
     let mut c = Cluster::new(2);
     c.arrive(1, &[0], "x", "t");
-    c.arrive(1, &[], "x", "u");
     let refused = Err(FenceFailure::NotParticipant { node: node(1) });
-    assert_eq!(c.answered(), [("t", refused.clone()), ("u", refused)]);
+    assert_eq!(c.answered(), [("t", refused)]);
     assert!(c.sent.is_empty());
 }
 
@@ -512,7 +551,7 @@ fn a_hub_with_too_many_open_fences_refuses_more_without_losing_step() {
     let mut c = Cluster::limited(2, limits);
     let other = |ticket| FenceInput::Arrive {
         participants: whole("other"),
-        nodes: vec![node(0), node(1)],
+        nodes: nodes([0, 1]),
         contribution: brought("o"),
         timeout: None,
         ticket,
@@ -545,9 +584,10 @@ fn generations_far_ahead_and_lists_without_number_are_refused() {
             participants: whole(name),
             generation,
         },
-        nodes: Arc::from([node(0), node(1)]),
+        nodes: nodes([0, 1]),
         contribution: brought("x"),
         timeout: None,
+        waited: Duration::ZERO,
     };
     for message in [
         arrive("job", u64::MAX),
@@ -576,6 +616,7 @@ fn generations_far_ahead_and_lists_without_number_are_refused() {
             participants: whole("job"),
             generation: u64::MAX,
         },
+        nodes: nodes([0, 1]),
         failure: FenceFailure::TornDown { node: node(0) },
     };
     let from = node(0);
@@ -625,8 +666,15 @@ fn teardown_answers_everyone_here_and_tells_the_others() {
     assert_eq!(c.answered(), [("t0", down.clone()), ("t1", down.clone())]);
     c.arrive(1, &[0, 1, 2], "b", "u1");
     assert_eq!(c.answered(), [("u1", down.clone())]);
-    c.arrive(2, &[0, 1, 2], "c", "t2");
-    assert_eq!(c.answered(), [("t2", down)]);
+    c.deliver();
+    for (at, first, second) in [(2, "t2", "u2"), (0, "t0", "u0")] {
+        if at != 0 {
+            c.arrive(at, &[0, 1, 2], "x", first);
+            assert_eq!(c.answered(), [(first, down.clone())]);
+        }
+        c.arrive(at, &[0, 1, 2], "x", second);
+        assert_eq!(c.answered(), [(second, down.clone())]);
+    }
     c.assert_idle();
 }
 

@@ -144,6 +144,19 @@ impl Hub {
         })
     }
 
+    /// Fails what a node that is gone takes part in.
+    pub(super) fn node_lost(&mut self, node: NodeId) -> Vec<Verdict> {
+        let with = self.open.iter().filter(|(_, o)| o.nodes.contains(&node));
+        let keys: Vec<GroupKey> = with.map(|(key, _)| key.clone()).collect();
+        let failure = GroupFailure::NodeLost { node };
+        let verdicts = keys
+            .iter()
+            .filter_map(|key| self.fail(key, failure.clone()));
+        let verdicts = verdicts.collect();
+        self.owed.retain(|(_, debtor), _| *debtor != node);
+        verdicts
+    }
+
     /// Fails everything.
     pub(super) fn fail_all(&mut self, failure: &GroupFailure) -> Vec<Verdict> {
         let keys: Vec<GroupKey> = self.open.keys().cloned().collect();

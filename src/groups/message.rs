@@ -155,6 +155,12 @@ pub enum GroupFailure {
         /// Its node.
         node: NodeId,
     },
+    /// A node that hosts members is gone.
+    #[error("node {node} is lost")]
+    NodeLost {
+        /// The node.
+        node: NodeId,
+    },
     /// The node arrived at the same operation twice. A fault of its server.
     #[error("the same operation is under way")]
     Busy,

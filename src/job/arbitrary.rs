@@ -17,8 +17,8 @@ use super::pset::ProcessSet;
 use super::rank_map::RankMap;
 use super::rank_set::RankSet;
 use super::spec::{
-    AppSpec, EndingSpec, Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy, PmiChoice,
-    SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, WrapSpec,
+    AppSpec, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy,
+    PmiChoice, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, WrapSpec,
 };
 
 /// Any bytes, as the system allows them.
@@ -181,15 +181,20 @@ fn ending() -> BoxedStrategy<EndingSpec> {
         Just(ExitPolicy::Last),
         any::<u32>().prop_map(|rank| ExitPolicy::Rank(Rank(rank))),
     ];
-    (exit, any::<(Option<u32>, u32, bool, bool)>())
+    let fence = prop_oneof![
+        Just(FenceLimit::Sensible),
+        Just(FenceLimit::Unlimited),
+        any::<u32>().prop_map(|ms| FenceLimit::After(Duration::from_millis(ms.into()))),
+    ];
+    (exit, fence, any::<(Option<u32>, u32, bool, bool)>())
         .prop_map(
-            |(exit, (timeout, grace, kill_on_bad_exit, strict_pmi))| EndingSpec {
+            |(exit, fence, (timeout, grace, kill_on_bad_exit, strict_pmi))| EndingSpec {
+                fence,
                 timeout: timeout.map(|time| Duration::from_millis(time.into())),
                 exit,
                 kill_on_bad_exit,
                 grace: Duration::from_millis(grace.into()),
                 strict_pmi,
-                ..EndingSpec::default()
             },
         )
         .boxed()

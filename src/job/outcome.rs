@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::absence::Absences;
 use super::ids::{NodeId, Rank};
 
 /// `--strict-pmi`: a program that loads an MPI did not use what it was offered.
@@ -94,6 +95,28 @@ pub struct PmiState {
     pub last: String,
 }
 
+/// How ranks meet in a fence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FenceKind {
+    /// A barrier of PMI-1, a fence of PMI-2, or a ring.
+    Pmi,
+    /// A fence of PMIx.
+    Pmix,
+}
+
+/// A fence to which not all ranks have come.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LateFence {
+    /// Which interface.
+    pub kind: FenceKind,
+    /// Time since the first rank came.
+    pub waited: Duration,
+    /// Ranks that take part.
+    pub ranks: u32,
+    /// Those missing.
+    pub absences: Absences,
+}
+
 /// Why a job failed: the first thing that went wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
@@ -169,9 +192,11 @@ pub enum Cause {
     },
     /// A fence did not complete.
     FenceFailed {
-        /// Who is missing, for people.
+        /// Why, for people.
         error: String,
     },
+    /// Not all ranks came to a fence in time.
+    FenceTimeout(Box<LateFence>),
     /// `--timeout` expired.
     Timeout(Duration),
     /// A signal ended the launcher's run.
@@ -200,7 +225,8 @@ impl Cause {
             | Self::NeverJoined { .. }
             | Self::LeftOthers { .. }
             | Self::Misbehaved { .. }
-            | Self::FenceFailed { .. } => EXIT_FAILURE,
+            | Self::FenceFailed { .. }
+            | Self::FenceTimeout(_) => EXIT_FAILURE,
             Self::NotStarted { code, .. } => *code,
             Self::HostFailed { .. } | Self::NodeFailed { .. } => EXIT_WIREUP,
             Self::Timeout(_) => EXIT_TIMEOUT,

@@ -1,9 +1,10 @@
 //! Where the ranks of a job live: the one place that knows rank placement.
 //!
-//! Kept as runs of consecutive ranks on one node, so a job of any size costs as many entries as
-//! its layout has irregularities.
+//! Kept as sweeps over consecutive nodes, so a job of any size costs as many entries as its layout
+//! has irregularities, and a few bytes for each node.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,40 +16,58 @@ pub const RANKS_MAX: u32 = 10_000_000;
 /// Most nodes of a job.
 pub const NODES_MAX: u32 = 1 << 16;
 
-/// `count` ranks from `first` on live on `node`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Run {
+/// So many `rounds` over `nodes` nodes from `node` on, each of which gets `each` ranks in each round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Sweep {
     node: NodeId,
-    first: Rank,
-    count: u32,
-    /// Ranks of the job on `node` before this run.
+    nodes: u32,
+    each: u32,
+    rounds: u32,
+}
+
+impl Sweep {
+    /// Ranks of one round.
+    fn round(&self) -> u32 {
+        self.nodes * self.each
+    }
+}
+
+/// A node's part of a sweep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stay {
+    sweep: u32,
+    /// Ranks of the job on the node before.
     local_first: u32,
 }
 
-/// Placement of all ranks of one job, immutable once built.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(into = "Form", try_from = "Form")]
-pub struct RankMap {
-    runs: Vec<Run>,
-    /// By node: its runs, as indices, ascending.
-    runs_of: Vec<Vec<u32>>,
-    per_node: Vec<u32>,
+#[derive(PartialEq, Eq, Debug, Default)]
+struct Placement {
+    /// In rank order, with the first rank of each.
+    sweeps: Vec<(Rank, Sweep)>,
+    /// By node, and in rank order.
+    stays: Vec<Stay>,
+    /// By node, where its stays end.
+    ends: Vec<u32>,
     size: u32,
 }
+
+/// Placement of all ranks of one job, immutable once built. Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(into = "Form", try_from = "Form")]
+pub struct RankMap(Arc<Placement>);
 
 /// The map in a message.
 #[derive(Serialize, Deserialize)]
 struct Form {
     nodes: u32,
-    /// Nodes with numbers of consecutive ranks, in rank order.
-    runs: Vec<(NodeId, u32)>,
+    sweeps: Vec<Sweep>,
 }
 
 impl From<RankMap> for Form {
     fn from(map: RankMap) -> Self {
         Self {
             nodes: map.nodes(),
-            runs: map.runs.iter().map(|run| (run.node, run.count)).collect(),
+            sweeps: map.0.sweeps.iter().map(|(_, sweep)| *sweep).collect(),
         }
     }
 }
@@ -62,13 +81,21 @@ impl TryFrom<Form> for RankMap {
     type Error = RankMapError;
 
     fn try_from(form: Form) -> Result<Self, RankMapError> {
-        let size: u64 = form.runs.iter().map(|(_, count)| u64::from(*count)).sum();
-        let known = |(node, _): &(NodeId, u32)| node.0 < form.nodes;
-        if size > u64::from(RANKS_MAX) || form.nodes > NODES_MAX || !form.runs.iter().all(known) {
-            return Err(RankMapError);
+        let ranks = |sweep: &Sweep| {
+            let counts = [sweep.nodes, sweep.each, sweep.rounds].map(u64::from);
+            counts[1..]
+                .iter()
+                .try_fold(counts[0], |ranks, more| ranks.checked_mul(*more))
+        };
+        let size = form.sweeps.iter().try_fold(0_u64, |sum, sweep| {
+            let end = u64::from(sweep.node.0) + u64::from(sweep.nodes);
+            let ranks = ranks(sweep).filter(|ranks| *ranks > 0 && end <= u64::from(form.nodes))?;
+            Some(sum.saturating_add(ranks))
+        });
+        match size.is_some_and(|size| size <= u64::from(RANKS_MAX)) && form.nodes <= NODES_MAX {
+            true => Ok(Self::of(form.sweeps, form.nodes)),
+            false => Err(RankMapError),
         }
-        let last = form.nodes.checked_sub(1).map(|last| (NodeId(last), 0));
-        Ok(Self::from_runs(form.runs.into_iter().chain(last)))
     }
 }
 
@@ -81,47 +108,76 @@ impl RankMap {
     /// # Panics
     /// If the ranks exceed `u32`; the caller bounds the job's size long before.
     pub fn from_runs(blocks: impl IntoIterator<Item = (NodeId, u32)>) -> Self {
-        let mut map = Self::default();
+        let mut sweeps = Sweeps::default();
+        let mut nodes = 0;
+        let mut run = (NodeId(0), 0_u32);
         for (node, count) in blocks {
-            if map.per_node.len() <= node.index() {
-                map.per_node.resize(node.index() + 1, 0);
-                map.runs_of.resize(node.index() + 1, Vec::new());
+            nodes = nodes.max(node.0 + 1);
+            if count > 0 && node != run.0 {
+                sweeps.add(run);
+                run = (node, 0);
             }
-            if count == 0 {
-                continue;
-            }
-            let first = Rank(map.size);
-            map.size = map
-                .size
+            run.1 = run
+                .1
                 .checked_add(count)
                 .expect("job size was bounded by the caller");
-            let local = &mut map.per_node[node.index()];
-            match map.runs.last_mut() {
-                Some(last) if last.node == node => last.count += count,
-                _ => {
-                    let index = u32::try_from(map.runs.len()).expect("no more runs than ranks");
-                    map.runs_of[node.index()].push(index);
-                    map.runs.push(Run {
-                        node,
-                        first,
-                        count,
-                        local_first: *local,
-                    });
-                }
-            }
-            *local += count;
         }
-        map
+        sweeps.add(run);
+        Self::of(sweeps.finish(), nodes)
+    }
+
+    fn of(sweeps: Vec<Sweep>, nodes: u32) -> Self {
+        let mut map = Placement {
+            sweeps: Vec::with_capacity(sweeps.len()),
+            stays: Vec::new(),
+            ends: vec![0; nodes as usize],
+            size: 0,
+        };
+        for sweep in &sweeps {
+            map.sweeps.push((Rank(map.size), *sweep));
+            let round = sweep.nodes.checked_mul(sweep.each);
+            let size = round.and_then(|round| round.checked_mul(sweep.rounds));
+            map.size = size
+                .and_then(|size| map.size.checked_add(size))
+                .expect("job size was bounded by the caller");
+            let stays = &mut map.ends[sweep.node.index()..][..sweep.nodes as usize];
+            stays.iter_mut().for_each(|stays| *stays += 1);
+        }
+        // From numbers to places: each node's stays begin where those of the nodes before end.
+        let mut total = 0;
+        for end in &mut map.ends {
+            (*end, total) = (total, total + *end);
+        }
+        let empty = Stay {
+            sweep: 0,
+            local_first: 0,
+        };
+        map.stays = vec![empty; total as usize];
+        let mut local = vec![0; nodes as usize];
+        for (sweep, number) in sweeps.iter().zip(0..) {
+            let first = sweep.node.index();
+            let nodes = first..first + sweep.nodes as usize;
+            let places = map.ends[nodes.clone()].iter_mut();
+            for (place, local) in places.zip(&mut local[nodes]) {
+                map.stays[*place as usize] = Stay {
+                    sweep: number,
+                    local_first: *local,
+                };
+                *place += 1;
+                *local += sweep.each * sweep.rounds;
+            }
+        }
+        Self(Arc::new(map))
     }
 
     /// Number of ranks.
     pub fn size(&self) -> u32 {
-        self.size
+        self.0.size
     }
 
     /// Number of nodes, those without ranks included.
     pub fn nodes(&self) -> u32 {
-        u32::try_from(self.per_node.len()).expect("built from u32 node ids")
+        u32::try_from(self.0.ends.len()).expect("built from u32 node ids")
     }
 
     /// All nodes, in order.
@@ -131,35 +187,52 @@ impl RankMap {
 
     /// Number of ranks on `node`; 0 for a node the job does not know.
     pub fn local_size(&self, node: NodeId) -> u32 {
-        self.per_node.get(node.index()).copied().unwrap_or(0)
+        self.stays(node).last().map_or(0, |last| {
+            let (_, sweep) = self.sweep(last);
+            last.local_first + sweep.each * sweep.rounds
+        })
     }
 
     /// The node of a rank, or `None` beyond the job's size.
     pub fn node_of(&self, rank: Rank) -> Option<NodeId> {
-        self.run_of(rank).map(|run| run.node)
+        let (_, first, sweep) = self.sweep_of(rank)?;
+        let turn = (rank.0 - first.0) / sweep.each % sweep.nodes;
+        Some(NodeId(sweep.node.0 + turn))
     }
 
     /// The rank's position on its node, or `None` beyond the job's size.
     pub fn local_rank(&self, rank: Rank) -> Option<LocalRank> {
-        self.run_of(rank)
-            .map(|run| LocalRank(run.local_first + (rank.0 - run.first.0)))
+        let (number, first, sweep) = self.sweep_of(rank)?;
+        let stays = self.stays(self.node_of(rank)?);
+        let stay = stays.binary_search_by_key(&number, |stay| stay.sweep);
+        let stay = stays[stay.expect("a node has a stay for each sweep over it")];
+        let inside = rank.0 - first.0;
+        let before = inside / sweep.round() * sweep.each;
+        Some(LocalRank(stay.local_first + before + inside % sweep.each))
     }
 
     /// The rank at a position on a node.
     pub fn rank_at(&self, node: NodeId, local: LocalRank) -> Option<Rank> {
-        let runs = self.runs_of.get(node.index())?;
-        let run = |index: &u32| &self.runs[*index as usize];
-        let after = runs.partition_point(|index| run(index).local_first <= local.0);
-        let run = run(runs.get(after.checked_sub(1)?)?);
-        let inside = local.0 - run.local_first;
-        (inside < run.count).then(|| Rank(run.first.0 + inside))
+        let stays = self.stays(node);
+        let after = stays.partition_point(|stay| stay.local_first <= local.0);
+        let stay = stays.get(after.checked_sub(1)?)?;
+        let (first, sweep) = self.sweep(stay);
+        let inside = local.0 - stay.local_first;
+        let (round, turn) = (inside / sweep.each, node.0 - sweep.node.0);
+        let place = turn * sweep.each + inside % sweep.each;
+        (round < sweep.rounds).then(|| Rank(first.0 + round * sweep.round() + place))
     }
 
     /// Ranks on a node, ascending.
     pub fn ranks_on(&self, node: NodeId) -> impl Iterator<Item = Rank> + '_ {
-        let runs = self.runs_of.get(node.index()).into_iter().flatten();
-        runs.map(|index| &self.runs[*index as usize])
-            .flat_map(|run| (run.first.0..run.first.0 + run.count).map(Rank))
+        self.stays(node).iter().flat_map(move |stay| {
+            let (first, sweep) = self.sweep(stay);
+            let first = first.0 + (node.0 - sweep.node.0) * sweep.each;
+            (0..sweep.rounds).flat_map(move |round| {
+                let first = first + round * sweep.round();
+                (first..first + sweep.each).map(Rank)
+            })
+        })
     }
 
     /// The layout in PMI's form, covering every rank exactly once:
@@ -168,30 +241,79 @@ impl RankMap {
     /// Rule: Intel MPI aborts on a map that is shorter than the job; older clients do not parse
     /// repeats. Source: docs/pmi-wire.md#process-mapping.
     pub fn process_mapping(&self) -> String {
-        let mut blocks: Vec<(u32, u32, u32)> = Vec::new();
-        for run in &self.runs {
-            match blocks.last_mut() {
-                Some((first, nodes, each))
-                    if *each == run.count && *first + *nodes == run.node.0 =>
-                {
-                    *nodes += 1;
-                }
-                _ => blocks.push((run.node.0, 1, run.count)),
-            }
-        }
         let mut text = String::from("(vector");
-        for (first, nodes, each) in blocks {
-            // Writing to a String cannot fail.
-            let _ = write!(text, ",({first},{nodes},{each})");
+        for (_, sweep) in &self.0.sweeps {
+            for _ in 0..sweep.rounds {
+                let Sweep {
+                    node, nodes, each, ..
+                } = sweep;
+                // Writing to a String cannot fail.
+                let _ = write!(text, ",({node},{nodes},{each})");
+            }
         }
         text.push(')');
         text
     }
 
-    fn run_of(&self, rank: Rank) -> Option<&Run> {
-        let after = self.runs.partition_point(|run| run.first <= rank);
-        let run = self.runs.get(after.checked_sub(1)?)?;
-        (rank.0 - run.first.0 < run.count).then_some(run)
+    /// A node's stays; none of a node the job does not know.
+    fn stays(&self, node: NodeId) -> &[Stay] {
+        let end = |index: usize| self.0.ends.get(index).map(|end| *end as usize);
+        let first = node.index().checked_sub(1).and_then(end).unwrap_or(0);
+        end(node.index()).map_or(&[], |end| &self.0.stays[first..end])
+    }
+
+    fn sweep(&self, stay: &Stay) -> (Rank, Sweep) {
+        self.0.sweeps[stay.sweep as usize]
+    }
+
+    /// A rank's sweep: its number, its first rank, and itself.
+    fn sweep_of(&self, rank: Rank) -> Option<(u32, Rank, Sweep)> {
+        let number = self.0.sweeps.partition_point(|(first, _)| *first <= rank);
+        let (first, sweep) = *self.0.sweeps.get(number.checked_sub(1)?)?;
+        (rank.0 < self.0.size).then_some((number as u32 - 1, first, sweep))
+    }
+}
+
+/// Sweeps that are found in runs of ranks on one node each.
+#[derive(Default)]
+struct Sweeps {
+    done: Vec<Sweep>,
+    /// One round that may go on.
+    round: Option<Sweep>,
+}
+
+impl Sweeps {
+    fn add(&mut self, (node, each): (NodeId, u32)) {
+        match &mut self.round {
+            Some(round) if round.each == each && round.node.0 + round.nodes == node.0 => {
+                round.nodes += 1;
+            }
+            _ if each == 0 => {}
+            _ => {
+                self.end_round();
+                self.round = Some(Sweep {
+                    node,
+                    nodes: 1,
+                    each,
+                    rounds: 1,
+                });
+            }
+        }
+    }
+
+    fn end_round(&mut self) {
+        let Some(round) = self.round.take() else {
+            return;
+        };
+        match self.done.last_mut() {
+            Some(last) if (Sweep { rounds: 1, ..*last }) == round => last.rounds += 1,
+            _ => self.done.push(round),
+        }
+    }
+
+    fn finish(mut self) -> Vec<Sweep> {
+        self.end_round();
+        self.done
     }
 }
 
@@ -263,8 +385,13 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn the_process_mapping_read_back_is_the_map(
-            blocks in proptest::collection::vec((0..6_u32, 0..5_u32), 0..24)
+            blocks in proptest::collection::vec((0..6_u32, 0..5_u32), 0..24),
+            rounds in 1..4_usize,
+            from in 0..3_usize,
         ) {
+            // Rounds over nodes are kept in another way than what repeats nothing.
+            let before = blocks[..from.min(blocks.len())].to_vec();
+            let blocks = [before, blocks.repeat(rounds)].concat();
             let map = map(&blocks);
             let nodes = blocks.iter().flat_map(|(node, count)| {
                 std::iter::repeat_n(*node, *count as usize)
@@ -286,5 +413,51 @@ mod tests {
             }
             proptest::prop_assert_eq!(map.node_of(Rank(map.size())), None);
         }
+    }
+
+    #[test]
+    fn a_regular_layout_of_any_size_is_a_few_numbers() {
+        let (ranks, nodes) = (100_000, 4096);
+        let each = |node| ranks / nodes + u32::from(node < ranks % nodes);
+        let block = RankMap::from_runs((0..nodes).map(|node| (NodeId(node), each(node))));
+        let cyclic = RankMap::from_runs((0..ranks).map(|rank| (NodeId(rank % nodes), 1)));
+        for map in [block, cyclic] {
+            assert_eq!((map.size(), map.nodes()), (ranks, nodes));
+            assert_eq!(map.0.sweeps.len(), 2);
+            let written = crate::link::encode(&map);
+            assert!(written.len() < 30, "{}", written.len());
+            assert_eq!(crate::link::decode(&written), Ok(map));
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_no_placement_are_refused() {
+        let read = |nodes, sweeps: &[[u32; 4]]| {
+            let sweeps = sweeps.iter().map(|[node, nodes, each, rounds]| Sweep {
+                node: NodeId(*node),
+                nodes: *nodes,
+                each: *each,
+                rounds: *rounds,
+            });
+            let sweeps = sweeps.collect();
+            RankMap::try_from(Form { nodes, sweeps }).map(|map| map.size())
+        };
+        assert_eq!(read(3, &[[0, 2, 3, 4], [1, 2, 1, 1]]), Ok(26));
+        assert_eq!(read(9, &[]), Ok(0));
+        for (nodes, sweep) in [
+            (2, [0, 3, 1, 1]),
+            (2, [2, 1, 1, 1]),
+            (2, [u32::MAX, 1, 1, 1]),
+            (2, [0, 0, 1, 1]),
+            (2, [0, 1, 0, 1]),
+            (2, [0, 1, 1, 0]),
+            (2, [0, 1, RANKS_MAX + 1, 1]),
+            (2, [0, 2, u32::MAX, u32::MAX]),
+            (NODES_MAX + 1, [0, 1, 1, 1]),
+        ] {
+            assert_eq!(read(nodes, &[sweep]), Err(RankMapError), "{sweep:?}");
+        }
+        let half = [0, 1, RANKS_MAX / 2 + 1, 1];
+        assert_eq!(read(1, &[half, half]), Err(RankMapError));
     }
 }

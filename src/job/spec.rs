@@ -207,7 +207,25 @@ pub struct EndingSpec {
     pub grace: Duration,
     /// A program that loads an MPI and does not use what it is offered fails the job.
     pub strict_pmi: bool,
+    /// How long a fence may take from its first arrival.
+    pub fence: FenceLimit,
 }
+
+/// How long a fence may take from its first arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum FenceLimit {
+    /// [`FENCE_TIMEOUT`], if a rank or node is missing that should have come soon, or never comes;
+    /// ranks that may be busy with their own work are waited for.
+    #[default]
+    Sensible,
+    /// So long, whatever the others do.
+    After(Duration),
+    /// For ever.
+    Unlimited,
+}
+
+/// How long a fence may take unless the user chooses.
+pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time between SIGTERM and SIGKILL unless the user chooses. MPI libraries that catch SIGTERM need
 /// well under two seconds. Source: docs/pmi-wire.md#failures.
@@ -221,6 +239,7 @@ impl Default for EndingSpec {
             kill_on_bad_exit: true,
             grace: GRACE,
             strict_pmi: false,
+            fence: FenceLimit::default(),
         }
     }
 }

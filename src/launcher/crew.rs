@@ -31,7 +31,7 @@ use super::run::RunFailure;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
 use crate::agent::channel::Channel;
-use crate::agent::core::NodeCore;
+use crate::agent::core::{NodeCore, Terms};
 use crate::agent::event::{Event, PeerMessage};
 use crate::agent::namespace::NodeNamespaces;
 use crate::agent::poll::{Poll, Ready, Source, Token};
@@ -411,8 +411,14 @@ impl Made {
             .map_err(|error| own("cannot make the job's directories", &error))?;
         let nodes = nodes()
             .map(|node| {
-                NodeCore::new(node, Arc::clone(&plan.job), plan.offer.pmi, plan.offer.pmix)
-                    .map(Node::new)
+                NodeCore::new(
+                    node,
+                    Arc::clone(&plan.job),
+                    plan.offer.pmi,
+                    plan.offer.pmix,
+                    Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
+                )
+                .map(Node::new)
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;

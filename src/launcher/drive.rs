@@ -99,6 +99,8 @@ pub(super) struct Drive {
     dialect_told: bool,
     /// Where orders come from, until they end.
     orders: Option<Orders>,
+    /// That a fence takes long has been said.
+    late_told: bool,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
 }
@@ -135,6 +137,7 @@ impl Drive {
             ready: Vec::new(),
             dialect_told: false,
             orders: None,
+            late_told: false,
             interrupts: 0,
             pty: None,
             terminal_until: None,

@@ -26,7 +26,7 @@ use super::reasons::plural;
 use super::run::RunFailure;
 use super::status::Target;
 use super::surroundings::Surroundings;
-use crate::agent::core::NodeCore;
+use crate::agent::core::{NodeCore, Terms};
 use crate::job::ids::{AppNum, NodeId, Rank};
 
 /// Refuses what a run would refuse beyond the plan, and prints the plan.
@@ -64,8 +64,14 @@ fn check(plan: &Plan) -> Result<(), RunFailure> {
         false => plan.job.ranks.nodes(),
     };
     for node in (0..nodes).map(NodeId) {
-        NodeCore::new(node, Arc::clone(&plan.job), plan.offer.pmi, plan.offer.pmix)
-            .map_err(|error| RunFailure::own("cannot serve this job", error))?;
+        NodeCore::new(
+            node,
+            Arc::clone(&plan.job),
+            plan.offer.pmi,
+            plan.offer.pmix,
+            Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
+        )
+        .map_err(|error| RunFailure::own("cannot serve this job", error))?;
         if plan.offer.pmix {
             host_requests(
                 plan,

@@ -92,6 +92,7 @@ pub(super) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
     let cause = cause?;
     let rank = cause.rank();
     let state = rank.map(|rank| drive.pmi_state(rank));
-    let pid = rank.and_then(|rank| drive.lives[rank.index()].pid);
-    report::failure(&drive.plan, cause, state.as_ref(), pid)
+    report::failure(&drive.plan, cause, state.as_ref(), &|rank| {
+        drive.pid_of(rank)
+    })
 }

@@ -8,7 +8,7 @@ use super::singleton::Seen;
 use super::supervisor::Waiting;
 use crate::job::ids::{NodeId, Rank};
 use crate::job::octets;
-use crate::job::outcome::{Cause, PmiState, RankEnd};
+use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
 use crate::pmi::command::Dialect;
 
 /// What a crew tells the launcher.
@@ -83,6 +83,8 @@ pub(super) enum FromCrew {
         /// What the rank that caused it had done, if one did.
         state: Option<PmiState>,
     },
+    /// A fence takes longer than expected, and goes on.
+    FenceLate(LateFence),
     /// A sidecar was lost that nobody here needs any more.
     HostLostLate {
         /// Where.

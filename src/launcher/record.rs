@@ -229,6 +229,36 @@ pub struct CauseRecord<'a> {
     /// The last it did with its process-management interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
+    /// Who did not come to a fence in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<Box<Missing<'a>>>,
+}
+
+/// Who did not come to a fence in time.
+#[derive(Debug, Serialize)]
+pub struct Missing<'a> {
+    /// How many ranks are known to be missing.
+    pub count: u32,
+    /// The first of them.
+    pub ranks: Vec<MissingRank<'a>>,
+    /// Nodes not all of whose ranks have come, where it is not known which; the first of them.
+    pub nodes: Vec<&'a str>,
+    /// Nodes that did not answer; the first of them.
+    pub silent: Vec<&'a str>,
+}
+
+/// A rank that did not come to a fence in time.
+#[derive(Debug, Serialize)]
+pub struct MissingRank<'a> {
+    /// Who and where.
+    #[serde(flatten)]
+    pub place: Place<'a>,
+    /// Its process, if it was started.
+    pub pid: Option<i32>,
+    /// The last it did with its process-management interface.
+    pub last: String,
+    /// How long ago, in milliseconds.
+    pub idle_ms: Option<u64>,
 }
 
 /// One rank in the result.
@@ -295,6 +325,7 @@ pub fn kind_of(cause: &Cause) -> &'static str {
         Cause::HostFailed { .. } => "pmix_server_failed",
         Cause::NodeFailed { .. } => "node_failed",
         Cause::FenceFailed { .. } => "fence_failed",
+        Cause::FenceTimeout(_) => "fence_timeout",
         Cause::Timeout(_) => "timeout",
         Cause::Interrupted(_) => "interrupted",
         Cause::OutputLost { .. } => "output_lost",

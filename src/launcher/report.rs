@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use super::late::{self, PidOf};
 use super::plan::Plan;
 use crate::agent::spawn::{SpawnError, Step};
 use crate::agent::start::StartError;
@@ -135,7 +136,7 @@ pub fn failure(
     plan: &Plan,
     cause: &Cause,
     state: Option<&PmiState>,
-    pid: Option<i32>,
+    pid_of: PidOf<'_>,
 ) -> Option<String> {
     let rank = |rank: Rank| {
         let ranks = &plan.job.ranks;
@@ -143,7 +144,7 @@ pub fn failure(
             .node_of(rank)
             .map_or("?", |node| &plan.node_names[node.index()]);
         let program = plan.apps[plan.app_of(rank)].program.path().display();
-        let pid = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
+        let pid = pid_of(rank).map_or_else(String::new, |pid| format!(", pid {pid}"));
         format!("rank {rank} ({program}, host {node}{pid})")
     };
     let last = state.map_or_else(String::new, |state| format!("; {}", state.last));
@@ -205,6 +206,7 @@ pub fn failure(
             format!("host {name}: {error}")
         }
         Cause::FenceFailed { error } => error.clone(),
+        Cause::FenceTimeout(late) => late::timeout(plan, late, pid_of),
         Cause::Timeout(time) => format!("the job did not end within {} s", time.as_secs_f64()),
         Cause::Interrupted(signal) if *signal == libc::SIGINT => "interrupted".to_owned(),
         Cause::Interrupted(signal) => format!("ended by signal {signal}"),

@@ -96,6 +96,7 @@ pub(super) fn own_failure(kind: &'static str, failure: &RunFailure) -> CauseReco
         code: None,
         signal: None,
         last: None,
+        missing: None,
     }
 }
 

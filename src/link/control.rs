@@ -12,6 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::tree::Shape;
 pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 
@@ -36,6 +37,16 @@ pub struct Spread {
     pub star_limit: u32,
     /// Otherwise each agent contacts this many others; at least 2.
     pub width: u32,
+}
+
+impl Spread {
+    /// How wide its trees are.
+    pub fn shape(&self) -> Shape {
+        Shape {
+            star_limit: self.star_limit,
+            width: self.width,
+        }
+    }
 }
 
 /// To an agent's local socket, from a launcher.

@@ -8,6 +8,31 @@ use crate::job::ids::NodeId;
 
 pub use crate::job::spec::{STAR_LIMIT, TREE_WIDTH as WIDTH};
 
+/// How wide the trees of a launch are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Up to this many nodes are a star.
+    pub star_limit: u32,
+    /// Children of a node in larger trees; at least 2.
+    pub width: u32,
+}
+
+impl Shape {
+    /// The tree over so many nodes.
+    pub fn over(self, nodes: u32) -> Tree {
+        Tree::new(nodes, self.star_limit, self.width)
+    }
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            star_limit: STAR_LIMIT,
+            width: WIDTH,
+        }
+    }
+}
+
 /// A tree over nodes `0 … nodes - 1`, rooted at node 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tree {

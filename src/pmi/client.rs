@@ -70,6 +70,10 @@ pub struct ClientState {
     last: Vec<u8>,
     ended: bool,
     error: Option<ProtocolError>,
+    /// It has left a barrier or ring.
+    met: bool,
+    /// It has put something since.
+    exchanges: bool,
 }
 
 impl ClientState {
@@ -81,6 +85,8 @@ impl ClientState {
             last: Vec::new(),
             ended: false,
             error: None,
+            met: false,
+            exchanges: false,
         }
     }
 
@@ -144,6 +150,32 @@ impl ClientState {
         }
     }
 
+    /// It leaves a barrier or ring.
+    pub(super) fn leave(&mut self) {
+        self.met = true;
+        self.exchanges = false;
+    }
+
+    /// What to tell those who wait for this rank in vain in a barrier: "connected, last put"; and
+    /// whether it should be there already, or will never be. A rank that has never made contact, or
+    /// has nothing to exchange since its last barrier, may be busy with its own work.
+    pub fn whereabouts(&self) -> (String, bool) {
+        let last = self.last.split(|byte| *byte == b' ').next();
+        let last = last.unwrap_or_default().escape_ascii();
+        match (self.open.first(), self.phase) {
+            _ if self.error.is_some() => (self.to_string(), true),
+            _ if self.ended => ("has ended".to_owned(), true),
+            (Some(_), _) => (self.to_string(), false),
+            (None, Phase::Silent) if !self.contacted() => ("never contacted PMI".to_owned(), false),
+            (None, Phase::Silent | Phase::Greeted) => (format!("in PMI init, last {last}"), true),
+            (None, Phase::Initialized) => {
+                let overdue = !self.met || self.exchanges;
+                (format!("connected, last {last}"), overdue)
+            }
+            (None, Phase::Finalized) => ("finalized".to_owned(), true),
+        }
+    }
+
     /// Fails if the request may not come now.
     ///
     /// Rule: requests of several threads may be open at a time: under PMI 1.2, and under PMI-2
@@ -169,6 +201,7 @@ impl ClientState {
 
     /// Remembers a request for reports.
     pub(super) fn note(&mut self, call: &Call<'_>, subject: &[u8]) {
+        self.exchanges |= call.command == Command::Put;
         self.last.clear();
         self.last.extend_from_slice(&call.name);
         if !subject.is_empty() {

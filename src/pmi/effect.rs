@@ -15,6 +15,18 @@ pub enum Effect {
         /// One whole message.
         bytes: Vec<u8>,
     },
+    /// The first local rank has entered a barrier or ring, and others have to: until it is released
+    /// or [ends here](Effect::Ended) they may be waited for in vain, which [`Server::released`]
+    /// can tell them.
+    Begun {
+        /// What it entered.
+        collective: Collective,
+    },
+    /// A barrier that had begun has ended; it was of ranks of this node only.
+    Ended {
+        /// Which.
+        collective: Collective,
+    },
     /// Every local rank that takes part has entered: exchange the contribution with the other
     /// nodes that host participants, then call [`Server::released`] with all contributions, this
     /// one included, in one order for all nodes.

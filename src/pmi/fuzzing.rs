@@ -157,6 +157,15 @@ impl Job {
                     let open = self.entered.insert(collective, contribution);
                     assert_eq!(open, None, "entered twice at once");
                 }
+                Effect::Begun { collective } => {
+                    assert!(!self.entered.contains_key(&collective), "begun twice");
+                }
+                Effect::Ended { collective } => {
+                    assert!(
+                        !self.entered.contains_key(&collective),
+                        "not of this node only"
+                    );
+                }
                 Effect::Misbehaved { rank, error } => {
                     assert!(!error.is_empty());
                     assert!(!self.broken[rank.index()], "reported twice");

@@ -45,12 +45,17 @@ impl Meeting {
 /// What follows from an arrival.
 #[derive(Debug)]
 pub(super) enum Arrival {
+    /// It is the first, and others are to come.
+    Begun,
     /// Others are to come.
     Waits,
     /// All local members have entered; this is what they bring for other nodes.
     Entered(Vec<u8>),
-    /// All members have entered.
-    Ended,
+    /// All members have entered; it had begun before or not.
+    Ended {
+        /// An earlier arrival was [`Arrival::Begun`].
+        begun: bool,
+    },
 }
 
 /// See the module.
@@ -119,13 +124,19 @@ impl Meetings {
         meeting.waiting.push(waiter);
         meeting.ring.extend(ring);
         if meeting.waiting.len() < meeting.expected {
-            return Arrival::Waits;
+            return match meeting.waiting.len() {
+                1 => Arrival::Begun,
+                _ => Arrival::Waits,
+            };
         }
         let (bytes, given) = match collective {
             &Collective::WORLD => (store.take_contribution(), Stamp::default()),
             Collective::Ring => (ring::encode(&mut meeting.ring), Stamp::default()),
             // What is put here is visible to everybody here.
-            _ if !elsewhere => return Arrival::Ended,
+            _ if !elsewhere => {
+                let begun = meeting.expected > 1;
+                return Arrival::Ended { begun };
+            }
             _ => {
                 let since = self.news_since.get(collective).copied();
                 store.recent(since.unwrap_or_default())

@@ -235,6 +235,20 @@ impl Server {
         &self.clients[rank.index()].state
     }
 
+    /// The local ranks that take part in a barrier or ring and have not entered it.
+    pub fn absent_from(&self, collective: &Collective) -> Vec<LocalRank> {
+        let open = self.meetings.open(collective);
+        let is_in = |local: &LocalRank| {
+            open.is_some_and(|open| open.waiting.iter().any(|waiter| waiter.rank == *local))
+        };
+        let clients = self.clients.iter().zip((0..).map(LocalRank));
+        let members = clients.filter(|(client, _)| collective.needs(client.rank, true));
+        let absent = members
+            .map(|(_, local)| local)
+            .filter(|local| !is_in(local));
+        absent.collect()
+    }
+
     /// Whether some local rank waits for something that it gets only with the help of this rank of
     /// the job, whose process has ended.
     pub fn waits_for(&self, rank: Rank) -> bool {

@@ -31,6 +31,8 @@ const INIT_REPLY: &str = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion
 /// A server and the effects not yet looked at, one line of text each.
 struct Job {
     server: Server,
+    /// Whether the beginning and local end of barriers are seen.
+    notes: bool,
     seen: VecDeque<String>,
 }
 
@@ -62,6 +64,7 @@ impl Job {
     fn with(job: JobInfo, map: &RankMap, node: NodeId) -> Self {
         Self {
             server: Server::new(job, map, node).unwrap(),
+            notes: false,
             seen: VecDeque::new(),
         }
     }
@@ -69,7 +72,12 @@ impl Job {
     fn feed(&mut self, rank: u32, bytes: &[u8]) {
         let mut effects = Vec::new();
         self.server.receive(LocalRank(rank), bytes, &mut effects);
-        self.seen.extend(effects.iter().map(render));
+        // Only the test of these two is interested in them.
+        let notes = self.notes;
+        let noted = |effect: &&Effect| {
+            notes || !matches!(effect, Effect::Begun { .. } | Effect::Ended { .. })
+        };
+        self.seen.extend(effects.iter().filter(noted).map(render));
     }
 
     /// Feeds one line and returns the effects of it.
@@ -162,6 +170,8 @@ fn render(effect: &Effect) -> String {
             }
             line
         }
+        Effect::Begun { collective } => format!("E> begun {collective}"),
+        Effect::Ended { collective } => format!("E> ended {collective}"),
         Effect::Abort {
             rank,
             code,

@@ -99,6 +99,7 @@ pub struct StoreEngine<T> {
     /// Whether the head node is to hear of ends.
     tells: bool,
     at_head: Option<Box<Head>>,
+    lost: BTreeSet<NodeId>,
     torn_down: bool,
 }
 
@@ -115,6 +116,7 @@ impl<T> StoreEngine<T> {
             untold: Vec::new(),
             tells: false,
             at_head: None,
+            lost: BTreeSet::new(),
             torn_down: false,
         }
     }
@@ -130,6 +132,8 @@ impl<T> StoreEngine<T> {
     ) {
         let refusal = if self.torn_down {
             Some(Refusal::TornDown)
+        } else if self.lost.contains(&self.head) {
+            Some(Refusal::HeadLost)
         } else if self.ended.contains_key(&who.proc) {
             Some(Refusal::RequesterEnded)
         } else {
@@ -164,6 +168,10 @@ impl<T> StoreEngine<T> {
         now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
+        // What it still said may come after its ranks were counted as ended.
+        if self.lost.contains(&from) {
+            return;
+        }
         match message {
             StoreMessage::Ask {
                 serial,
@@ -210,6 +218,30 @@ impl<T> StoreEngine<T> {
         self.untold.push((proc, app));
         if self.tells {
             self.tell_ends(out);
+        }
+    }
+
+    /// A node is gone for good, and with it these ranks.
+    pub fn node_lost(
+        &mut self,
+        node: NodeId,
+        ranks: impl IntoIterator<Item = (Proc, AppNum)>,
+        out: &mut Vec<Output<T>>,
+    ) {
+        if node == self.node || !self.lost.insert(node) {
+            return;
+        }
+        if node == self.head {
+            for (_, (_, ticket)) in std::mem::take(&mut self.asking) {
+                let answer = Answer::Refused(Refusal::HeadLost);
+                out.push(Output::Complete { ticket, answer });
+            }
+        }
+        if self.node == self.head {
+            for (proc, app) in ranks {
+                self.ended.insert(proc.clone(), app);
+                self.proc_ended(proc, app, out);
+            }
         }
     }
 
@@ -268,6 +300,7 @@ impl<T> StoreEngine<T> {
                 head.ended.entry(*app).or_default().insert(proc.clone());
             }
             let others = (0..self.nodes).map(NodeId).filter(|to| *to != self.node);
+            let others = others.filter(|to| !self.lost.contains(to));
             out.extend(others.map(|to| Output::Send {
                 to,
                 message: StoreMessage::Watch,
@@ -309,7 +342,7 @@ impl<T> StoreEngine<T> {
         for ((to, serial), answer) in answers {
             if to == self.node {
                 self.complete(serial, answer, out);
-            } else {
+            } else if !self.lost.contains(&to) {
                 let message = StoreMessage::Answer { serial, answer };
                 out.push(Output::Send { to, message });
             }

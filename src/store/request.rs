@@ -218,6 +218,9 @@ pub enum Refusal {
     /// The requester has ended.
     #[error("the requester has ended")]
     RequesterEnded,
+    /// The node that keeps the store is gone.
+    #[error("the head node is lost")]
+    HeadLost,
     /// The node that keeps the store, or this one, ends the job.
     #[error("the job ends")]
     TornDown,

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,6 +17,14 @@ use crate::common::{Elsewhere, Mpi, Run, Sandbox, eventually, mpis, skip};
 
 /// Root's agents make it and leave it to the next.
 const OF_SYSTEM: &str = "/run/wireup";
+
+/// All that is installed.
+const PARTS: [&str; 4] = [
+    "wireup",
+    "wireup-agent",
+    "wireup-pmix-host",
+    "libwireup-pmix-host.so",
+];
 
 /// Most that cleaning up may take once a launcher has ended.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
@@ -32,6 +41,8 @@ struct Hosts {
     lab: Lab,
     dir: PathBuf,
     wireup: PathBuf,
+    /// Whose the agents are, if not root's.
+    user: Option<u32>,
     agents: Vec<Mutex<Option<Agent>>>,
     /// Hosts that need not be clean for now.
     excused: Mutex<Vec<usize>>,
@@ -50,17 +61,16 @@ struct Agent {
 /// What a cluster is to be like.
 pub(crate) struct Builder {
     count: usize,
-    wireup: PathBuf,
     user: Option<u32>,
 }
 
-impl Builder {
-    /// Uses this `wireup`, with its parts beside it.
-    pub(crate) fn wireup(mut self, wireup: PathBuf) -> Self {
-        self.wireup = wireup;
-        self
-    }
+/// Users with an account on all hosts: number of the user and of the group.
+pub(crate) const ALICE: u32 = 54321;
+pub(crate) const BOB: u32 = 54322;
+/// A further group of Alice's.
+pub(crate) const GROUP: u32 = 54400;
 
+impl Builder {
     /// Runs the agents as an ordinary user.
     pub(crate) fn agents_of(mut self, uid: u32) -> Self {
         self.user = Some(uid);
@@ -77,15 +87,33 @@ impl Builder {
         let dir = tempfile::Builder::new().prefix("wireup-hosts-").tempdir();
         let dir = dir.unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let mut builder = Lab::builder(self.count).share(dir.path());
+        let accounts =
+            format!("alice:x:{ALICE}:{ALICE}::/tmp:/bin/sh\nbob:x:{BOB}:{BOB}::/tmp:/bin/sh\n");
+        let groups = format!("alice:x:{ALICE}:\nbob:x:{BOB}:\nproject:x:{GROUP}:alice\n");
+        let machines = |file| fs::read_to_string(file).unwrap();
+        let mut builder = Lab::builder(self.count)
+            .share(dir.path())
+            .file("/etc/passwd", machines("/etc/passwd") + &accounts)
+            .file("/etc/group", machines("/etc/group") + &groups);
         // A repository and its surroundings may be below /tmp.
-        for path in programs(&self.wireup) {
+        let wireup = PathBuf::from(env!("CARGO_BIN_EXE_wireup"));
+        for path in programs(&wireup) {
             builder = builder.share(path);
+        }
+        // What ordinary users run must be where they can read it.
+        let bin = dir.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::set_permissions(&bin, fs::Permissions::from_mode(0o755)).unwrap();
+        for part in PARTS {
+            let from = wireup.with_file_name(part);
+            assert!(from.exists(), "no {part}: run cargo build --workspace");
+            link_or_copy(&from, &bin.join(part));
         }
         let hosts = Arc::new(Hosts {
             lab: builder.start().unwrap(),
             dir: dir.path().to_owned(),
-            wireup: self.wireup,
+            wireup: bin.join("wireup"),
+            user: self.user,
             agents: (0..self.count).map(|_| Mutex::default()).collect(),
             excused: Mutex::default(),
             remains: (0..self.count).map(|_| Mutex::default()).collect(),
@@ -100,6 +128,13 @@ impl Builder {
             cluster.await_agent(host);
         }
         Some(cluster)
+    }
+}
+
+/// Another name for a file, or a copy of it on another file system.
+fn link_or_copy(from: &Path, to: &Path) {
+    if fs::hard_link(from, to).is_err() {
+        fs::copy(from, to).unwrap();
     }
 }
 
@@ -124,11 +159,7 @@ impl Cluster {
     }
 
     pub(crate) fn builder(count: usize) -> Builder {
-        Builder {
-            count,
-            wireup: env!("CARGO_BIN_EXE_wireup").into(),
-            user: None,
-        }
+        Builder { count, user: None }
     }
 
     /// The lab, for its faults.
@@ -164,24 +195,22 @@ impl Cluster {
         self.command(host, start.into_iter().chain(args))
     }
 
-    /// `wireup run` on the first host of so many ranks on all hosts.
-    pub(crate) fn run_on_all<A: AsRef<OsStr>>(
-        &self,
-        ranks: usize,
-        args: impl IntoIterator<Item = A>,
-    ) -> Run {
-        let all = self.names(self.lab().hosts().len());
-        let ranks = ranks.to_string();
-        let options = ["--oversubscribe", "--hosts", &all, "-n", &ranks];
-        self.run(0, options).more(args)
+    /// A copy of a program, where ordinary users can read it.
+    pub(crate) fn copy(&self, program: &Path) -> PathBuf {
+        let to = self
+            .hosts
+            .dir
+            .join("bin")
+            .join(program.file_name().unwrap());
+        if !to.exists() {
+            link_or_copy(program, &to);
+        }
+        to
     }
 
-    /// The same of a program of an MPI.
-    pub(crate) fn run_mpi(&self, mpi: &Mpi, ranks: usize, program: &str) -> Run {
-        let run = self.run_on_all(ranks, [mpi.program(program)]);
-        mpi.env
-            .iter()
-            .fold(run, |run, (name, value)| run.env(name, value))
+    /// `wireup` as it is installed on the hosts.
+    pub(crate) fn wireup(&self) -> &Path {
+        &self.hosts.wireup
     }
 
     /// Any command on that host. It shares the cluster's surroundings, and nothing may be left of
@@ -253,8 +282,14 @@ impl Cluster {
     #[track_caller]
     fn make_certificates(&self) {
         let pki = self.hosts.dir.join("pki");
+        fs::create_dir(&pki).unwrap();
+        fs::set_permissions(&pki, fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(&pki, self.hosts.user, self.hosts.user).unwrap();
         let call = |args: &[&str]| {
             let mut command = Command::new(&self.hosts.wireup);
+            if let Some(user) = self.hosts.user {
+                command.uid(user).gid(user);
+            }
             let output = command.arg("pki").arg("--dir").arg(&pki).args(args);
             let output = output.output().unwrap();
             let err = String::from_utf8_lossy(&output.stderr);
@@ -274,6 +309,9 @@ impl Cluster {
         let mut command = host.command(&self.hosts.wireup);
         let tls = self.hosts.dir.join("pki").join(host.name());
         command.args(["agent", "--tls"]).arg(tls);
+        if let Some(user) = self.hosts.user {
+            command.user(user, user, &[]);
+        }
         command
     }
 

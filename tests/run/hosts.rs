@@ -1,7 +1,13 @@
 //! Jobs on several hosts as far as the launcher alone decides them: lists of hosts, plans, and what
 //! is refused before anybody is contacted.
 
-use crate::common::{Outcome, Run, mpi};
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use crate::common::{Outcome, Run, mpi, skip};
+use crate::users::{Reachable, as_user};
 
 /// What `--dry-run` prints.
 #[track_caller]
@@ -158,6 +164,10 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
             "the hosts have no slots; give some of them more than 0",
         ),
         (
+            &["--hosts", "a", "--pty", "0", "true"],
+            "--pty 0 gives a terminal to a rank of this machine; leave it out",
+        ),
+        (
             &["--hosts", "a", "--tree-width", "1", "true"],
             "1 is not in 2..",
         ),
@@ -202,6 +212,20 @@ fn what_travels_is_shown_and_what_belongs_to_this_machine_is_not_sent() {
     ] {
         assert_eq!(removed.contains(&name), stays, "{name}: {told}");
     }
+}
+
+#[test]
+fn output_files_are_looked_at_where_they_are_written() {
+    let refused = "--output /nonexistent/%r: cannot write";
+    let run = |options: &[&str]| {
+        let args = ["--dry-run", "--output", "/nonexistent/%r", "-n", "1"];
+        Run::new(args.iter().chain(options).chain(&["true"])).run()
+    };
+    run(&[]).expect(125).expect_one_line(&[refused]);
+    run(&["--hosts", "a"]).expect_quiet_success();
+    // Here, where times are put in front of lines.
+    let told = run(&["--hosts", "a", "--timestamps"]).expect(125);
+    told.expect_one_line(&[refused]);
 }
 
 #[test]
@@ -311,4 +335,53 @@ fn every_mpi_runs_with_slurms_names() {
             .env("WIREUP_ALLOC_ID", "7");
         run.run().expect(0).by_rank("allreduce", 4);
     }
+}
+
+#[test]
+fn without_an_agent_the_places_are_named_where_one_was_looked_for() {
+    let run = Run::new(["--hosts", "a", "--agent", "/nonexistent/sock", "true"]);
+    run.run().expect(125).expect_one_line(&[
+        "no agent serves this machine (no /nonexistent/sock)",
+        "wireup agent",
+        "--agent",
+    ]);
+}
+
+#[test]
+fn an_agent_of_another_user_is_told_nothing() {
+    let Some(as_user) = as_user() else { return };
+    let reachable = Reachable::new();
+    let wireup = reachable.wireup();
+    let runtime = wireup.parent().unwrap().join("runtime");
+    std::fs::create_dir_all(runtime.join("wireup")).unwrap();
+    let open = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(runtime.join("wireup"), open).unwrap();
+    let socket = runtime.join("wireup/agent.sock");
+    let listen = "use IO::Socket::UNIX; $| = 1; umask 0; \
+                  my $s = IO::Socket::UNIX->new(Local => $ARGV[0], Listen => 1) or die $!; \
+                  print qq(listens\\n); my $c = $s->accept or die $!; \
+                  print defined getc $c ? qq(told\\n) : qq(not told\\n);";
+    let stranger = Command::new("perl")
+        .args(["-e", listen])
+        .arg(&socket)
+        .uid(54399)
+        .gid(54399)
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut stranger) = stranger else {
+        skip("another user's socket: needs perl");
+        return;
+    };
+    let mut told = stranger.stdout.take().unwrap();
+    let mut line = [0; 8];
+    told.read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"listens\n");
+    let run = Run::command([wireup.as_os_str(), "run".as_ref(), "--hosts".as_ref()]);
+    let run = run.more(["a", "true"]).env("XDG_RUNTIME_DIR", &runtime);
+    let outcome = run.under(as_user).run().expect(125);
+    outcome.expect_one_line(&["is user 54399, neither you nor root"]);
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "not told\n");
+    stranger.wait().unwrap();
 }

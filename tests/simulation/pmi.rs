@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use wireup::agent::core::{JobContext, NodeCore};
+use wireup::agent::core::{JobContext, NodeCore, Terms};
 use wireup::agent::event::{Action, Event, PeerMessage, Report};
 use wireup::job::appnums::Appnums;
 use wireup::job::clock::Moment;
@@ -86,7 +86,7 @@ impl World {
             user: UserId(1000),
             psets: Vec::new(),
         });
-        let core = |node| NodeCore::new(node, Arc::clone(&context), true, false);
+        let core = |node| NodeCore::new(node, Arc::clone(&context), true, false, Terms::default());
         let cores = map.node_ids().map(|node| core(node).expect("a fine job"));
         let mut world = Self {
             cores: cores.collect(),

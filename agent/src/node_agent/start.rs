@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use super::launcher::{Launcher, supervise};
 use super::request::{Request, RequestError};
 use crate::launch::registry::Started;
 use crate::user::User;
-use crate::user::spawn::{LINK, Program, SpawnError, spawn};
+use crate::user::spawn::{Program, SpawnError, spawn};
 
 /// Variables of the agent that its launchers have too: a site's choices. Everything else comes from
 /// the user database and the request.
@@ -88,16 +88,16 @@ pub async fn start(
 ) -> Result<(Arc<Launch>, i32), StartError> {
     let home = user.home.clone().unwrap_or_else(|| "/".into());
     let Command { words, env } = request.command(home.as_os_str(), socket)?;
-    let mut more = Vec::new();
+    let mut kept = Vec::new();
     let mut arguments: Vec<OsString> = Vec::with_capacity(words.len());
     for word in words {
         arguments.push(match word {
             Word::Text(text) => text,
             Word::File(text) => {
                 let file = in_memory(&text)?;
-                let number = LINK as usize + 1 + more.len();
-                more.push(file);
-                format!("/proc/self/fd/{number}").into()
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                kept.push(file);
+                path.into()
             }
         });
     }
@@ -126,7 +126,7 @@ pub async fn start(
             variables,
             standard: [theirs, their_stdout, their_stderr],
             link,
-            more,
+            kept,
         };
         spawn(&user, program)
     });

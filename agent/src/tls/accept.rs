@@ -69,7 +69,11 @@ async fn accept_all(
             () = sender.closed() => return,
         };
         let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
+            // One socket takes calls over either protocol; IPv4 is to look like itself.
+            Ok((stream, from)) => (
+                stream,
+                SocketAddr::new(from.ip().to_canonical(), from.port()),
+            ),
             Err(error) => {
                 warn!("cannot accept a connection: {error}");
                 tokio::time::sleep(PAUSE).await;

@@ -268,9 +268,9 @@ fn group_answer(result: GroupResult) -> Answer {
         Err(failure) => Answer::Status(match failure {
             GroupFailure::Timeout { .. } => Status::ERR_TIMEOUT,
             GroupFailure::MemberEnded { .. } => Status::ERR_PROC_TERM_WO_SYNC,
-            GroupFailure::ServerLost { .. } | GroupFailure::TornDown { .. } => {
-                Status::ERR_LOST_CONNECTION
-            }
+            GroupFailure::ServerLost { .. }
+            | GroupFailure::NodeLost { .. }
+            | GroupFailure::TornDown { .. } => Status::ERR_LOST_CONNECTION,
             GroupFailure::TooMany { .. } => Status::ERR_OUT_OF_RESOURCE,
             GroupFailure::Busy | GroupFailure::NotMember { .. } => Status::ERR_BAD_PARAM,
         }),

@@ -13,6 +13,7 @@ use super::{NodeCore, PmixState};
 use crate::agent::event::{Action, Report};
 use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
+use crate::job::patience::Patience;
 use crate::modex::ModexInput;
 use crate::pmix::control::{Control, ControlReply, Failed, Stage};
 use crate::pmix::host::{HostEvent, RequestId};
@@ -57,39 +58,6 @@ pub(super) enum HostState {
     Ended,
 }
 
-/// A wait in steps. Time in which the launcher itself stood still (stopped at a terminal, a frozen
-/// container) counts as one step at most, because the other side may have stood still with it.
-#[derive(Clone, Copy, Debug)]
-struct Patience {
-    limit: Duration,
-    step: Duration,
-    next: Moment,
-    left: u32,
-}
-
-impl Patience {
-    const STEPS: u32 = 6;
-
-    fn new(limit: Duration, now: Moment) -> Self {
-        let step = limit / Self::STEPS;
-        Self {
-            limit,
-            step,
-            next: now + step,
-            left: Self::STEPS,
-        }
-    }
-
-    /// Whether it is, at this time.
-    fn exhausted(&mut self, now: Moment) -> bool {
-        if self.left > 0 && now >= self.next {
-            self.left -= 1;
-            self.next = now + self.step;
-        }
-        self.left == 0
-    }
-}
-
 /// The sidecar as its node sees it.
 #[derive(Debug)]
 pub(super) struct HostLife {
@@ -129,7 +97,7 @@ impl HostLife {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        let patience = self.patience.map(|patience| patience.next);
+        let patience = self.patience.map(|patience| patience.next());
         let doubt = self.doubt.map(|(_, until)| until);
         [patience, self.probe_at, doubt].into_iter().flatten().min()
     }
@@ -337,7 +305,7 @@ impl NodeCore {
         if let Some(patience) = &mut self.host.patience
             && patience.exhausted(now)
         {
-            let seconds = patience.limit.as_secs();
+            let seconds = patience.limit().as_secs();
             let text = self.impatient(seconds);
             self.host_broken(text, now, actions);
         }

@@ -2,12 +2,10 @@
 
 use super::{FenceTicket, NodeCore};
 use crate::agent::event::{Action, Report};
-use crate::fence::{self, Contribution, FenceInput, Participants};
+use crate::fence::{self, Contribution, FenceInput};
 use crate::job::clock::Moment;
-use crate::job::ids::{NodeId, Nspace};
 use crate::job::outcome::Cause;
-use crate::job::proc::ProcRank;
-use crate::pmi::collective::{Collective, Scope};
+use crate::pmi::collective::Collective;
 use crate::pmi::server::Effect;
 
 impl NodeCore {
@@ -21,6 +19,8 @@ impl NodeCore {
         for effect in effects {
             match effect {
                 Effect::Send { rank, bytes } => actions.push(Action::SendPmi { rank, bytes }),
+                Effect::Begun { collective } => self.pmi_begun(collective, now, actions),
+                Effect::Ended { collective } => self.pmi_met(&collective, now, actions),
                 Effect::Entered {
                     collective,
                     contribution,
@@ -72,34 +72,36 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let ranks = &self.job.ranks;
-        let mut nodes: Vec<NodeId> = match &collective {
-            Collective::Barrier {
-                scope: Scope::Ranks(members),
-                ..
-            } => members
-                .iter()
-                .filter_map(|rank| ranks.node_of(*rank))
-                .collect(),
-            _ => ranks
-                .node_ids()
-                .filter(|node| ranks.local_size(*node) > 0)
-                .collect(),
-        };
-        nodes.dedup();
+        let (participants, nodes) = self.meeting_of(&collective);
         let contribution = Contribution {
             data: contribution.into(),
             collect: true,
             status: 0,
         };
         let input = FenceInput::Arrive {
-            participants: participants(&self.job.nspace, &collective),
+            participants,
             nodes,
             contribution,
-            // A rank may compute for hours between two barriers. One that ended is noticed by its
-            // process, so nothing is gained by a limit.
-            timeout: None,
+            timeout: self.terms.timeout(),
             ticket: FenceTicket::Pmi(collective),
+        };
+        self.fence(input, now, actions);
+    }
+
+    /// A barrier of ranks of this node has ended without the fences, which wait for it no more.
+    fn pmi_met(&mut self, collective: &Collective, now: Moment, actions: &mut Vec<Action>) {
+        let (participants, nodes) = self.meeting_of(collective);
+        let contribution = Contribution {
+            data: Vec::new().into(),
+            collect: false,
+            status: 0,
+        };
+        let input = FenceInput::Arrive {
+            participants,
+            nodes,
+            contribution,
+            timeout: None,
+            ticket: FenceTicket::Met,
         };
         self.fence(input, now, actions);
     }
@@ -113,44 +115,20 @@ impl NodeCore {
     ) {
         let Some(server) = &mut self.pmi else { return };
         let mut effects = Vec::new();
-        let failure = match &result {
-            Ok(released) => server
-                .released(collective, Ok(&released.data), &mut effects)
-                .err()
-                .map(|error| error.to_string()),
+        match &result {
+            Ok(released) => {
+                if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
+                    let error = error.to_string();
+                    let cause = Cause::FenceFailed { error };
+                    actions.push(Action::Report(Report::Failed(cause)));
+                }
+            }
             Err(failure) => {
                 let text = failure.to_string();
-                // Telling the ranks is all that is left; the job fails below in any case.
+                // Telling the ranks is all that is left; the job fails in any case.
                 let _ = server.released(collective, Err(&text), &mut effects);
-                (!matches!(failure, fence::FenceFailure::TornDown { .. })).then_some(text)
             }
-        };
-        if let Some(error) = failure {
-            actions.push(Action::Report(Report::Failed(Cause::FenceFailed { error })));
         }
         self.pmi_effects(effects, now, actions);
-    }
-}
-
-/// Who fences for a barrier or ring. PMI and PMIx may be served side by side, and barriers of the
-/// same ranks may be open at a time: a name of its own keeps each one's fences apart.
-fn participants(job: &Nspace, collective: &Collective) -> Participants {
-    let name = match collective {
-        Collective::Ring => format!("{job}#ring"),
-        &Collective::WORLD => format!("{job}#pmi"),
-        Collective::Barrier { tag, .. } => format!("{job}#pmi:{tag}"),
-    };
-    let name = Nspace::new(&name).expect("an nspace with a short ASCII suffix");
-    match collective {
-        Collective::Barrier {
-            scope: Scope::Ranks(ranks),
-            ..
-        } => {
-            let procs = ranks
-                .iter()
-                .map(|rank| (name.clone(), ProcRank::One(*rank)));
-            Participants::from_procs(procs).expect("ranks of a job that has at least one")
-        }
-        _ => Participants::whole_job(name),
     }
 }

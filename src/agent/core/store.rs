@@ -10,6 +10,8 @@
 
 mod pmix;
 
+use std::sync::Arc;
+
 use super::NodeCore;
 use crate::agent::event::{Action, PeerMessage};
 use crate::job::clock::Moment;
@@ -188,6 +190,16 @@ impl NodeCore {
         self.store(now, actions, |store, out| store.rank_ended(proc, app, out));
     }
 
+    pub(super) fn store_node_lost(&mut self, node: NodeId, now: Moment, actions: &mut Vec<Action>) {
+        let job = Arc::clone(&self.job);
+        let ranks = job.ranks.ranks_on(node);
+        let procs = ranks.map(|rank| {
+            let proc = proc::Proc::new(job.nspace.clone(), rank);
+            (proc, job.appnums.of(rank))
+        });
+        self.store(now, actions, |store, out| store.node_lost(node, procs, out));
+    }
+
     pub(super) fn store_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.store(now, actions, |store, out| store.tick(now, out));
     }
@@ -259,6 +271,7 @@ impl NodeCore {
             Answer::Refused(Refusal::Keys) => NameAnswer::Refused("invalid_service"),
             Answer::Refused(Refusal::Full) => NameAnswer::Refused("too_many_names"),
             Answer::Refused(Refusal::Timeout) => NameAnswer::Refused("timeout"),
+            Answer::Refused(Refusal::HeadLost) => NameAnswer::Refused("head_node_lost"),
             Answer::Refused(Refusal::RequesterEnded | Refusal::TornDown) => {
                 NameAnswer::Refused("job_ends")
             }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::host::HostState;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::agent::event::{Action, Notification, PeerMessage, Report};
-use crate::fence::{Contribution, FenceFailure, FenceInput, FenceResult, Participants};
+use crate::fence::{Contribution, FenceFailure, FenceInput, FenceResult, Nodes, Participants};
 use crate::job::clock::Moment;
-use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::ids::{LocalRank, Rank};
 use crate::job::outcome::Cause;
 use crate::job::proc;
 use crate::modex::{ModexFailure, ModexInput, ModexResult};
@@ -48,22 +48,24 @@ impl NodeCore {
                 } => {
                     self.request(id, upcall, now, actions);
                 }
-                HostEvent::Upcall { id: None, upcall } => self.notice(upcall, actions),
+                HostEvent::Upcall { id: None, upcall } => self.notice(upcall, now, actions),
             }
         }
     }
 
-    fn notice(&mut self, upcall: Upcall, actions: &mut Vec<Action>) {
+    fn notice(&mut self, upcall: Upcall, now: Moment, actions: &mut Vec<Action>) {
         match upcall {
             Upcall::ClientConnected { proc, .. } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
+                    self.heard[local.index()] = Some(now);
                     actions.push(Action::Report(Report::RankConnected { rank: local }));
                 }
             }
             Upcall::ClientFinalized { proc } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Finalized;
+                    self.heard[local.index()] = Some(now);
                     actions.push(Action::Report(Report::RankFinalized { rank: local }));
                 }
             }
@@ -109,7 +111,7 @@ impl NodeCore {
                     return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
                 };
                 let owner = self.job.ranks.node_of(proc.rank);
-                let timeout = timeout(&infos);
+                let timeout = self.terms.timeout_or(timeout(&infos)).map(|t| t.after);
                 self.modex(
                     ModexInput::Ask {
                         proc,
@@ -197,7 +199,7 @@ impl NodeCore {
             status: status.unwrap_or(0),
         };
         let ticket = FenceTicket::Pmix(id);
-        let timeout = timeout(infos);
+        let timeout = self.terms.timeout_or(timeout(infos));
         let input = FenceInput::Arrive {
             participants,
             nodes,
@@ -209,7 +211,7 @@ impl NodeCore {
     }
 
     /// The participants and the nodes that host them; `None` when they are not of this job.
-    fn participants(&self, procs: &[Proc]) -> Option<(Participants, Vec<NodeId>)> {
+    fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
         let mut named = Vec::with_capacity(procs.len());
         let mut nodes = Vec::new();
         for proc in procs {
@@ -220,14 +222,13 @@ impl NodeCore {
             match rank {
                 proc::ProcRank::One(rank) => nodes.push(self.job.ranks.node_of(rank)?),
                 proc::ProcRank::Wildcard => {
-                    let ranks = &self.job.ranks;
-                    nodes.extend(ranks.node_ids().filter(|node| ranks.local_size(*node) > 0));
+                    nodes.extend(self.world.1.iter());
                 }
             }
             named.push((self.job.nspace.clone(), rank));
         }
         let participants = Participants::from_procs(named).ok()?;
-        Some((participants, nodes))
+        Some((participants, Nodes::new(nodes)?))
     }
 
     pub(super) fn fence_answer(

@@ -8,12 +8,15 @@ use proptest::prelude::*;
 
 use super::{Notification, PeerMessage, Report};
 use crate::agent::core::JobContext;
-use crate::fence::{self, Contribution, FenceFailure, FenceId, FenceMessage, Participants};
+use crate::fence::{
+    self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Nodes, Participants, Timeout,
+};
 use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation};
+use crate::job::absence::{Absences, Absent, SomeNodes};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{process_set, rank_map};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
-use crate::job::outcome::{Cause, RankEnd};
+use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::modex::{ModexFailure, ModexMessage};
 use crate::pmix::arbitrary::{infos, proc as pmix_proc, text};
@@ -104,10 +107,23 @@ fn fence() -> BoxedStrategy<FenceMessage> {
             collect,
             status,
         });
+    let some = || vec(0..90_u32, 1..30).prop_map(|ids| Nodes::new(ids.into_iter().map(NodeId)));
+    let some = || some().prop_map(|nodes| nodes.expect("one at least"));
+    let kind = || {
+        prop_oneof![
+            Just(Deadline::Program),
+            Just(Deadline::User),
+            Just(Deadline::Default)
+        ]
+    };
+    let timeout = || (wait(), kind()).prop_map(|(after, kind)| Some((after?, kind)));
+    let timeout = || timeout().prop_map(|t| t.map(|(after, kind)| Timeout { after, kind }));
+    let time = || wait().prop_map(Option::unwrap_or_default);
     let failure = prop_oneof![
-        (nodes(), wait()).prop_map(|(missing, waited)| FenceFailure::Timeout {
-            missing,
-            waited: waited.unwrap_or_default(),
+        (absences(), time(), kind()).prop_map(|(absences, waited, kind)| FenceFailure::Timeout {
+            waited,
+            kind,
+            absences: Box::new(absences),
         }),
         (node(), reason()).prop_map(|(node, reason)| FenceFailure::PeerLost { node, reason }),
         (node(), node()).prop_map(|(first, second)| FenceFailure::NodesDisagree { first, second }),
@@ -121,21 +137,84 @@ fn fence() -> BoxedStrategy<FenceMessage> {
         node().prop_map(|node| FenceFailure::TornDown { node }),
     ];
     prop_oneof![
-        (id(), nodes(), contribution, wait()).prop_map(|(id, nodes, contribution, timeout)| {
-            FenceMessage::Arrive {
+        (id(), some(), contribution, timeout(), time()).prop_map(
+            |(id, nodes, contribution, timeout, waited)| FenceMessage::Arrive {
                 id,
-                nodes: nodes.into(),
+                nodes,
                 contribution,
                 timeout,
+                waited,
+            }
+        ),
+        (id(), some(), kind(), time()).prop_map(|(id, nodes, kind, waited)| {
+            FenceMessage::Overdue {
+                id,
+                nodes,
+                timeout: Timeout {
+                    after: waited,
+                    kind,
+                },
+                waited,
             }
         }),
+        (id(), some(), any::<(u32, bool)>(), time()).prop_map(
+            |(id, nodes, (number, collect), patience)| FenceMessage::Inquire {
+                id,
+                nodes,
+                number,
+                collect,
+                patience,
+            }
+        ),
+        (id(), any::<u32>(), absences()).prop_map(|(id, number, absences)| {
+            FenceMessage::Missing {
+                id,
+                number,
+                absences,
+            }
+        }),
+        (id(), any::<u32>()).prop_map(|(id, number)| FenceMessage::Wait { id, number }),
         (id(), bytes(), any::<i32>()).prop_map(|(id, data, status)| FenceMessage::Release {
             id,
             released: fence::Released { data, status },
         }),
-        (id(), failure).prop_map(|(id, failure)| FenceMessage::Fail { id, failure }),
+        (id(), some(), failure).prop_map(|(id, nodes, failure)| FenceMessage::Fail {
+            id,
+            nodes,
+            failure
+        }),
     ]
     .boxed()
+}
+
+fn absences() -> BoxedStrategy<Absences> {
+    let absent =
+        (rank(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| Absent { rank, last, idle });
+    let some = || (nodes(), any::<u32>()).prop_map(|(named, count)| SomeNodes { named, count });
+    let numbers = any::<(u32, bool)>();
+    (vec(absent, 0..9), some(), some(), numbers)
+        .prop_map(|(named, nodes, silent, (ranks, overdue))| Absences {
+            ranks,
+            named,
+            nodes,
+            silent,
+            overdue,
+        })
+        .boxed()
+}
+
+fn late_fence() -> BoxedStrategy<LateFence> {
+    (any::<(bool, u32)>(), wait(), absences())
+        .prop_map(|((pmi, ranks), waited, absences)| LateFence {
+            kind: match pmi {
+                true => FenceKind::Pmi,
+                false => FenceKind::Pmix,
+            },
+            waited: waited.unwrap_or_default(),
+            ranks,
+            absences,
+        })
+        .boxed()
 }
 
 fn modex() -> BoxedStrategy<ModexMessage> {
@@ -247,6 +326,7 @@ fn store() -> BoxedStrategy<StoreMessage> {
         Just(Refusal::Full),
         Just(Refusal::Timeout),
         Just(Refusal::RequesterEnded),
+        Just(Refusal::HeadLost),
         Just(Refusal::TornDown),
     ];
     let answer = prop_oneof![
@@ -317,6 +397,7 @@ fn group() -> BoxedStrategy<GroupMessage> {
             node().prop_map(|node| GroupFailure::ServerLost { node }),
             Just(GroupFailure::Busy),
             node().prop_map(|node| GroupFailure::NotMember { node }),
+            node().prop_map(|node| GroupFailure::NodeLost { node }),
             node().prop_map(|node| GroupFailure::TooMany { node }),
             node().prop_map(|node| GroupFailure::TornDown { node }),
         ]
@@ -376,6 +457,7 @@ fn cause() -> BoxedStrategy<Cause> {
         }),
         (node(), text()).prop_map(|(node, error)| Cause::HostFailed { node, error }),
         text().prop_map(|error| Cause::FenceFailed { error }),
+        late_fence().prop_map(|late| Cause::FenceTimeout(Box::new(late))),
         wait().prop_map(|time| Cause::Timeout(time.unwrap_or_default())),
         any::<i32>().prop_map(Cause::Interrupted),
         (text(), any::<bool>()).prop_map(|(error, pipe)| Cause::OutputLost { error, pipe }),
@@ -430,6 +512,7 @@ pub(crate) fn report() -> BoxedStrategy<Report> {
         local().prop_map(|rank| Report::RankFinalized { rank }),
         "\\PC{0,9}".prop_map(|text| Report::HostWarning { text }),
         cause().prop_map(Report::Failed),
+        late_fence().prop_map(Report::FenceLate),
         (any::<bool>(), vec(any::<u8>(), 0..30))
             .prop_map(|(stdout, text)| Report::Log { stdout, text }),
     ]

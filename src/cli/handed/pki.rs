@@ -57,7 +57,7 @@ Examples:
         #[arg(long, required = true)]
         name: Vec<String>,
 
-        /// Another name or an address by which the node may be called; may be given more than once
+        /// Another name or an address at which schedulers call it; may be given more than once
         #[arg(long, value_name = "NAME|IP")]
         address: Vec<String>,
 
@@ -108,9 +108,9 @@ Examples:
 pub enum Role {
     /// Run an agent: be called by other agents, and start processes of any user on their nodes
     Node,
-    /// Start launches as any user (`run_as`) through an agent; it cannot pose as a node
+    /// Start launches as any user but root (`run_as`) through an agent; it cannot pose as a node
     Scheduler,
-    /// Ask agents how they are
+    /// Look: how agents are, and what becomes of launches
     Observer,
 }
 

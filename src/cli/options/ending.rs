@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::job::exit_policy::ExitPolicy;
-use crate::job::spec::EndingSpec;
+use crate::job::spec::{EndingSpec, FenceLimit};
 
 /// When and how the job ends.
 #[derive(Debug, Args)]
@@ -39,6 +39,12 @@ pub(in crate::cli) struct EndingArgs {
     /// Fail, with exit code 123, if a program loads an MPI and ends without contacting PMI
     #[arg(long)]
     strict_pmi: bool,
+
+    /// Fail when not all ranks have come to a PMI or PMIx fence this many seconds after the first;
+    /// 0: never. [default: 60, but ranks that compute are waited for]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_grace)]
+    #[arg(allow_negative_numbers = true)]
+    fence_timeout: Option<Duration>,
 }
 
 impl From<EndingArgs> for EndingSpec {
@@ -53,6 +59,11 @@ impl From<EndingArgs> for EndingSpec {
             },
             grace: args.grace,
             strict_pmi: args.strict_pmi,
+            fence: match args.fence_timeout {
+                None => FenceLimit::Sensible,
+                Some(Duration::ZERO) => FenceLimit::Unlimited,
+                Some(time) => FenceLimit::After(time),
+            },
         }
     }
 }

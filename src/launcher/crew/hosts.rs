@@ -143,7 +143,10 @@ impl Crew {
     }
 
     /// Nodes of other hosts are lost.
-    pub(super) fn nodes_lost(&mut self, _nodes: &[NodeId], _reason: &str) {}
+    pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &str) {
+        let reason = reason.into();
+        self.feed(self.first_node(), Event::NodesLost { nodes, reason });
+    }
 
     /// Asks every sidecar for a sign of life.
     pub(super) fn doubt_hosts(&mut self) {

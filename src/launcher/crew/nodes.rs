@@ -140,6 +140,7 @@ impl Crew {
                     self.tell(FromCrew::Finalized { rank });
                 }
             }
+            Report::FenceLate(late) => self.tell(FromCrew::FenceLate(late)),
             Report::Failed(cause) => self.fail_unless_consequence(cause),
             Report::Log { stdout, text } => {
                 let stream = match stdout {

@@ -7,8 +7,8 @@ use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::spec::PmiChoice;
 use crate::launcher::message::FromCrew;
 use crate::launcher::record::{RankState, Stream};
-use crate::launcher::report;
 use crate::launcher::supervisor::Departure;
+use crate::launcher::{late, report};
 use crate::pmi::command::Dialect;
 
 impl Drive {
@@ -59,6 +59,12 @@ impl Drive {
                 self.supervisor.rank_left(waiting, cause, now);
             }
             FromCrew::Failed { cause, .. } => self.fail_by(cause),
+            FromCrew::FenceLate(late) => {
+                if !std::mem::replace(&mut self.late_told, true) {
+                    let text = late::note(&self.plan, &late, &|rank| self.pid_of(rank));
+                    self.warn(&text);
+                }
+            }
             FromCrew::HostLostLate { node, error } => {
                 // A job that has failed is explained by its first cause.
                 if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use super::Drive;
-use crate::job::ids::Rank;
+use crate::job::absence::Absences;
+use crate::job::ids::{NodeId, Rank};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::launcher::crew::raw;
 use crate::launcher::finish::failure_line;
 use crate::launcher::plan::Plan;
 use crate::launcher::progress::{END_PATIENCE, PATIENCE};
 use crate::launcher::record::{
-    App, CauseRecord, EndRecord, Job, JobPlan, JobState, Node, Outcome, Place, RankChange,
-    RankResult, RankState, Record, VERSION, kind_of, ms,
+    App, CauseRecord, EndRecord, Job, JobPlan, JobState, Missing, MissingRank, Node, Outcome,
+    Place, RankChange, RankResult, RankState, Record, VERSION, kind_of, ms,
 };
 use crate::launcher::run::RunFailure;
 use crate::launcher::status::own_failure;
@@ -229,12 +230,40 @@ impl Drive {
             message: failure_line(self, Some(cause))
                 .unwrap_or_else(|| "nobody reads the output".into()),
             place: rank.map(|rank| place_of(plan, rank)),
-            pid: rank.and_then(|rank| self.lives[rank.index()].pid),
+            pid: rank.and_then(|rank| self.pid_of(rank)),
             program: rank.map(|rank| program(plan, plan.app_of(rank))),
             code,
             signal,
             last,
+            missing: match cause {
+                Cause::FenceTimeout(late) => Some(Box::new(self.missing(plan, &late.absences))),
+                _ => None,
+            },
         }
+    }
+
+    fn missing<'a>(&self, plan: &'a Plan, absences: &Absences) -> Missing<'a> {
+        let hosts = |nodes: &[NodeId]| {
+            let nodes = nodes.iter().map(|node| &*plan.node_names[node.index()]);
+            nodes.collect()
+        };
+        let ranks = absences.named.iter().map(|absent| MissingRank {
+            place: place_of(plan, absent.rank),
+            pid: self.pid_of(absent.rank),
+            last: absent.last.clone(),
+            idle_ms: absent.idle.map(ms),
+        });
+        Missing {
+            count: absences.ranks,
+            ranks: ranks.collect(),
+            nodes: hosts(&absences.nodes.named),
+            silent: hosts(&absences.silent.named),
+        }
+    }
+
+    /// A rank's process, if it was started.
+    pub(in crate::launcher) fn pid_of(&self, rank: Rank) -> Option<i32> {
+        self.lives[rank.index()].pid
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn default_size(layout: &LayoutSpec) -> (u32, CountWhy) {
 /// Slots that the job could grow to: what is known of them, and the ranks where nothing is.
 pub(super) fn universe(layout: &LayoutSpec, shares: impl Iterator<Item = u32>) -> u32 {
     let hosts = layout.hosts.iter().zip(shares);
-    let slots = hosts.map(|(host, share)| host.slots.unwrap_or(share.max(1)));
+    let slots = hosts.map(|(host, share)| host.slots.unwrap_or_else(|| share.max(1)));
     slots.fold(0, u32::saturating_add)
 }
 

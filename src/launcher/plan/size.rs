@@ -134,8 +134,6 @@ fn check_descriptors(ranks: u32, per_rank: u64, descriptors: u64) -> Result<(), 
 pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), RunFailure> {
     let files = match (spec.stdio.timestamps, &spec.stdio.output) {
         (true, Some(_)) => FILES_PER_RANK,
-        // Ranks of other machines do not write files of this one.
-        (false, Some(_)) if spec.layout.across_hosts() => FILES_PER_RANK,
         _ => 0,
     };
     let own = match spec.layout.across_hosts() {
@@ -153,6 +151,12 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), R
         )));
     }
     if let Some(rank) = spec.stdio.pty {
+        if spec.layout.across_hosts() {
+            return Err(wrong(format!(
+                "--pty {rank} gives a terminal to a rank of this machine; leave it out with --hosts \
+                 and --hostfile"
+            )));
+        }
         if rank.0 >= size {
             return Err(wrong(format!(
                 "--pty {rank}: the job has the ranks 0 to {}",

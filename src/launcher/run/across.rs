@@ -23,13 +23,6 @@ pub(super) fn prepare(
     (started, since): (Instant, SystemTime),
     status: Option<Target>,
 ) -> Result<Drive, RunFailure> {
-    if plan.spec.stdio.pty.is_some() {
-        return Err(RunFailure::refused(
-            "--pty gives a terminal to a rank of this machine; leave it out with --hosts and \
-             --hostfile"
-                .to_owned(),
-        ));
-    }
     let plan = Arc::new(plan);
     let show = show(&plan, since, status.as_ref());
     let signals = Signals::take(&surroundings.ignored, false);

@@ -235,15 +235,17 @@ impl Server {
             self.meetings
                 .arrive(&collective, Waiter { rank, call }, ring, &mut self.store);
         match arrival {
+            Arrival::Begun => effects.push(Effect::Begun { collective }),
             Arrival::Waits => {}
             Arrival::Entered(contribution) => effects.push(Effect::Entered {
                 collective,
                 contribution,
             }),
-            Arrival::Ended => {
+            Arrival::Ended { begun } => {
                 for waiter in self.meetings.end(&collective, None) {
                     self.answer(waiter, &collective, &Reply::BarrierOut, effects);
                 }
+                effects.extend(begun.then_some(Effect::Ended { collective }));
             }
         }
         Ok(None)
@@ -259,6 +261,7 @@ impl Server {
     ) {
         let state = &mut self.client(waiter.rank).state;
         state.answered(|open| matches!(open, Open::Collective(open, _) if open == collective));
+        state.leave();
         if state.error().is_none() {
             send(waiter.rank, &waiter.call, reply, effects);
         }

@@ -48,6 +48,45 @@ fn a_barrier_of_ranks_of_one_node_ends_there() {
 }
 
 #[test]
+fn the_beginning_of_a_barrier_is_told_and_who_has_not_come() {
+    let mut job = two_nodes();
+    job.notes = true;
+    let absent = |job: &Job, group: &str| -> Vec<u32> {
+        let absent = job.server.absent_from(&barrier(group));
+        absent.into_iter().map(|local| local.0).collect()
+    };
+    assert_eq!(absent(&job, "0,2,4:7"), [0, 2]);
+    assert_eq!(job.ask(0, &enter("0,1,4:7")), ["E> begun 0,1,4:7"]);
+    assert_eq!(job.ask(1, &enter("0,1,4:7")), [""; 0]);
+    assert_eq!(absent(&job, "0,1,4:7"), [2]);
+    let end = [out(0, 7), out(1, 7), out(2, 7), "E> ended 0,1,4:7".into()];
+    assert_eq!(job.ask(2, &enter("0,1,4:7")), end);
+    assert_eq!(job.ask(1, &enter("1:9")), [out(1, 9)]);
+    assert_eq!(job.ask(0, "cmd=barrier_in"), ["E> begun WORLD:0"]);
+    assert_eq!(absent(&job, "WORLD:0"), [1, 2]);
+}
+
+#[test]
+fn a_rank_is_overdue_in_the_middle_of_an_exchange_and_not_before_or_after() {
+    let mut job = two_nodes();
+    let place = |job: &Job, rank: u32| job.server.state(LocalRank(rank)).whereabouts();
+    let last = |text: &str, overdue| (text.to_owned(), overdue);
+    assert_eq!(place(&job, 1), last("connected, last init", true));
+    job.ask(1, &enter("1:9"));
+    assert_eq!(place(&job, 1), last("connected, last barrier_in", false));
+    job.ask(1, "cmd=put kvsname=job.0 key=k value=v");
+    assert_eq!(place(&job, 1), last("connected, last put", true));
+    job.ask(1, &enter("1:9"));
+    job.ask(1, "cmd=get kvsname=job.0 key=k");
+    assert_eq!(place(&job, 1), last("connected, last get", false));
+    job.ask(1, &enter("1,3:9"));
+    assert_eq!(place(&job, 1), last("in barrier 1,3:9", false));
+    job.ask(0, "cmd=finalize");
+    assert_eq!(place(&job, 0), last("finalized", true));
+    assert_eq!(place(&Job::new(1), 0), last("never contacted PMI", false));
+}
+
+#[test]
 fn a_barrier_with_ranks_elsewhere_waits_for_the_other_nodes() {
     let mut job = two_nodes();
     assert_eq!(job.ask(1, &enter("1,3,4:5")), [""; 0]);

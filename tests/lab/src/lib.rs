@@ -86,10 +86,18 @@ pub struct Lab {
 #[derive(Clone, Debug)]
 pub struct Builder {
     count: usize,
-    shared: Vec<PathBuf>,
+    pub(crate) shared: Vec<PathBuf>,
+    pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
 }
 
 impl Builder {
+    /// Gives each host this in place of a file of the machine's, `/etc/passwd` for instance.
+    #[must_use]
+    pub fn file(mut self, path: impl AsRef<Path>, content: impl Into<Vec<u8>>) -> Self {
+        self.files.push((path.as_ref().to_owned(), content.into()));
+        self
+    }
+
     /// Keeps a directory of the machine visible although it is below one that each host has of its
     /// own, such as `/tmp`. Others are visible anyway.
     #[must_use]
@@ -112,7 +120,7 @@ impl Builder {
         // All at once: making namespaces takes the kernel a while.
         let starting: Vec<Starting> = names
             .iter()
-            .map(|name| start::start(name, &names, &self.shared, &life_read))
+            .map(|name| start::start(name, &names, self, &life_read))
             .collect::<Result<_, _>>()?;
         let fabric = Fabric::new()?;
         let life = std::sync::Arc::new(life);
@@ -144,6 +152,7 @@ impl Lab {
         Builder {
             count,
             shared: Vec::new(),
+            files: Vec::new(),
         }
     }
 

@@ -16,8 +16,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::Error;
 use crate::network::{address, address6};
+use crate::{Builder, Error};
 
 /// Directories each host has of its own, empty at first, and their permissions.
 pub(crate) const PRIVATE: [(&str, &str); 3] = [
@@ -174,7 +174,7 @@ fn hosts_file(names: &[String]) -> String {
 fn plan(
     name: &str,
     names: &[String],
-    shared: &[PathBuf],
+    wanted: &Builder,
 ) -> Result<(Vec<Step>, Vec<PathBuf>), Error> {
     let mount = |kind: &str, target: &str, options: &str| Step::Mount {
         kind: text(kind),
@@ -186,7 +186,7 @@ fn plan(
     let cgroups = Path::new("/sys/fs/cgroup");
     let cgroups = cgroups.is_dir().then(|| tree(cgroups)).transpose()?;
     let mut shown = Vec::new();
-    for path in shared {
+    for path in &wanted.shared {
         let path = std::fs::canonicalize(path)
             .map_err(|error| Error::system(path.display().to_string(), error))?;
         if hidden(&path) {
@@ -212,13 +212,15 @@ fn plan(
         steps.push(Step::Show(tree, text(&path)));
     }
     steps.push(Step::Directory(text("/run/lab")));
-    for (file, content) in [
-        ("hosts", hosts_file(names)),
-        ("hostname", format!("{name}\n")),
-    ] {
-        let from = text(format!("/run/lab/{file}"));
-        steps.push(Step::File(from.clone(), content.into()));
-        steps.push(Step::Cover(from, text(format!("/etc/{file}"))));
+    let of_the_lab = [
+        ("/etc/hosts".into(), hosts_file(names).into_bytes()),
+        ("/etc/hostname".into(), format!("{name}\n").into_bytes()),
+    ];
+    let files = of_the_lab.into_iter().chain(wanted.files.iter().cloned());
+    for (number, (path, content)) in files.enumerate() {
+        let from = text(format!("/run/lab/{number}"));
+        steps.push(Step::File(from.clone(), content));
+        steps.push(Step::Cover(from, text(&path)));
     }
     Ok((steps, own))
 }
@@ -227,10 +229,10 @@ fn plan(
 pub(crate) fn start(
     name: &str,
     names: &[String],
-    shared: &[PathBuf],
+    wanted: &Builder,
     life: &OwnedFd,
 ) -> Result<Starting, Error> {
-    let (steps, own) = plan(name, names, shared)?;
+    let (steps, own) = plan(name, names, wanted)?;
     let (status, say) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|error| Error::system("pipe", error))?;
     let flags = libc::CLONE_NEWNS

@@ -361,6 +361,18 @@ fn a_directory_below_tmp_can_be_shared() {
 }
 
 #[test]
+fn hosts_may_have_other_files_than_the_machine() {
+    if !able() {
+        return;
+    }
+    let known = "root:x:0:0::/root:/bin/sh\nalice:x:54321:54321::/tmp:/bin/sh\n";
+    let lab = Lab::builder(1).file("/etc/passwd", known).start().unwrap();
+    assert_eq!(shell(lab.host(0), "id -u alice"), "54321");
+    let machine = std::fs::read_to_string("/etc/passwd").unwrap();
+    assert!(!machine.contains("54321"));
+}
+
+#[test]
 fn what_is_left_behind_shows_and_ends_with_the_lab() {
     let Some(lab) = lab(1) else { return };
     let host = lab.host(0);

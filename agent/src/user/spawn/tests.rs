@@ -34,36 +34,34 @@ fn root() -> bool {
     root
 }
 
-/// A shell as the user, and what it says.
-fn shell(user: &User, script: &str, link: UnixStream) -> (Child, OwnedFd) {
-    let (log, says) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+/// A shell script, started as the user.
+fn shell(user: &User, script: &str, link: UnixStream, kept: Vec<OwnedFd>) -> Child {
+    let null = || {
+        OwnedFd::from(
+            File::options()
+                .read(true)
+                .write(true)
+                .open("/dev/null")
+                .unwrap(),
+        )
+    };
     let program = Program {
         path: Path::new("/bin/sh"),
         arguments: ["-c", script].map(OsString::from).into(),
-        variables: vec![
-            ("HOME".into(), "/else".into()),
-            ("OWN".into(), "a=b".into()),
-        ],
-        standard: [
-            File::open("/dev/null").unwrap().into(),
-            says.try_clone().unwrap(),
-            says,
-        ],
+        variables: vec![("LOGNAME".into(), "other".into())],
+        standard: [null(), null(), null()],
         link: link.into(),
-        more: Vec::new(),
+        kept,
     };
-    (spawn(user, program).unwrap(), log)
+    spawn(user, program).unwrap()
 }
 
 /// What a shell script prints on the link, started as the user, and how it ended.
 fn tells(user: &User, script: &str) -> (String, ExitStatus) {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let (child, log) = shell(user, script, theirs);
+    let child = shell(user, script, theirs, Vec::new());
     let mut text = String::new();
     ours.read_to_string(&mut text).unwrap();
-    let mut said = String::new();
-    File::from(log).read_to_string(&mut said).unwrap();
-    assert_eq!(said, "");
     (text, wait(&child.pidfd).unwrap())
 }
 
@@ -120,8 +118,8 @@ fn a_process_starts_with_a_clean_state_in_a_session_of_its_own() {
     }
     assert!(text.contains("\n0022\n/\nleader\n"), "{text}");
     for name in [
-        "HOME=/else\n",
-        "OWN=a=b\n",
+        "HOME=",
+        "LOGNAME=other",
         "PATH=/usr/local/bin:/usr/bin:/bin",
     ] {
         assert!(text.contains(name), "{text}");
@@ -137,14 +135,41 @@ fn nobody_if_root() -> User {
 }
 
 #[test]
-fn what_a_process_says_is_heard_and_is_not_the_agents_own_output() {
+fn what_a_step_says_is_heard() {
+    // `step` is its only argument.
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("wireup");
+    std::fs::write(
+        &program,
+        "#!/bin/sh\necho $1; echo err >&2; readlink /proc/$$/fd/2\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let (_ours, theirs) = UnixStream::pair().unwrap();
-    let script = "echo out; echo err >&2; readlink /proc/self/fd/2";
-    let (child, log) = shell(&me(), script, theirs);
+    let (child, log) = spawn_step(&me(), &program, theirs.into()).unwrap();
     let mut said = String::new();
     File::from(log).read_to_string(&mut said).unwrap();
-    assert!(said.starts_with("out\nerr\npipe:["), "{said}");
+    assert!(said.starts_with("step\nerr\npipe:["), "{said}");
     assert_eq!(wait(&child.pidfd).unwrap(), ExitStatus::Code(0));
+}
+
+#[test]
+fn a_program_gets_what_is_kept_for_it_under_the_same_number_and_nothing_else() {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let open = || OwnedFd::from(File::open("/dev/null").unwrap());
+    let _held: Vec<OwnedFd> = (0..10).map(|_| open()).collect();
+    let high = || fcntl_dupfd_cloexec(open(), 40).unwrap();
+    let (one, other) = (high(), high());
+    let mut numbers = [one.as_raw_fd(), other.as_raw_fd()];
+    let child = shell(&me(), "exec ls /proc/self/fd >&3", theirs, vec![other, one]);
+    let mut text = String::new();
+    ours.read_to_string(&mut text).unwrap();
+    numbers.sort_unstable();
+    let expected: Vec<i32> = [0, 1, 2, 3, 4].into_iter().chain(numbers).collect();
+    let mut found: Vec<i32> = text.lines().map(|line| line.parse().unwrap()).collect();
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    wait(&child.pidfd).unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use super::super::JobContext;
+use super::super::{JobContext, Terms};
 use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
@@ -32,7 +32,14 @@ impl Job {
             psets: ProcessSet::of_job(&[io], [4]).unwrap(),
         });
         let core = |node| {
-            let mut core = NodeCore::new(NodeId(node), Arc::clone(&job), false, true).unwrap();
+            let mut core = NodeCore::new(
+                NodeId(node),
+                Arc::clone(&job),
+                false,
+                true,
+                Terms::default(),
+            )
+            .unwrap();
             core.start_host(&[Control::Finalize], Moment::default(), &mut Vec::new());
             core
         };

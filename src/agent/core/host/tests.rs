@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::super::JobContext;
+use super::super::{JobContext, Terms};
 use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
@@ -29,7 +29,8 @@ impl Node {
             user: UserId(1000),
             psets: Vec::new(),
         };
-        let mut core = NodeCore::new(NodeId(0), Arc::new(job), false, true).unwrap();
+        let mut core =
+            NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default()).unwrap();
         let requests = [
             Control::Init(Init {
                 nspace: Nspace::new("job-host").unwrap(),

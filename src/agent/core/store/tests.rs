@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::JobContext;
+use super::super::{JobContext, Terms};
 use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
@@ -36,7 +36,9 @@ impl Job {
             psets: Vec::new(),
         });
         let core = |node| {
-            let mut core = NodeCore::new(NodeId(node), Arc::clone(&job), true, true).unwrap();
+            let mut core =
+                NodeCore::new(NodeId(node), Arc::clone(&job), true, true, Terms::default())
+                    .unwrap();
             core.start_host(&[Control::Finalize], Moment::default(), &mut Vec::new());
             core
         };

@@ -1,0 +1,227 @@
+//! The child: what happens between fork and exec, and what the parent hears of it.
+//!
+//! Rule: it makes system calls only; all it needs is laid out before.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int};
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::ptr;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::Pid;
+
+use super::LINK;
+use crate::user::User;
+
+/// So long may it take until the program is executed: a file system may be slow.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Signals there are; a set of them has so many bits.
+const SIGNALS: u8 = 64;
+
+/// A part of becoming somebody's process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Session = 1,
+    Descriptors,
+    Groups,
+    Group,
+    User,
+    Regained,
+    Exec,
+}
+
+impl Stage {
+    const ALL: [Self; 7] = [
+        Self::Session,
+        Self::Descriptors,
+        Self::Groups,
+        Self::Group,
+        Self::User,
+        Self::Regained,
+        Self::Exec,
+    ];
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Session => "a session of its own",
+            Self::Descriptors => "its descriptors",
+            Self::Groups => "its supplementary groups",
+            Self::Group => "its group",
+            Self::User => "its user",
+            Self::Regained => "it would keep privileges",
+            Self::Exec => "exec",
+        }
+    }
+}
+
+/// What the child needs, laid out before there is one.
+pub(super) struct Plan<'a> {
+    pub(super) program: *const c_char,
+    pub(super) argv: *const *const c_char,
+    pub(super) envp: *const *const c_char,
+    /// (source, number in the child); sources are at least `FIRST_FREE`.
+    pub(super) descriptors: [(RawFd, RawFd); 4],
+    /// What else stays open, ascending; exec closes what is not `kept`.
+    pub(super) open: &'a [RawFd],
+    pub(super) kept: &'a [RawFd],
+    /// Where a failure is told; one of `open`.
+    pub(super) trouble: RawFd,
+    pub(super) user: &'a User,
+    /// Whether there is anything to give up.
+    pub(super) privileged: bool,
+}
+
+/// What the child says about its start: nothing, if its program is executed.
+pub(super) fn told(trouble: &OwnedFd) -> io::Result<Option<(&'static str, io::Error)>> {
+    let limit = Timespec::try_from(LIMIT).expect("a few seconds");
+    let mut ready = [PollFd::new(trouble, PollFlags::IN)];
+    if retry_on_intr(|| poll(&mut ready, Some(&limit)))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut bytes = [0; 8];
+    match retry_on_intr(|| rustix::io::read(trouble, &mut bytes))? {
+        0 => Ok(None),
+        8 => {
+            let [stage, errno] = [0, 4].map(|at| {
+                let word = bytes[at..at + 4].try_into().expect("four bytes");
+                i32::from_ne_bytes(word)
+            });
+            let stage = Stage::ALL.into_iter().find(|known| *known as i32 == stage);
+            let what = stage.map_or("exec", Stage::words);
+            Ok(Some((what, io::Error::from_raw_os_error(errno))))
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Forks with all signals blocked: none meant for the agent is handled by its copy.
+pub(super) fn fork(plan: &Plan<'_>) -> io::Result<Pid> {
+    // SAFETY: sets on the stack that live longer than the calls. The child makes system calls on
+    // what `plan` points to, a copy of which is its own, and never returns.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let pid = libc::fork();
+        if pid == 0 {
+            run(plan);
+        }
+        let error = io::Error::last_os_error();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut());
+        match Pid::from_raw(pid) {
+            Some(pid) if pid.as_raw_nonzero().get() > 0 => Ok(pid),
+            _ => Err(error),
+        }
+    }
+}
+
+/// The child.
+fn run(plan: &Plan<'_>) -> ! {
+    let start = prepare(plan).and_then(|()| match plan.privileged {
+        true => become_user(plan.user),
+        false => Ok(()),
+    });
+    // SAFETY: system calls on what the parent laid out.
+    unsafe {
+        let (stage, errno) = match start {
+            Err(failure) => failure,
+            Ok(()) => {
+                libc::execve(plan.program, plan.argv, plan.envp);
+                (Stage::Exec, *libc::__errno_location())
+            }
+        };
+        let words = [stage as c_int, errno];
+        libc::write(plan.trouble, words.as_ptr().cast(), size_of_val(&words));
+        libc::_exit(127)
+    }
+}
+
+fn check(result: c_int, stage: Stage) -> Result<(), (Stage, c_int)> {
+    match result < 0 {
+        // SAFETY: the calling thread's own.
+        true => Err((stage, unsafe { *libc::__errno_location() })),
+        false => Ok(()),
+    }
+}
+
+/// In the child: session, descriptors, signals, mask.
+fn prepare(plan: &Plan<'_>) -> Result<(), (Stage, c_int)> {
+    // SAFETY: system calls on numbers; the descriptors are open, since the child has a copy of all.
+    unsafe {
+        check(libc::setsid(), Stage::Session)?;
+        check(libc::chdir(c"/".as_ptr()), Stage::Session)?;
+        for (from, to) in plan.descriptors {
+            check(libc::dup2(from, to), Stage::Descriptors)?;
+        }
+        // Nothing else of the agent may reach the user, the agent's key least of all. And at once:
+        // while this process has copies of another start's pipes, that one would wait for it.
+        let close = |from: RawFd, to: libc::c_uint| {
+            let result = libc::syscall(libc::SYS_close_range, from, to, 0);
+            check(result as c_int, Stage::Descriptors)
+        };
+        let mut from = LINK + 1;
+        for open in plan.open {
+            if *open > from {
+                close(from, *open as libc::c_uint - 1)?;
+            }
+            from = *open + 1;
+        }
+        close(from, libc::c_uint::MAX)?;
+        for kept in plan.kept {
+            check(libc::fcntl(*kept, libc::F_SETFD, 0), Stage::Descriptors)?;
+        }
+        libc::umask(0o022);
+        // What the agent ignores is not to be ignored by a user's programs. The kernel's structure
+        // is all zeros then, whatever its order, and it is never longer than this. Some numbers
+        // cannot be changed, and need not be.
+        let default = [0_u64; 4];
+        for signal in 1..=libc::c_long::from(SIGNALS) {
+            // Not by the library's function, which keeps two signals for itself.
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                ptr::null::<u64>(),
+                size_of::<u64>(),
+            );
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        let unblocked = libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
+        check(unblocked, Stage::Session)
+    }
+}
+
+/// In the child: gives up everything that is not the user's, and makes sure of it.
+fn become_user(user: &User) -> Result<(), (Stage, c_int)> {
+    let (uid, gid, groups) = (user.uid, user.gid, &user.groups);
+    let mut users = [0; 3];
+    let mut own = [0; 3];
+    // SAFETY: system calls on numbers, and on arrays that outlive them. The order matters: who is
+    // no longer root cannot change groups.
+    unsafe {
+        check(
+            libc::setgroups(groups.len(), groups.as_ptr()),
+            Stage::Groups,
+        )?;
+        check(libc::setresgid(gid, gid, gid), Stage::Group)?;
+        check(libc::setresuid(uid, uid, uid), Stage::User)?;
+        let [real, effective, saved] = &mut users;
+        check(libc::getresuid(real, effective, saved), Stage::User)?;
+        let [real, effective, saved] = &mut own;
+        check(libc::getresgid(real, effective, saved), Stage::Group)?;
+        let regained = uid != 0
+            && (libc::setresuid(libc::uid_t::MAX, 0, libc::uid_t::MAX) == 0
+                || libc::setgroups(0, ptr::null()) == 0);
+        match users == [uid; 3] && own == [gid; 3] && !regained {
+            true => Ok(()),
+            false => Err((Stage::Regained, libc::EPERM)),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What is kept of fences that have ended, or have not begun here: how many this node has entered,
+//! which are over, and which failed before it entered them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::id::{FenceId, Participants};
+use super::message::{AHEAD, FenceFailure, Limits};
+
+/// The fences of one list of participants.
+#[derive(Default)]
+struct Pages {
+    /// Generation of the next local arrival; all below have been entered.
+    next: u64,
+    /// All generations below have ended.
+    over_below: u64,
+    /// Those at or above that have ended too; never holds `over_below` itself.
+    over: BTreeSet<u64>,
+}
+
+/// See the module. Costs two counters per list of participants, and what ended out of order.
+pub(super) struct Book {
+    limits: Limits,
+    pages: BTreeMap<Participants, Pages>,
+    early: BTreeMap<FenceId, FenceFailure>,
+    /// No failure is kept any more.
+    closed: bool,
+}
+
+impl Book {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            pages: BTreeMap::new(),
+            early: BTreeMap::new(),
+            closed: false,
+        }
+    }
+
+    fn pages(&mut self, participants: &Participants) -> Option<&mut Pages> {
+        if !self.pages.contains_key(participants) {
+            if self.pages.len() >= self.limits.participant_lists {
+                return None;
+            }
+            let pages = Pages::default();
+            self.pages.insert(participants.clone(), pages);
+        }
+        self.pages.get_mut(participants)
+    }
+
+    /// The fence that a local arrival would be at. `None` if that takes one more list than allowed.
+    pub(super) fn next(&mut self, participants: Participants) -> Option<FenceId> {
+        let generation = self.pages(&participants)?.next;
+        Some(FenceId {
+            participants,
+            generation,
+        })
+    }
+
+    /// This node has arrived at the fence, or will not any more: the next arrival is at a later one.
+    pub(super) fn enter(&mut self, id: &FenceId) {
+        if let Some(pages) = self.pages.get_mut(&id.participants) {
+            pages.next = pages.next.max(id.generation + 1);
+        }
+    }
+
+    /// Whether another node can know of the fence: it is not far ahead of those that ended here, and
+    /// its participants are known or there is room for them.
+    pub(super) fn is_plausible(&mut self, id: &FenceId) -> bool {
+        let pages = self.pages(&id.participants);
+        pages.is_some_and(|pages| id.generation < pages.over_below.saturating_add(AHEAD))
+    }
+
+    /// Whether the fence has ended.
+    pub(super) fn is_over(&self, id: &FenceId) -> bool {
+        self.pages.get(&id.participants).is_some_and(|pages| {
+            id.generation < pages.over_below || pages.over.contains(&id.generation)
+        })
+    }
+
+    /// The fence has ended. If that is before this node entered it, the failure is kept.
+    pub(super) fn end(&mut self, id: &FenceId, failure: Option<&FenceFailure>) {
+        let most = self.limits.open_fences;
+        let Some(pages) = self.pages(&id.participants) else {
+            return;
+        };
+        pages.over.insert(id.generation);
+        while pages.over.remove(&pages.over_below) {
+            pages.over_below += 1;
+        }
+        let is_to_come = id.generation >= pages.next;
+        let keeps = is_to_come && !self.closed && self.early.len() < most;
+        if let Some(failure) = failure.filter(|_| keeps) {
+            self.early.insert(id.clone(), failure.clone());
+        }
+    }
+
+    /// Why a fence has failed that this node enters now.
+    pub(super) fn take_early(&mut self, id: &FenceId) -> Option<FenceFailure> {
+        self.early.remove(id)
+    }
+
+    /// Whoever still enters is told something else.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.early.clear();
+    }
+
+    /// Whether no failure is kept for an arrival to come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.early.is_empty()
+    }
+}

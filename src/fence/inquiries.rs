@@ -1,0 +1,296 @@
+//! What happens when a fence takes too long: the root has all nodes asked who is missing, and
+//! decides when they have answered, or have not.
+//!
+//! ```text
+//!  node 9 (time over)      node 1                     root
+//!     │ ── Overdue ─────────▶ │ ── Overdue ─────────────▶ │  or its own time is over
+//!     │ ◀── Inquire ───────── │ ◀── Inquire ───────────── │
+//!     │ ── Missing ─────────▶ │ ── Missing (of both) ───▶ │ fails it, or
+//!     │ ◀── Wait ──────────── │ ◀── Wait ──────────────── │ waits on
+//! ```
+//! Only those are asked who have not arrived, and only those tell of the time whose arrival has not
+//! been reported to their parent.
+
+use std::time::Duration;
+
+use super::message::{Deadline, FenceFailure, FenceMessage, Output};
+use super::round::{Inquiry, Phase, ROOT_GRACE, inquiry_limit};
+use super::{FenceEngine, FenceId};
+use crate::job::absence::Absences;
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+use crate::job::patience::Patience;
+
+impl<T> FenceEngine<T> {
+    pub(super) fn tick(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+        let mut due = Vec::new();
+        for (id, round) in &mut self.rounds {
+            let over = |inquiry: &Inquiry| inquiry.until <= now;
+            if round.inquiry.as_ref().is_some_and(over)
+                || round.clock.as_mut().is_some_and(|c| c.exhausted(now))
+            {
+                due.push(id.clone());
+            }
+        }
+        for id in due {
+            match self.rounds.get(&id).map(|round| &round.inquiry) {
+                Some(Some(inquiry)) if inquiry.until <= now => self.conclude(&id, now, out),
+                Some(_) => self.time_is_over(&id, now, out),
+                None => {}
+            }
+        }
+    }
+
+    /// A fence's clock has run out here.
+    pub(super) fn time_is_over(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+        let Some(round) = self.rounds.get_mut(id) else {
+            return;
+        };
+        let (Some(timeout), None) = (round.timeout, &round.inquiry) else {
+            return;
+        };
+        round.clock = None;
+        let Some(parent) = round.place.parent() else {
+            if timeout.kind == Deadline::Program {
+                let mut absences = Absences::default();
+                for child in round.missing_children() {
+                    absences.nodes.add(child, round.place.behind(child));
+                }
+                if !round.has_arrived() {
+                    absences.nodes.add(self.node, 0);
+                }
+                return self.timed_out(id, absences, now, out);
+            }
+            round.inquiries += 1;
+            let collect = round.collects();
+            return self.inquire(id, collect, inquiry_limit(timeout.kind), now, out);
+        };
+        if round.phase == Phase::Collecting && !round.overdue {
+            round.overdue = true;
+            round.wait_for_word(now);
+            let message = FenceMessage::Overdue {
+                id: id.clone(),
+                nodes: round.place.nodes().clone(),
+                timeout,
+                waited: now.since(round.since),
+            };
+            return self.send(parent, message, out);
+        }
+        // The root does not answer, or somebody between it and us does not.
+        let mut absences = Absences {
+            overdue: true,
+            ..Absences::default()
+        };
+        absences.silent.add(round.place.root(), 0);
+        let failure = FenceFailure::Timeout {
+            waited: now.since(round.since),
+            kind: timeout.kind,
+            absences: Box::new(absences),
+        };
+        self.end(id, Err(failure), out);
+    }
+
+    /// Asks all who have not arrived, here and below.
+    pub(super) fn inquire(
+        &mut self,
+        id: &FenceId,
+        collect: bool,
+        patience: Duration,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let Some(round) = self.rounds.get_mut(id) else {
+            return;
+        };
+        let children = match round.phase {
+            Phase::Doomed => Default::default(),
+            _ => round.missing_children(),
+        };
+        let own = !round.has_arrived() && round.phase == Phase::Collecting;
+        let (nodes, number) = (round.place.nodes().clone(), round.inquiries);
+        round.inquiry = Some(Inquiry {
+            until: now + patience,
+            own,
+            children: children.clone(),
+            found: Absences::default(),
+        });
+        if !round.is_root() {
+            round.wait_for_word(now);
+        }
+        for child in children {
+            let message = FenceMessage::Inquire {
+                id: id.clone(),
+                nodes: nodes.clone(),
+                number,
+                collect,
+                // So that whoever waits for several waits longer than each of them.
+                patience: patience * 7 / 8,
+            };
+            self.send(child, message, out);
+        }
+        if own {
+            let id = id.clone();
+            out.push(Output::Describe { id, collect });
+        }
+        self.conclude_if_complete(id, now, out);
+    }
+
+    pub(super) fn described(
+        &mut self,
+        id: &FenceId,
+        absences: Absences,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let round = self.rounds.get_mut(id);
+        if let Some(inquiry) = round.and_then(|round| round.inquiry.as_mut())
+            && inquiry.own
+        {
+            inquiry.own = false;
+            inquiry.found.absorb(absences);
+            self.conclude_if_complete(id, now, out);
+        }
+    }
+
+    pub(super) fn child_answered(
+        &mut self,
+        from: NodeId,
+        id: &FenceId,
+        number: u32,
+        absences: Absences,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let round = self.rounds.get_mut(id);
+        let round = round.filter(|round| round.inquiries == number);
+        if let Some(inquiry) = round.and_then(|round| round.inquiry.as_mut())
+            && inquiry.children.remove(&from)
+        {
+            inquiry.found.absorb(absences);
+            self.conclude_if_complete(id, now, out);
+        }
+    }
+
+    /// A child that is asked has arrived instead.
+    pub(super) fn found(
+        &mut self,
+        child: NodeId,
+        id: &FenceId,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let round = self.rounds.get_mut(id);
+        if let Some(inquiry) = round.and_then(|round| round.inquiry.as_mut()) {
+            inquiry.children.remove(&child);
+            self.conclude_if_complete(id, now, out);
+        }
+    }
+
+    fn conclude_if_complete(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+        let inquiry = self.rounds.get(id).and_then(|round| round.inquiry.as_ref());
+        if inquiry.is_some_and(Inquiry::is_complete) {
+            self.conclude(id, now, out);
+        }
+    }
+
+    /// All have answered, or will not.
+    fn conclude(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+        let Some(round) = self.rounds.get_mut(id) else {
+            return;
+        };
+        let Some(inquiry) = round.inquiry.take() else {
+            return;
+        };
+        let mut absences = inquiry.found;
+        for child in inquiry.children {
+            absences.silent.add(child, round.place.behind(child));
+            absences.overdue = true;
+        }
+        if let Some(parent) = round.place.parent() {
+            let message = FenceMessage::Missing {
+                id: id.clone(),
+                number: round.inquiries,
+                absences,
+            };
+            return self.send(parent, message, out);
+        }
+        let nobody = absences.is_empty();
+        if nobody && !std::mem::replace(&mut round.nobody_missing, true) {
+            // They have come meanwhile, and their arrivals are on their way.
+            round.clock = Some(Patience::new(ROOT_GRACE, now));
+            return;
+        }
+        let timeout = round.timeout.filter(|t| t.kind == Deadline::Default);
+        let Some(timeout) = timeout.filter(|_| !absences.overdue && !nobody) else {
+            return self.timed_out(id, absences, now, out);
+        };
+        round.nobody_missing = false;
+        round.clock = Some(Patience::new(timeout.after, now));
+        let waited = now.since(round.since);
+        self.pass_on_wait(id, out);
+        out.push(Output::Waits {
+            id: id.clone(),
+            waited,
+            absences,
+        });
+    }
+
+    fn timed_out(
+        &mut self,
+        id: &FenceId,
+        absences: Absences,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let Some(round) = self.rounds.get(id) else {
+            return;
+        };
+        let Some(timeout) = round.timeout else { return };
+        let failure = FenceFailure::Timeout {
+            waited: now.since(round.since),
+            kind: timeout.kind,
+            absences: Box::new(absences),
+        };
+        let place = round.place.clone();
+        self.decide(id, &place, Err(failure), out);
+    }
+
+    /// The root waits on.
+    pub(super) fn wait_on(
+        &mut self,
+        from: NodeId,
+        id: &FenceId,
+        number: u32,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let Some(round) = self.rounds.get_mut(id) else {
+            return;
+        };
+        if round.place.parent() != Some(from) || number <= round.waits {
+            return;
+        }
+        round.waits = number;
+        round.overdue = false;
+        match round.phase {
+            // The next time is over for the root first, which asks by itself.
+            Phase::Collecting | Phase::Reported => round.wait_for_root(now),
+            Phase::Doomed => {}
+        }
+        self.pass_on_wait(id, out);
+    }
+
+    fn pass_on_wait(&self, id: &FenceId, out: &mut Vec<Output<T>>) {
+        let Some(round) = self.rounds.get(id) else {
+            return;
+        };
+        let number = match round.is_root() {
+            true => round.inquiries,
+            false => round.waits,
+        };
+        for child in round.place.children() {
+            let id = id.clone();
+            self.send(child, FenceMessage::Wait { id, number }, out);
+        }
+    }
+}

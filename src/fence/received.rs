@@ -1,0 +1,200 @@
+//! What the engines of other nodes say.
+
+use super::message::{FenceFailure, FenceMessage, Output};
+use super::nodes::{Nodes, Place};
+use super::round::{Phase, Round};
+use super::{FenceEngine, FenceId, Offer};
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+
+impl<T> FenceEngine<T> {
+    pub(super) fn message(
+        &mut self,
+        from: NodeId,
+        message: FenceMessage,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        if from == self.node || self.lost.contains_key(&from) {
+            return;
+        }
+        if !self.book.is_plausible(message.id()) {
+            if let FenceMessage::Arrive { id, nodes, .. } = message {
+                let failure = FenceFailure::TooMany { node: self.node };
+                let message = FenceMessage::Fail { id, nodes, failure };
+                self.send(from, message, out);
+            }
+            return;
+        }
+        if self.book.is_over(message.id()) {
+            return;
+        }
+        match message {
+            FenceMessage::Arrive {
+                id,
+                nodes,
+                contribution,
+                timeout,
+                waited,
+            } => {
+                let offer = Offer {
+                    nodes,
+                    contribution,
+                    timeout,
+                    waited,
+                };
+                self.child_arrived(from, &id, offer, now, out);
+            }
+            FenceMessage::Release { id, released } => {
+                let round = self.rounds.get(&id);
+                let told = round.filter(|round| round.was_reported());
+                let place = told.map(|round| round.place.clone());
+                if let Some(place) = place.filter(|place| place.parent() == Some(from)) {
+                    self.decide(&id, &place, Ok(released), out);
+                }
+            }
+            FenceMessage::Fail { id, nodes, failure } => {
+                self.failed(from, &id, &nodes, failure, now, out);
+            }
+            FenceMessage::Overdue {
+                id,
+                nodes,
+                timeout,
+                waited,
+            } => {
+                let Some(place) = self.place_above(&nodes, from) else {
+                    return;
+                };
+                match place.parent() {
+                    Some(parent) => {
+                        let message = FenceMessage::Overdue {
+                            id,
+                            nodes,
+                            timeout,
+                            waited,
+                        };
+                        self.send(parent, message, out);
+                    }
+                    None => {
+                        if let Some(round) = self.open(&id, place, now) {
+                            round.limit(Some(timeout), waited, now);
+                            self.time_is_over(&id, now, out);
+                        }
+                    }
+                }
+            }
+            FenceMessage::Inquire {
+                id,
+                nodes,
+                number,
+                collect,
+                patience,
+            } => {
+                let place = Place::new(&nodes, self.node, self.shape);
+                let Some(place) = place.filter(|place| place.parent() == Some(from)) else {
+                    return;
+                };
+                if let Some(round) = self.open(&id, place, now)
+                    && number > round.inquiries
+                {
+                    round.inquiries = number;
+                    self.inquire(&id, collect, patience, now, out);
+                }
+            }
+            FenceMessage::Missing {
+                id,
+                number,
+                absences,
+            } => self.child_answered(from, &id, number, absences, now, out),
+            FenceMessage::Wait { id, number } => self.wait_on(from, &id, number, now, out),
+        }
+    }
+
+    /// The place of this node among these, if the sender is directly below it.
+    fn place_above(&self, nodes: &Nodes, child: NodeId) -> Option<Place> {
+        let place = Place::new(nodes, self.node, self.shape);
+        place.filter(|place| place.is_child(child))
+    }
+
+    /// The fence, of which others may be the first to tell; `None` if there are too many of these.
+    fn open(&mut self, id: &FenceId, place: Place, now: Moment) -> Option<&mut Round<T>> {
+        if !self.rounds.contains_key(id) {
+            let strange = self.rounds.values().filter(|r| r.ticket.is_none());
+            if strange.count() >= self.limits.open_fences {
+                return None;
+            }
+            self.rounds.insert(id.clone(), Round::new(place, now));
+        }
+        self.rounds.get_mut(id)
+    }
+
+    fn child_arrived(
+        &mut self,
+        from: NodeId,
+        id: &FenceId,
+        offer: Offer,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let node = self.node;
+        let Some(place) = self.place_above(&offer.nodes, from) else {
+            // By our own list the sender may belong elsewhere.
+            let own = self.rounds.get(id).map(|round| round.place.nodes().clone());
+            if let Some(own) = own.filter(|own| *own != offer.nodes && own.contains(from)) {
+                self.disagree(id, from, &own, &offer.nodes, out);
+            }
+            return;
+        };
+        let bytes = offer.contribution.data.len();
+        let limit = self.limits.result_bytes;
+        let doomed = if self.torn_down {
+            Some(FenceFailure::TornDown { node })
+        } else if bytes > limit {
+            Some(FenceFailure::ResultTooLarge { bytes, limit })
+        } else {
+            self.lost_among(&offer.nodes)
+        };
+        let Some(round) = self.open(id, place.clone(), now) else {
+            return self.doom(id, &place, FenceFailure::TooMany { node }, now, out);
+        };
+        if *round.place.nodes() != offer.nodes {
+            let own = round.place.nodes().clone();
+            return self.disagree(id, from, &own, &offer.nodes, out);
+        }
+        if round.phase != Phase::Collecting {
+            return;
+        }
+        if let Some(failure) = doomed {
+            return self.doom(id, &place, failure, now, out);
+        }
+        if round.child_arrived(from, offer.contribution) {
+            round.limit(offer.timeout, offer.waited, now);
+            self.advance(id, now, out);
+            self.found(from, id, now, out);
+        }
+    }
+
+    /// Another node says that a fence has failed, or cannot complete.
+    fn failed(
+        &mut self,
+        from: NodeId,
+        id: &FenceId,
+        nodes: &Nodes,
+        failure: FenceFailure,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        if matches!(failure, FenceFailure::NodesDisagree { .. }) {
+            // There is no one tree: whoever found that has told everybody.
+            return self.end(id, Err(failure), out);
+        }
+        let Some(place) = Place::new(nodes, self.node, self.shape) else {
+            return;
+        };
+        if place.parent() == Some(from) {
+            self.decide(id, &place, Err(failure), out);
+        } else if place.is_child(from) {
+            self.doom(id, &place, failure, now, out);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! One fence at one node, from the first sign of it to its end.
+//!
+//! ```text
+//!             own arrival and those of all children
+//! Collecting ───────────────────────────────────────▶ Reported ──┐ the root's word,
+//!     └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
+//! ```
+//! The root decides instead of reporting.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::message::{Contribution, Deadline, FenceFailure, Released, Timeout};
+use super::nodes::Place;
+use crate::job::absence::Absences;
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+use crate::job::patience::Patience;
+
+/// How long beyond what the root may need a node waits for its word, and a root for arrivals that
+/// are said to be on their way.
+pub(super) const ROOT_GRACE: Duration = Duration::from_secs(5);
+
+/// How long the root waits for the nodes that it asks who is missing.
+pub(super) fn inquiry_limit(kind: Deadline) -> Duration {
+    match kind {
+        Deadline::Program => Duration::ZERO,
+        Deadline::User => Duration::from_secs(2),
+        // Silence alone will end the job: even a node that swaps answers by then.
+        Deadline::Default => Duration::from_secs(10),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Arrivals are to come.
+    Collecting,
+    /// The parent was told that all have arrived.
+    Reported,
+    /// The parent was told that it cannot complete.
+    Doomed,
+}
+
+/// A question for who is missing that has not been answered.
+pub(super) struct Inquiry {
+    pub(super) until: Moment,
+    /// This node has not said who is missing here.
+    pub(super) own: bool,
+    /// Children that have not answered.
+    pub(super) children: BTreeSet<NodeId>,
+    pub(super) found: Absences,
+}
+
+impl Inquiry {
+    pub(super) fn is_complete(&self) -> bool {
+        !self.own && self.children.is_empty()
+    }
+}
+
+/// See the module.
+pub(super) struct Round<T> {
+    pub(super) place: Place,
+    pub(super) phase: Phase,
+    /// Whom to answer; they wait here.
+    pub(super) ticket: Option<T>,
+    /// What this node brings, once it has arrived.
+    own: Option<Contribution>,
+    /// What each child brings for itself and all below it, by position.
+    below: BTreeMap<NodeId, Contribution>,
+    children: usize,
+    /// Time of the first arrival known here.
+    pub(super) since: Moment,
+    pub(super) timeout: Option<Timeout>,
+    /// Until the time is over, or the root is given up.
+    pub(super) clock: Option<Patience>,
+    pub(super) inquiry: Option<Inquiry>,
+    /// Number of the last inquiry.
+    pub(super) inquiries: u32,
+    /// The last inquiry found that nobody is missing.
+    pub(super) nobody_missing: bool,
+    /// The root was told that the time is over.
+    pub(super) overdue: bool,
+    /// Number of the last inquiry after which the root waits on.
+    pub(super) waits: u32,
+    reported: bool,
+}
+
+impl<T> Round<T> {
+    pub(super) fn new(place: Place, now: Moment) -> Self {
+        Self {
+            children: place.children().count(),
+            place,
+            phase: Phase::Collecting,
+            ticket: None,
+            own: None,
+            below: BTreeMap::new(),
+            since: now,
+            timeout: None,
+            clock: None,
+            inquiry: None,
+            inquiries: 0,
+            nobody_missing: false,
+            overdue: false,
+            waits: 0,
+            reported: false,
+        }
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.place.parent().is_none()
+    }
+
+    /// A limit that began to run this long ago. The one that ends first counts.
+    pub(super) fn limit(&mut self, timeout: Option<Timeout>, waited: Duration, now: Moment) {
+        self.since = self.since.min(Moment(now.0.saturating_sub(waited)));
+        let Some(timeout) = timeout else { return };
+        // Once the time was over, the root says when it is again.
+        if self.inquiries > 0 || self.overdue {
+            return;
+        }
+        let clock = Patience::begun(timeout.after, waited, now);
+        if self.clock.is_none_or(|set| clock.ends_before(&set)) {
+            self.clock = Some(clock);
+            self.timeout = Some(timeout);
+        }
+    }
+
+    /// From now on only the root's word is waited for.
+    pub(super) fn wait_for_root(&mut self, now: Moment) {
+        let limit = |timeout: Timeout| timeout.after + inquiry_limit(timeout.kind) + ROOT_GRACE;
+        self.clock = self.timeout.map(|t| Patience::new(limit(t), now));
+    }
+
+    /// The root is going to ask, or to say something.
+    pub(super) fn wait_for_word(&mut self, now: Moment) {
+        let limit = |timeout: Timeout| inquiry_limit(timeout.kind) + ROOT_GRACE;
+        self.clock = self.timeout.map(|t| Patience::new(limit(t), now));
+    }
+
+    /// What this node brought, if it has not been reported.
+    pub(super) fn own_bytes(&self) -> usize {
+        self.own.as_ref().map_or(0, |own| own.data.len())
+    }
+
+    /// Whether the parent was told that all have arrived, whatever happened since.
+    pub(super) fn was_reported(&self) -> bool {
+        self.reported
+    }
+
+    /// The parent is told that all have arrived.
+    pub(super) fn report(&mut self, now: Moment) {
+        self.reported = true;
+        self.phase = Phase::Reported;
+        self.inquiry = None;
+        self.wait_for_root(now);
+    }
+
+    pub(super) fn arrive(&mut self, contribution: Contribution, ticket: T) {
+        self.ticket = Some(ticket);
+        self.own = Some(match contribution.collect {
+            true => contribution,
+            false => Contribution {
+                data: Arc::from([]),
+                ..contribution
+            },
+        });
+    }
+
+    /// Takes what a child brings; `false` for a repetition.
+    pub(super) fn child_arrived(&mut self, child: NodeId, contribution: Contribution) -> bool {
+        let is_new = !self.below.contains_key(&child);
+        if is_new {
+            self.below.insert(child, contribution);
+        }
+        is_new
+    }
+
+    pub(super) fn has_arrived(&self) -> bool {
+        self.own.is_some() || self.phase == Phase::Reported
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.own.is_some() && self.below.len() == self.children
+    }
+
+    /// Whether somebody who came brings data.
+    pub(super) fn collects(&self) -> bool {
+        let mut all = self.own.iter().chain(self.below.values());
+        all.any(|contribution| contribution.collect)
+    }
+
+    /// The children that have not arrived.
+    pub(super) fn missing_children(&self) -> BTreeSet<NodeId> {
+        let children = self.place.children();
+        match self.phase {
+            Phase::Reported => BTreeSet::new(),
+            _ => children
+                .filter(|child| !self.below.contains_key(child))
+                .collect(),
+        }
+    }
+
+    /// Puts together what this node and those below it bring.
+    pub(super) fn take(&mut self, limit: usize) -> Result<Contribution, FenceFailure> {
+        let own = self.own.take();
+        let below = std::mem::take(&mut self.below).into_values();
+        let all: Vec<Contribution> = own.into_iter().chain(below).collect();
+        let statuses = all.iter().map(|contribution| contribution.status);
+        let parts = || all.iter().map(|c| &c.data).filter(|data| !data.is_empty());
+        let bytes = parts().map(|data| data.len()).sum();
+        if bytes > limit {
+            return Err(FenceFailure::ResultTooLarge { bytes, limit });
+        }
+        let mut some = parts();
+        let data = match (some.next(), some.next()) {
+            (None, _) => Arc::from([]),
+            (Some(only), None) => Arc::clone(only),
+            _ => {
+                let mut joined = Vec::with_capacity(bytes);
+                parts().for_each(|data| joined.extend_from_slice(data));
+                Arc::from(joined)
+            }
+        };
+        Ok(Contribution {
+            data,
+            collect: all.iter().any(|contribution| contribution.collect),
+            status: statuses
+                .into_iter()
+                .find(|status| *status != 0)
+                .unwrap_or(0),
+        })
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        let clock = self.clock.map(|clock| clock.next());
+        let inquiry = self.inquiry.as_ref().map(|inquiry| inquiry.until);
+        clock.into_iter().chain(inquiry).min()
+    }
+}
+
+impl From<Contribution> for Released {
+    fn from(all: Contribution) -> Self {
+        Self {
+            data: all.data,
+            status: all.status,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Who has not come to where others wait, for the report of a fence that failed.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{NodeId, Rank};
+
+/// Most ranks, and most nodes, that are named; the others are counted.
+pub const NAMED_MAX: usize = 10;
+
+/// A rank that has not come.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Absent {
+    /// Which.
+    pub rank: Rank,
+    /// What it did last, for people.
+    pub last: String,
+    /// How long ago that was, if it ever did anything.
+    pub idle: Option<Duration>,
+}
+
+/// Some nodes: the first ones found, and how many there are.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SomeNodes {
+    /// At most [`NAMED_MAX`], ascending.
+    pub named: Vec<NodeId>,
+    /// All of them.
+    pub count: u32,
+}
+
+impl SomeNodes {
+    /// Adds a node, and others that are not named.
+    pub fn add(&mut self, node: NodeId, others: u32) {
+        self.absorb(Self {
+            named: vec![node],
+            count: 1 + others,
+        });
+    }
+
+    fn absorb(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.named.extend(other.named);
+        self.named.sort_unstable();
+        self.named.truncate(NAMED_MAX);
+    }
+}
+
+/// Who has not come.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Absences {
+    /// How many ranks are known not to have come.
+    pub ranks: u32,
+    /// The lowest of them, at most [`NAMED_MAX`].
+    pub named: Vec<Absent>,
+    /// Nodes not all of whose ranks have come, where it is not known which.
+    pub nodes: SomeNodes,
+    /// Nodes that did not answer when they were asked, and those behind them.
+    pub silent: SomeNodes,
+    /// Somebody is missing who should have been there soon, or never comes. Otherwise all of them
+    /// may well be busy with work of their own.
+    pub overdue: bool,
+}
+
+impl Absences {
+    /// Whether nobody is missing.
+    pub fn is_empty(&self) -> bool {
+        self.ranks == 0 && self.nodes.count == 0 && self.silent.count == 0
+    }
+
+    /// Adds a rank that has not come.
+    pub fn add(&mut self, absent: Absent, overdue: bool) {
+        self.absorb(Self {
+            ranks: 1,
+            named: vec![absent],
+            overdue,
+            ..Self::default()
+        });
+    }
+
+    /// Adds what was found elsewhere.
+    pub fn absorb(&mut self, other: Self) {
+        self.ranks = self.ranks.saturating_add(other.ranks);
+        self.named.extend(other.named);
+        self.named.sort_by_key(|absent| absent.rank);
+        self.named.truncate(NAMED_MAX);
+        self.nodes.absorb(other.nodes);
+        self.silent.absorb(other.silent);
+        self.overdue |= other.overdue;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_ranks_are_named_and_all_are_counted_in_whatever_order_they_are_found() {
+        let of = |ranks: &[u32]| {
+            let mut all = Absences::default();
+            for &rank in ranks {
+                let rank = Rank(rank);
+                let last = "connected".to_owned();
+                let idle = None;
+                all.add(Absent { rank, last, idle }, rank.0 == 40);
+            }
+            all
+        };
+        let mut all = of(&[40, 41, 42, 43, 44, 45]);
+        all.absorb(of(&[7, 6, 5, 4, 3, 2, 1, 0]));
+        let mut other = of(&[0, 1, 2, 3, 4, 5, 6, 7]);
+        other.absorb(of(&[45, 44, 43, 42, 41, 40]));
+        assert_eq!(all, other);
+        assert_eq!((all.ranks, all.overdue), (14, true));
+        let named: Vec<u32> = all.named.iter().map(|absent| absent.rank.0).collect();
+        assert_eq!(named, [0, 1, 2, 3, 4, 5, 6, 7, 40, 41]);
+    }
+}

@@ -1,0 +1,110 @@
+//! A wait in steps.
+
+use std::time::Duration;
+
+use super::clock::Moment;
+
+/// A wait in steps. Time in which its owner itself stood still (stopped at a terminal, a frozen
+/// container) counts as one step at most, because those waited for may have stood still with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    limit: Duration,
+    step: Duration,
+    next: Moment,
+    left: u32,
+}
+
+impl Patience {
+    /// Steps of every wait.
+    pub const STEPS: u32 = 6;
+
+    /// A wait that begins now.
+    pub fn new(limit: Duration, now: Moment) -> Self {
+        Self::begun(limit, Duration::ZERO, now)
+    }
+
+    /// A wait of which this much has passed.
+    pub fn begun(limit: Duration, passed: Duration, now: Moment) -> Self {
+        let step = limit / Self::STEPS;
+        let mut wait = Self {
+            limit,
+            step,
+            next: now,
+            left: Self::STEPS,
+        };
+        let mut rest = passed;
+        while wait.left > 0 && rest >= step {
+            rest -= step;
+            wait.left -= 1;
+        }
+        wait.next = now + (step - rest.min(step));
+        wait
+    }
+
+    /// Whether it is over at this time.
+    pub fn exhausted(&mut self, now: Moment) -> bool {
+        if self.left > 0 && now >= self.next {
+            self.left -= 1;
+            let rest = match self.left {
+                1 => self.limit - self.step * Self::STEPS,
+                _ => Duration::ZERO,
+            };
+            self.next = now + self.step + rest;
+        }
+        self.left == 0
+    }
+
+    /// How long it is in all.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// When [`exhausted`](Self::exhausted) is to be asked next.
+    pub fn next(&self) -> Moment {
+        self.next
+    }
+
+    /// Whether it ends before another one.
+    pub fn ends_before(&self, other: &Self) -> bool {
+        let end = |wait: &Self| wait.next + wait.step * wait.left.saturating_sub(1);
+        end(self) < end(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn at(seconds: u64) -> Moment {
+        Moment(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_wait_is_over_after_its_limit_if_it_was_looked_at_in_between() {
+        let mut wait = Patience::new(MINUTE, at(100));
+        for second in (110..160).step_by(10) {
+            assert_eq!(wait.next(), at(second));
+            assert!(!wait.exhausted(at(second)));
+        }
+        assert!(wait.exhausted(at(160)));
+    }
+
+    #[test]
+    fn time_in_which_nobody_looked_counts_as_one_step() {
+        let mut wait = Patience::new(MINUTE, at(0));
+        assert!(!wait.exhausted(at(100_000)));
+        assert_eq!(wait.next(), at(100_010));
+    }
+
+    #[test]
+    fn a_wait_may_have_begun_elsewhere() {
+        let mut wait = Patience::begun(MINUTE, Duration::from_secs(57), at(7));
+        assert_eq!(wait.next(), at(10));
+        assert!(!Patience::new(MINUTE, at(7)).ends_before(&wait));
+        assert!(wait.ends_before(&Patience::new(MINUTE, at(7))));
+        assert!(wait.exhausted(at(10)));
+        assert!(Patience::begun(MINUTE, MINUTE, at(7)).exhausted(at(7)));
+    }
+}

@@ -1,0 +1,222 @@
+//! What a job of 100,000 ranks on 4,096 nodes costs one of them: bytes on the wire, memory, and time.
+//!
+//! A target of its own, because it counts what is allocated; its numbers are printed with
+//! `cargo test --release --test scale -- --nocapture`.
+#![allow(unsafe_code, reason = "an allocator that counts")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use wireup::agent::core::{JobContext, NodeCore, Terms};
+use wireup::agent::event::PeerMessage;
+use wireup::fence::{FenceId, FenceMessage, Participants, Released};
+use wireup::job::appnums::Appnums;
+use wireup::job::ids::{NodeId, Nspace, UserId};
+use wireup::job::rank_map::RankMap;
+use wireup::link::control::{Member, Spread};
+use wireup::link::frame::{Address, Class, FrameReader};
+use wireup::link::message::{Envelope, Reassembly, write};
+use wireup::link::{decode, encode};
+use wireup::pmix::job_info::{App, JobInfo};
+
+/// The system's allocator, and how many bytes it has given out.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+fn taken(bytes: usize) {
+    let now = NOW.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    MOST.fetch_max(now, Ordering::Relaxed);
+}
+
+// SAFETY: every call is the system allocator's own; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        taken(layout.size());
+        // SAFETY: the caller's promises are those of `System`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are those of `System`.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // As if old and new were there at a time, which they may be.
+        taken(size);
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are those of `System`.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One test at a time: they count for the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The result, the bytes it keeps, and the most there were on the way.
+fn measured<T>(make: impl FnOnce() -> T) -> (T, usize, usize) {
+    let before = NOW.load(Ordering::Relaxed);
+    MOST.store(before, Ordering::Relaxed);
+    let made = make();
+    let kept = NOW.load(Ordering::Relaxed).saturating_sub(before);
+    let most = MOST.load(Ordering::Relaxed).saturating_sub(before);
+    (made, kept, most)
+}
+
+const RANKS: u32 = 100_000;
+const NODES: u32 = 4_096;
+const OWN: NodeId = NodeId(17);
+const MIB: usize = 1 << 20;
+
+fn each(node: u32) -> u32 {
+    RANKS / NODES + u32::from(node < RANKS % NODES)
+}
+
+/// The layouts, by name: node by node, and round robin.
+fn layouts() -> [(&'static str, RankMap); 2] {
+    let block = RankMap::from_runs((0..NODES).map(|node| (NodeId(node), each(node))));
+    let cyclic = RankMap::from_runs((0..RANKS).map(|rank| (NodeId(rank % NODES), 1)));
+    [("block", block), ("cyclic", cyclic)]
+}
+
+fn job(ranks: RankMap) -> JobContext {
+    JobContext {
+        nspace: Nspace::new("wireup-job").unwrap(),
+        ranks,
+        appnums: Appnums::from_sizes([RANKS]),
+        universe_size: RANKS,
+        user: UserId(1000),
+        psets: Vec::new(),
+    }
+}
+
+fn spread() -> Spread {
+    let members = (0..NODES).map(|node| Member {
+        name: format!("node{node:04}"),
+        address: format!("node{node:04}:7437"),
+    });
+    Spread {
+        members: members.collect(),
+        star_limit: 128,
+        width: 32,
+    }
+}
+
+#[test]
+fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
+    let _alone = ALONE.lock();
+    for (layout, ranks) in layouts() {
+        let description = encode(&job(ranks));
+        let nodes = encode(&spread());
+        let ((core, names, request), kept, most) = measured(|| {
+            let job: JobContext = decode(&description).unwrap();
+            let spread: Spread = decode(&nodes).unwrap();
+            let names: Vec<String> = spread.members.into_iter().map(|node| node.name).collect();
+            let infos = JobInfo {
+                nspace: &job.nspace,
+                ranks: &job.ranks,
+                node_names: &names,
+                node: OWN,
+                apps: &[App {
+                    size: RANKS,
+                    argv: vec!["program".into()],
+                    wdir: "/home/user".into(),
+                }],
+                universe_size: RANKS,
+                tmpdir: &"/tmp/wireup".into(),
+                nsdir: &"/tmp/wireup/job".into(),
+                uid: 1000,
+                gid: 1000,
+            };
+            let infos = infos.infos().unwrap();
+            let mut request = wireup::pmix::wire::Writer::frame();
+            wireup::pmix::value::Info::encode_list(&infos, &mut request);
+            drop(infos);
+            let request = request.into_bytes().len();
+            let core = NodeCore::new(OWN, Arc::new(job), true, true, Terms::default()).unwrap();
+            (core, names, request)
+        });
+        println!(
+            "{layout}: job {} bytes, nodes {} bytes on the wire; sidecar is told {request} bytes; \
+             {} KiB in memory, {} KiB at most",
+            description.len(),
+            nodes.len(),
+            kept / 1024,
+            most / 1024
+        );
+        assert!(description.len() + nodes.len() < MIB / 4);
+        assert!(kept < MIB, "{kept}");
+        assert!(most < 8 * MIB, "{most}");
+        drop((core, names));
+    }
+}
+
+#[test]
+fn the_result_of_a_large_fence_is_written_once_and_never_more_than_twice_in_memory_when_read() {
+    let _alone = ALONE.lock();
+    let data: Arc<[u8]> = vec![7; RANKS as usize * 200].into();
+    let message = PeerMessage::Fence(FenceMessage::Release {
+        id: FenceId {
+            participants: Participants::whole_job(Nspace::new("wireup-job").unwrap()),
+            generation: 0,
+        },
+        released: Released {
+            data: data.clone(),
+            status: 0,
+        },
+    });
+    let envelope = Envelope {
+        to: Address::Node(OWN),
+        from: Address::Node(NodeId(0)),
+        class: Class::Carried,
+    };
+    let start = Instant::now();
+    let (stream, _, most) = measured(|| {
+        let mut stream = Vec::with_capacity(data.len() + data.len() / 1000);
+        write(envelope, &message, &mut stream);
+        stream
+    });
+    let written = start.elapsed();
+    assert!(most < data.len() + data.len() / 100, "{most}");
+
+    let start = Instant::now();
+    let (read, kept, most) = measured(|| {
+        let mut reader = FrameReader::default();
+        let mut reassembly = Reassembly::default();
+        let mut rest = stream.as_slice();
+        loop {
+            let room = reader.room();
+            let now = rest.len().min(room.capacity() - room.len());
+            room.extend_from_slice(&rest[..now]);
+            rest = &rest[now..];
+            while let Some(frame) = reader.next_frame().unwrap() {
+                if let Some((_, body)) = reassembly.take(frame).unwrap() {
+                    return decode::<PeerMessage>(&body).unwrap();
+                }
+            }
+        }
+    });
+    println!(
+        "release of {} bytes: {} on the wire, written in {written:?}, read in {:?}; {most} bytes at \
+         most",
+        data.len(),
+        stream.len(),
+        start.elapsed()
+    );
+    assert!(stream.len() - data.len() < data.len() / 1000);
+    assert!(kept < data.len() + MIB, "{kept}");
+    assert!(most < 2 * data.len() + 2 * MIB, "{most}");
+    let PeerMessage::Fence(FenceMessage::Release { released, .. }) = read else {
+        panic!("{read:?}");
+    };
+    assert_eq!(released.data, data);
+}
