@@ -22,6 +22,7 @@ pub mod libpmix;
 pub mod limits;
 pub mod local_agent;
 mod message;
+mod orders;
 pub mod output;
 pub mod outputs;
 pub mod parts;

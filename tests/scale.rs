@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use wireup::agent::core::{JobContext, NodeCore};
+use wireup::agent::core::{JobContext, NodeCore, Terms};
 use wireup::agent::event::PeerMessage;
 use wireup::fence::{FenceId, FenceMessage, Participants, Released};
 use wireup::job::appnums::Appnums;
@@ -142,7 +142,7 @@ fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
             wireup::pmix::value::Info::encode_list(&infos, &mut request);
             drop(infos);
             let request = request.into_bytes().len();
-            let core = NodeCore::new(OWN, Arc::new(job), true, true).unwrap();
+            let core = NodeCore::new(OWN, Arc::new(job), true, true, Terms::default()).unwrap();
             (core, names, request)
         });
         println!(

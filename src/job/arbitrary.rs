@@ -17,8 +17,8 @@ use super::pset::ProcessSet;
 use super::rank_map::RankMap;
 use super::rank_set::RankSet;
 use super::spec::{
-    AppSpec, EndingSpec, Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy, PmiChoice,
-    SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, WrapSpec,
+    AppSpec, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy,
+    PmiChoice, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, WrapSpec,
 };
 
 /// Any bytes, as the system allows them.
@@ -127,25 +127,32 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
         of(path()),
         any::<[u32; 3]>(),
         any::<(Option<u32>, bool, bool)>(),
+        vec((any::<u32>(), any::<u32>()), 0..3),
     )
-        .prop_map(|(hosts, agent, numbers, (ppn, by_node, oversubscribe))| {
-            let [star_limit, tree_width, virtual_nodes] = numbers;
-            LayoutSpec {
-                hosts,
-                spread: SpreadSpec {
-                    star_limit,
-                    tree_width,
-                    agent,
-                },
-                virtual_nodes,
-                ppn,
-                map_by: match by_node {
-                    true => MapBy::Node,
-                    false => MapBy::Slot,
-                },
-                oversubscribe,
-            }
-        })
+        .prop_map(
+            |(hosts, agent, numbers, (ppn, by_node, oversubscribe), runs)| {
+                let [star_limit, tree_width, virtual_nodes] = numbers;
+                LayoutSpec {
+                    hosts,
+                    spread: SpreadSpec {
+                        star_limit,
+                        tree_width,
+                        agent,
+                    },
+                    virtual_nodes,
+                    ppn,
+                    map_by: match by_node {
+                        true => MapBy::Node,
+                        false => MapBy::Slot,
+                    },
+                    runs: runs
+                        .into_iter()
+                        .map(|(node, ranks)| (NodeId(node), ranks))
+                        .collect(),
+                    oversubscribe,
+                }
+            },
+        )
         .boxed()
 }
 
@@ -174,9 +181,15 @@ fn ending() -> BoxedStrategy<EndingSpec> {
         Just(ExitPolicy::Last),
         any::<u32>().prop_map(|rank| ExitPolicy::Rank(Rank(rank))),
     ];
-    (exit, any::<(Option<u32>, u32, bool, bool)>())
+    let fence = prop_oneof![
+        Just(FenceLimit::Sensible),
+        Just(FenceLimit::Unlimited),
+        any::<u32>().prop_map(|ms| FenceLimit::After(Duration::from_millis(ms.into()))),
+    ];
+    (exit, fence, any::<(Option<u32>, u32, bool, bool)>())
         .prop_map(
-            |(exit, (timeout, grace, kill_on_bad_exit, strict_pmi))| EndingSpec {
+            |(exit, fence, (timeout, grace, kill_on_bad_exit, strict_pmi))| EndingSpec {
+                fence,
                 timeout: timeout.map(|time| Duration::from_millis(time.into())),
                 exit,
                 kill_on_bad_exit,
@@ -217,23 +230,25 @@ pub(crate) fn job_spec() -> BoxedStrategy<JobSpec> {
         vec(process_set(100), 0..3),
         stdio(),
         ending(),
-        of(json),
+        (of(json), of(3i32..)),
         interface,
         (any::<(bool, bool, u8)>(), vec("\\PC{0,9}", 0..3)),
     )
         .prop_map(
-            |(apps, layout, psets, stdio, ending, json, interface, (told, notes))| JobSpec {
-                apps,
-                layout,
-                psets,
-                stdio,
-                ending,
-                status: StatusSpec { json },
-                interface,
-                dry_run: told.0,
-                explain: told.1,
-                notes,
-                verbose: told.2,
+            |(apps, layout, psets, stdio, ending, (json, control), interface, (told, notes))| {
+                JobSpec {
+                    apps,
+                    layout,
+                    psets,
+                    stdio,
+                    ending,
+                    status: StatusSpec { json, control },
+                    interface,
+                    dry_run: told.0,
+                    explain: told.1,
+                    notes,
+                    verbose: told.2,
+                }
             },
         )
         .boxed()
