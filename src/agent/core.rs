@@ -341,6 +341,11 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         match message {
+            // Nobody is told of a fence who is not there.
+            PeerMessage::Fence(message)
+                if message
+                    .last_node()
+                    .is_some_and(|last| last.0 >= self.job.ranks.nodes()) => {}
             PeerMessage::Fence(message) => {
                 self.fence(FenceInput::Message { from, message }, now, actions);
             }
