@@ -1,9 +1,11 @@
 //! Agents among themselves: service Peer over mutual TLS.
 //!
-//! - [`client`]: connections to others, shared by the launches that need them
+//! - [`connection`]: connections to others, shared by the launches that need them
+//! - [`client`]: calls to others
 //! - [`server`]: the service
 
 pub mod client;
+pub mod connection;
 pub mod server;
 
 use tonic::Status;

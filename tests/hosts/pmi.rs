@@ -57,7 +57,7 @@ fn values_of_all_sizes_cross_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
-    for bytes in ["1", "1000"] {
+    for bytes in ["16", "1000"] {
         for name in ["pmi_wireup", "pmi2_wireup"] {
             let Some(run) = run(&cluster, 2, name, &["3", bytes]) else {
                 return;
