@@ -24,7 +24,11 @@
 //! Rule: an nspace is made known with [`ModexInput::NspaceAdded`] on all its nodes before any of
 //! its ranks starts anywhere; a request that comes earlier is answered "not found".
 //!
-//! Left to others: which node owns a rank, encoding of messages, required keys.
+//! Rule: the server answers with all that the rank has published, as soon as it has published
+//! anything, and cannot be told to wait for a certain key (`PMIX_REQUIRED_KEY`): its function takes
+//! none. Whoever misses a key asks again. Source: `PMIx_server_dmodex_request`.
+//!
+//! Left to others: which node owns a rank, encoding of messages.
 
 mod asking;
 mod owning;
