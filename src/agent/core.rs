@@ -139,7 +139,7 @@ impl NodeCore {
                 pmi::Server::new(info, &job.ranks, node)
             })
             .transpose()?;
-        let mut modex = ModexEngine::new(node);
+        let mut modex = ModexEngine::new(node, terms.timeout().map(|timeout| timeout.after));
         let local = job.ranks.ranks_on(node).collect();
         let added = ModexInput::NspaceAdded {
             nspace: job.nspace.clone(),
