@@ -21,6 +21,7 @@ pub mod ldso;
 pub mod libpmix;
 pub mod limits;
 mod message;
+mod orders;
 pub mod output;
 pub mod outputs;
 pub mod parts;

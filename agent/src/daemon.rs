@@ -9,11 +9,17 @@ pub mod settings;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
 use tracing::{info, warn};
 use wireup::cli::handed::agent::AgentArgs;
 use wireup::launcher::run::RunFailure;
@@ -23,13 +29,17 @@ use self::notify::notify;
 use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::launch::registry::Registry;
 use crate::local::{self, Socket};
+use crate::node_agent;
 use crate::peer::MESSAGE_MAX;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
 use crate::peer::server::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::tls;
-use crate::user::{Served, User, UserError};
+use crate::user::{Served, User, UserError, files};
+
+/// How long clients have to take the end of the last launch.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// What all parts of an agent share.
 #[derive(Debug)]
@@ -40,6 +50,8 @@ pub struct Agent {
     pub advertised: String,
     /// The executable of steps.
     pub step: PathBuf,
+    /// Where launchers of this machine find it.
+    pub socket: PathBuf,
     /// Its launches.
     pub registry: Arc<Registry>,
     /// Other agents.
@@ -85,6 +97,9 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
     // Before anything is opened: steps get their descriptors by number.
     wireup::agent::spawn::reserve_low_descriptors()
         .map_err(|error| RunFailure::own("cannot reserve descriptors", error))?;
+    if let Err(error) = files::raise() {
+        warn!("cannot raise the limit of open files: {error}");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
@@ -106,6 +121,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         name: settings.name,
         advertised: settings.advertise.unwrap_or_else(|| advertised(bound)),
         step: settings.step,
+        socket: settings.socket.clone(),
         registry: Arc::default(),
         peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
         served,
@@ -118,25 +134,45 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
     );
     let service =
         PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
+    let routes = node_agent::routes(agent.clone()).await;
+    let (local_callers, local_incoming) = mpsc::channel(1);
     let incoming = tls::server_incoming(listener, settings.tls.clone());
-    let serving = tls::server(settings.heartbeat)
+    let remote = tls::server(settings.heartbeat)
+        .add_routes(routes.clone())
         .add_service(service)
-        .serve_with_incoming(incoming);
+        .serve_with_incoming_shutdown(incoming, drained(agent.registry.clone()));
+    let local = Server::builder()
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(
+            ReceiverStream::new(local_incoming),
+            drained(agent.registry.clone()),
+        );
+    let mut serving = pin!(async { tokio::try_join!(remote, local) });
+    let failed = |error| RunFailure::own("cannot serve", io::Error::other(error));
     notify("READY=1\n");
     tokio::select! {
-        served = serving => {
-            served.map_err(|error| RunFailure::own("cannot serve", io::Error::other(error)))?;
+        served = &mut serving => {
+            served.map_err(failed)?;
         }
-        () = local::serve(agent.clone(), &socket) => {}
+        () = local::serve(agent.clone(), &socket, local_callers) => {}
         () = settings.tls.watch() => {}
         reloaded = reload(&settings.tls) => {
             reloaded.map_err(|error| RunFailure::own("cannot wait for signals", error))?;
         }
         stopped = stop(&agent.registry) => {
-            stopped.map_err(|error| RunFailure::own("cannot wait for signals", error))?;
+            if stopped.map_err(|error| RunFailure::own("cannot wait for signals", error))? {
+                // Who watched the last launch is to hear how it ended.
+                if let Ok(served) = timeout(LAST_WORDS, serving).await {
+                    served.map_err(failed)?;
+                }
+            }
         }
     }
     Ok(())
+}
+
+async fn drained(registry: Arc<Registry>) {
+    registry.drained().await;
 }
 
 async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> {
@@ -174,13 +210,15 @@ async fn reload(tls: &tls::Tls) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns when the agent is to end: at the last launch's end after one signal, at once after two.
-async fn stop(registry: &Registry) -> io::Result<()> {
+/// Returns when the agent is to end: at the last launch's end after one signal or a call, at once
+/// after another signal; whether no launch is left.
+async fn stop(registry: &Registry) -> io::Result<bool> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = registry.draining_begun() => {}
     }
     notify("STOPPING=1\n");
     registry.drain();
@@ -189,9 +227,13 @@ async fn stop(registry: &Registry) -> io::Result<()> {
         launches => info!("takes no new launch and ends with the last of {launches}"),
     }
     tokio::select! {
-        () = registry.drained() => info!("ends"),
-        _ = terminate.recv() => warn!("ends at once, with {} launches", registry.count()),
-        _ = interrupt.recv() => warn!("ends at once, with {} launches", registry.count()),
+        () = registry.drained() => {
+            info!("ends");
+            return Ok(true);
+        }
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
-    Ok(())
+    warn!("ends at once, with {} launches", registry.count());
+    Ok(false)
 }

@@ -8,12 +8,14 @@
 //! - [`proto`]: the services and messages of `proto/`
 //! - [`launch`]: one launch at this agent
 //! - [`peer`], [`local`]: who it talks to: other agents, launchers of this machine
+//! - [`node_agent`]: the service for schedulers
 //! - [`daemon`]: `wireup agent`
 
 pub mod daemon;
 pub mod identity;
 pub mod launch;
 pub mod local;
+pub mod node_agent;
 pub mod peer;
 pub mod pki;
 pub mod proto;

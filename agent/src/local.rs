@@ -1,5 +1,11 @@
-//! Launchers of this machine: a Unix socket on which the kernel tells who calls.
+//! Callers of this machine: a Unix socket on which the kernel tells who calls.
+//!
+//! Launchers and clients of gRPC use the same socket. HTTP/2 begins with four bytes that would be the
+//! length of a frame far beyond any, so the first bytes tell which it is.
+//!
+//! Rule: a client's first bytes are `PRI * HTTP/2.0`. Source: RFC 9113, section 3.4.
 
+pub mod client;
 pub mod link;
 
 use std::collections::BTreeMap;
@@ -12,6 +18,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use prost::bytes::Bytes;
+use rustix::net::RecvFlags;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -19,6 +26,7 @@ use tracing::warn;
 use wireup::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
 use wireup::link::{decode, encode};
 
+use self::client::{Client, Clients};
 use self::link::{Incoming, LinkReader, LinkWriter, link};
 use crate::daemon::Agent;
 use crate::launch::drive::{Above, drive};
@@ -136,6 +144,7 @@ fn clear(path: &Path) -> Result<(), SocketError> {
 struct Callers(Mutex<BTreeMap<u32, Arc<Semaphore>>>);
 
 /// One connection of a user; given back when this is dropped.
+#[derive(Debug)]
 struct Slot {
     callers: Arc<Callers>,
     uid: u32,
@@ -177,8 +186,8 @@ impl Drop for Slot {
     }
 }
 
-/// Serves launchers for as long as this is polled.
-pub async fn serve(agent: Arc<Agent>, socket: &Socket) {
+/// Serves launchers for as long as this is polled, and passes on the others.
+pub async fn serve(agent: Arc<Agent>, socket: &Socket, clients: Clients) {
     let callers = Arc::new(Callers::default());
     loop {
         let connection = match socket.listener.accept().await {
@@ -196,14 +205,33 @@ pub async fn serve(agent: Arc<Agent>, socket: &Socket) {
                 continue;
             }
         };
-        tokio::spawn(caller(agent.clone(), callers.clone(), connection, uid));
+        let caller = caller(
+            agent.clone(),
+            callers.clone(),
+            connection,
+            uid,
+            clients.clone(),
+        );
+        tokio::spawn(caller);
     }
 }
 
 /// One connection.
-async fn caller(agent: Arc<Agent>, callers: Arc<Callers>, connection: UnixStream, uid: u32) {
+async fn caller(
+    agent: Arc<Agent>,
+    callers: Arc<Callers>,
+    connection: UnixStream,
+    uid: u32,
+    clients: Clients,
+) {
+    let slot = callers.enter(uid);
+    if slot.is_some() && speaks_http(&connection).await {
+        // Nobody takes it when the agent is about to end.
+        let _ = clients.send(Ok(Client::new(connection, uid, slot))).await;
+        return;
+    }
     let (mut reader, mut writer) = link(connection);
-    let refusal = match callers.enter(uid) {
+    let refusal = match slot {
         Some(slot) => match wanted(&agent, &slot, &mut reader, uid).await {
             Ok(Some(Wanted::Launch(launch))) => match open(&agent, *launch, reader, writer) {
                 Ok(launch) => return launch.await,
@@ -224,6 +252,25 @@ async fn caller(agent: Arc<Agent>, callers: Arc<Callers>, connection: UnixStream
     };
     warn!(uid, "refused a launcher: {refusal}");
     answer(&mut writer, &FromAgent::Refused { reason: refusal }).await;
+}
+
+/// Whether the first bytes are those of HTTP/2. They stay where they are.
+async fn speaks_http(connection: &UnixStream) -> bool {
+    const START: &[u8] = b"PRI ";
+    let look = async {
+        loop {
+            connection.readable().await?;
+            let mut start = [0; START.len()];
+            let (_, length) = rustix::net::recv(connection, &mut start, RecvFlags::PEEK)?;
+            if length == START.len() || length == 0 || !START.starts_with(&start[..length]) {
+                return io::Result::Ok(start == START);
+            }
+            // A part of it stays readable.
+            tokio::time::sleep(RELIEF).await;
+        }
+    };
+    // Who says nothing is told so as a launcher.
+    matches!(timeout(PATIENCE, look).await, Ok(Ok(true)))
 }
 
 enum Wanted {

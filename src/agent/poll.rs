@@ -42,9 +42,11 @@ pub enum Source {
     Feed,
     /// Pipe with standard input on its way to other hosts.
     Input,
+    /// Orders to the launcher.
+    Orders,
 }
 
-const SOURCES: [Source; 13] = [
+const SOURCES: [Source; 14] = [
     Source::Signals,
     Source::Wake,
     Source::Pmi,
@@ -58,6 +60,7 @@ const SOURCES: [Source; 13] = [
     Source::Link,
     Source::Feed,
     Source::Input,
+    Source::Orders,
 ];
 
 /// A source and the number of the rank or node it belongs to.

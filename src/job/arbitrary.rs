@@ -127,25 +127,32 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
         of(path()),
         any::<[u32; 3]>(),
         any::<(Option<u32>, bool, bool)>(),
+        vec((any::<u32>(), any::<u32>()), 0..3),
     )
-        .prop_map(|(hosts, agent, numbers, (ppn, by_node, oversubscribe))| {
-            let [star_limit, tree_width, virtual_nodes] = numbers;
-            LayoutSpec {
-                hosts,
-                spread: SpreadSpec {
-                    star_limit,
-                    tree_width,
-                    agent,
-                },
-                virtual_nodes,
-                ppn,
-                map_by: match by_node {
-                    true => MapBy::Node,
-                    false => MapBy::Slot,
-                },
-                oversubscribe,
-            }
-        })
+        .prop_map(
+            |(hosts, agent, numbers, (ppn, by_node, oversubscribe), runs)| {
+                let [star_limit, tree_width, virtual_nodes] = numbers;
+                LayoutSpec {
+                    hosts,
+                    spread: SpreadSpec {
+                        star_limit,
+                        tree_width,
+                        agent,
+                    },
+                    virtual_nodes,
+                    ppn,
+                    map_by: match by_node {
+                        true => MapBy::Node,
+                        false => MapBy::Slot,
+                    },
+                    runs: runs
+                        .into_iter()
+                        .map(|(node, ranks)| (NodeId(node), ranks))
+                        .collect(),
+                    oversubscribe,
+                }
+            },
+        )
         .boxed()
 }
 
@@ -223,23 +230,25 @@ pub(crate) fn job_spec() -> BoxedStrategy<JobSpec> {
         vec(process_set(100), 0..3),
         stdio(),
         ending(),
-        of(json),
+        (of(json), of(3i32..)),
         interface,
         (any::<(bool, bool, u8)>(), vec("\\PC{0,9}", 0..3)),
     )
         .prop_map(
-            |(apps, layout, psets, stdio, ending, json, interface, (told, notes))| JobSpec {
-                apps,
-                layout,
-                psets,
-                stdio,
-                ending,
-                status: StatusSpec { json },
-                interface,
-                dry_run: told.0,
-                explain: told.1,
-                notes,
-                verbose: told.2,
+            |(apps, layout, psets, stdio, ending, (json, control), interface, (told, notes))| {
+                JobSpec {
+                    apps,
+                    layout,
+                    psets,
+                    stdio,
+                    ending,
+                    status: StatusSpec { json, control },
+                    interface,
+                    dry_run: told.0,
+                    explain: told.1,
+                    notes,
+                    verbose: told.2,
+                }
             },
         )
         .boxed()

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
-use super::ids::Rank;
+use super::ids::{NodeId, Rank};
 use super::limit::Limit;
 use super::octets;
 use super::pset::ProcessSet;
@@ -133,6 +133,8 @@ pub struct LayoutSpec {
     pub ppn: Option<u32>,
     /// The order of placement.
     pub map_by: MapBy,
+    /// Instead of all that: nodes and numbers of ranks, in the order of ranks.
+    pub runs: Vec<(NodeId, u32)>,
     /// Allow more ranks than slots.
     pub oversubscribe: bool,
 }
@@ -155,6 +157,7 @@ impl Default for LayoutSpec {
             virtual_nodes: 1,
             ppn: None,
             map_by: MapBy::default(),
+            runs: Vec::new(),
             oversubscribe: false,
         }
     }
@@ -257,6 +260,8 @@ pub enum StatusTarget {
 pub struct StatusSpec {
     /// Where events and result are written as JSON.
     pub json: Option<StatusTarget>,
+    /// Descriptor that was inherited, from which orders are read; at least 3.
+    pub control: Option<i32>,
 }
 
 /// What the ranks are offered for process management, and the parts that serve it.

@@ -226,6 +226,11 @@ impl Crew {
                 self.killed |= signal == libc::SIGKILL;
                 self.signal_ranks(signal);
             }
+            ToCrew::SignalRanks { signal, ranks } => {
+                if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+                    self.signal_some(&ranks, signal);
+                }
+            }
             ToCrew::Ask(waiting) => {
                 if self.waits(waiting) {
                     self.tell(FromCrew::Waits(waiting));
@@ -262,7 +267,7 @@ impl Crew {
         } = event;
         let node = NodeId(token.index);
         match token.source {
-            Source::Signals | Source::Link | Source::Feed | Source::Input => {}
+            Source::Signals | Source::Orders | Source::Link | Source::Feed | Source::Input => {}
             Source::Wake => self.take_results()?,
             Source::Pmi => {
                 let rank = Rank(token.index);

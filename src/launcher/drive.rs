@@ -8,12 +8,14 @@ mod pty;
 mod signals;
 mod status;
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::finish;
 use super::hands::Hands;
 use super::message::{Refusal, ToCrew};
+use super::orders::Orders;
 use super::plan::Plan;
 use super::progress::Progress;
 use super::pty::Pty;
@@ -22,7 +24,7 @@ use super::signals::Signals;
 use super::status::Status;
 use super::streams::Streams;
 use super::supervisor::{Order, Supervisor};
-use crate::agent::poll::{Ready, Source};
+use crate::agent::poll::{Ready, Source, Token};
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 
@@ -95,6 +97,8 @@ pub(super) struct Drive {
     ready: Vec<Ready>,
     /// That a rank speaks another form of PMI than expected has been said.
     dialect_told: bool,
+    /// Where orders come from, until they end.
+    orders: Option<Orders>,
     /// That a fence takes long has been said.
     late_told: bool,
     /// Signals that asked the launcher to end.
@@ -132,6 +136,7 @@ impl Drive {
             progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),
             ready: Vec::new(),
             dialect_told: false,
+            orders: None,
             late_told: false,
             interrupts: 0,
             pty: None,
@@ -142,6 +147,17 @@ impl Drive {
             signals: parts.signals,
             streams: parts.streams,
         }
+    }
+
+    /// Takes orders from now on.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be waited for.
+    pub(super) fn obey(&mut self, orders: Orders) -> rustix::io::Result<()> {
+        let token = Token::new(Source::Orders, 0);
+        self.hands.poll().add(orders.as_fd(), token)?;
+        self.orders = Some(orders);
+        Ok(())
     }
 
     /// Time since the start of the run.
@@ -190,6 +206,7 @@ impl Drive {
         for event in &ready {
             match event.token.source {
                 Source::Signals => self.take_signals(),
+                Source::Orders => self.take_orders(),
                 Source::Wake => self.look_at_terminal(),
                 _ => {}
             }

@@ -170,6 +170,13 @@ pub(super) enum ToCrew {
     Ending,
     /// Send a signal to the process group of every living rank.
     Signal(i32),
+    /// Send a signal to the process groups of some ranks, as far as they run.
+    SignalRanks {
+        /// Its number.
+        signal: i32,
+        /// Which ranks; those that live elsewhere are passed over.
+        ranks: Vec<Rank>,
+    },
     /// Say so if somebody waits for this.
     Ask(Waiting),
     /// Look at the processes of these ranks of a program: has one loaded an MPI?

@@ -15,6 +15,7 @@ use super::explain;
 use super::finish::finish;
 use super::guard::Guard;
 use super::message::ToCrew;
+use super::orders::Orders;
 use super::outputs;
 use super::plan::Plan;
 use super::signals::{Signals, ignored_at_start};
@@ -75,14 +76,18 @@ pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
     let started = Instant::now();
     let since = SystemTime::now();
     let status = Target::open(&spec.status, since)?;
+    let orders = spec.status.control.map(Orders::open).transpose()?;
     let prepared = prepare(spec, started, since, status.clone());
     let (mut drive, surroundings) = prepared.inspect_err(|failure| {
         if let Some(status) = &status {
             status.refuse(failure, started.elapsed());
         }
     })?;
+    let watched = orders.map_or(Ok(()), |orders| drive.obey(orders));
     drive.tell_plan();
-    let started = drive.hands.prepare(&surroundings);
+    let started = watched
+        .map_err(|error| RunFailure::own("cannot wait for orders", error))
+        .and_then(|()| drive.hands.prepare(&surroundings));
     let result = started.and_then(|()| launch(&mut drive, &surroundings));
     finish(drive, result)
 }

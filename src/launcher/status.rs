@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+pub(super) use self::target::readable;
 use self::target::write_now;
 use super::output::Sink;
 use super::record::{CauseRecord, Outcome, Record, VERSION};

@@ -46,6 +46,8 @@ struct Known {
 #[derive(Debug, Default)]
 struct Launches {
     known: BTreeMap<String, Known>,
+    /// Launchers that this agent started itself.
+    launchers: usize,
     draining: bool,
 }
 
@@ -122,6 +124,30 @@ impl Registry {
         })
     }
 
+    /// Keeps a draining agent until the launcher that it is about to start has ended.
+    ///
+    /// # Errors
+    /// [`Refusal::Draining`].
+    pub fn start_launcher(self: &Arc<Self>) -> Result<Started, Refusal> {
+        let mut launches = self.lock();
+        if launches.draining {
+            return Err(Refusal::Draining);
+        }
+        launches.launchers += 1;
+        Ok(Started(self.clone()))
+    }
+
+    /// Waits until draining has begun.
+    pub async fn draining_begun(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.draining() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// How many launches there are.
     pub fn count(&self) -> usize {
         self.lock().known.len()
@@ -144,12 +170,23 @@ impl Registry {
             let changed = self.changed.notified();
             {
                 let launches = self.lock();
-                if launches.draining && launches.known.is_empty() {
+                if launches.draining && launches.known.is_empty() && launches.launchers == 0 {
                     return;
                 }
             }
             changed.await;
         }
+    }
+}
+
+/// A launcher that this agent started; it has ended when this is dropped.
+#[derive(Debug)]
+pub struct Started(Arc<Registry>);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.0.lock().launchers -= 1;
+        self.0.changed.notify_waiters();
     }
 }
 
@@ -231,6 +268,21 @@ mod tests {
         drop(entry);
         assert!((&mut drained).now_or_never().is_none());
         drop(member);
+        drained.await;
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_is_being_stopped_waits_for_launchers_it_started_too() {
+        let registry = Arc::new(Registry::default());
+        let mut begun = std::pin::pin!(registry.draining_begun());
+        assert!((&mut begun).now_or_never().is_none());
+        let launcher = registry.start_launcher().unwrap();
+        registry.drain();
+        begun.await;
+        assert_eq!(registry.start_launcher().unwrap_err(), Refusal::Draining);
+        let mut drained = std::pin::pin!(registry.drained());
+        assert!((&mut drained).now_or_never().is_none());
+        drop(launcher);
         drained.await;
     }
 }

@@ -14,6 +14,18 @@ fn a_launch_on_this_node_alone_leaves_nothing() {
     let pids = launcher.begun(1);
     launcher.tell(0, "hello");
     assert_eq!(launcher.said(), (0, "heard hello".into()));
+    // The agent may have many files open, its users' programs as many as always.
+    let soft = |pid: u32| {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits
+            .lines()
+            .find(|line| line.starts_with("Max open files"));
+        let numbers: Vec<&str> = line.unwrap().split_whitespace().skip(3).collect();
+        (numbers[0].to_owned(), numbers[1].to_owned())
+    };
+    let (agents, own) = (soft(agent.pid()), soft(std::process::id()));
+    assert_eq!(agents.0, own.1);
+    assert_eq!(soft(pids[0]), own);
     drop(launcher);
     gone(&pids);
     agent.idle();

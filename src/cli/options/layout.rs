@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::HostsArgs;
+use crate::job::ids::NodeId;
 use crate::job::pset::ProcessSet;
 use crate::job::spec::{LayoutSpec, MapBy};
 use crate::launcher::run::RunFailure;
@@ -13,6 +14,23 @@ enum Order {
     Slot,
     /// one rank on each node in turn
     Node,
+}
+
+/// Nodes and numbers of ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Runs(Vec<(NodeId, u32)>);
+
+fn runs(text: &str) -> Result<Runs, &'static str> {
+    let run = |text: &str| {
+        let (node, ranks) = text.split_once('*')?;
+        Some((
+            NodeId(node.parse().ok()?),
+            ranks.parse().ok().filter(|ranks| *ranks > 0)?,
+        ))
+    };
+    let all: Option<_> = text.split(',').map(run).collect();
+    all.map(Runs)
+        .ok_or("give NODE*RANKS with commas between them, nodes counted from 0")
 }
 
 /// Where the ranks live.
@@ -36,6 +54,12 @@ pub(in crate::cli) struct LayoutArgs {
     #[arg(long, value_enum, value_name = "slot|node", default_value_t = Order::Slot)]
     map_by: Order,
 
+    /// Give these numbers of ranks to these nodes, in the order of ranks: 0*2,1*2,0*1 are two ranks
+    /// on the first node, two on the second, one more on the first
+    #[arg(long, value_name = "NODE*RANKS,...", value_parser = runs, hide_short_help = true)]
+    #[arg(conflicts_with_all = ["ppn", "map_by"])]
+    layout: Option<Runs>,
+
     /// Name some ranks for MPI sessions, as in io=0,2-4; each program's ranks are app0, app1, ...
     #[arg(long = "pset", value_name = "NAME=RANKS")]
     pub(in crate::cli) psets: Vec<ProcessSet>,
@@ -57,7 +81,33 @@ impl LayoutArgs {
                 Order::Slot => MapBy::Slot,
                 Order::Node => MapBy::Node,
             },
+            runs: self.layout.map_or_else(Vec::new, |runs| runs.0),
             oversubscribe: self.oversubscribe,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_is_nodes_and_numbers_of_ranks() {
+        let node = |node, ranks| (NodeId(node), ranks);
+        assert_eq!(runs("0*2"), Ok(Runs(vec![node(0, 2)])));
+        assert_eq!(runs("3*1,0*20"), Ok(Runs(vec![node(3, 1), node(0, 20)])));
+        for bad in [
+            "",
+            "0",
+            "0*",
+            "*1",
+            "0*0",
+            "0*1,",
+            "a*1",
+            "-1*1",
+            "0*99999999999",
+        ] {
+            assert!(runs(bad).is_err(), "{bad}");
+        }
     }
 }

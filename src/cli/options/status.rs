@@ -17,11 +17,25 @@ pub(in crate::cli) struct StatusArgs {
     #[arg(long, value_name = "FILE|fd:N|-")]
     #[arg(value_parser = OsStringValueParser::new().try_map(target))]
     json: Option<StatusTarget>,
+
+    /// Take signals for ranks from an inherited descriptor, as lines of JSON; its end ends the job
+    #[arg(long, value_name = "fd:N", value_parser = descriptor, hide_short_help = true)]
+    control: Option<i32>,
 }
 
 impl From<StatusArgs> for StatusSpec {
     fn from(args: StatusArgs) -> Self {
-        Self { json: args.json }
+        Self {
+            json: args.json,
+            control: args.control,
+        }
+    }
+}
+
+fn descriptor(text: &str) -> Result<i32, &'static str> {
+    match target(text.into()) {
+        Ok(StatusTarget::Descriptor(number)) => Ok(number),
+        _ => Err("give fd: and the number of a descriptor, at least 3"),
     }
 }
 

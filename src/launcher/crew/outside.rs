@@ -35,6 +35,19 @@ impl Crew {
         }
     }
 
+    /// Sends a signal to the process groups of these ranks, as far as they run here.
+    pub(super) fn signal_some(&self, ranks: &[Rank], signal: rustix::process::Signal) {
+        let nodes = &self.plan.job.ranks;
+        let is_here = |rank: &&Rank| {
+            nodes
+                .node_of(**rank)
+                .is_some_and(|node| self.part.holds(node))
+        };
+        for rank in ranks.iter().filter(is_here) {
+            self.signal_rank(*rank, signal);
+        }
+    }
+
     /// Looks at the processes of these ranks until one is found that has loaded an MPI.
     pub(in crate::launcher) fn look_at(&self, ranks: &[Rank]) -> Option<Seen> {
         let mut ranks = ranks.iter();

@@ -1,30 +1,19 @@
 //! Signals to the launcher, and what it makes of them.
 
+use std::os::fd::AsFd as _;
+
 use super::Drive;
 use crate::launcher::message::ToCrew;
+use crate::launcher::orders::{Order, Read};
 use nix::sys::signal::Signal;
 
 impl Drive {
     pub(super) fn take_signals(&mut self) {
         while let Some(signal) = self.signals.pending() {
-            let now = self.now();
-            let mut orders = Vec::new();
             match signal {
                 Signal::SIGCHLD => self.hands.reap_orphans(),
-                Signal::SIGINT => {
-                    self.interrupted();
-                    if !self.all_reported && !self.supervisor.is_ending() {
-                        // Ranks that do not run yet could not be told to finish by themselves.
-                        self.supervisor
-                            .end_by_signal(libc::SIGINT, now, &mut orders);
-                    } else {
-                        self.supervisor.interrupt(now, &mut orders);
-                    }
-                }
-                Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
-                    self.interrupted();
-                    self.supervisor
-                        .end_by_signal(signal as i32, now, &mut orders);
+                Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
+                    self.asked_to_end(signal as i32);
                 }
                 Signal::SIGTSTP => self.stop_job(),
                 Signal::SIGWINCH => self.resize_terminal(),
@@ -34,13 +23,51 @@ impl Drive {
                 }
                 other => self.hands.order(ToCrew::Signal(other as i32)),
             }
-            self.carry_out(orders);
         }
     }
 
-    fn interrupted(&mut self) {
+    /// A signal to the launcher that is to end the job.
+    fn asked_to_end(&mut self, signal: i32) {
         self.interrupts += 1;
         self.hands.order(ToCrew::Hurry);
+        let now = self.now();
+        let mut orders = Vec::new();
+        // Ranks that do not run yet could not be told to finish by themselves.
+        let early = !self.all_reported && !self.supervisor.is_ending();
+        match signal == libc::SIGINT && !early {
+            true => self.supervisor.interrupt(now, &mut orders),
+            false => self.supervisor.end_by_signal(signal, now, &mut orders),
+        }
+        self.carry_out(orders);
+    }
+
+    /// Carries out what came over a descriptor; with its end, the job ends.
+    pub(super) fn take_orders(&mut self) {
+        while let Some(orders) = &mut self.orders {
+            match orders.next() {
+                Read::Order(order) => self.ordered(order),
+                Read::Wrong(why) => self.warn(&format!("an order that cannot be read: {why}")),
+                Read::Nothing => return,
+                Read::Ended => {
+                    // What cannot be taken out is closed all the same.
+                    let _ = self.hands.poll().remove(orders.as_fd());
+                    self.orders = None;
+                    self.asked_to_end(libc::SIGHUP);
+                }
+            }
+        }
+    }
+
+    fn ordered(&mut self, Order { signal, ranks }: Order) {
+        match ranks {
+            Some(ranks) => self.hands.order(ToCrew::SignalRanks { signal, ranks }),
+            None if [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
+                .contains(&signal) =>
+            {
+                self.asked_to_end(signal);
+            }
+            None => self.hands.order(ToCrew::Signal(signal)),
+        }
     }
 
     /// Stops the ranks and then the launcher, as a shell's user asked by Ctrl-Z. Ranks have

@@ -18,6 +18,9 @@ pub(super) fn place(
     slots: &Slots,
 ) -> Result<(RankMap, bool), RunFailure> {
     let layout = &spec.layout;
+    if !layout.runs.is_empty() {
+        return by_runs(layout, size, slots);
+    }
     let (shares, oversubscribed) = match layout.across_hosts() {
         true => {
             let shares = rooms::shares(size, layout).map_err(wrong)?;
@@ -30,6 +33,55 @@ pub(super) fn place(
         }
     };
     Ok((map(&shares, layout.map_by), oversubscribed))
+}
+
+/// The placement that was asked for in so many words.
+fn by_runs(layout: &LayoutSpec, size: u32, slots: &Slots) -> Result<(RankMap, bool), RunFailure> {
+    let nodes = layout.nodes();
+    let mut shares = vec![0u64; nodes as usize];
+    for (node, ranks) in &layout.runs {
+        let share = shares.get_mut(node.index()).ok_or_else(|| {
+            wrong(format!(
+                "--layout gives ranks to node {node}, and there are {nodes} nodes, counted from 0"
+            ))
+        })?;
+        *share += u64::from(*ranks);
+    }
+    let ranks: u64 = shares.iter().sum();
+    if ranks != u64::from(size) {
+        return Err(wrong(format!(
+            "--layout has {ranks} ranks and the programs have {size}; make them equal"
+        )));
+    }
+    let shares: Vec<u32> = shares.iter().map(|share| *share as u32).collect();
+    let oversubscribed = match layout.across_hosts() {
+        true => {
+            let oversubscribed = rooms::oversubscribed(layout, &shares);
+            if oversubscribed && !layout.oversubscribe {
+                return Err(wrong(
+                    "--layout gives a host more ranks than it has slots; use --oversubscribe, or \
+                     name more slots"
+                        .to_owned(),
+                ));
+            }
+            oversubscribed
+        }
+        false => {
+            if let Some(empty) = shares.iter().position(|share| *share == 0) {
+                return Err(wrong(format!(
+                    "--layout gives no rank to virtual node {empty}; give it one, or lower \
+                     --virtual-nodes"
+                )));
+            }
+            let fullest = shares.iter().copied().max().unwrap_or(0);
+            slots.check(fullest, layout.oversubscribe).map_err(wrong)?;
+            size > slots.count()
+        }
+    };
+    // Nodes without ranks are nodes all the same.
+    let last = nodes.checked_sub(1).map(|last| (NodeId(last), 0));
+    let runs = layout.runs.iter().copied().chain(last);
+    Ok((RankMap::from_runs(runs), oversubscribed))
 }
 
 /// Ranks of each node of this machine: `ppn` until none are left, or as many as the others.

@@ -22,7 +22,9 @@ const DESCRIPTORS_BASE: u64 = 100;
 /// one for each of several. `slots` are those of this machine.
 pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: u32) -> Vec<(u32, CountWhy)> {
     let nodes = layout.virtual_nodes;
+    let listed: u64 = layout.runs.iter().map(|(_, ranks)| u64::from(*ranks)).sum();
     let default = match (apps.len(), layout.ppn) {
+        (1, _) if listed > 0 => (u32::try_from(listed).unwrap_or(u32::MAX), CountWhy::Given),
         (1, _) if layout.across_hosts() => rooms::default_size(layout),
         (1, Some(ppn)) => (ppn.saturating_mul(nodes), CountWhy::PerNode { ppn, nodes }),
         (1, None) => (slots, CountWhy::Slots),

@@ -57,8 +57,26 @@ fn not_written(path: &Path, errno: Errno) -> RunFailure {
     wrong(format!("--json {}: {errno}", path.display()))
 }
 
-/// A duplicate of a descriptor that was inherited.
+/// A duplicate of a descriptor that was inherited, for writing.
 fn inherited(number: i32) -> Result<OwnedFd, String> {
+    let (fd, mode) = duplicate(number)?;
+    match mode {
+        OFlags::RDONLY => Err("cannot be written to".into()),
+        _ => Ok(fd),
+    }
+}
+
+/// A duplicate of a descriptor that was inherited, for reading; otherwise what is wrong with it.
+/// Call before descriptors are reserved.
+pub(in crate::launcher) fn readable(number: i32) -> Result<OwnedFd, String> {
+    let (fd, mode) = duplicate(number)?;
+    match mode {
+        OFlags::WRONLY => Err("cannot be read from".into()),
+        _ => Ok(fd),
+    }
+}
+
+fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), String> {
     // SAFETY: takes and returns numbers; one that is not open is an error.
     let duplicate = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST_FREE) };
     if duplicate < 0 {
@@ -66,11 +84,8 @@ fn inherited(number: i32) -> Result<OwnedFd, String> {
     }
     // SAFETY: it was made just now, and nobody else knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(duplicate) };
-    match fcntl_getfl(&fd).map(|flags| flags & OFlags::RWMODE) {
-        Ok(OFlags::RDONLY) => Err("cannot be written to".into()),
-        Ok(_) => Ok(fd),
-        Err(errno) => Err(errno.to_string()),
-    }
+    let flags = fcntl_getfl(&fd).map_err(|errno| errno.to_string())?;
+    Ok((fd, flags & OFlags::RWMODE))
 }
 
 /// A named pipe that nobody reads is an error and no reason to wait.

@@ -1,0 +1,386 @@
+//! The service by which schedulers and other programs drive launches. docs/scheduler.md is for its
+//! callers.
+//!
+//! ```text
+//!  LaunchProcesses ─▶ request ─▶ command ─▶ start ─▶ wireup run --json -
+//!                                                      │ lines
+//!  Watch, Query ◀──────────── progress ◀─────────── launcher (one task per launch)
+//!  Stdio ◀═══════════════════ output ◀══════════════════╯
+//! ```
+//! On the head node a launch is a process of its own, `wireup run`, which knows everything about it;
+//! on the other nodes it is a name. What is not a head's is answered by its agents' nodes only.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use self::caller::Caller;
+use self::exchange::ExchangeError;
+use self::launch::{Answer, ExchangeEnd, Head, Launch, Order};
+use self::launches::Launches;
+use self::start::StartError;
+use crate::daemon::Agent;
+use crate::proto::v1;
+use crate::proto::v1::node_agent_server::NodeAgent;
+use crate::user::{User, UserError};
+
+pub mod caller;
+pub mod command;
+pub mod exchange;
+pub mod launch;
+pub mod launcher;
+pub mod launches;
+pub mod lines;
+pub mod output;
+pub mod progress;
+pub mod request;
+mod serve;
+mod signal;
+pub mod start;
+mod streams;
+
+pub use serve::routes;
+
+/// How long an exchange of keys waits for the last node.
+const EXCHANGE: Duration = Duration::from_secs(60);
+
+/// Longest reason for an end, in bytes.
+const REASON_MAX: usize = 1024;
+
+/// The service.
+#[derive(Debug)]
+pub struct Service {
+    agent: Arc<Agent>,
+    launches: Arc<Launches>,
+}
+
+type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl Service {
+    /// A service that knows no launch.
+    pub fn new(agent: Arc<Agent>) -> Self {
+        Self {
+            agent,
+            launches: Arc::default(),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl NodeAgent for Service {
+    type WatchStream = Outgoing<v1::WatchEvent>;
+    type StdioStream = Outgoing<v1::StdioOutput>;
+    type QueryStream = Outgoing<v1::LaunchInfo>;
+
+    async fn launch_processes(
+        &self,
+        asked: Request<v1::LaunchProcessesRequest>,
+    ) -> Result<Response<v1::LaunchProcessesResponse>, Status> {
+        let caller = Caller::of(asked.extensions())?;
+        let (agent, launches) = (Arc::clone(&self.agent), Arc::clone(&self.launches));
+        // A task of its own: a caller who goes away meanwhile leaves no half-started launch.
+        let starting = tokio::spawn(async move {
+            launch_processes(&agent, &launches, &caller, asked.into_inner()).await
+        });
+        let started = starting.await;
+        started
+            .unwrap_or_else(|error| Err(Status::internal(error.to_string())))
+            .map(Response::new)
+    }
+
+    async fn pmi_fence(
+        &self,
+        asked: Request<v1::PmiFenceRequest>,
+    ) -> Result<Response<v1::PmiFenceResponse>, Status> {
+        let caller = Caller::of(asked.extensions())?;
+        let asked = asked.into_inner();
+        let launch = self.launches.steer(&asked.launch_id, &caller)?;
+        let answer = launch.arrive(asked.node_index, asked.kvs_entries)?;
+        // The caller may go away.
+        let waiting = Waiting {
+            launch: &launch,
+            node: asked.node_index,
+        };
+        let mut answer = std::pin::pin!(answer);
+        let answer = match tokio::time::timeout(EXCHANGE, &mut answer).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                launch.fail_exchange();
+                answer.await
+            }
+        };
+        std::mem::forget(waiting);
+        let answer: Answer =
+            answer.map_err(|_| Status::internal("an exchange was not answered"))?;
+        match answer {
+            Ok(merged) => Ok(Response::new(v1::PmiFenceResponse {
+                success: true,
+                merged_kvs: Arc::unwrap_or_clone(merged),
+            })),
+            Err(end) => Err(end.status(&launch)),
+        }
+    }
+
+    async fn pmi_fence_complete(
+        &self,
+        asked: Request<v1::PmiFenceCompleteRequest>,
+    ) -> Result<Response<v1::PmiFenceCompleteResponse>, Status> {
+        let caller = Caller::of(asked.extensions())?;
+        let asked = asked.into_inner();
+        let launch = self.launches.steer(&asked.launch_id, &caller)?;
+        let answered = launch.end_exchange(&Ok(Arc::new(asked.merged_kvs)));
+        Ok(Response::new(v1::PmiFenceCompleteResponse { answered }))
+    }
+
+    async fn abort_processes(
+        &self,
+        asked: Request<v1::AbortProcessesRequest>,
+    ) -> Result<Response<v1::AbortProcessesResponse>, Status> {
+        let caller = Caller::of(asked.extensions())?;
+        let v1::AbortProcessesRequest { launch_id, reason } = asked.into_inner();
+        if reason.len() > REASON_MAX {
+            return Err(Status::invalid_argument(format!(
+                "reason of {} bytes: at most {REASON_MAX} are possible",
+                reason.len()
+            )));
+        }
+        let launch = self.launches.steer(&launch_id, &caller)?;
+        let reason: String = reason
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        tracing::info!(launch = launch.id, %caller, reason, "abort");
+        match &launch.head {
+            Some(head) => {
+                let reason = match reason.trim() {
+                    "" => format!("by {caller}"),
+                    reason => reason.to_owned(),
+                };
+                head.learn(|progress| progress.abort(&reason));
+                head.order(Order::End);
+            }
+            None => launch.end(),
+        }
+        Ok(Response::new(v1::AbortProcessesResponse {}))
+    }
+
+    async fn watch(
+        &self,
+        asked: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = Caller::of(asked.extensions())?;
+        let launch = self.launches.find(&asked.into_inner().launch_id, &caller)?;
+        head(&launch)?;
+        Ok(Response::new(streams::watch(launch)))
+    }
+
+    async fn stdio(
+        &self,
+        asked: Request<Streaming<v1::StdioInput>>,
+    ) -> Result<Response<Self::StdioStream>, Status> {
+        let caller = Caller::of(asked.extensions())?;
+        let mut input = asked.into_inner();
+        let first = input.message().await?.ok_or_else(|| {
+            Status::invalid_argument("no message: the first one names the launch")
+        })?;
+        let launch = self.launches.steer(&first.launch_id, &caller)?;
+        head(&launch)?;
+        Ok(Response::new(streams::stdio(launch, first, input)?))
+    }
+
+    async fn signal(
+        &self,
+        asked: Request<v1::SignalRequest>,
+    ) -> Result<Response<v1::SignalResponse>, Status> {
+        let caller = Caller::of(asked.extensions())?;
+        let asked = asked.into_inner();
+        let launch = self.launches.steer(&asked.launch_id, &caller)?;
+        signal::send(head(&launch)?, &launch, asked.signal, asked.ranks)?;
+        tracing::info!(launch = launch.id, %caller, signal = asked.signal, "signal");
+        Ok(Response::new(v1::SignalResponse {}))
+    }
+
+    async fn query(
+        &self,
+        asked: Request<v1::QueryRequest>,
+    ) -> Result<Response<Self::QueryStream>, Status> {
+        let caller = Caller::of(asked.extensions())?;
+        let v1::QueryRequest { launch_id, ranks } = asked.into_inner();
+        let launches = match launch_id.is_empty() {
+            true => self.launches.seen_by(&caller),
+            false => vec![self.launches.find(&launch_id, &caller)?],
+        };
+        Ok(Response::new(streams::query(launches, ranks)))
+    }
+
+    async fn drain(
+        &self,
+        asked: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::DrainResponse>, Status> {
+        let caller = Caller::of(asked.extensions())?;
+        if !caller.may_drain() {
+            return Err(Status::permission_denied(format!(
+                "{caller} may not drain this agent: root, its own user and schedulers may"
+            )));
+        }
+        tracing::info!(%caller, "drain");
+        self.agent.registry.drain();
+        let launches = self.agent.status().launches;
+        Ok(Response::new(v1::DrainResponse { launches }))
+    }
+}
+
+/// See [`NodeAgent::launch_processes`].
+async fn launch_processes(
+    agent: &Agent,
+    launches: &Arc<Launches>,
+    caller: &Caller,
+    asked: v1::LaunchProcessesRequest,
+) -> Result<v1::LaunchProcessesResponse, Status> {
+    let name = &agent.name;
+    let request = request::Request::check(asked, name)
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let user = user(agent, caller.runs_as(&request)?).await?;
+    let uid = user.uid;
+    let started = agent.registry.start_launcher().map_err(|refusal| {
+        Status::unavailable(format!("the agent of {name}: {refusal}; use another node"))
+    })?;
+    let place = launches.reserve(&request.id)?;
+    let head = request.place.is_head();
+    let mut response = v1::LaunchProcessesResponse {
+        head,
+        node_id: name.clone(),
+        node_index: request.place.here,
+        launcher_pid: 0,
+    };
+    place.fill(match head {
+        true => {
+            let wireup = agent.step.clone();
+            let (launch, pid) =
+                start::start(wireup, &agent.socket, &request, user, started).await?;
+            response.launcher_pid = pid;
+            launch
+        }
+        false => Arc::new(Launch::new(&request, uid, None)),
+    });
+    tracing::info!(
+        launch = request.id,
+        allocation = request.allocation,
+        ranks = request.place.size,
+        nodes = request.place.nodes.len(),
+        uid,
+        %caller,
+        head,
+        "launch"
+    );
+    Ok(response)
+}
+
+/// Somebody as whom a launch runs.
+async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
+    let mut user = agent.user(run_as.uid).await?;
+    if let Some(gid) = run_as.gid.filter(|gid| *gid != user.gid) {
+        // Who is not root cannot change it, whatever his groups are.
+        if !nix::unistd::geteuid().is_root() || !user.groups.contains(&gid) {
+            return Err(Status::permission_denied(format!(
+                "user id {} cannot run in group {gid}: leave run_as.gid out, or name a group of \
+                 his to an agent of root",
+                run_as.uid
+            )));
+        }
+        user.gid = gid;
+    }
+    Ok(user)
+}
+
+/// The launcher's side of a launch.
+fn head(launch: &Launch) -> Result<&Head, Status> {
+    launch.head.as_ref().ok_or_else(|| {
+        let head = &launch.place.nodes[launch.place.head as usize];
+        Status::failed_precondition(format!(
+            "the head node of launch {:?} is {:?}: call its agent at {}",
+            launch.id, head.name, head.address
+        ))
+    })
+}
+
+/// A node's part in an exchange, taken back when its caller goes away.
+struct Waiting<'a> {
+    launch: &'a Launch,
+    node: u32,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.launch.leave(self.node);
+    }
+}
+
+impl ExchangeEnd {
+    fn status(self, launch: &Launch) -> Status {
+        match self {
+            Self::LaunchEnded => Status::aborted(format!("launch {:?} has ended", launch.id)),
+            Self::Missing(_) if launch.head.is_none() => Status::deadline_exceeded(format!(
+                "nobody called PmiFenceComplete of launch {:?} here within {} s; only on the head \
+                 node an exchange ends by itself",
+                launch.id,
+                EXCHANGE.as_secs(),
+            )),
+            Self::Missing(nodes) => {
+                let names: Vec<&str> = nodes
+                    .iter()
+                    .take(16)
+                    .map(|node| &*launch.place.nodes[*node as usize].name)
+                    .collect();
+                Status::deadline_exceeded(format!(
+                    "{} of {} nodes have not called PmiFence of launch {:?} within {} s: {}{}",
+                    nodes.len(),
+                    launch.place.nodes.len(),
+                    launch.id,
+                    EXCHANGE.as_secs(),
+                    names.join(", "),
+                    if nodes.len() > names.len() {
+                        ", …"
+                    } else {
+                        ""
+                    },
+                ))
+            }
+        }
+    }
+}
+
+impl From<ExchangeError> for Status {
+    fn from(error: ExchangeError) -> Self {
+        let text = error.to_string();
+        match error {
+            ExchangeError::NoNode { .. } => Self::invalid_argument(text),
+            ExchangeError::Twice(_) => Self::already_exists(text),
+            ExchangeError::Part(_) | ExchangeError::All => Self::resource_exhausted(text),
+        }
+    }
+}
+
+impl From<StartError> for Status {
+    fn from(error: StartError) -> Self {
+        let text = error.to_string();
+        match error {
+            StartError::Request(_) => Self::invalid_argument(text),
+            StartError::Spawn(_) | StartError::Io(_) => Self::internal(text),
+        }
+    }
+}
+
+impl From<UserError> for Status {
+    fn from(error: UserError) -> Self {
+        let text = error.to_string();
+        match error {
+            UserError::NotServed { .. } => Self::permission_denied(text),
+            UserError::Unknown(_) => Self::failed_precondition(text),
+            UserError::Lookup { .. } => Self::unavailable(text),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Who calls, and what he may do; no I/O.
+
+use tonic::Status;
+
+use super::request::Request;
+use crate::identity::Role;
+use crate::local::client::LocalCaller;
+use crate::proto::v1::RunAs;
+use crate::tls::Peer;
+
+/// Who calls, by what its connection tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Caller {
+    /// A user of this machine, over the Unix socket.
+    Local {
+        /// As the kernel says.
+        uid: u32,
+    },
+    /// A scheduler, by its certificate.
+    Scheduler {
+        /// Its name.
+        name: String,
+    },
+    /// Somebody who may look, by his certificate.
+    Observer {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl std::fmt::Display for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Local { uid } => write!(f, "local user {uid}"),
+            Self::Scheduler { name } => write!(f, "scheduler {name:?}"),
+            Self::Observer { name } => write!(f, "observer {name:?}"),
+        }
+    }
+}
+
+impl Caller {
+    /// The caller of a request.
+    ///
+    /// # Errors
+    /// A status, if nobody may call over its connection.
+    pub fn of(extensions: &tonic::Extensions) -> Result<Self, Status> {
+        if let Some(LocalCaller { uid }) = extensions.get() {
+            return Ok(Self::Local { uid: *uid });
+        }
+        if let Some(Peer { identity, .. }) = extensions.get() {
+            let name = identity.name.clone();
+            return match identity.role {
+                Role::Scheduler => Ok(Self::Scheduler { name }),
+                Role::Observer => Ok(Self::Observer { name }),
+                Role::Node => Err(Status::permission_denied(format!(
+                    "the certificate of {name:?} is a node's: schedulers need one made by `wireup pki \
+                     issue --name NAME --role scheduler`"
+                ))),
+            };
+        }
+        Err(Status::unauthenticated(
+            "it is not known who calls: use the agent's Unix socket, or a certificate",
+        ))
+    }
+
+    /// Whether a launch that runs as `owner` may be looked at.
+    pub fn may_see(&self, owner: u32) -> bool {
+        match self {
+            Self::Local { uid } => *uid == 0 || *uid == owner,
+            Self::Scheduler { .. } | Self::Observer { .. } => true,
+        }
+    }
+
+    /// Whether a launch that runs as `owner` may be steered and talked to.
+    pub fn may_steer(&self, owner: u32) -> bool {
+        !matches!(self, Self::Observer { .. }) && self.may_see(owner)
+    }
+
+    /// Whether this agent may be drained.
+    pub fn may_drain(&self) -> bool {
+        match self {
+            Self::Local { uid } => *uid == 0 || *uid == own(),
+            Self::Scheduler { .. } => true,
+            Self::Observer { .. } => false,
+        }
+    }
+
+    /// As whom a request is carried out. Whether this agent does anything as that user is for its
+    /// [users](crate::user) to say.
+    ///
+    /// # Errors
+    /// A status with the remedy.
+    pub fn runs_as(&self, request: &Request) -> Result<RunAs, Status> {
+        self.runs_as_by(request, own())
+    }
+
+    /// The same for an agent that runs as `own`.
+    fn runs_as_by(&self, request: &Request, own: u32) -> Result<RunAs, Status> {
+        let denied = |text: String| Err(Status::permission_denied(text));
+        let plain = |uid| RunAs { uid, gid: None };
+        Ok(match (self, request.run_as) {
+            (Self::Local { uid }, None) => plain(*uid),
+            (Self::Local { uid }, Some(asked)) if *uid == 0 || *uid == asked.uid => asked,
+            (Self::Local { uid }, Some(asked)) => {
+                return denied(format!(
+                    "user {uid} may not start a launch as user {}: leave run_as out",
+                    asked.uid
+                ));
+            }
+            (Self::Scheduler { .. }, Some(asked)) if asked.uid == 0 => {
+                return denied("run_as.uid 0 is not for schedulers: name another user".to_owned());
+            }
+            (Self::Scheduler { .. }, Some(asked)) => asked,
+            (Self::Scheduler { .. }, None) if own == 0 => {
+                return Err(Status::invalid_argument(
+                    "this agent runs as root: say in run_as as whom the launch is to run",
+                ));
+            }
+            (Self::Scheduler { .. }, None) => plain(own),
+            (Self::Observer { name }, _) => {
+                return denied(format!("the certificate of {name:?} is not a scheduler's"));
+            }
+        })
+    }
+}
+
+/// As whom this agent runs.
+fn own() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::v1::LaunchProcessesRequest;
+
+    fn uid(caller: &Caller, run_as: Option<u32>, own: u32) -> Option<u32> {
+        let asked = LaunchProcessesRequest {
+            launch_id: "l".into(),
+            entrypoint: "true".into(),
+            tasks_per_node: 1,
+            world_size: 1,
+            run_as: run_as.map(|uid| RunAs { uid, gid: None }),
+            ..Default::default()
+        };
+        let request = Request::check(asked, "n1").unwrap();
+        caller.runs_as_by(&request, own).ok().map(|user| user.uid)
+    }
+
+    #[test]
+    fn a_user_starts_as_himself_root_as_anybody_and_a_scheduler_as_anybody_but_root() {
+        let local = |uid| Caller::Local { uid };
+        let name = String::from("s");
+        let scheduler = Caller::Scheduler { name: name.clone() };
+        for (caller, run_as, own, expected) in [
+            (local(1000), None, 0, Some(1000)),
+            (local(1000), Some(1000), 0, Some(1000)),
+            (local(1000), Some(0), 0, None),
+            (local(1000), Some(1001), 0, None),
+            (local(1000), None, 1000, Some(1000)),
+            (local(0), None, 0, Some(0)),
+            (local(0), Some(1000), 0, Some(1000)),
+            (local(0), Some(1000), 1000, Some(1000)),
+            (scheduler.clone(), Some(1000), 0, Some(1000)),
+            (scheduler.clone(), Some(0), 0, None),
+            (scheduler.clone(), None, 0, None),
+            (scheduler.clone(), None, 1000, Some(1000)),
+            (Caller::Observer { name }, Some(1000), 0, None),
+        ] {
+            assert_eq!(
+                uid(&caller, run_as, own),
+                expected,
+                "{caller}, {run_as:?}, {own}"
+            );
+        }
+    }
+
+    #[test]
+    fn nobody_sees_or_steers_launches_of_others_but_root_and_certificates_with_a_role() {
+        let name = String::from("c");
+        let sees = |caller: &Caller| (caller.may_see(1000), caller.may_steer(1000));
+        assert_eq!(sees(&Caller::Local { uid: 1000 }), (true, true));
+        assert_eq!(sees(&Caller::Local { uid: 1001 }), (false, false));
+        assert_eq!(sees(&Caller::Local { uid: 0 }), (true, true));
+        assert_eq!(
+            sees(&Caller::Scheduler { name: name.clone() }),
+            (true, true)
+        );
+        assert_eq!(
+            sees(&Caller::Observer { name: name.clone() }),
+            (true, false)
+        );
+        let mut extensions = tonic::Extensions::new();
+        assert!(Caller::of(&extensions).is_err());
+        extensions.insert(LocalCaller { uid: 7 });
+        assert_eq!(Caller::of(&extensions).unwrap(), Caller::Local { uid: 7 });
+    }
+}

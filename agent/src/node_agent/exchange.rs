@@ -1,0 +1,202 @@
+//! The exchange of keys between the nodes of a launch for who is no rank; no I/O.
+//!
+//! One exchange at a time goes on in a launch: it begins with the first node's part and ends for all
+//! that wait, with the same answer. Then the next can begin.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Keys and values.
+pub type Entries = BTreeMap<String, String>;
+
+/// Most bytes of keys and values of one node.
+pub const PART_MAX: usize = 1024 * 1024;
+/// Most bytes of keys and values of all: what a client takes in one message, with some room.
+pub const ALL_MAX: usize = 3 * 1024 * 1024;
+
+/// The exchange of a launch at one node.
+#[derive(Debug)]
+pub struct Exchange<W> {
+    nodes: u32,
+    /// Ends by itself when all nodes have come.
+    collects: bool,
+    parts: BTreeMap<u32, (Entries, W)>,
+    bytes: usize,
+}
+
+/// Why a part is not taken.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// No such node.
+    #[error("node_index is {node}, the launch has {nodes} nodes, counted from 0")]
+    NoNode {
+        /// As given.
+        node: u32,
+        /// How many there are.
+        nodes: u32,
+    },
+    /// It takes part already.
+    #[error("node {0} takes part in this exchange already: wait for its answer before the next")]
+    Twice(u32),
+    /// Too much data.
+    #[error("kvs_entries of {0} bytes: a node may give {PART_MAX}")]
+    Part(usize),
+    /// Too much data of all.
+    #[error("all nodes' entries come to more than {ALL_MAX} bytes: use several exchanges")]
+    All,
+}
+
+/// Everybody's answer.
+pub type Ended<W> = (Vec<W>, Arc<Entries>);
+
+impl<W> Exchange<W> {
+    /// Of a launch of so many nodes; `collects` on the head node.
+    pub fn new(nodes: u32, collects: bool) -> Self {
+        Self {
+            nodes,
+            collects,
+            parts: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// A node's part, and who waits for the answer.
+    ///
+    /// # Errors
+    /// [`ExchangeError`]; the exchange goes on without it.
+    pub fn arrive(
+        &mut self,
+        node: u32,
+        entries: Entries,
+        waiter: W,
+    ) -> Result<Option<Ended<W>>, ExchangeError> {
+        let nodes = self.nodes;
+        if node >= nodes {
+            return Err(ExchangeError::NoNode { node, nodes });
+        }
+        if self.parts.contains_key(&node) {
+            return Err(ExchangeError::Twice(node));
+        }
+        let bytes = size(&entries);
+        if bytes > PART_MAX {
+            return Err(ExchangeError::Part(bytes));
+        }
+        if self.bytes + bytes > ALL_MAX {
+            return Err(ExchangeError::All);
+        }
+        self.bytes += bytes;
+        self.parts.insert(node, (entries, waiter));
+        if !self.collects || self.parts.len() < nodes as usize {
+            return Ok(None);
+        }
+        let mut merged = Entries::new();
+        let waiters = self.take(|entries| merged.extend(entries));
+        Ok(Some((waiters, Arc::new(merged))))
+    }
+
+    /// Ends it with somebody else's result; who waits.
+    pub fn complete(&mut self) -> Vec<W> {
+        self.take(drop)
+    }
+
+    /// A node does not wait any more: its part is taken back.
+    pub fn leave(&mut self, node: u32) {
+        if let Some((entries, _)) = self.parts.remove(&node) {
+            self.bytes -= size(&entries);
+        }
+    }
+
+    /// The nodes that have not come, while some wait.
+    pub fn missing(&self) -> Vec<u32> {
+        let absent = |node: &u32| !self.parts.contains_key(node);
+        (0..self.nodes).filter(absent).collect()
+    }
+
+    fn take(&mut self, mut each: impl FnMut(Entries)) -> Vec<W> {
+        self.bytes = 0;
+        std::mem::take(&mut self.parts)
+            .into_values()
+            .map(|(entries, waiter)| {
+                each(entries);
+                waiter
+            })
+            .collect()
+    }
+}
+
+fn size(entries: &Entries) -> usize {
+    // Each costs a few bytes in a message besides.
+    entries
+        .iter()
+        .map(|(key, value)| key.len() + value.len() + 16)
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(list: &[(&str, &str)]) -> Entries {
+        let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        list.iter().map(own).collect()
+    }
+
+    #[test]
+    fn everybody_gets_what_all_gave_when_the_last_has_come_and_the_next_begins_empty() {
+        let mut exchange = Exchange::new(3, true);
+        for round in 0..2 {
+            let value = round.to_string();
+            let part = |key| entries(&[(key, value.as_str()), ("who", key)]);
+            assert_eq!(exchange.arrive(2, part("c"), 'c'), Ok(None));
+            assert_eq!(exchange.arrive(0, part("a"), 'a'), Ok(None));
+            assert_eq!(exchange.missing(), [1]);
+            let (waiters, merged) = exchange.arrive(1, part("b"), 'b').unwrap().unwrap();
+            assert_eq!(waiters, ['a', 'b', 'c']);
+            let expected = [("a", &*value), ("b", &*value), ("c", &*value), ("who", "c")];
+            assert_eq!(*merged, entries(&expected));
+        }
+    }
+
+    #[test]
+    fn a_node_that_left_may_come_again_and_is_waited_for() {
+        let mut exchange = Exchange::new(2, true);
+        assert_eq!(exchange.arrive(0, entries(&[("a", "1")]), 1), Ok(None));
+        assert_eq!(
+            exchange.arrive(0, Entries::new(), 2),
+            Err(ExchangeError::Twice(0))
+        );
+        exchange.leave(0);
+        assert_eq!(exchange.arrive(1, Entries::new(), 3), Ok(None));
+        let (waiters, merged) = exchange.arrive(0, Entries::new(), 4).unwrap().unwrap();
+        assert_eq!((waiters, merged.len()), (vec![4, 3], 0));
+    }
+
+    #[test]
+    fn where_nobody_collects_somebody_else_says_when_it_is_over() {
+        let mut exchange = Exchange::new(1, false);
+        assert_eq!(exchange.arrive(0, Entries::new(), 7), Ok(None));
+        assert_eq!(exchange.complete(), [7]);
+        assert_eq!(exchange.complete(), [0; 0]);
+    }
+
+    #[test]
+    fn too_much_is_refused_and_does_not_count() {
+        let mut exchange = Exchange::new(8, true);
+        let large = || entries(&[("k", &"v".repeat(PART_MAX - 100))]);
+        let larger = entries(&[("k", &"v".repeat(PART_MAX))]);
+        assert!(matches!(
+            exchange.arrive(0, larger, 0),
+            Err(ExchangeError::Part(_))
+        ));
+        for node in 0..3 {
+            assert_eq!(exchange.arrive(node, large(), node), Ok(None));
+        }
+        assert_eq!(exchange.arrive(3, large(), 3), Err(ExchangeError::All));
+        exchange.leave(0);
+        assert_eq!(exchange.arrive(3, large(), 3), Ok(None));
+        assert!(matches!(
+            exchange.arrive(8, large(), 8),
+            Err(ExchangeError::NoNode { .. })
+        ));
+    }
+}

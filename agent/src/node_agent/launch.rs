@@ -1,0 +1,295 @@
+//! A launch this agent knows: on its head node with the launcher and all that is known from it, on
+//! the others by its name.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::exchange::{Ended, Entries, Exchange, ExchangeError};
+use super::output::Output;
+use super::progress::Progress;
+use super::request::{Place, Request};
+use crate::proto::v1::{LaunchInfo, LaunchState, RankInfo, StdioOutput};
+
+/// Ranks in one answer to a query.
+const QUERY_RANKS: usize = 16_384;
+
+/// A launch.
+#[derive(Debug)]
+pub struct Launch {
+    /// Its name.
+    pub id: String,
+    /// Its allocation.
+    pub allocation: String,
+    /// Its nodes and ranks.
+    pub place: Place,
+    /// As whom it runs.
+    pub owner: u32,
+    /// When the request came, in milliseconds since the epoch.
+    pub started: i64,
+    /// The launcher, on the head node.
+    pub head: Option<Head>,
+    exchange: Mutex<Exchange<oneshot::Sender<Answer>>>,
+    /// When it ended.
+    ended: Mutex<Option<i64>>,
+}
+
+/// What an exchange of keys came to.
+pub type Answer = Result<Arc<Entries>, ExchangeEnd>;
+
+/// Why an exchange of keys fails.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ExchangeEnd {
+    /// The launch is over.
+    LaunchEnded,
+    /// These nodes did not come in time.
+    Missing(Arc<[u32]>),
+}
+
+/// The launcher of a launch and what is known from it.
+#[derive(Debug)]
+pub struct Head {
+    /// State, ranks, result.
+    progress: Mutex<Progress>,
+    /// Rings when that changes.
+    changed: watch::Sender<()>,
+    output: Mutex<Output>,
+    /// Rings when output comes, goes, or is released.
+    moved: watch::Sender<()>,
+    /// The launcher's standard input, as long as it is open.
+    pub stdin: tokio::sync::Mutex<Stdin>,
+    /// To its task.
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+/// Where standard input goes.
+#[derive(Debug)]
+pub enum Stdin {
+    /// To nobody: it was not asked for.
+    Nobody,
+    /// To the launcher.
+    Open(pipe::Sender),
+    /// It has ended.
+    Ended,
+}
+
+/// What the task that owns a launcher is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Send a signal.
+    Signal {
+        /// Its number.
+        signal: i32,
+        /// To these ranks; to the whole job if there are none.
+        ranks: Vec<u32>,
+    },
+    /// End it, by force if it takes longer than it should.
+    End,
+}
+
+impl Launch {
+    /// A launch as it was asked for; `head` on its head node.
+    pub fn new(request: &Request, owner: u32, head: Option<Head>) -> Self {
+        let nodes = u32::try_from(request.place.nodes.len()).expect("a message is shorter");
+        Self {
+            id: request.id.clone(),
+            allocation: request.allocation.clone(),
+            place: request.place.clone(),
+            owner,
+            started: now(),
+            exchange: Mutex::new(Exchange::new(nodes, request.place.is_head())),
+            ended: Mutex::new(None),
+            head,
+        }
+    }
+
+    /// When it ended, in milliseconds since the epoch.
+    pub fn ended(&self) -> Option<i64> {
+        *lock(&self.ended)
+    }
+
+    /// It is over; who waits for an exchange is told.
+    pub fn end(&self) {
+        lock(&self.ended).get_or_insert_with(now);
+        self.end_exchange(&Err(ExchangeEnd::LaunchEnded));
+    }
+
+    /// A node's part in an exchange; what comes of it is sent.
+    ///
+    /// # Errors
+    /// [`ExchangeError`].
+    pub fn arrive(
+        &self,
+        node: u32,
+        entries: Entries,
+    ) -> Result<oneshot::Receiver<Answer>, ExchangeError> {
+        let (answer, receiver) = oneshot::channel();
+        let ended = lock(&self.exchange).arrive(node, entries, answer)?;
+        if let Some((waiting, merged)) = ended as Option<Ended<_>> {
+            tell(waiting, &Ok(merged));
+        }
+        if self.ended().is_some() {
+            // It may have ended before this part came.
+            self.end_exchange(&Err(ExchangeEnd::LaunchEnded));
+        }
+        Ok(receiver)
+    }
+
+    /// A node that takes part waits no more.
+    pub fn leave(&self, node: u32) {
+        lock(&self.exchange).leave(node);
+    }
+
+    /// Not all have come in time.
+    pub fn fail_exchange(&self) {
+        let missing = lock(&self.exchange).missing().into();
+        self.end_exchange(&Err(ExchangeEnd::Missing(missing)));
+    }
+
+    /// Ends an exchange for all that wait; how many these are.
+    pub fn end_exchange(&self, answer: &Answer) -> u32 {
+        let waiting = lock(&self.exchange).complete();
+        tell(waiting, answer)
+    }
+
+    /// How it is, in as many parts as it takes.
+    pub fn info(&self, ranks: bool) -> Vec<LaunchInfo> {
+        let mut info = LaunchInfo {
+            launch_id: self.id.clone(),
+            allocation_id: self.allocation.clone(),
+            uid: self.owner,
+            state: LaunchState::Registered.into(),
+            world_size: self.place.size,
+            nodes: self
+                .place
+                .nodes
+                .iter()
+                .map(|node| node.name.clone())
+                .collect(),
+            head_node_index: self.place.head,
+            node_index: self.place.here,
+            start_ms: self.started,
+            end_ms: self.ended().unwrap_or(0),
+            ..Default::default()
+        };
+        let mut all: Vec<RankInfo> = Vec::new();
+        match &self.head {
+            Some(head) => {
+                let progress = head.progress();
+                let (state, reason) = progress.state();
+                info.state = state.into();
+                info.error_message = reason.to_owned();
+                info.exit_code = progress.result().map(|result| result.exit_code);
+                if ranks {
+                    all = progress.ranks();
+                }
+            }
+            None if info.end_ms > 0 => info.state = LaunchState::Ended.into(),
+            None => {}
+        }
+        let mut parts = vec![info];
+        for (index, ranks) in all.chunks(QUERY_RANKS).enumerate() {
+            if index > 0 {
+                parts.last_mut().expect("there is a first").more = true;
+                parts.push(LaunchInfo {
+                    launch_id: self.id.clone(),
+                    ..Default::default()
+                });
+            }
+            parts.last_mut().expect("there is a first").ranks = ranks.to_vec();
+        }
+        parts
+    }
+}
+
+fn tell(waiting: Vec<oneshot::Sender<Answer>>, answer: &Answer) -> u32 {
+    let told = waiting
+        .into_iter()
+        .map(|waiting| waiting.send(answer.clone()));
+    // One that has stopped waiting was not answered.
+    told.filter(Result::is_ok)
+        .count()
+        .try_into()
+        .unwrap_or(u32::MAX)
+}
+
+impl Head {
+    /// A launcher that was just started.
+    pub fn new(
+        request: &Request,
+        stdin: Option<pipe::Sender>,
+        orders: mpsc::UnboundedSender<Order>,
+    ) -> Self {
+        Self {
+            progress: Mutex::new(Progress::new(request.place.size, now())),
+            changed: watch::Sender::new(()),
+            output: Mutex::new(Output::new(request.hold_output)),
+            moved: watch::Sender::new(()),
+            stdin: tokio::sync::Mutex::new(match stdin {
+                Some(stdin) => Stdin::Open(stdin),
+                None => Stdin::Nobody,
+            }),
+            orders,
+        }
+    }
+
+    /// What is known, to look at.
+    pub fn progress(&self) -> MutexGuard<'_, Progress> {
+        lock(&self.progress)
+    }
+
+    /// Changes what is known, and rings.
+    pub fn learn(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut lock(&self.progress));
+        self.changed.send_replace(());
+    }
+
+    /// Changes the output, and rings.
+    pub fn output<T>(&self, change: impl FnOnce(&mut Output) -> T) -> T {
+        let result = change(&mut lock(&self.output));
+        self.moved.send_replace(());
+        result
+    }
+
+    /// The oldest output that nobody has taken.
+    pub fn take_output(&self) -> Option<StdioOutput> {
+        let piece = lock(&self.output).pop();
+        if piece.is_some() {
+            self.moved.send_replace(());
+        }
+        piece
+    }
+
+    /// Looks at the output.
+    pub fn output_is(&self, look: impl FnOnce(&Output) -> bool) -> bool {
+        look(&lock(&self.output))
+    }
+
+    /// Rings when something more is known.
+    pub fn news(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// Rings when output has moved.
+    pub fn moves(&self) -> watch::Receiver<()> {
+        self.moved.subscribe()
+    }
+
+    /// Tells the launcher's task; false if the launcher has ended.
+    pub fn order(&self, order: Order) -> bool {
+        self.orders.send(order).is_ok()
+    }
+}
+
+/// Locks what no thread leaves half changed.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Milliseconds since the epoch.
+pub fn now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    i64::try_from(since.unwrap_or(Duration::ZERO).as_millis()).unwrap_or(i64::MAX)
+}

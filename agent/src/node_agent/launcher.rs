@@ -1,0 +1,305 @@
+//! The process `wireup run` of a launch: started, read, told, waited for.
+//!
+//! It runs as the launch's user, who can make it say anything: what it writes is bounded, and counts
+//! for this launch only.
+
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::bytes::Bytes;
+use rustix::process::Signal;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+use wireup::agent::spawn::ExitStatus;
+
+use super::launch::{Head, Launch, Order, Stdin, now};
+use super::lines::{Line, LineError, Output, Stream};
+use super::start::Process;
+use crate::launch::registry::Started;
+use crate::proto::v1::{StdioOutput, StdioStream};
+
+/// Bytes of a line for each rank: the result has all of them.
+const LINE_PER_RANK: u64 = 2048;
+/// Bytes of a line besides.
+const LINE: u64 = 1024 * 1024;
+
+/// Bytes of a line on standard error.
+const SAID: u64 = 64 * 1024;
+
+/// Most bytes of orders that a launcher has not taken yet.
+const TOLD: usize = 4 * 1024 * 1024;
+
+/// How long a pipe may be silent that the launcher has left to somebody else.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// Most bytes of output in one message; clients take 4 MiB unless told otherwise.
+const PIECE: usize = 1024 * 1024;
+
+/// How much longer than its ranks' grace a launcher may take to end before it is killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Default of a rank's grace. Source: docs/status.md.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A process that was just started.
+#[derive(Debug)]
+pub struct Launcher {
+    /// It.
+    pub process: Process,
+    /// Where it takes orders; it ends with this.
+    pub control: pipe::Sender,
+    /// Its status stream.
+    pub stdout: pipe::Receiver,
+    /// What it says besides.
+    pub stderr: pipe::Receiver,
+    /// What it is told.
+    pub orders: mpsc::UnboundedReceiver<Order>,
+    /// Time between SIGTERM and SIGKILL for its ranks, if it is not the default.
+    pub grace: Option<Duration>,
+    /// Keeps the agent until it has ended.
+    pub started: Started,
+}
+
+/// Lives as long as the launcher of a launch, and then ends the launch.
+pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
+    let Some(head) = &launch.head else {
+        return;
+    };
+    let limit = LINE + LINE_PER_RANK * u64::from(launch.place.size);
+    let gone = watch::Sender::new(false);
+    let mut last = String::new();
+    let Launcher {
+        process,
+        control,
+        stdout,
+        stderr,
+        mut orders,
+        grace,
+        started,
+    } = launcher;
+    let read = async {
+        let stdout = Pipe::new(stdout, limit, gone.subscribe());
+        let stderr = Pipe::new(stderr, SAID, gone.subscribe());
+        let (unreadable, ()) = tokio::join!(lines(head, stdout), words(head, stderr, &mut last));
+        unreadable
+    };
+    let wait = async {
+        let patience = grace.unwrap_or(GRACE) + PATIENCE;
+        let status = run(head, &process, &control, &mut orders, patience).await;
+        gone.send_replace(true);
+        status
+    };
+    let (unreadable, status) = tokio::join!(read, wait);
+
+    let lost = match (unreadable, status) {
+        (Some(error), _) => error.to_string(),
+        (None, Ok(status)) => lost(status, &last),
+        (None, Err(error)) => format!("the end of the launcher is not known: {error}"),
+    };
+    // A client that writes has found the pipe broken by now.
+    *head.stdin.lock().await = Stdin::Ended;
+    launch.end();
+    head.learn(|progress| progress.end(&lost, now()));
+    head.output(super::output::Output::end);
+    drop(started);
+    let progress = head.progress();
+    let (_, reason) = progress.state();
+    tracing::info!(launch = launch.id, reason, "launch ended");
+}
+
+/// Carries out orders until the process has ended.
+async fn run(
+    head: &Head,
+    process: &Process,
+    control: &pipe::Sender,
+    orders: &mut mpsc::UnboundedReceiver<Order>,
+    patience: Duration,
+) -> std::io::Result<ExitStatus> {
+    let mut ended = pin!(process.ended());
+    let mut deadline = None;
+    // What is told and not taken yet: a launcher that does not read must not keep its own end.
+    let mut told = Vec::new();
+    loop {
+        let overdue = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let order = tokio::select! {
+            status = &mut ended => {
+                orders.close();
+                return status;
+            }
+            () = overdue => {
+                process.signal(Signal::KILL);
+                deadline = None;
+                continue;
+            }
+            _ = control.writable(), if !told.is_empty() => {
+                match control.try_write(&told) {
+                    Ok(count) => drop(told.drain(..count)),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    // It is about to end.
+                    Err(_) => told.clear(),
+                }
+                continue;
+            }
+            Some(order) = orders.recv() => order,
+        };
+        let line = match order {
+            Order::Signal { signal, ranks } => signal_line(signal, &ranks),
+            Order::End => {
+                // What is left of its output must not keep it.
+                head.output(super::output::Output::release);
+                deadline.get_or_insert_with(|| Instant::now() + patience);
+                signal_line(Signal::TERM.as_raw(), &[])
+            }
+        };
+        match told.len() + line.len() {
+            ..=TOLD => told.extend_from_slice(line.as_bytes()),
+            _ => tracing::warn!("a launcher takes no orders: one is lost"),
+        }
+    }
+}
+
+/// An order in words. Source: docs/status.md.
+fn signal_line(signal: i32, ranks: &[u32]) -> String {
+    match ranks {
+        [] => format!("{{\"signal\":{signal}}}\n"),
+        ranks => format!("{{\"signal\":{signal},\"ranks\":{ranks:?}}}\n"),
+    }
+}
+
+/// How a launcher ended that did not tell the result.
+fn lost(status: ExitStatus, last: &str) -> String {
+    let how = match status {
+        ExitStatus::Code(code) => format!("the launcher exited with code {code}"),
+        ExitStatus::Signal(signal) => format!("the launcher was killed by signal {signal}"),
+    };
+    match last {
+        "" => how,
+        last => format!("{how}: {last}"),
+    }
+}
+
+/// A pipe of the launcher's, read by lines.
+struct Pipe<R> {
+    pipe: BufReader<R>,
+    limit: u64,
+    gone: watch::Receiver<bool>,
+}
+
+impl<R: AsyncRead + Unpin> Pipe<R> {
+    fn new(pipe: R, limit: u64, gone: watch::Receiver<bool>) -> Self {
+        Self {
+            pipe: BufReader::with_capacity(64 * 1024, pipe),
+            limit,
+            gone,
+        }
+    }
+
+    /// Reads a line with its end, or as much as is allowed; false at the end of the stream. A pipe
+    /// that somebody keeps open without a launcher ends as well.
+    async fn line(&mut self, line: &mut Vec<u8>) -> bool {
+        line.clear();
+        let gone = &mut self.gone;
+        let abandoned = async {
+            // Its sender lives as long as this pipe is read.
+            let _ = gone.wait_for(|gone| *gone).await;
+            sleep(KEPT).await;
+        };
+        let mut pipe = (&mut self.pipe).take(self.limit);
+        tokio::select! {
+            read = pipe.read_until(b'\n', line) => matches!(read, Ok(1..)),
+            () = abandoned => false,
+        }
+    }
+
+    /// Reads on without looking.
+    async fn discard(mut self) {
+        let mut line = Vec::new();
+        while self.line(&mut line).await {}
+    }
+}
+
+/// Reads the status stream to its end; what cannot be read ends the launch.
+async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineError> {
+    let mut line = Vec::new();
+    // The launcher's clock counts from its start, and its lines may have waited.
+    let mut origin = None;
+    loop {
+        if !stdout.line(&mut line).await {
+            return None;
+        }
+        let parsed = match line.last() {
+            Some(b'\n') => Line::parse(&line),
+            _ => Err(LineError::Cut),
+        };
+        let told = match parsed {
+            Ok((_, Line::Output(output))) => print(head, output).await,
+            Ok((ms, line)) => {
+                let origin = *origin.get_or_insert_with(|| now().saturating_sub_unsigned(ms));
+                head.learn(|progress| progress.take(line, origin.saturating_add_unsigned(ms)));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = told {
+            head.order(Order::End);
+            // It must be able to go on writing until it has ended.
+            stdout.discard().await;
+            return Some(error);
+        }
+    }
+}
+
+/// Passes on what a rank printed, once there is room for it.
+async fn print(head: &Head, output: Output) -> Result<(), LineError> {
+    let (rank, stream) = (output.rank, output.stream);
+    let stream = match stream {
+        Stream::Stdout => StdioStream::Stdout,
+        Stream::Stderr => StdioStream::Stderr,
+    };
+    deliver(head, rank, stream, output.into_bytes()?).await;
+    Ok(())
+}
+
+async fn deliver(head: &Head, rank: Option<u32>, stream: StdioStream, mut bytes: Bytes) {
+    let mut moves = head.moves();
+    while !bytes.is_empty() {
+        while !head.output_is(super::output::Output::has_room) {
+            // Its sender is in `head`.
+            let _ = moves.changed().await;
+        }
+        let data = bytes.split_to(bytes.len().min(PIECE));
+        head.output(|output| {
+            output.push(StdioOutput {
+                rank,
+                stream: stream.into(),
+                data,
+                lost: 0,
+            });
+        });
+    }
+}
+
+/// Reads what the launcher says on standard error, and keeps the last line.
+async fn words(head: &Head, mut stderr: Pipe<pipe::Receiver>, last: &mut String) {
+    let mut line = Vec::new();
+    while stderr.line(&mut line).await {
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        let text = text.strip_prefix("wireup: ").unwrap_or(text);
+        *last = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        let bytes = Bytes::from(std::mem::take(&mut line));
+        deliver(head, None, StdioStream::Stderr, bytes).await;
+    }
+}

@@ -1,0 +1,143 @@
+//! What the ranks of a launch printed and nobody has taken yet; no I/O.
+
+use std::collections::VecDeque;
+
+use crate::proto::v1::StdioOutput;
+
+/// Most bytes that wait. One piece more may be there.
+pub const LIMIT: usize = 256 * 1024;
+
+/// Output on its way.
+#[derive(Debug, Default)]
+pub struct Output {
+    pieces: VecDeque<StdioOutput>,
+    bytes: usize,
+    lost: u64,
+    attached: bool,
+    /// Wait for a reader where there is none.
+    hold: bool,
+    /// Hold nothing up any more.
+    released: bool,
+    ended: bool,
+}
+
+impl Output {
+    /// Nothing yet; `hold` makes ranks wait while nobody reads.
+    pub fn new(hold: bool) -> Self {
+        Self {
+            hold,
+            ..Self::default()
+        }
+    }
+
+    /// Whether more may be pushed now.
+    pub fn has_room(&self) -> bool {
+        let kept = (self.attached || self.hold) && !self.released;
+        !kept || self.bytes < LIMIT
+    }
+
+    /// Takes a piece. Where nobody reads, older ones make room.
+    pub fn push(&mut self, piece: StdioOutput) {
+        self.bytes += piece.data.len();
+        self.pieces.push_back(piece);
+        let kept = (self.attached || self.hold) && !self.released;
+        while !kept && self.bytes > LIMIT && self.pieces.len() > 1 {
+            let oldest = self.pieces.pop_front().expect("there is more than one");
+            self.bytes -= oldest.data.len();
+            self.lost += oldest.data.len() as u64;
+        }
+    }
+
+    /// The oldest piece.
+    pub fn pop(&mut self) -> Option<StdioOutput> {
+        let mut piece = self.pieces.pop_front()?;
+        self.bytes -= piece.data.len();
+        piece.lost = std::mem::take(&mut self.lost);
+        Some(piece)
+    }
+
+    /// A reader comes; false if there is one.
+    pub fn attach(&mut self) -> bool {
+        !std::mem::replace(&mut self.attached, true)
+    }
+
+    /// The reader goes.
+    pub fn detach(&mut self) {
+        self.attached = false;
+    }
+
+    /// From now on nobody waits for a reader.
+    pub fn release(&mut self) {
+        self.released = true;
+    }
+
+    /// Nothing will be pushed any more.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Nothing is left, and nothing will come.
+    pub fn is_over(&self) -> bool {
+        self.ended && self.pieces.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(byte: u8, length: usize) -> StdioOutput {
+        StdioOutput {
+            data: vec![byte; length].into(),
+            ..Default::default()
+        }
+    }
+
+    fn drain(output: &mut Output) -> Vec<(u8, u64)> {
+        std::iter::from_fn(|| output.pop())
+            .map(|piece| (piece.data[0], piece.lost))
+            .collect()
+    }
+
+    #[test]
+    fn without_a_reader_the_newest_output_is_kept_and_the_loss_is_told_once() {
+        let mut output = Output::new(false);
+        for byte in 0..5 {
+            assert!(output.has_room());
+            output.push(piece(byte, LIMIT / 2));
+        }
+        assert_eq!(drain(&mut output), [(3, 3 * LIMIT as u64 / 2), (4, 0)]);
+        output.push(piece(9, 2 * LIMIT));
+        assert_eq!(drain(&mut output), [(9, 0)]);
+    }
+
+    #[test]
+    fn a_reader_that_is_slow_or_awaited_makes_the_ranks_wait_until_they_are_released() {
+        for (hold, attach) in [(true, false), (false, true)] {
+            let mut output = Output::new(hold);
+            assert!(!attach || output.attach());
+            output.push(piece(1, LIMIT));
+            assert!(!output.has_room());
+            output.push(piece(2, 1));
+            output.release();
+            assert!(output.has_room());
+            output.push(piece(3, LIMIT));
+            output.end();
+            assert!(!output.is_over());
+            assert_eq!(drain(&mut output), [(3, LIMIT as u64 + 1)]);
+            assert!(output.is_over());
+        }
+    }
+
+    #[test]
+    fn there_is_one_reader_at_a_time_and_the_next_gets_what_is_left() {
+        let mut output = Output::new(false);
+        output.push(piece(1, 1));
+        output.push(piece(2, 1));
+        assert!(output.attach() && !output.attach());
+        assert_eq!(output.pop().unwrap().data[0], 1);
+        output.detach();
+        assert!(output.attach());
+        assert_eq!(drain(&mut output), [(2, 0)]);
+    }
+}

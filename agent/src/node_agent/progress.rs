@@ -1,0 +1,362 @@
+//! What is known of a launch from its launcher, and what its watchers are told; no I/O.
+//!
+//! Watchers read a log of changes, each from a place of its own. The log is bounded: a watcher that
+//! is further behind is told the present state again, as at its beginning.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::lines::{self, Cause, Line};
+use crate::proto::v1::{
+    LaunchChange, LaunchCompleteNotification, LaunchState, RankExitStatus, RankInfo, RankState,
+    WatchEvent, watch_event::Event,
+};
+
+/// Ranks in one notification of the end.
+const COMPLETE_RANKS: usize = 65_536;
+
+/// Changes that are kept, beyond some for each rank.
+const LOG: usize = 4096;
+/// Changes that are kept for each rank.
+const LOG_PER_RANK: usize = 4;
+
+/// What is known of a launch.
+#[derive(Debug)]
+pub struct Progress {
+    state: LaunchState,
+    /// Why it ends.
+    reason: Arc<str>,
+    since: i64,
+    size: u32,
+    ranks: Vec<Rank>,
+    log: VecDeque<Change>,
+    /// Number of the log's first change.
+    base: u64,
+    abort: Option<Arc<str>>,
+    result: Option<Outcome>,
+}
+
+/// How a launch ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Exit code of the job; -1 if it is not known.
+    pub exit_code: i32,
+    /// Kind of the cause.
+    pub kind: String,
+    /// The line for people.
+    pub message: String,
+    /// The rank that caused it.
+    pub rank: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rank {
+    node: u32,
+    app: u32,
+    pid: i32,
+    state: RankState,
+    end: End,
+    time: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Unknown,
+    Code(u8),
+    Signal(i32),
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Launch(LaunchState, Arc<str>, i64),
+    Rank(u32, Rank),
+    Warning(Arc<str>, i64),
+}
+
+/// How far a watcher has read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cursor(Option<u64>);
+
+impl Progress {
+    /// A launch of `size` ranks whose launcher was started at `time`, in milliseconds since the epoch.
+    pub fn new(size: u32, time: i64) -> Self {
+        let mut new = Self {
+            state: LaunchState::Unspecified,
+            reason: "".into(),
+            since: time,
+            size,
+            ranks: Vec::new(),
+            log: VecDeque::new(),
+            base: 0,
+            abort: None,
+            result: None,
+        };
+        new.enter(LaunchState::Starting, "", time);
+        new
+    }
+
+    /// Its state, and why it ends.
+    pub fn state(&self) -> (LaunchState, &str) {
+        (self.state, &self.reason)
+    }
+
+    /// How it ended, once it has.
+    pub fn result(&self) -> Option<&Outcome> {
+        match self.state {
+            LaunchState::Ended => self.result.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Its ranks, as far as they are known.
+    pub fn ranks(&self) -> Vec<RankInfo> {
+        (0..)
+            .zip(&self.ranks)
+            .map(|(rank, info)| info.tell(rank))
+            .collect()
+    }
+
+    /// Remembers why it is about to be ended.
+    pub fn abort(&mut self, reason: &str) {
+        self.abort.get_or_insert_with(|| reason.into());
+    }
+
+    /// Takes a line of its launcher, other than output, of time `now`.
+    pub fn take(&mut self, line: Line, now: i64) {
+        match line {
+            Line::Job(job) => self.job(job, now),
+            Line::Rank(rank) => self.rank(&rank, now),
+            Line::Warning { message } => self.push(Change::Warning(message.into(), now)),
+            Line::Result(outcome) => {
+                let (kind, message, rank) = match outcome.cause {
+                    Some(cause) => (cause.kind, cause.message, cause.rank),
+                    None => Default::default(),
+                };
+                self.result = Some(Outcome {
+                    exit_code: outcome.exit_code.into(),
+                    kind,
+                    message,
+                    rank,
+                });
+            }
+            Line::Output(_) | Line::Other => {}
+        }
+    }
+
+    fn job(&mut self, job: lines::Job, now: i64) {
+        let state = match job.state {
+            lines::JobState::Planned => LaunchState::Planned,
+            lines::JobState::Running => LaunchState::Running,
+            lines::JobState::Ending => LaunchState::Ending,
+            lines::JobState::Killing => LaunchState::Killing,
+            lines::JobState::Other => return,
+        };
+        if state == LaunchState::Planned {
+            let unknown = Rank {
+                node: 0,
+                app: 0,
+                pid: 0,
+                state: RankState::Unspecified,
+                end: End::Unknown,
+                time: now,
+            };
+            self.ranks.resize(self.size as usize, unknown);
+        }
+        let cause = job.cause.map(|cause: Cause| cause.message);
+        self.enter(state, &cause.unwrap_or_default(), now);
+    }
+
+    fn rank(&mut self, change: &lines::Rank, now: i64) {
+        let state = match change.state {
+            lines::RankState::Started => RankState::Started,
+            lines::RankState::Connected => RankState::Connected,
+            lines::RankState::Finalized => RankState::Finalized,
+            lines::RankState::Ended => RankState::Ended,
+            lines::RankState::NotStarted => RankState::NotStarted,
+            lines::RankState::Other => return,
+        };
+        let Some(rank) = self.ranks.get_mut(change.rank as usize) else {
+            return;
+        };
+        *rank = Rank {
+            node: change.node,
+            app: change.app,
+            pid: change.pid.unwrap_or(0),
+            state,
+            end: match (change.code, change.signal) {
+                (Some(code), _) => End::Code(code),
+                (None, Some(signal)) => End::Signal(signal),
+                (None, None) => End::Unknown,
+            },
+            time: now,
+        };
+        let told = Change::Rank(change.rank, *rank);
+        self.push(told);
+    }
+
+    /// The launcher has ended; `lost` says how, for the case that it could not tell the result.
+    pub fn end(&mut self, lost: &str, now: i64) {
+        let mut outcome = self.result.take().unwrap_or_else(|| Outcome {
+            exit_code: -1,
+            kind: "launcher_lost".into(),
+            message: lost.into(),
+            rank: None,
+        });
+        // A job that failed before it was told to end keeps its own cause.
+        if let Some(reason) = &self.abort
+            && ["interrupted", "launcher_lost"].contains(&&*outcome.kind)
+        {
+            outcome.kind = "abort_requested".into();
+            outcome.message = format!("ended by AbortProcesses: {reason}");
+            outcome.rank = None;
+        }
+        let message = outcome.message.clone();
+        self.result = Some(outcome);
+        self.enter(LaunchState::Ended, &message, now);
+    }
+
+    fn enter(&mut self, state: LaunchState, reason: &str, now: i64) {
+        self.state = state;
+        self.reason = reason.into();
+        self.since = now;
+        let change = Change::Launch(state, Arc::clone(&self.reason), now);
+        self.push(change);
+    }
+
+    fn push(&mut self, change: Change) {
+        if self.log.len() >= LOG + LOG_PER_RANK * self.ranks.len() {
+            let half = self.log.len() / 2;
+            self.log.drain(..half);
+            self.base += half as u64;
+        }
+        self.log.push_back(change);
+    }
+
+    /// What a watcher has not been told yet, at most about `most` events except for the present
+    /// state; whether something follows is not said. After the end, nothing follows.
+    pub fn news(&self, cursor: &mut Cursor, most: usize) -> Vec<WatchEvent> {
+        let next = self.base + self.log.len() as u64;
+        let Some(at) = cursor.0.filter(|at| *at >= self.base) else {
+            cursor.0 = Some(next);
+            return self.present();
+        };
+        let skip = usize::try_from(at - self.base).expect("a place in a list in memory");
+        let news: Vec<_> = self
+            .log
+            .iter()
+            .skip(skip)
+            .take(most)
+            .map(Change::tell)
+            .collect();
+        cursor.0 = Some(at + news.len() as u64);
+        news
+    }
+
+    fn present(&self) -> Vec<WatchEvent> {
+        let known = (0..)
+            .zip(&self.ranks)
+            .filter(|(_, rank)| rank.state != RankState::Unspecified)
+            .map(|(number, rank)| Change::Rank(number, *rank).tell());
+        let launch = Change::Launch(self.state, Arc::clone(&self.reason), self.since).tell();
+        // A launch that ended has its end last, as it was for those who saw it.
+        let mut events: Vec<_> = match self.state {
+            LaunchState::Ended => known.chain([launch]).collect(),
+            _ => std::iter::once(launch).chain(known).collect(),
+        };
+        for event in &mut events {
+            event.past = true;
+        }
+        events
+    }
+
+    /// Whether a watcher has been told everything there will be.
+    pub fn is_over(&self, cursor: Cursor) -> bool {
+        self.state == LaunchState::Ended && cursor.0 == Some(self.base + self.log.len() as u64)
+    }
+
+    /// The end, once it has come, in as many parts as it takes.
+    pub fn complete(&self, launch: &str, allocation: &str) -> Vec<LaunchCompleteNotification> {
+        let Some(result) = self.result() else {
+            return Vec::new();
+        };
+        let ranks: Vec<_> = (0..)
+            .zip(&self.ranks)
+            .map(|(rank, info)| info.exit(rank))
+            .collect();
+        let mut parts: Vec<&[RankExitStatus]> = ranks.chunks(COMPLETE_RANKS).collect();
+        if parts.is_empty() {
+            parts.push(&[]);
+        }
+        let last = parts.len() - 1;
+        let notification =
+            |(index, ranks): (usize, &[RankExitStatus])| LaunchCompleteNotification {
+                launch_id: launch.to_owned(),
+                allocation_id: allocation.to_owned(),
+                success: result.exit_code == 0,
+                ranks: ranks.to_vec(),
+                error_message: result.message.clone(),
+                exit_code: result.exit_code,
+                cause: result.kind.clone(),
+                cause_rank: result.rank,
+                more: index < last,
+            };
+        parts.into_iter().enumerate().map(notification).collect()
+    }
+
+    /// When it came into its state.
+    pub fn since(&self) -> i64 {
+        self.since
+    }
+}
+
+impl Rank {
+    fn exit(&self, rank: u32) -> RankExitStatus {
+        let (exit_code, signal) = match self.end {
+            End::Unknown => (-1, 0),
+            End::Code(code) => (code.into(), 0),
+            End::Signal(signal) => (128 + signal, signal),
+        };
+        RankExitStatus {
+            rank,
+            exit_code,
+            signaled: signal != 0,
+            signal,
+        }
+    }
+
+    fn tell(&self, rank: u32) -> RankInfo {
+        let ended = matches!(self.state, RankState::Ended | RankState::NotStarted);
+        RankInfo {
+            rank,
+            node: self.node,
+            app: self.app,
+            pid: self.pid,
+            state: self.state.into(),
+            exit: ended.then(|| self.exit(rank)),
+        }
+    }
+}
+
+impl Change {
+    fn tell(&self) -> WatchEvent {
+        let (time_ms, event) = match self {
+            Self::Launch(state, reason, time) => {
+                let change = LaunchChange {
+                    state: (*state).into(),
+                    reason: reason.to_string(),
+                };
+                (*time, Event::Launch(change))
+            }
+            Self::Rank(rank, info) => (info.time, Event::Rank(info.tell(*rank))),
+            Self::Warning(text, time) => (*time, Event::Warning(text.to_string())),
+        };
+        WatchEvent {
+            time_ms,
+            past: false,
+            event: Some(event),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

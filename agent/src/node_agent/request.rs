@@ -1,0 +1,305 @@
+//! What a scheduler asks for, checked; no I/O.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use prost::bytes::Bytes;
+use wireup::job::exit_policy::ExitPolicy;
+
+use super::super::proto::v1;
+
+mod error;
+mod layout;
+
+pub use error::RequestError;
+pub use layout::{Node, Place};
+
+/// Longest name of a launch.
+const ID_MAX: usize = 64;
+/// Longest name of an allocation, in bytes.
+const ALLOCATION_MAX: usize = 256;
+/// Longest key of a fabric's service, in bytes.
+const KEY_MAX: usize = 256;
+
+/// A launch that makes sense.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Its name.
+    pub id: String,
+    /// Its allocation.
+    pub allocation: String,
+    /// Its nodes and ranks.
+    pub place: Place,
+    /// Its programs, at least one; their ranks come to those of the place.
+    pub programs: Vec<Program>,
+    /// Variables for all ranks, in ascending order of names.
+    pub env: Variables,
+    /// Access to the fabric.
+    pub cxi: Option<Cxi>,
+    /// What is offered, as `--pmi` has it.
+    pub pmi: &'static str,
+    /// As whom it was asked to run.
+    pub run_as: Option<v1::RunAs>,
+    /// Directory the ranks start in.
+    pub cwd: Option<PathBuf>,
+    /// Who reads standard input, as `--stdin` has it; `None`: nobody.
+    pub stdin: Option<String>,
+    /// Ranks wait while nobody takes their output.
+    pub hold_output: bool,
+    /// When it is ended.
+    pub timeout: Option<Duration>,
+    /// Time between SIGTERM and SIGKILL.
+    pub grace: Option<Duration>,
+    /// Whose exit code counts.
+    pub exit_policy: ExitPolicy,
+    /// Whether all ranks end when one fails; `None`: as the policy implies.
+    pub kill_on_bad_exit: Option<bool>,
+    /// Ranks that run alone fail the job.
+    pub strict_pmi: bool,
+    /// File mode creation mask.
+    pub umask: Option<u32>,
+}
+
+/// One program and its ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// A path, or a name to look up.
+    pub program: OsString,
+    /// Without the program's own name.
+    pub args: Vec<OsString>,
+    /// At least 1.
+    pub ranks: u32,
+    /// Variables for these ranks alone.
+    pub env: Variables,
+    /// Directory these ranks start in.
+    pub cwd: Option<PathBuf>,
+}
+
+/// Variables; their values are never shown.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Variables(pub Vec<(OsString, OsString)>);
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.0.iter().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+/// Access to a fabric; never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cxi {
+    /// Virtual network id.
+    pub vni: u32,
+    /// May be empty.
+    pub key: Bytes,
+    /// 0: none.
+    pub service: u32,
+}
+
+impl fmt::Debug for Cxi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cxi(..)")
+    }
+}
+
+impl Request {
+    /// Checks a request to the agent of the node `here`.
+    ///
+    /// # Errors
+    /// [`RequestError`] for the first thing that is wrong.
+    pub fn check(asked: v1::LaunchProcessesRequest, here: &str) -> Result<Self, RequestError> {
+        check_id(&asked.launch_id)?;
+        let allocation = asked.allocation_id;
+        if allocation.len() > ALLOCATION_MAX || allocation.contains('\0') {
+            return Err(RequestError::Allocation(allocation.len()));
+        }
+        let job = asked.job.unwrap_or_default();
+        let place = Place::check(
+            layout::Asked {
+                peers: asked.peers,
+                head: asked.head_node_index,
+                node: asked.node_index,
+                tasks: asked.tasks_per_node,
+                first: asked.first_rank,
+                size: asked.world_size,
+                layout: job.layout,
+            },
+            here,
+        )?;
+        let programs = match job.apps.is_empty() {
+            true => vec![one_program(asked.entrypoint, asked.args, place.size)?],
+            false if asked.entrypoint.is_empty() && asked.args.is_empty() => {
+                programs(job.apps, place.size)?
+            }
+            false => return Err(RequestError::TwoPrograms),
+        };
+        let env = asked.env.into_iter().map(|(name, value)| v1::EnvVar {
+            name: name.into(),
+            value: value.into(),
+        });
+        Ok(Self {
+            id: asked.launch_id,
+            allocation,
+            programs,
+            env: variables(env)?,
+            cxi: asked.cxi_credentials.map(cxi).transpose()?,
+            pmi: pmi(asked.pmi_mode)?,
+            run_as: asked.run_as,
+            cwd: directory(&job.cwd)?,
+            stdin: job
+                .stdin
+                .map(|target| stdin(target, place.size))
+                .transpose()?,
+            hold_output: job.hold_output,
+            timeout: (job.timeout_ms > 0).then(|| Duration::from_millis(job.timeout_ms)),
+            grace: job.grace_ms.map(Duration::from_millis),
+            exit_policy: exit_policy(&job.exit_policy, place.size)?,
+            kill_on_bad_exit: job.kill_on_bad_exit,
+            strict_pmi: job.strict_pmi,
+            umask: match job.umask {
+                Some(mask) if mask > 0o777 => return Err(RequestError::Umask(mask)),
+                mask => mask,
+            },
+            place,
+        })
+    }
+}
+
+/// Refuses what cannot be the name of a launch.
+///
+/// # Errors
+/// [`RequestError::LaunchId`].
+pub fn check_id(id: &str) -> Result<(), RequestError> {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let first = id
+        .bytes()
+        .next()
+        .is_some_and(|byte| byte.is_ascii_alphanumeric());
+    match first && id.len() <= ID_MAX && id.bytes().all(inner) {
+        true => Ok(()),
+        false => Err(RequestError::LaunchId(id.chars().take(80).collect())),
+    }
+}
+
+fn one_program(entrypoint: String, args: Vec<String>, size: u32) -> Result<Program, RequestError> {
+    program(v1::App {
+        program: entrypoint.into(),
+        args: args.into_iter().map(Bytes::from).collect(),
+        ranks: size,
+        ..Default::default()
+    })
+}
+
+fn programs(apps: Vec<v1::App>, size: u32) -> Result<Vec<Program>, RequestError> {
+    let ranks = apps.iter().map(|app| u64::from(app.ranks)).sum::<u64>();
+    if ranks != u64::from(size) || apps.iter().any(|app| app.ranks == 0) {
+        return Err(RequestError::AppRanks { ranks, size });
+    }
+    apps.into_iter().map(program).collect()
+}
+
+fn program(app: v1::App) -> Result<Program, RequestError> {
+    if app.program.is_empty() {
+        return Err(RequestError::NoProgram);
+    }
+    Ok(Program {
+        program: word(&app.program)?,
+        args: app
+            .args
+            .iter()
+            .map(|arg| word(arg))
+            .collect::<Result<_, _>>()?,
+        ranks: app.ranks,
+        env: variables(app.env)?,
+        cwd: directory(&app.cwd)?,
+    })
+}
+
+/// A word of a command line.
+fn word(bytes: &[u8]) -> Result<OsString, RequestError> {
+    match bytes {
+        b":" => Err(RequestError::Colon),
+        bytes if bytes.contains(&0) => Err(RequestError::Nul("a program or argument")),
+        bytes => Ok(OsString::from_vec(bytes.to_vec())),
+    }
+}
+
+fn directory(bytes: &[u8]) -> Result<Option<PathBuf>, RequestError> {
+    let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    match bytes {
+        [] => Ok(None),
+        bytes if bytes.contains(&0) => Err(RequestError::Nul("a directory")),
+        _ if !path.is_absolute() => Err(RequestError::Directory(path)),
+        _ => Ok(Some(path)),
+    }
+}
+
+fn variables(asked: impl IntoIterator<Item = v1::EnvVar>) -> Result<Variables, RequestError> {
+    let text = |bytes: &Bytes| OsString::from_vec(bytes.to_vec());
+    let mut checked = Vec::new();
+    for v1::EnvVar { name, value } in asked {
+        if name.is_empty() || name.contains(&b'=') || name.contains(&0) {
+            return Err(RequestError::VariableName(text(&name)));
+        }
+        if value.contains(&0) {
+            return Err(RequestError::VariableValue(text(&name)));
+        }
+        checked.push((text(&name), text(&value)));
+    }
+    Ok(Variables(checked))
+}
+
+fn cxi(asked: v1::CxiCredentials) -> Result<Cxi, RequestError> {
+    match asked.auth_key.len() {
+        ..=KEY_MAX => Ok(Cxi {
+            vni: asked.vni,
+            key: asked.auth_key,
+            service: asked.svc_id,
+        }),
+        long => Err(RequestError::Key(long)),
+    }
+}
+
+fn pmi(mode: i32) -> Result<&'static str, RequestError> {
+    match v1::PmiMode::try_from(mode) {
+        Ok(v1::PmiMode::Pmi2) => Ok("pmi2"),
+        Ok(v1::PmiMode::Pmix) => Ok("pmix"),
+        Ok(v1::PmiMode::Auto) => Ok("auto"),
+        Ok(v1::PmiMode::Pmi1) => Ok("pmi1"),
+        Ok(v1::PmiMode::All) => Ok("all"),
+        Ok(v1::PmiMode::None) => Ok("none"),
+        Err(_) => Err(RequestError::PmiMode(mode)),
+    }
+}
+
+fn stdin(asked: v1::StdinTarget, size: u32) -> Result<String, RequestError> {
+    use v1::stdin_target::Target;
+    match asked.target {
+        Some(Target::Rank(rank)) if rank < size => Ok(rank.to_string()),
+        Some(Target::Rank(rank)) => Err(RequestError::StdinRank { rank, size }),
+        Some(Target::All(true)) => Ok("all".to_owned()),
+        Some(Target::All(false)) | None => Err(RequestError::Stdin),
+    }
+}
+
+fn exit_policy(text: &str, size: u32) -> Result<ExitPolicy, RequestError> {
+    let text = if text.is_empty() { "first" } else { text };
+    match text.parse() {
+        Ok(ExitPolicy::Rank(rank)) if rank.0 >= size => {
+            Err(RequestError::ExitRank { rank: rank.0, size })
+        }
+        Ok(policy) => Ok(policy),
+        Err(remedy) => Err(RequestError::ExitPolicy {
+            given: text.to_owned(),
+            remedy,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

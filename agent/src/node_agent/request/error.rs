@@ -1,0 +1,201 @@
+//! What is wrong with a request.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What is wrong with a request. Every text names the field and the remedy.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No name for a launch.
+    #[error(
+        "launch_id {0:?}: use 1 to 64 of A-Z a-z 0-9 . _ -, beginning with a letter or a digit"
+    )]
+    LaunchId(String),
+    /// Too long a name, or a zero byte in it.
+    #[error("allocation_id of {0} bytes: use at most 256, without a zero byte")]
+    Allocation(usize),
+    /// Nothing to run.
+    #[error("no program: set entrypoint, or program in each of job.apps")]
+    NoProgram,
+    /// Both ways to name programs.
+    #[error("both entrypoint or args and job.apps are set: use one of them")]
+    TwoPrograms,
+    /// The programs' ranks are not the job's.
+    #[error("the ranks of job.apps come to {ranks}, world_size is {size}; each needs at least 1")]
+    AppRanks {
+        /// All programs' ranks.
+        ranks: u64,
+        /// The job's.
+        size: u32,
+    },
+    /// A separator of programs.
+    #[error(
+        "an argument \":\" alone cannot be passed on; run the program by `sh -c` with it in the text"
+    )]
+    Colon,
+    /// A zero byte.
+    #[error("{0} has a zero byte in it")]
+    Nul(&'static str),
+    /// A relative directory.
+    #[error("directory {0:?} is not absolute: there is none it could be relative to")]
+    Directory(PathBuf),
+    /// No name for a variable.
+    #[error("variable {0:?}: a name is not empty and has neither = nor a zero byte in it")]
+    VariableName(OsString),
+    /// No value for a variable.
+    #[error("variable {0:?}: its value has a zero byte in it")]
+    VariableValue(OsString),
+    /// A value that cannot be given to one program alone.
+    #[error(
+        "variable {0:?} of job.apps has a line break in its value: set it in env, for all programs"
+    )]
+    LineBreak(OsString),
+    /// Too long a key.
+    #[error("cxi_credentials.auth_key of {0} bytes: at most 256 are possible")]
+    Key(usize),
+    /// An unknown number.
+    #[error("pmi_mode {0} is not known to this agent: use PMI2, PMIX, AUTO, PMI1, ALL or NONE")]
+    PmiMode(i32),
+    /// No target.
+    #[error("job.stdin says neither a rank nor all: leave it out if nobody reads")]
+    Stdin,
+    /// No such rank.
+    #[error("job.stdin is for rank {rank}, the last rank is {last}", last = size - 1)]
+    StdinRank {
+        /// The one named.
+        rank: u32,
+        /// The number of ranks.
+        size: u32,
+    },
+    /// No policy.
+    #[error("job.exit_policy {given:?}: {remedy}")]
+    ExitPolicy {
+        /// As it was given.
+        given: String,
+        /// What is possible.
+        remedy: &'static str,
+    },
+    /// No such rank.
+    #[error("job.exit_policy names rank {rank}, the last rank is {last}", last = size - 1)]
+    ExitRank {
+        /// The one named.
+        rank: u32,
+        /// The number of ranks.
+        size: u32,
+    },
+    /// No mask.
+    #[error("job.umask 0o{0:o}: at most 0o777 is possible")]
+    Umask(u32),
+    /// No rank anywhere, or too many.
+    #[error("world_size is {0}: a launch has 1 to 1048576 ranks")]
+    Size(u32),
+    /// Fields that need others.
+    #[error(
+        "without peers this node is the only one: first_rank {first} must be 0, and tasks_per_node \
+         {tasks} the same as world_size {size}"
+    )]
+    Alone {
+        /// The field.
+        first: u32,
+        /// The field.
+        tasks: u32,
+        /// The field.
+        size: u32,
+    },
+    /// A node without a name, or whose name cannot be one.
+    #[error("peers[{0}].node_id {1:?} cannot be a node's name: give the one its agent has")]
+    NodeId(usize, String),
+    /// A name that comes twice.
+    #[error("peers has node {0:?} twice: each node is in it once, with all its ranks")]
+    TwiceNode(String),
+    /// An address that cannot be one.
+    #[error("peers[{index}].grpc_address {address:?}: give HOST:PORT or [ADDRESS]:PORT")]
+    Address {
+        /// Which.
+        index: usize,
+        /// As it was given.
+        address: String,
+    },
+    /// The agent is not among the nodes.
+    #[error(
+        "this agent is {here:?}, which is not in peers: call the agents of the launch's nodes, or set \
+         node_index"
+    )]
+    NotHere {
+        /// Its name.
+        here: String,
+    },
+    /// No such node.
+    #[error("{field} is {index}, peers has {nodes} nodes, counted from 0")]
+    NoNode {
+        /// Which field.
+        field: &'static str,
+        /// Its value.
+        index: u32,
+        /// The number of nodes.
+        nodes: usize,
+    },
+    /// The fields about this node contradict the list.
+    #[error(
+        "tasks_per_node {tasks} and first_rank {first} are not those of peers[{node}]: {ranks} ranks \
+         from {peer_first} on"
+    )]
+    OtherRanks {
+        /// The field.
+        tasks: u32,
+        /// The field.
+        first: u32,
+        /// This node.
+        node: u32,
+        /// Its ranks in the list.
+        ranks: u32,
+        /// Its first rank in the list.
+        peer_first: u32,
+    },
+    /// The nodes' ranks are not the job's.
+    #[error("the num_ranks of peers come to {ranks}, world_size is {size}")]
+    Sum {
+        /// All nodes' ranks.
+        ranks: u64,
+        /// The job's.
+        size: u32,
+    },
+    /// The nodes' ranks leave a gap or overlap.
+    #[error(
+        "peers[{node}].first_rank is {first}, the nodes before it end at {expected}: make them \
+         consecutive, or give job.layout"
+    )]
+    Gap {
+        /// Which node.
+        node: usize,
+        /// Its first rank.
+        first: u32,
+        /// What would follow.
+        expected: u32,
+    },
+    /// Blocks that contradict the list.
+    #[error("job.layout gives node {node} {ranks} ranks, peers has {expected} for it")]
+    Layout {
+        /// Which node.
+        node: usize,
+        /// By the blocks.
+        ranks: u64,
+        /// By the list.
+        expected: u32,
+    },
+    /// An empty block, or one on no node.
+    #[error("job.layout.blocks[{0}] has no ranks, or a node that peers does not have")]
+    Block(usize),
+    /// Blocks whose first rank of a node is not the list's.
+    #[error(
+        "job.layout's lowest rank on node {node} is {lowest}, peers[{node}].first_rank is {first}"
+    )]
+    LayoutFirst {
+        /// Which node.
+        node: usize,
+        /// By the blocks.
+        lowest: u32,
+        /// By the list.
+        first: u32,
+    },
+}

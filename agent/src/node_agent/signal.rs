@@ -1,0 +1,43 @@
+//! Signals to the ranks of a launch.
+
+use rustix::process::Signal;
+use tonic::Status;
+
+use super::launch::{Head, Launch, Order};
+
+/// Most ranks named in one call; more are meant by naming none.
+const RANKS_MAX: usize = 65_536;
+
+/// Sends a signal to ranks, or to the job if none is named.
+pub(super) fn send(
+    head: &Head,
+    launch: &Launch,
+    signal: i32,
+    ranks: Vec<u32>,
+) -> Result<(), Status> {
+    let invalid = |text: String| Err(Status::invalid_argument(text));
+    if Signal::from_named_raw(signal).is_none() {
+        return invalid(format!("signal {signal}: give the number of one, 1 to 31"));
+    }
+    if ranks.len() > RANKS_MAX {
+        return invalid(format!(
+            "{} ranks: name at most {RANKS_MAX}, or none for all",
+            ranks.len()
+        ));
+    }
+    let size = launch.place.size;
+    if let Some(rank) = ranks.iter().find(|rank| **rank >= size) {
+        return invalid(format!(
+            "rank {rank}: the last rank of launch {:?} is {}",
+            launch.id,
+            size - 1
+        ));
+    }
+    match head.order(Order::Signal { signal, ranks }) {
+        true => Ok(()),
+        false => Err(Status::failed_precondition(format!(
+            "launch {:?} has ended: there is no rank to signal",
+            launch.id
+        ))),
+    }
+}

@@ -1,0 +1,165 @@
+//! Starts the launcher of a launch, as its user.
+
+// What is awaited of a process is its pidfd, which the runtime cannot know to be one.
+#![allow(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use wireup::agent::spawn::{ExitStatus, wait};
+
+use super::command::{Command, Word};
+use super::launch::{Head, Launch};
+use super::launcher::{Launcher, supervise};
+use super::request::{Request, RequestError};
+use crate::launch::registry::Started;
+use crate::user::User;
+use crate::user::spawn::{Program, SpawnError, spawn};
+
+/// Variables of the agent that its launchers have too: a site's choices. Everything else comes from
+/// the user database and the request.
+const PASSED_ON: [&str; 1] = ["WIREUP_LIBPMIX"];
+
+/// Why a launcher does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// What is asked for cannot be passed on.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The system refuses.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// The system refuses.
+    #[error("cannot start a launcher: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<Errno> for StartError {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+/// A process that runs, until it was waited for.
+#[derive(Debug)]
+pub struct Process(AsyncFd<OwnedFd>);
+
+impl Process {
+    /// Signals it; one that has ended needs none.
+    pub fn signal(&self, signal: Signal) {
+        let _ = rustix::process::pidfd_send_signal(self.0.get_ref(), signal);
+    }
+
+    /// Waits for its end, once.
+    ///
+    /// # Errors
+    /// When the system does not tell how it ended.
+    pub async fn ended(&self) -> io::Result<ExitStatus> {
+        // It is not cleared: there is one end.
+        let _ready = self.0.readable().await?;
+        Ok(wait(self.0.get_ref())?)
+    }
+}
+
+/// Starts the launcher of a request as `user` and gives it a task of its own, which keeps `started`.
+/// Returns the launch and the launcher's process id.
+///
+/// # Errors
+/// [`StartError`]; then nothing is left.
+pub async fn start(
+    wireup: PathBuf,
+    socket: &Path,
+    request: &Request,
+    user: User,
+    started: Started,
+) -> Result<(Arc<Launch>, i32), StartError> {
+    let home = user.home.clone().unwrap_or_else(|| "/".into());
+    let Command { words, env } = request.command(home.as_os_str(), socket)?;
+    let mut kept = Vec::new();
+    let mut arguments: Vec<OsString> = Vec::with_capacity(words.len());
+    for word in words {
+        arguments.push(match word {
+            Word::Text(text) => text,
+            Word::File(text) => {
+                let file = in_memory(&text)?;
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                kept.push(file);
+                path.into()
+            }
+        });
+    }
+    let passed_on = PASSED_ON
+        .iter()
+        .filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)));
+    let variables = passed_on.chain(env).collect();
+    let (stdin, theirs) = match request.stdin {
+        Some(_) => {
+            let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+            (Some(pipe::Sender::from_owned_fd(ours)?), theirs)
+        }
+        None => (None, File::open("/dev/null")?.into()),
+    };
+    let (stdout, their_stdout) = outgoing()?;
+    let (stderr, their_stderr) = outgoing()?;
+    let (link, control) = pipe_with(PipeFlags::CLOEXEC)?;
+    let control = pipe::Sender::from_owned_fd(control)?;
+    let (told, orders) = mpsc::unbounded_channel();
+    let uid = user.uid;
+    // The user can delay it.
+    let starting = spawn_blocking(move || {
+        let program = Program {
+            path: &wireup,
+            arguments,
+            variables,
+            standard: [theirs, their_stdout, their_stderr],
+            link,
+            kept,
+        };
+        spawn(&user, program)
+    });
+    let child = starting.await.map_err(io::Error::other)??;
+    let pid = child.pid.as_raw_nonzero().get();
+    // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness
+    // is all that is asked for.
+    let process = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) };
+    let launcher = Launcher {
+        process: Process(process.map_err(io::Error::from)?),
+        control,
+        stdout,
+        stderr,
+        orders,
+        grace: request.grace,
+        started,
+    };
+    let head = Head::new(request, stdin, told);
+    let launch = Arc::new(Launch::new(request, uid, Some(head)));
+    tokio::spawn(supervise(Arc::clone(&launch), launcher));
+    Ok((launch, pid))
+}
+
+/// A pipe for what the launcher writes: our end and its own.
+fn outgoing() -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
+}
+
+/// A file without a name; who opens it by its descriptor reads it from its beginning.
+fn in_memory(text: &[u8]) -> io::Result<OwnedFd> {
+    let fd = memfd_create("variables", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(text)?;
+    Ok(file.into())
+}

@@ -1,0 +1,212 @@
+//! The streams of a launch: watch, standard input and output, queries.
+
+use std::sync::Arc;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::Outgoing;
+use super::launch::{Head, Launch, Stdin};
+use super::output::Output;
+use super::progress::Cursor;
+use crate::proto::v1::watch_event::Event;
+use crate::proto::v1::{LaunchInfo, StdioInput, StdioOutput, WatchEvent};
+
+/// Messages on their way to a client. Behind them its own flow control counts.
+const QUEUE: usize = 4;
+
+/// Events that a watcher takes at a time.
+const EVENTS: usize = 256;
+
+fn outgoing<T: Send + 'static>() -> (mpsc::Sender<Result<T, Status>>, Outgoing<T>) {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    (sender, Box::pin(ReceiverStream::new(receiver)))
+}
+
+/// What becomes of a launch, up to its end.
+pub(super) fn watch(launch: Arc<Launch>) -> Outgoing<WatchEvent> {
+    let (client, stream) = outgoing();
+    tokio::spawn(async move {
+        // A client that is gone needs nothing.
+        let _ = tell(&launch, &client).await;
+    });
+    stream
+}
+
+async fn tell(
+    launch: &Launch,
+    client: &mpsc::Sender<Result<WatchEvent, Status>>,
+) -> Result<(), mpsc::error::SendError<Result<WatchEvent, Status>>> {
+    let head = launch.head.as_ref().expect("only head nodes are watched");
+    let mut bell = head.news();
+    let mut cursor = Cursor::default();
+    loop {
+        let (news, over) = {
+            let progress = head.progress();
+            let news = progress.news(&mut cursor, EVENTS);
+            (news, progress.is_over(cursor))
+        };
+        let silent = news.is_empty();
+        for event in news {
+            client.send(Ok(event)).await?;
+        }
+        if over {
+            break;
+        }
+        if silent {
+            tokio::select! {
+                // Its sender is in the launch.
+                _ = bell.changed() => {}
+                () = client.closed() => return Ok(()),
+            }
+        }
+    }
+    let (since, parts) = {
+        let progress = head.progress();
+        (
+            progress.since(),
+            progress.complete(&launch.id, &launch.allocation),
+        )
+    };
+    for part in parts {
+        let event = WatchEvent {
+            time_ms: since,
+            past: false,
+            event: Some(Event::Complete(part)),
+        };
+        client.send(Ok(event)).await?;
+    }
+    Ok(())
+}
+
+/// A reader of a launch's output, which another may follow.
+struct Attached(Arc<Launch>);
+
+impl Attached {
+    fn head(&self) -> &Head {
+        self.0.head.as_ref().expect("only head nodes have output")
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.head().output(Output::detach);
+    }
+}
+
+/// Connects a client to the ranks.
+///
+/// # Errors
+/// When another is connected.
+pub(super) fn stdio(
+    launch: Arc<Launch>,
+    first: StdioInput,
+    input: Streaming<StdioInput>,
+) -> Result<Outgoing<StdioOutput>, Status> {
+    let head = launch.head.as_ref().expect("the caller has looked");
+    if !head.output(Output::attach) {
+        return Err(Status::already_exists(format!(
+            "another client has the standard output of launch {:?}: it has to close its stream first",
+            launch.id
+        )));
+    }
+    let attached = Attached(Arc::clone(&launch));
+    let (client, stream) = outgoing();
+    let problems = client.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = forward(attached.head(), &client) => {}
+            problem = feed(&launch, first, input) => {
+                let _ = problems.send(Err(problem)).await;
+            }
+        }
+    });
+    Ok(stream)
+}
+
+/// Sends output until there is no more, or nobody takes it.
+async fn forward(head: &Head, client: &mpsc::Sender<Result<StdioOutput, Status>>) {
+    let mut moves = head.moves();
+    loop {
+        // Room first: what is taken from the launch cannot be put back.
+        let Ok(room) = client.reserve().await else {
+            return;
+        };
+        match head.take_output() {
+            Some(piece) => room.send(Ok(piece)),
+            None if head.output_is(Output::is_over) => return,
+            None => {
+                drop(room);
+                tokio::select! {
+                    // Its sender is in the launch.
+                    _ = moves.changed() => {}
+                    () = client.closed() => return,
+                }
+            }
+        }
+    }
+}
+
+/// Writes input until the client has a problem; a client without more input has none.
+async fn feed(launch: &Launch, first: StdioInput, mut input: Streaming<StdioInput>) -> Status {
+    let mut message = first;
+    loop {
+        if let Err(problem) = write(launch, &message).await {
+            return problem;
+        }
+        message = match input.message().await {
+            Ok(Some(message)) => message,
+            Ok(None) => StdioInput {
+                eof: true,
+                ..Default::default()
+            },
+            // The stream is broken: its other direction finds that out.
+            Err(_) => return std::future::pending().await,
+        };
+        if message.eof && message.data.is_empty() {
+            let _ = write(launch, &message).await;
+            return std::future::pending().await;
+        }
+    }
+}
+
+async fn write(launch: &Launch, message: &StdioInput) -> Result<(), Status> {
+    let head = launch.head.as_ref().expect("the caller has looked");
+    let mut stdin = head.stdin.lock().await;
+    match &mut *stdin {
+        Stdin::Nobody if !message.data.is_empty() => {
+            return Err(Status::failed_precondition(format!(
+                "nobody reads standard input of launch {:?}: set job.stdin when you start it",
+                launch.id
+            )));
+        }
+        Stdin::Open(pipe) => {
+            // Readers that are gone are not told apart from readers that take no notice.
+            if pipe.write_all(&message.data).await.is_err() {
+                *stdin = Stdin::Ended;
+            }
+        }
+        Stdin::Nobody | Stdin::Ended => {}
+    }
+    if message.eof && matches!(*stdin, Stdin::Open(_)) {
+        *stdin = Stdin::Ended;
+    }
+    Ok(())
+}
+
+/// How launches are.
+pub(super) fn query(launches: Vec<Arc<Launch>>, ranks: bool) -> Outgoing<LaunchInfo> {
+    let (client, stream) = outgoing();
+    tokio::spawn(async move {
+        for launch in launches {
+            for info in launch.info(ranks) {
+                if client.send(Ok(info)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    stream
+}
