@@ -192,8 +192,8 @@ fn nodes_are_asked_how_they_are() {
     let status = nodes(&cluster.agents[0], members.clone());
     for (status, member) in status.iter().zip(&members).take(2) {
         assert_eq!(
-            (&status.name, &status.address),
-            (&member.name, &member.address)
+            (&status.name, &status.advertised, &status.asked),
+            (&member.name, &member.address, &member.address)
         );
         assert_eq!(status.version, env!("CARGO_PKG_VERSION"));
         assert_eq!((status.launches, status.problem.as_deref()), (0, None));
