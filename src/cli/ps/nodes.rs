@@ -126,7 +126,10 @@ fn node_table(nodes: &[NodeStatus]) -> String {
     let rows: Vec<Vec<String>> = nodes
         .iter()
         .map(|node| {
-            let reached = node.problem.is_none();
+            let launches = match node.problem {
+                None => node.launches.to_string(),
+                Some(_) => "-".to_owned(),
+            };
             let state = match (&node.problem, node.draining) {
                 (Some(problem), _) => problem.as_str(),
                 (None, true) => "draining: takes no new launch",
@@ -137,9 +140,7 @@ fn node_table(nodes: &[NodeStatus]) -> String {
                 or(&node.asked),
                 or(&node.advertised),
                 or(&node.version),
-                or(&reached
-                    .then(|| node.launches.to_string())
-                    .unwrap_or_default()),
+                launches,
                 state.to_owned(),
             ]
         })
