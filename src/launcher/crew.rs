@@ -103,6 +103,8 @@ pub(super) struct Crew {
     outbound: Vec<(NodeId, PeerMessage)>,
     /// What the launcher has not heard yet.
     told: VecDeque<FromCrew>,
+    /// What ranks did whose start has not been reported.
+    early: Vec<(Rank, FromCrew)>,
     buffer: Vec<u8>,
     /// The job is being ended.
     ending: bool,
@@ -175,6 +177,7 @@ impl Crew {
             peers: VecDeque::new(),
             outbound: Vec::new(),
             told: VecDeque::new(),
+            early: Vec::new(),
             buffer: Vec::with_capacity(CHUNK),
             ending: false,
             killed: false,
@@ -203,6 +206,25 @@ impl Crew {
 
     fn tell(&mut self, told: FromCrew) {
         self.told.push_back(told);
+    }
+
+    /// Tells what a rank did, not before its start: it may connect before the thread that started it
+    /// has come to report that.
+    fn tell_of(&mut self, rank: Rank, told: FromCrew) {
+        match self.slot(rank) {
+            RankSlot::Planned => self.early.push((rank, told)),
+            RankSlot::Running { .. } | RankSlot::Over => self.tell(told),
+        }
+    }
+
+    /// A rank's start has been reported.
+    fn tell_early(&mut self, rank: Rank) {
+        for (early, told) in std::mem::take(&mut self.early) {
+            match early == rank {
+                true => self.tell(told),
+                false => self.early.push((early, told)),
+            }
+        }
     }
 
     /// What the launcher has to hear next.
