@@ -21,6 +21,7 @@ use super::guard::Guard;
 use super::hands::Hands;
 use super::message::{FromCrew, ToCrew};
 use super::plan::Plan;
+use super::plate::{Plate, Stage as Life};
 use super::record::Stream;
 use super::run::RunFailure;
 use super::singleton::Seen;
@@ -56,6 +57,7 @@ enum Stage {
 /// See the module.
 pub(super) struct Fleet {
     plan: Arc<Plan>,
+    plate: Plate,
     origin: Instant,
     poll: Poll,
     wake: Arc<OwnedFd>,
@@ -241,6 +243,7 @@ impl Fleet {
 
     fn check_started(&mut self) {
         if self.nodes.iter().all(|node| node.started || node.is_lost()) {
+            self.plate.turn(Life::Running);
             self.tell(FromCrew::AllStarted);
             self.start_input();
         }
@@ -343,6 +346,9 @@ impl Hands for Fleet {
     }
 
     fn order(&mut self, order: ToCrew) {
+        if matches!(order, ToCrew::Ending | ToCrew::Finish { .. }) {
+            self.plate.turn(Life::Ending);
+        }
         match order {
             ToCrew::Ending if std::mem::replace(&mut self.ending, true) => return,
             ToCrew::Ending => self.tell_held(),

@@ -22,6 +22,7 @@ use super::hands::Hands;
 use super::message::{FromCrew, Refusal, ToCrew};
 use super::outputs;
 use super::plan::Plan;
+use super::plate::{Plate, Stage};
 use super::record::Stream;
 use super::run::RunFailure;
 use super::signals::{Signals, ignored_at_start};
@@ -58,6 +59,7 @@ struct Step {
     signals: Signals,
     surroundings: Surroundings,
     plan: Arc<Plan>,
+    plate: Plate,
     /// The nodes below this one in the tree of the launch.
     children: Vec<NodeId>,
     origin: Instant,
@@ -88,6 +90,7 @@ pub fn run() -> Result<u8, RunFailure> {
     let mut backlog = Messages::new();
     let (node, description) = begin(&mut poll, &mut link, &mut backlog)?;
     link.set_own(Address::Node(node));
+    let plate = Plate::show(&description.decided, Some(node));
     match make_crew(poll, node, description, &surroundings) {
         Ok((crew, signals, plan, origin)) => {
             let window = i64::from(window(plan.job.ranks.nodes()));
@@ -101,6 +104,7 @@ pub fn run() -> Result<u8, RunFailure> {
                 surroundings,
                 children: tree.children(node).collect(),
                 plan,
+                plate,
                 origin,
                 credit: [window; 2],
                 feeds: Feeds::default(),
@@ -254,6 +258,9 @@ impl Step {
             Carried::Order(ToCrew::Skip) | Carried::Start => {}
             Carried::Order(order) => {
                 self.finishing |= matches!(order, ToCrew::Finish { .. });
+                if matches!(order, ToCrew::Ending | ToCrew::Finish { .. }) {
+                    self.plate.turn(Stage::Ending);
+                }
                 self.crew.order(order);
             }
             Carried::Credit { stream, bytes } => {
@@ -307,7 +314,10 @@ impl Step {
                         self.crew.pause(*stream, true)?;
                     }
                 }
-                FromCrew::AllStarted => self.feeds.add(self.crew.take_stdin(), &self.crew.poll),
+                FromCrew::AllStarted => {
+                    self.plate.turn(Stage::Running);
+                    self.feeds.add(self.crew.take_stdin(), &self.crew.poll);
+                }
                 FromCrew::Over => self.over = true,
                 _ => {}
             }
@@ -334,6 +344,7 @@ impl Step {
             eprintln!("wireup step: {} ends: {reason}", self.plan.job.nspace);
         }
         self.kill_at = Some(self.now() + self.plan.spec.ending.grace.min(ORPHAN_GRACE));
+        self.plate.turn(Stage::Ending);
         self.crew.order(ToCrew::Ending);
         self.obey(Carried::Order(ToCrew::Skip));
         self.crew.order(ToCrew::Signal(libc::SIGTERM));
