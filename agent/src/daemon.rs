@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -32,11 +32,12 @@ use crate::local::{self, Socket};
 use crate::node_agent;
 use crate::node_agent::launches::Launches;
 use crate::peer::MESSAGE_MAX;
-use crate::peer::client::{PROGRAM_VERSION, Peers};
+use crate::peer::client::PROGRAM_VERSION;
+use crate::peer::connection::Peers;
 use crate::peer::server::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::tls;
-use crate::user::{Served, User, UserError};
+use crate::user::{Served, User, UserError, files};
 
 /// How long clients have to take the end of the last launch.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -57,7 +58,7 @@ pub struct Agent {
     /// Those that schedulers started, and their parts here.
     pub scheduled: Arc<Launches>,
     /// Other agents.
-    pub peers: Peers,
+    pub peers: Arc<Peers>,
     served: Served,
 }
 
@@ -78,7 +79,8 @@ impl Agent {
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             name: self.name.clone(),
-            address: self.advertised.clone(),
+            advertised: self.advertised.clone(),
+            asked: String::new(),
             version: PROGRAM_VERSION.to_owned(),
             launches: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
             draining: self.registry.draining(),
@@ -99,6 +101,9 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
     // Before anything is opened: steps get their descriptors by number.
     wireup::agent::spawn::reserve_low_descriptors()
         .map_err(|error| RunFailure::own("cannot reserve descriptors", error))?;
+    if let Err(error) = files::raise() {
+        warn!("cannot raise the limit of open files: {error}");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
@@ -109,6 +114,9 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
 }
 
 async fn serve(settings: Settings) -> Result<(), RunFailure> {
+    // Before there is anything that a signal would leave behind.
+    let mut signals =
+        Signals::take().map_err(|error| RunFailure::own("cannot wait for signals", error))?;
     let listener = listen(settings.listen).await?;
     let bound = listener
         .local_addr()
@@ -123,7 +131,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         socket: settings.socket.clone(),
         registry: Arc::default(),
         scheduled: Arc::default(),
-        peers: Peers::new(settings.tls.clone(), settings.heartbeat),
+        peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
         served,
     });
     info!(
@@ -156,11 +164,9 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         }
         () = local::serve(agent.clone(), &socket, local_callers) => {}
         () = settings.tls.watch() => {}
-        reloaded = reload(&settings.tls) => {
-            reloaded.map_err(|error| RunFailure::own("cannot wait for signals", error))?;
-        }
-        stopped = stop(&agent.registry) => {
-            if stopped.map_err(|error| RunFailure::own("cannot wait for signals", error))? {
+        () = reload(signals.hangup, &settings.tls) => {}
+        stopped = stop(&mut signals.end, &agent.registry) => {
+            if stopped {
                 // Who watched the last launch is to hear how it ended.
                 if let Ok(served) = timeout(LAST_WORDS, serving).await {
                     served.map_err(failed)?;
@@ -200,21 +206,36 @@ async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> 
     )))
 }
 
+/// The signals an agent heeds.
+struct Signals {
+    hangup: Signal,
+    /// Terminate and interrupt.
+    end: [Signal; 2],
+}
+
+impl Signals {
+    fn take() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            end: [
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+            ],
+        })
+    }
+}
+
 /// Reads the certificate again on every SIGHUP; returns only if that cannot be awaited.
-async fn reload(tls: &tls::Tls) -> io::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
+async fn reload(mut hangup: Signal, tls: &tls::Tls) {
     while hangup.recv().await.is_some() {
         info!("looks at its certificate");
         tls.reload();
     }
-    Ok(())
 }
 
 /// Returns when the agent is to end: at the last launch's end after one signal or a call, at once
 /// after another signal; whether no launch is left.
-async fn stop(registry: &Registry) -> io::Result<bool> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &Registry) -> bool {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -229,11 +250,11 @@ async fn stop(registry: &Registry) -> io::Result<bool> {
     tokio::select! {
         () = registry.drained() => {
             info!("ends");
-            return Ok(true);
+            return true;
         }
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     warn!("ends at once, with {} launches", registry.count());
-    Ok(false)
+    false
 }

@@ -39,7 +39,8 @@ use crate::user::User;
 /// Connections of one user at a time; each is a launch, or soon will be.
 const PER_USER: usize = 256;
 
-/// Connections of one user whose first message is being read at a time: it may be large.
+/// Connections of one user whose first message is being read at a time: it may be large. Those that
+/// say nothing yet do not count.
 const READ_AT_ONCE: usize = 4;
 
 /// How long a launcher may take to say what it wants.
@@ -290,10 +291,17 @@ async fn wanted(
     reader: &mut LinkReader,
     uid: u32,
 ) -> Result<Option<Wanted>, String> {
+    let late = |_| {
+        format!(
+            "it did not say what it wants within {} s",
+            PATIENCE.as_secs()
+        )
+    };
+    timeout(PATIENCE, reader.first()).await.map_err(late)?;
     let request = {
         let _one = slot.reading.acquire().await.expect("it is never closed");
         let reading = timeout(PATIENCE, first_message(reader)).await;
-        reading.map_err(|_| format!("it said nothing within {} s", PATIENCE.as_secs()))??
+        reading.map_err(late)??
     };
     let Some(request) = request else {
         return Ok(None);

@@ -21,7 +21,7 @@ use tonic::transport::Server;
 use tower::layer::util::{Identity, Stack};
 
 pub use accept::{Connection, Peer, server_incoming};
-pub use connect::{ConnectError, connect, dial};
+pub use connect::{Accepted, ConnectError, channel, connect, dial};
 pub use credentials::{CredentialsError, Tls};
 
 /// How soon the silence of the other side of a connection is noticed.

@@ -3,6 +3,7 @@
 //! A user is known by number: from a local caller the kernel tells it, for another agent's caller
 //! that agent's certificate vouches. Name, groups and home are those the number has here.
 
+pub mod files;
 pub mod says;
 pub mod spawn;
 

@@ -70,6 +70,11 @@ impl Channel {
     /// Replaces what is in the buffer by what is there to read, up to the buffer's capacity.
     pub fn receive(&self, buffer: &mut Vec<u8>) -> Received {
         buffer.clear();
+        self.append(buffer)
+    }
+
+    /// Appends what is there to read, up to the buffer's capacity, which must leave some room.
+    pub fn append(&self, buffer: &mut Vec<u8>) -> Received {
         loop {
             match rustix::io::read(&self.fd, spare_capacity(buffer)) {
                 Ok(0) => return Received::End,
@@ -88,16 +93,40 @@ impl Channel {
             let count = self.write(bytes);
             if count < bytes.len() {
                 self.queue.extend_from_slice(&bytes[count..]);
-                // Fails only for a socket that is not watched, which cannot be.
-                let interest = match self.backlog {
-                    Backlog::Holds => Interest::Write,
-                    Backlog::Flows => Interest::ReadWrite,
-                };
-                let _ = poll.set(&self.fd, self.token, interest);
+                self.await_room(poll);
             }
         } else if self.queued() + bytes.len() <= QUEUE_MAX {
+            // A peer that keeps up, but never quite, must not make the queue grow.
+            if self.written > self.queued() {
+                self.queue.drain(..self.written);
+                self.written = 0;
+            }
             self.queue.extend_from_slice(bytes);
         }
+    }
+
+    /// As [`send`](Self::send), and takes the bytes away: what does not fit is queued as it is.
+    pub fn send_from(&mut self, bytes: &mut Vec<u8>, poll: &Poll) {
+        if self.queue.is_empty() {
+            let count = self.write(bytes);
+            if count < bytes.len() {
+                std::mem::swap(&mut self.queue, bytes);
+                self.written = count;
+                self.await_room(poll);
+            }
+        } else {
+            self.send(bytes, poll);
+        }
+        bytes.clear();
+    }
+
+    fn await_room(&self, poll: &Poll) {
+        let interest = match self.backlog {
+            Backlog::Holds => Interest::Write,
+            Backlog::Flows => Interest::ReadWrite,
+        };
+        // Fails only for a socket that is not watched, which cannot be.
+        let _ = poll.set(&self.fd, self.token, interest);
     }
 
     /// Bytes that the system has not taken yet.
@@ -195,5 +224,37 @@ mod tests {
             channel.writable(&poll);
         }
         assert!(reader.join().unwrap() == sent);
+    }
+
+    #[test]
+    fn a_queue_that_is_never_empty_does_not_grow() {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        fcntl_setfl(&ours, OFlags::NONBLOCK).unwrap();
+        let poll = Poll::new().unwrap();
+        let token = Token::new(Source::Link, 0);
+        let mut channel = Channel::new(ours, token, Backlog::Flows, &poll).unwrap();
+        let mut theirs = std::fs::File::from(theirs);
+        // More than any socket holds stays behind.
+        let mut sent: Vec<u8> = (0..4_000_000u32).map(|n| n as u8).collect();
+        channel.send_from(&mut sent, &poll);
+        assert!(sent.is_empty() && channel.queued() > 1_000_000);
+        let mut got = vec![0; 64_000];
+        for round in 0..1000_usize {
+            let next = round * got.len();
+            sent.extend((next..next + got.len()).map(|n| n as u8));
+            channel.send_from(&mut sent, &poll);
+            std::io::Read::read_exact(&mut theirs, &mut got).unwrap();
+            let expected = (0..got.len()).map(|at| (next + at) as u8);
+            assert!(got.iter().copied().eq(expected), "{round}");
+            channel.writable(&poll);
+            assert!(channel.queued() > 1_000_000);
+        }
+        assert!(channel.queue.capacity() < 20_000_000);
     }
 }

@@ -63,7 +63,7 @@ pub enum Event<'a> {
 }
 
 /// A message between the cores of two nodes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum PeerMessage {
     /// Part of a fence.
     Fence(FenceMessage),

@@ -10,8 +10,8 @@ use super::poll::{Poll, Token};
 use crate::link::frame::{Address, Class, FrameReader};
 use crate::link::message::{Envelope, Reassembly, write};
 
-/// Bytes read at a time.
-const CHUNK: usize = 256 * 1024;
+/// Room that is kept for messages to be written in, in bytes.
+const KEPT: usize = 256 * 1024;
 
 /// Why a link is of no use any more.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,6 @@ pub struct LinkEnd {
     reader: FrameReader,
     parts: Reassembly,
     own: Address,
-    buffer: Vec<u8>,
     out: Vec<u8>,
     stuck: bool,
 }
@@ -52,7 +51,6 @@ impl LinkEnd {
             reader: FrameReader::default(),
             parts: Reassembly::default(),
             own,
-            buffer: Vec::with_capacity(CHUNK),
             out: Vec::new(),
             stuck: false,
         })
@@ -75,9 +73,9 @@ impl LinkEnd {
         // What is not sent whole cannot be followed by anything.
         self.stuck |= self.channel.queued() + self.out.len() > QUEUE_MAX;
         if !self.stuck {
-            self.channel.send(&self.out, poll);
+            self.channel.send_from(&mut self.out, poll);
         }
-        self.out.shrink_to(CHUNK);
+        self.out.shrink_to(KEPT);
     }
 
     /// There is room in the socket.
@@ -129,10 +127,10 @@ impl LinkEnd {
         if self.stuck {
             return Err(LinkError::Stuck);
         }
-        match self.channel.receive(&mut self.buffer) {
+        match self.channel.append(self.reader.room()) {
             Received::Nothing => return Ok(()),
             Received::End => return Err(LinkError::Closed),
-            Received::Bytes(count) => self.reader.push(&self.buffer[..count]),
+            Received::Bytes(_) => {}
         }
         let garbled = |error: &dyn std::fmt::Display| LinkError::Garbled(error.to_string());
         while let Some(frame) = self.reader.next_frame().map_err(|e| garbled(&e))? {

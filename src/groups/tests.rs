@@ -335,6 +335,34 @@ fn a_lost_server_fails_what_is_under_way_and_whatever_needs_it_later() {
 }
 
 #[test]
+fn the_loss_of_a_node_fails_what_it_takes_part_in_whoever_decides() {
+    for dead in [0, 2] {
+        let mut cluster = Cluster::new(3);
+        let others: Vec<u32> = (0..3).filter(|node| *node != dead).collect();
+        cluster.construct(others[0], "g", &[0, 1, 2]);
+        cluster.deliver();
+        // The other one's arrival crosses the news.
+        cluster.construct(others[1], "g", &[0, 1, 2]);
+        for &node in &others {
+            cluster.at(node, |engine, _, out| engine.node_lost(NodeId(dead), out));
+        }
+        cluster.sent.retain(|(_, to, _)| to.0 != dead);
+        cluster.deliver();
+        let failure = GroupFailure::NodeLost { node: NodeId(dead) };
+        let failed = |c: &mut Cluster| c.failed().into_iter().collect::<Vec<_>>();
+        let expected: Vec<_> = others.iter().map(|n| (*n, failure.clone())).collect();
+        assert_eq!(failed(&mut cluster), expected, "{dead} was lost");
+        for &node in &others {
+            cluster.construct(node, "g", &[0, 1, 2]);
+            assert_eq!(failed(&mut cluster), [(node, failure.clone())]);
+            cluster.construct(node, "h", &others);
+        }
+        cluster.deliver();
+        assert_eq!(cluster.released(2).len(), 2);
+    }
+}
+
+#[test]
 fn the_end_of_the_job_answers_everybody_once() {
     let mut cluster = Cluster::new(3);
     cluster.construct(0, "g", &[0, 1, 2]);

@@ -236,23 +236,50 @@ impl RankMap {
     }
 
     /// The layout in PMI's form, covering every rank exactly once:
-    /// `(vector,(first node, nodes, ranks per node),…)`.
+    /// `(vector,(first node, nodes, ranks per node),…)`; `None` if that takes more than `limit`
+    /// bytes.
+    ///
+    /// To clients the numbers only tell nodes apart, so they are given out in the order in which the
+    /// ranks meet the nodes: without gaps for nodes that have none, and in the shortest form for
+    /// nodes in whatever order.
     ///
     /// Rule: Intel MPI aborts on a map that is shorter than the job; older clients do not parse
     /// repeats. Source: docs/pmi-wire.md#process-mapping.
-    pub fn process_mapping(&self) -> String {
+    pub fn process_mapping(&self, limit: usize) -> Option<String> {
+        let mut numbers: Vec<Option<u32>> = vec![None; self.0.ends.len()];
+        let mut next = 0;
         let mut text = String::from("(vector");
-        for (_, sweep) in &self.0.sweeps {
-            for _ in 0..sweep.rounds {
-                let Sweep {
-                    node, nodes, each, ..
-                } = sweep;
+        let mut last: Option<(u32, u32, u32)> = None;
+        let write = |text: &mut String, block: Option<(u32, u32, u32)>| {
+            if let Some((first, nodes, each)) = block {
                 // Writing to a String cannot fail.
-                let _ = write!(text, ",({node},{nodes},{each})");
+                let _ = write!(text, ",({first},{nodes},{each})");
+            }
+        };
+        let rounds = |sweep: &Sweep| std::iter::repeat_n(*sweep, sweep.rounds as usize);
+        for sweep in self.0.sweeps.iter().flat_map(|(_, sweep)| rounds(sweep)) {
+            let first = sweep.node.index();
+            for number in &mut numbers[first..first + sweep.nodes as usize] {
+                let node = *number.get_or_insert_with(|| {
+                    next += 1;
+                    next - 1
+                });
+                match &mut last {
+                    Some((first, nodes, each))
+                        if *each == sweep.each && *first + *nodes == node =>
+                    {
+                        *nodes += 1;
+                    }
+                    _ => write(&mut text, last.replace((node, 1, sweep.each))),
+                }
+                if text.len() >= limit {
+                    return None;
+                }
             }
         }
+        write(&mut text, last);
         text.push(')');
-        text
+        (text.len() <= limit).then_some(text)
     }
 
     /// A node's stays; none of a node the job does not know.
@@ -321,23 +348,67 @@ impl Sweeps {
 mod tests {
     use super::*;
 
+    /// A mapping of whatever length.
+    fn mapping(map: &RankMap) -> String {
+        map.process_mapping(usize::MAX).unwrap()
+    }
+
     fn map(blocks: &[(u32, u32)]) -> RankMap {
         RankMap::from_runs(blocks.iter().map(|&(node, count)| (NodeId(node), count)))
     }
 
     #[test]
     fn process_mapping_covers_block_cyclic_and_uneven_layouts() {
-        assert_eq!(map(&[(0, 4)]).process_mapping(), "(vector,(0,1,4))");
-        assert_eq!(map(&[(0, 2), (1, 2)]).process_mapping(), "(vector,(0,2,2))");
+        let mapped = |blocks| mapping(&map(blocks));
+        assert_eq!(mapped(&[(0, 4)]), "(vector,(0,1,4))");
+        assert_eq!(mapped(&[(0, 2), (1, 2)]), "(vector,(0,2,2))");
         assert_eq!(
-            map(&[(0, 1), (1, 1), (0, 1), (1, 1)]).process_mapping(),
+            mapped(&[(0, 1), (1, 1), (0, 1), (1, 1)]),
             "(vector,(0,2,1),(0,2,1))"
         );
         assert_eq!(
-            map(&[(0, 3), (1, 2), (2, 2)]).process_mapping(),
+            mapped(&[(0, 3), (1, 2), (2, 2)]),
             "(vector,(0,1,3),(1,2,2))"
         );
-        assert_eq!(map(&[(0, 2), (0, 1)]).process_mapping(), "(vector,(0,1,3))");
+        assert_eq!(mapped(&[(0, 2), (0, 1)]), "(vector,(0,1,3))");
+        assert_eq!(
+            mapped(&[(3, 2), (1, 2), (0, 2), (2, 0)]),
+            "(vector,(0,3,2))"
+        );
+    }
+
+    #[test]
+    fn layouts_of_large_machines_fit_into_the_smallest_buffer_where_they_are_regular() {
+        const NODES: u32 = 4096;
+        const RANKS: u32 = 100_000;
+        let by_turns = |slots: &dyn Fn(u32) -> u32| {
+            let rounds = (0..).flat_map(|round| (0..NODES).map(move |node| (round, node)));
+            let taken = rounds.filter(|(round, node)| *round < slots(*node));
+            let blocks = taken.map(|(_, node)| (NodeId(node), 1));
+            RankMap::from_runs(blocks.take(RANKS as usize))
+        };
+        let in_blocks = |slots: &dyn Fn(u32) -> u32| {
+            let mut left = RANKS;
+            RankMap::from_runs((0..NODES).map(|node| {
+                let count = slots(node).min(left);
+                left -= count;
+                (NodeId(node), count)
+            }))
+        };
+        let two_kinds = |node| if node < 1000 { 64 } else { 16 };
+        let mixed = |node| 24 + node % 3;
+        for (map, length) in [
+            (in_blocks(&|_| 25), Some(20)),
+            (in_blocks(&|_| 32), Some(20)),
+            (in_blocks(&two_kinds), Some(35)),
+            (in_blocks(&mixed), None),
+            (by_turns(&|_| 25), Some(283)),
+            (by_turns(&two_kinds), Some(568)),
+            (by_turns(&mixed), None),
+        ] {
+            let text = map.process_mapping(673);
+            assert_eq!(text.as_ref().map(String::len), length, "{text:?}");
+        }
     }
 
     #[test]
@@ -359,7 +430,7 @@ mod tests {
         assert_eq!(map.node_of(Rank(8)), None);
     }
 
-    /// The node of each rank, from PMI's form, as clients read it: a block gives `each` ranks to one
+    /// The number of each rank's node, from PMI's form, as clients read it: a block gives `each` ranks to one
     /// node after the other.
     fn expanded(text: &str) -> Vec<u32> {
         let blocks = text
@@ -397,7 +468,17 @@ mod tests {
                 std::iter::repeat_n(*node, *count as usize)
             });
             let nodes: Vec<u32> = nodes.collect();
-            proptest::prop_assert_eq!(&expanded(&map.process_mapping()), &nodes);
+            let text = mapping(&map);
+            let mut met = Vec::new();
+            let renamed: Vec<u32> = nodes.iter().map(|node| {
+                met.iter().position(|other| other == node).unwrap_or_else(|| {
+                    met.push(*node);
+                    met.len() - 1
+                }) as u32
+            }).collect();
+            proptest::prop_assert_eq!(&expanded(&text), &renamed);
+            proptest::prop_assert_eq!(map.process_mapping(text.len()), Some(text.clone()));
+            proptest::prop_assert_eq!(map.process_mapping(text.len() - 1), None);
             // And every way to ask says the same.
             proptest::prop_assert_eq!(map.size() as usize, nodes.len());
             for (rank, node) in nodes.iter().enumerate() {

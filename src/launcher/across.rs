@@ -40,7 +40,7 @@ pub(super) fn slots(plan: &Plan) -> String {
             None => format!("slots not given on {names}"),
         }
     };
-    groups.iter().map(group).collect::<Vec<_>>().join(", ")
+    groups.iter().map(group).collect::<Vec<_>>().join("; ")
 }
 
 /// The name of a node, and where its agent is.

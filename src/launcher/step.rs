@@ -37,7 +37,8 @@ use crate::job::spec::StdinTarget;
 use crate::link::control::ToStep;
 use crate::link::decode;
 use crate::link::frame::{Address, Class};
-use crate::link::message::Envelope;
+use crate::link::message::{Envelope, gathered};
+use crate::link::tree::Tree;
 
 /// The descriptor on which a step finds its agent.
 pub const LINK_FD: RawFd = 3;
@@ -58,6 +59,8 @@ struct Step {
     signals: Signals,
     surroundings: Surroundings,
     plan: Arc<Plan>,
+    /// The nodes below this one in the tree of the launch.
+    children: Vec<NodeId>,
     origin: Instant,
     /// Bytes of each stream that may still be sent.
     credit: [i64; 2],
@@ -89,11 +92,15 @@ pub fn run() -> Result<u8, RunFailure> {
     match make_crew(poll, node, description, &surroundings) {
         Ok((crew, signals, plan, origin)) => {
             let window = i64::from(window(plan.job.ranks.nodes()));
+            let spread = &plan.spec.layout.spread;
+            let (star_limit, width) = (spread.star_limit, spread.tree_width);
+            let tree = Tree::new(plan.job.ranks.nodes(), star_limit, width);
             let mut step = Step {
                 crew,
                 link,
                 signals,
                 surroundings,
+                children: tree.children(node).collect(),
                 plan,
                 origin,
                 credit: [window; 2],
@@ -389,8 +396,8 @@ impl Step {
 
     /// Sends what the crew has told and what its nodes say to others.
     fn pass_on(&mut self) -> std::io::Result<()> {
-        for (to, message) in self.crew.take_outbound() {
-            self.send(Address::Node(to), &Carried::Peer(message));
+        for (to, message) in gathered(self.crew.take_outbound(), &self.children) {
+            self.send(to, &Carried::Peer(message));
         }
         let mut told = Vec::new();
         while let Some(one) = self.crew.take_told() {

@@ -35,6 +35,9 @@ pub enum Address {
     Node(NodeId),
     /// The steps of all nodes.
     EveryNode,
+    /// From a step: the steps of the nodes directly below its own in the tree of the launch. Its
+    /// agent makes a frame for each of them, and the body is there once.
+    Children,
     /// Who runs the launch.
     Launcher,
 }
@@ -42,12 +45,14 @@ pub enum Address {
 impl Address {
     const LAUNCHER: u32 = u32::MAX;
     const EVERY_NODE: u32 = u32::MAX - 1;
+    const CHILDREN: u32 = u32::MAX - 2;
 
     /// As it is written.
     pub fn to_u32(self) -> u32 {
         match self {
             Self::Node(node) => node.0,
             Self::EveryNode => Self::EVERY_NODE,
+            Self::Children => Self::CHILDREN,
             Self::Launcher => Self::LAUNCHER,
         }
     }
@@ -57,6 +62,7 @@ impl Address {
         match number {
             Self::LAUNCHER => Self::Launcher,
             Self::EVERY_NODE => Self::EveryNode,
+            Self::CHILDREN => Self::Children,
             node => Self::Node(NodeId(node)),
         }
     }

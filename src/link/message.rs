@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 
+use crate::job::ids::NodeId;
+
 use super::frame::{Address, BODY_MAX, Class, Frame, HEADER, Header, MESSAGE_MAX};
 
 /// From whom a message is, and for whom.
@@ -50,6 +52,32 @@ pub fn write(envelope: Envelope, message: &impl Serialize, out: &mut Vec<u8>) {
     frames.begin();
     postcard::serialize_with_flavor(message, frames)
         .expect("no message holds what cannot be written");
+}
+
+/// Gathers what is said to all `children` of a node, one after the other, into one message: the
+/// result of a fence, which may be large, is then written once and there once.
+pub fn gathered<M: PartialEq>(
+    messages: impl IntoIterator<Item = (NodeId, M)>,
+    children: &[NodeId],
+) -> Vec<(Address, M)> {
+    let mut gathered: Vec<(Address, M)> = Vec::new();
+    // How many of the last messages say the same to the first children.
+    let mut same = 0;
+    for (to, message) in messages {
+        let goes_on = gathered.last().is_some_and(|(_, last)| *last == message);
+        let next = if goes_on { same } else { 0 };
+        same = match children.get(next) == Some(&to) {
+            true => next + 1,
+            false => usize::from(children.first() == Some(&to)),
+        };
+        gathered.push((Address::Node(to), message));
+        if same == children.len() && same > 1 {
+            gathered.truncate(gathered.len() + 1 - same);
+            gathered.last_mut().expect("at least one child").0 = Address::Children;
+            same = 0;
+        }
+    }
+    gathered
 }
 
 /// Frames that are being written.

@@ -172,7 +172,8 @@ impl ClientState {
                 let overdue = !self.met || self.exchanges;
                 (format!("connected, last {last}"), overdue)
             }
-            (None, Phase::Finalized) => ("finalized".to_owned(), true),
+            // It may start again, as MPI sessions do.
+            (None, Phase::Finalized) => ("finalized".to_owned(), false),
         }
     }
 

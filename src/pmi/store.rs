@@ -60,7 +60,8 @@ pub enum SetupError {
 #[derive(Debug)]
 pub(super) struct Store {
     kvsname: Nspace,
-    process_mapping: String,
+    /// `None` if it is too long for every client.
+    process_mapping: Option<String>,
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     kvs: Kvs,
 }
@@ -83,7 +84,7 @@ impl Store {
         }
         Ok(Self {
             kvsname,
-            process_mapping: map.process_mapping(),
+            process_mapping: map.process_mapping(PROCESS_MAPPING_MAX.max(VALLEN_2_MAX)),
             attributes,
             kvs: Kvs::new(KvsLimits {
                 key: KEYLEN_MAX,
@@ -141,8 +142,8 @@ impl Store {
                 Dialect::Pmi1 => PROCESS_MAPPING_MAX,
                 Dialect::Pmi2 => VALLEN_2_MAX,
             };
-            let mapping = self.process_mapping.as_bytes();
-            return (mapping.len() <= limit).then_some(mapping);
+            let mapping = self.process_mapping.as_ref().map(String::as_bytes);
+            return mapping.filter(|mapping| mapping.len() <= limit);
         }
         self.attributes.get(key).map(Vec::as_slice)
     }

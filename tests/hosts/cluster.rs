@@ -15,8 +15,8 @@ use wireup_lab::{Host, Lab, Process};
 
 use crate::common::{Elsewhere, Mpi, Run, Sandbox, eventually, mpis, skip};
 
-/// Root's agents make it and leave it to the next.
-const OF_SYSTEM: &str = "/run/wireup";
+/// Agents make these and leave them to the next, root's and Alice's.
+const OF_AGENTS: [&str; 2] = ["/run/wireup", "/tmp/wireup-54321"];
 
 /// All that is installed.
 const PARTS: [&str; 4] = [
@@ -303,14 +303,21 @@ impl Cluster {
         call(&issue);
     }
 
+    /// The directory with the certificate of a host's agent.
+    pub(crate) fn certificates(&self, index: usize) -> PathBuf {
+        let name = self.host(index).name();
+        self.hosts.dir.join("pki").join(name)
+    }
+
     /// An agent for that host, not started.
     pub(crate) fn agent_command(&self, index: usize) -> wireup_lab::Command<'_> {
         let host = self.host(index);
         let mut command = host.command(&self.hosts.wireup);
-        let tls = self.hosts.dir.join("pki").join(host.name());
-        command.args(["agent", "--tls"]).arg(tls);
+        command
+            .args(["agent", "--tls"])
+            .arg(self.certificates(index));
         if let Some(user) = self.hosts.user {
-            command.user(user, user, &[]);
+            command.user(user, user, &[]).env("HOME", "/tmp");
         }
         command
     }
@@ -382,7 +389,9 @@ impl Hosts {
             None => (0, &remains[..]),
         };
         let processes = host.processes().into_iter().filter(|p| p.pid != pid);
-        let allowed = |file: &PathBuf| known.contains(file) || file.to_str() == Some(OF_SYSTEM);
+        let allowed = |file: &PathBuf| {
+            known.contains(file) || OF_AGENTS.iter().any(|dir| file.as_path() == Path::new(dir))
+        };
         let files = host.files().into_iter().filter(|file| !allowed(file));
         let processes = processes.map(|process| format!("{}: process {process}", host.name()));
         let files = files.map(|file| format!("{}: file {}", host.name(), file.display()));
@@ -399,6 +408,12 @@ impl Elsewhere for Hosts {
         let excused = self.excused.lock().unwrap();
         let hosts = (0..self.lab.hosts().len()).filter(|host| !excused.contains(host));
         hosts.flat_map(|host| self.left_on(host)).collect()
+    }
+
+    fn excuses(&self, pid: i32) -> bool {
+        let excused = self.excused.lock().unwrap();
+        let processes = excused.iter().map(|host| self.lab.host(*host).processes());
+        processes.flatten().any(|process| process.pid == pid)
     }
 }
 

@@ -170,7 +170,10 @@ fn hosts_may_have_different_versions_of_libpmix() {
     };
     let old = old.library.canonicalize().unwrap();
     let mut mount = cluster.host(1).command("mount");
-    let status = mount.arg("--bind").args([new.library, old]).status();
+    let status = mount
+        .args(["--no-mtab", "--bind"])
+        .args([new.library, old])
+        .status();
     assert!(status.unwrap().success());
     let options = ["--hosts", "node01:2,node02:2"];
     let outcome = run(&cluster, &mpi, &options, 4, "hello").run();

@@ -25,7 +25,7 @@ fn ranks_are_the_users_who_launched_them_on_every_host() {
         return;
     };
     let script = "echo $(uname -n) $(id -u) $(id -g) $(id -G) $(grep NoNewPrivs /proc/self/status) \
-                  $(grep CapEff /proc/self/status); read line";
+                  $(grep CapEff /proc/self/status); read line; true";
     let runs = [ALICE, BOB].map(|user| {
         let run = cluster.run(0, TWO).more(["sh", "-c", script]);
         of(user, run).stdin_held().start()

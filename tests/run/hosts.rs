@@ -36,7 +36,7 @@ fn a_dry_run_tells_the_hosts_with_their_ranks_and_the_way_to_them() {
     expect(
         &told,
         &[
-            "job        6 ranks on 3 hosts (2 slots on n[1-2], slots not given on n3)\n",
+            "job        6 ranks on 3 hosts (2 slots on n[1-2]; slots not given on n3)\n",
             "placement  n1 (10.0.0.1:7437, 2 slots) has ranks 0-1\n",
             "placement  n2 (10.0.0.2:7437, 2 slots) has ranks 2-3\n",
             "placement  n3 (n3:7437) has ranks 4-5\n",
@@ -116,7 +116,7 @@ fn host_files_are_read_where_the_run_starts() {
     let run = Run::new(["--dry-run", "-machinefile", "nodes", "true"]);
     std::fs::write(run.dir().join("nodes"), "a\na\nb\na\n").unwrap();
     let told = run.run().expect_quiet_success().out();
-    expect(&told, &["4 ranks on 2 hosts (3 slots on a, 1 slot on b)"]);
+    expect(&told, &["4 ranks on 2 hosts (3 slots on a; 1 slot on b)"]);
 
     let run = Run::new(["--hostfile", "hosts", "true"]);
     std::fs::write(run.dir().join("hosts"), "n1\nn2 slot=4\n").unwrap();
@@ -153,7 +153,7 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
         ),
         (
             &["--hosts", "a:2,b:1", "-n", "4", "true"],
-            "4 ranks do not fit in 3 slots (2 on a, 1 on b); use --oversubscribe, or -n 3",
+            "4 ranks do not fit in 3 slots (2 on a; 1 on b); use --oversubscribe, or -n 3",
         ),
         (
             &["--hosts", "a,b", "--ppn", "2", "-n", "5", "true"],

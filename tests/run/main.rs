@@ -13,6 +13,7 @@ mod ends;
 mod endurance;
 mod env;
 mod faults;
+mod fence;
 mod groups;
 mod help;
 mod hosts;

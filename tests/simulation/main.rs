@@ -4,6 +4,7 @@
 //! `WIREUP_SIM_SEED=<seed> cargo test --test simulation <test>`.
 
 mod fence;
+mod fence_cost;
 mod modex;
 mod net;
 mod pmi;

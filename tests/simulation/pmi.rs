@@ -48,6 +48,12 @@ struct World {
     /// How often each member has entered each group.
     entered: BTreeMap<(usize, Rank), usize>,
     left: BTreeMap<(usize, Rank), usize>,
+    /// Nodes that are gone.
+    dead: BTreeSet<NodeId>,
+    /// Losses still to be noticed: (by whom, who is lost).
+    unnoticed: Vec<(NodeId, NodeId)>,
+    /// Nodes still to die.
+    deaths: usize,
 }
 
 impl World {
@@ -98,6 +104,9 @@ impl World {
             framed,
             entered: BTreeMap::new(),
             left: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            unnoticed: Vec::new(),
+            deaths: 0,
         };
         for rank in all {
             let version = 1 + u32::from(world.framed.contains(&rank));
@@ -140,6 +149,7 @@ impl World {
                     let text = String::from_utf8(bytes).expect("text only");
                     answers.push((rank, text));
                 }
+                Action::SendPeer { to, .. } if self.dead.contains(&to) => {}
                 Action::SendPeer { to, message } => self.net.send(node, to, message),
                 Action::Report(Report::RankConnected { .. } | Report::RankFinalized { .. }) => {}
                 other => panic!("{other:?}"),
@@ -177,6 +187,9 @@ impl World {
 
     /// A rank was told that a barrier has ended.
     fn answered(&mut self, rank: Rank, text: &str) {
+        if !self.dead.is_empty() && text.replace(' ', "_").contains("msg=fence_failed") {
+            return self.failed(rank, text);
+        }
         let group = match self.framed.contains(&rank) {
             true => {
                 assert!(text.contains("cmd=kvs-fence-response;thrid="), "{text}");
@@ -212,10 +225,60 @@ impl World {
         }
     }
 
+    /// A rank was told that a barrier cannot end, which some lost node takes part in.
+    fn failed(&mut self, rank: Rank, text: &str) {
+        let tag = text.trim_end().split("tag=").nth(1);
+        let group: usize = tag.map_or(0, |tag| tag.parse().expect("a tag"));
+        let members = &self.groups[group].members;
+        let node = |rank: &Rank| self.map.node_of(*rank).expect("a rank of the map");
+        let lost = |rank: &Rank| self.dead.contains(&node(rank));
+        assert!(members.iter().any(lost), "{text}");
+        let mut threads = self.threads.iter_mut().filter(|((r, _), _)| *r == rank);
+        let thread = threads.find(|(_, thread)| thread.inside == Some(group));
+        thread.expect("nobody asked for it").1.inside = None;
+    }
+
+    fn kill(&mut self) {
+        let alive = self.map.node_ids().filter(|node| !self.dead.contains(node));
+        let alive: Vec<NodeId> = alive.collect();
+        if alive.len() < 2 {
+            return;
+        }
+        let dead = *self.rng.pick(&alive);
+        self.dead.insert(dead);
+        self.net.kill(dead, &mut self.rng);
+        let ranks: BTreeSet<Rank> = self.map.ranks_on(dead).collect();
+        self.threads.retain(|(rank, _), _| !ranks.contains(rank));
+        let survivors = alive.into_iter().filter(|node| *node != dead);
+        self.unnoticed.extend(survivors.map(|node| (node, dead)));
+        self.unnoticed.retain(|(by, _)| *by != dead);
+    }
+
+    fn notice(&mut self) {
+        let which = self.rng.below(self.unnoticed.len());
+        let (by, lost) = self.unnoticed.swap_remove(which);
+        let event = Event::NodesLost {
+            nodes: &[lost],
+            reason: "killed".into(),
+        };
+        for (rank, text) in self.handle(by, event) {
+            self.answered(rank, &text);
+        }
+    }
+
     /// Does one thing chosen by the dice; `false` if there is nothing left to do.
     fn step(&mut self) -> bool {
+        if self.deaths > 0 && self.rng.percent(5) {
+            self.deaths -= 1;
+            self.kill();
+        }
         let free = |(_, thread): &(_, &Thread)| thread.inside.is_none() && !thread.plan.is_empty();
         let ready: Vec<(Rank, usize)> = self.threads.iter().filter(free).map(|(t, _)| *t).collect();
+        let idle = ready.is_empty() && self.net.is_empty();
+        if !self.unnoticed.is_empty() && (idle || self.rng.percent(10)) {
+            self.notice();
+            return true;
+        }
         if ready.is_empty() && self.net.is_empty() {
             return false;
         }
@@ -238,9 +301,14 @@ impl World {
             assert!(at.is_none(), "{rank} waits in {at:?} for ever");
             assert!(thread.plan.is_empty());
         }
-        assert_eq!(self.entered, self.left);
+        if self.dead.is_empty() {
+            assert_eq!(self.entered, self.left);
+        }
+        let survivors = self.cores.iter().zip(self.map.node_ids());
+        let survivors = survivors.filter(|(_, node)| !self.dead.contains(node));
+        let survivors: Vec<&NodeCore> = survivors.map(|(core, _)| core).collect();
         for rank in (0..self.map.size()).map(Rank) {
-            let waits = self.cores.iter().any(|core| core.waits_for(rank));
+            let waits = survivors.iter().any(|core| core.waits_for(rank));
             assert!(!waits, "something is left that needs {rank}");
         }
     }
@@ -307,6 +375,15 @@ fn random_groups(map: &RankMap, framed: &BTreeSet<Rank>, rng: &mut Rng) -> Vec<G
 #[test]
 fn barriers_of_groups_end_together_and_bring_what_their_members_put() {
     for_each_seed(600, |seed| World::new(seed).run());
+}
+
+#[test]
+fn whoever_meets_ranks_of_a_node_that_dies_is_told_and_the_others_go_on() {
+    for_each_seed(600, |seed| {
+        let mut world = World::new(seed);
+        world.deaths = 2;
+        world.run();
+    });
 }
 
 #[test]

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! - A frame goes from neighbour to neighbour along the tree; one to every node goes to all
-//!   neighbours but the one it came from, so each node gets it once and its source does not.
+//!   neighbours but the one it came from, so each node gets it once and its source does not. One of
+//!   the step to its children becomes one to each of them here.
 //! - A local neighbour's claim of who it is counts nothing: a step speaks as its node, a launcher as
 //!   the launcher. What another agent brings must come from its side of the tree.
 //! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as
@@ -196,6 +197,12 @@ impl Router {
         }
         match packet.to {
             Address::EveryNode => self.broadcast(from, &packet, out),
+            Address::Children if from == Neighbour::Step => {
+                for child in self.children.keys() {
+                    packet.to = Address::Node(*child);
+                    self.send(Neighbour::Child(*child), packet.clone(), out);
+                }
+            }
             to => match self.towards(to) {
                 // Who is on a side of the tree does not send to that side over this agent; a step
                 // may send to itself.
@@ -226,7 +233,7 @@ impl Router {
     /// Whether another agent may bring a frame of this source.
     fn may_come(&self, from: Neighbour, source: Address) -> bool {
         match source {
-            Address::EveryNode => false,
+            Address::EveryNode | Address::Children => false,
             Address::Launcher => from == Neighbour::Up,
             Address::Node(node) => node.0 < self.tree.nodes() && self.side(node) == from,
         }
@@ -248,7 +255,7 @@ impl Router {
         match to {
             Address::Launcher => Some(Neighbour::Up),
             Address::Node(node) if node.0 < self.tree.nodes() => Some(self.side(node)),
-            Address::Node(_) | Address::EveryNode => None,
+            Address::Node(_) | Address::EveryNode | Address::Children => None,
         }
     }
 

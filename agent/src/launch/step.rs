@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -12,14 +12,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use rustix::process::Signal;
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
-use wireup::agent::spawn::{Child, ExitStatus, wait};
+use wireup::agent::spawn::Child;
 
 use super::router::{Event, Neighbour};
 use crate::local::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
@@ -101,13 +102,28 @@ impl Process {
         let Some(fd) = self.0.get() else {
             return Poll::Ready("was not started".to_owned());
         };
-        // The runtime is there as long as this is polled.
-        let _ = ready!(fd.poll_read_ready(cx));
-        Poll::Ready(match wait(fd.get_ref()) {
-            Ok(ExitStatus::Code(code)) => format!("exited with code {code}"),
-            Ok(ExitStatus::Signal(signal)) => format!("was ended by signal {signal}"),
-            Err(error) => format!("ended, but nobody knows how: {error}"),
-        })
+        loop {
+            // An error is the end of the runtime: nobody polls then.
+            let Ok(mut ready) = ready!(fd.poll_read_ready(cx)) else {
+                return Poll::Pending;
+            };
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+            match waitid(WaitId::PidFd(fd.get_ref().as_fd()), options) {
+                // Readiness may be a guess.
+                Ok(None) => ready.clear_ready(),
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(format!("ended, but nobody knows how: {error}")),
+                Ok(Some(status)) => {
+                    let code = status.exit_status().map(|code| code & 0xff);
+                    let signal = status.terminating_signal();
+                    return Poll::Ready(match (code, signal) {
+                        (Some(code), _) => format!("exited with code {code}"),
+                        (None, Some(signal)) => format!("was ended by signal {signal}"),
+                        (None, None) => "ended".to_owned(),
+                    });
+                }
+            }
+        }
     }
 }
 

@@ -104,6 +104,16 @@ impl LinkReader {
         }))
     }
 
+    /// Waits until something has come, or the end. Takes next to no memory while it waits.
+    pub async fn first(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes.reserve(HEADER);
+            // What is wrong with the socket is told by the next read. Readiness alone tells nothing:
+            // a new socket counts as ready until a read shows that it is not.
+            let _ = self.socket.read_buf(&mut self.bytes).await;
+        }
+    }
+
     /// The next frame of what the socket holds already; `None` when it holds no whole one.
     pub fn next_now(&mut self) -> Option<Result<Incoming, LinkError>> {
         loop {

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use wireup::job::ids::NodeId;
 use wireup::link::control::VERSION;
 
-use super::client::{PROGRAM_VERSION, skew};
+use super::client::PROGRAM_VERSION;
 use super::{cause, packet};
 use crate::daemon::Agent;
 use crate::identity::Role;
@@ -44,7 +44,7 @@ impl Service for PeerService {
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
         let agent = &self.0;
-        same_version(request.get_ref().version, "")?;
+        same_version(request.get_ref().version, None)?;
         Ok(Response::new(v1::StatusResponse {
             name: agent.name.clone(),
             address: agent.advertised.clone(),
@@ -131,11 +131,17 @@ fn refused(refusal: &Refusal) -> Status {
     }
 }
 
-fn same_version(version: u32, program: &str) -> Result<(), Status> {
-    match version == VERSION {
-        true => Ok(()),
-        false => Err(Status::failed_precondition(skew(version, program))),
+/// Refuses callers of another version; `program` is theirs, if they said.
+fn same_version(version: u32, program: Option<&str>) -> Result<(), Status> {
+    if version == VERSION {
+        return Ok(());
     }
+    let program = program.map(|program| format!(" wireup {program}"));
+    Err(Status::failed_precondition(format!(
+        "it is wireup {PROGRAM_VERSION} with link version {VERSION}, the caller{} with link version \
+         {version}; install the same wireup on all nodes",
+        program.unwrap_or_default()
+    )))
 }
 
 /// Reads what opens a stream: the launch, and which of its nodes this is.
@@ -150,7 +156,7 @@ async fn opening(stream: &mut Streaming<v1::PeerDown>) -> Result<(Opening, NodeI
             ));
         };
         if first.is_none() {
-            same_version(hello.version, &hello.agent)?;
+            same_version(hello.version, Some(&hello.agent))?;
         }
         let (piece, more) = (hello.opening.clone(), hello.more);
         let bytes = pieces.len() + piece.len();

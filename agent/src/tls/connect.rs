@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
@@ -69,14 +69,22 @@ pub async fn connect(
     heartbeat: Heartbeat,
 ) -> Result<Channel, ConnectError> {
     let stream = dial(tls, name, address).await?;
+    channel(stream, heartbeat).await
+}
+
+/// Makes a channel of a connection. It is only ever that one: when it breaks, the channel stays
+/// broken, and silence breaks it.
+///
+/// # Errors
+/// [`ConnectError::Http`]
+pub async fn channel(stream: Accepted, heartbeat: Heartbeat) -> Result<Channel, ConnectError> {
     let stream = Mutex::new(Some(TokioIo::new(stream)));
     let again = service_fn(move |_: Uri| {
         let stream = stream.lock().ok().and_then(|mut stream| stream.take());
         std::future::ready(stream.ok_or_else(|| io::Error::other("the connection was lost")))
     });
-    let endpoint = Endpoint::from_shared(format!("http://{address}"));
-    endpoint
-        .map_err(ConnectError::Http)?
+    // The stream encrypts, so this says http; where it leads to, the stream knows.
+    Endpoint::from_static("http://agent")
         .http2_keep_alive_interval(heartbeat.interval)
         .keep_alive_timeout(heartbeat.timeout)
         .keep_alive_while_idle(true)
@@ -87,7 +95,7 @@ pub async fn connect(
         .map_err(ConnectError::Http)
 }
 
-/// The connection alone, for a channel of other properties.
+/// The connection alone.
 ///
 /// # Errors
 /// As [`connect`].
@@ -110,6 +118,7 @@ async fn open(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectE
         stream,
         early: Vec::new(),
         taken: 0,
+        life: Arc::default(),
     };
     poll_fn(|context| accepted.poll_receipt(context))
         .await
@@ -144,9 +153,16 @@ pub struct Accepted {
     /// What came with the receipt.
     early: Vec<u8>,
     taken: usize,
+    life: Arc<()>,
 }
 
 impl Accepted {
+    /// What can be upgraded for as long as the connection is in use: whoever uses it drops it when
+    /// the other side ends it.
+    pub fn life(&self) -> Weak<()> {
+        Arc::downgrade(&self.life)
+    }
+
     /// Waits until the other side has sent a session ticket, which it does when it has accepted
     /// this one's certificate.
     fn poll_receipt(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

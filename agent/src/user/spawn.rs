@@ -29,6 +29,7 @@ use wireup::agent::spawn::{Child, FIRST_FREE, open_pidfd, wait};
 
 use self::child::{Plan, fork, told};
 use super::User;
+use super::files::of_users;
 
 /// The link's number in a step.
 pub const LINK: RawFd = 3;
@@ -171,6 +172,7 @@ pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
         kept: &kept,
         trouble: tells.as_raw_fd(),
         user,
+        files: of_users(),
         privileged: nix::unistd::geteuid().is_root(),
     };
     let pid = fork(&plan).map_err(|error| failed("fork", error))?;

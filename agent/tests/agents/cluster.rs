@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -22,6 +23,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) struct Cluster {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) agents: Vec<Agent>,
+    /// Socket of their service manager.
+    manager: Option<PathBuf>,
 }
 
 /// One agent.
@@ -42,6 +45,15 @@ struct Log(Arc<(Mutex<Vec<String>>, Condvar)>);
 impl Cluster {
     /// So many agents, with these options besides.
     pub(crate) fn start(count: usize, options: &[&str]) -> Self {
+        Self::prepare(count, None, options)
+    }
+
+    /// So many agents, started by the service manager with this socket.
+    pub(crate) fn start_under(count: usize, manager: &Path) -> Self {
+        Self::prepare(count, Some(manager), &[])
+    }
+
+    fn prepare(count: usize, manager: Option<&Path>, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         // The agent finds what runs steps beside itself.
@@ -63,10 +75,11 @@ impl Cluster {
         let mut cluster = Self {
             directory,
             agents: Vec::new(),
+            manager: manager.map(Path::to_owned),
         };
         let children: Vec<_> = names
             .iter()
-            .map(|name| cluster.spawn(name, options))
+            .map(|name| cluster.spawn(name, "127.0.0.1:0", options))
             .collect();
         for (name, child) in names.into_iter().zip(children) {
             cluster.agents.push(Agent::ready(name, child));
@@ -74,19 +87,56 @@ impl Cluster {
         cluster
     }
 
-    fn spawn(&self, name: &str, options: &[&str]) -> (Child, PathBuf) {
-        let root = self.directory.path();
-        let socket = root.join(format!("{name}.sock"));
-        let mut command = Command::new(root.join("bin/wireup-agent"));
+    fn spawn(&self, name: &str, listen: &str, options: &[&str]) -> (Child, PathBuf) {
+        let socket = self.directory.path().join(format!("{name}.sock"));
+        let mut command = self.command(&self.certificate(name), &socket, listen);
+        (command.args(options).spawn().unwrap(), socket)
+    }
+
+    fn command(&self, tls: &Path, socket: &Path, listen: &str) -> Command {
+        let mut command = Command::new(self.directory.path().join("bin/wireup-agent"));
         command
-            .args(["agent", "--listen", "127.0.0.1:0", "--config", "/dev/null"])
+            .args(["agent", "--listen", listen, "--config", "/dev/null"])
             .arg("--tls")
-            .arg(root.join("pki").join(name))
+            .arg(tls)
             .arg("--socket")
-            .arg(&socket)
-            .args(options)
+            .arg(socket)
             .stderr(Stdio::piped());
-        (command.spawn().unwrap(), socket)
+        if let Some(manager) = &self.manager {
+            command.env("NOTIFY_SOCKET", manager);
+        }
+        command
+    }
+
+    /// The directory of a certificate.
+    pub(crate) fn certificate(&self, name: &str) -> PathBuf {
+        self.directory.path().join("pki").join(name)
+    }
+
+    /// Makes another certificate.
+    pub(crate) fn issue(&self, name: &str, role: Role) -> PathBuf {
+        let validity = Validity::days(SystemTime::now(), 30);
+        let pki = self.directory.path().join("pki");
+        pki::issue(&pki, &[name.to_owned()], &[], role, validity).unwrap();
+        pki.join(name)
+    }
+
+    /// Starts an agent as another user.
+    pub(crate) fn start_as(&self, uid: u32, name: &str, tls: &Path, socket: &Path) -> Agent {
+        let mut command = self.command(tls, socket, "127.0.0.1:0");
+        command.uid(uid).gid(uid);
+        let child = command.spawn().unwrap();
+        Agent::ready(name.to_owned(), (child, socket.to_owned()))
+    }
+
+    /// Kills an agent and starts it again where it was.
+    pub(crate) fn restart(&mut self, index: usize) {
+        let old = &mut self.agents[index];
+        old.signal(Signal::SIGKILL);
+        old.child.wait().unwrap();
+        let (name, address) = (old.name.clone(), old.address.clone());
+        // Its own words, not those of the dead.
+        self.agents[index] = Agent::ready(name.clone(), self.spawn(&name, &address, &[]));
     }
 
     /// The first `count` agents as nodes of a launch, in a tree of this width.

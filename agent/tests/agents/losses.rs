@@ -195,3 +195,52 @@ fn a_launcher_that_is_gone_takes_the_whole_launch_with_it() {
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(7, 2));
     launcher.begun(7);
 }
+
+#[test]
+fn an_agent_that_was_started_again_takes_the_next_launch() {
+    let mut cluster = Cluster::start(2, &[]);
+    let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
+    let pids = launcher.begun(2);
+    drop(launcher);
+    gone(&pids);
+    // The connection between them is kept for a while; it is not used when it is none any more.
+    for _ in 0..3 {
+        cluster.restart(1);
+        let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
+        launcher.begun(2);
+    }
+}
+
+#[test]
+fn a_connection_is_shared_and_kept_for_the_next_launch() {
+    let cluster = Cluster::start(2, &[]);
+    let connections = || {
+        let own = format!("/proc/{}/fd", cluster.agents[0].pid());
+        let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", cluster.agents[0].pid()));
+        let table = table.unwrap();
+        // Established ones by inode, of which this agent has a descriptor.
+        let inodes: Vec<String> = table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .filter(|words| words.get(3) == Some(&"01"))
+            .map(|words| format!("socket:[{}]", words[9]))
+            .collect();
+        let held = std::fs::read_dir(own).unwrap().filter_map(|entry| {
+            let target = std::fs::read_link(entry.unwrap().path()).ok()?;
+            let target = target.to_str()?.to_owned();
+            inodes.contains(&target).then_some(target)
+        });
+        held.collect::<Vec<_>>()
+    };
+    let mut first = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
+    first.begun(2);
+    let one = connections();
+    assert_eq!(one.len(), 1);
+    let mut second = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
+    second.begun(2);
+    drop((first, second));
+    cluster.agents.iter().for_each(|agent| agent.idle());
+    let mut third = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
+    third.begun(2);
+    assert_eq!(connections(), one);
+}

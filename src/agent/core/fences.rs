@@ -199,7 +199,7 @@ impl NodeCore {
                 PmixState::Connected => continue,
                 PmixState::Absent => ("never contacted PMIx", false),
                 PmixState::Stayed => ("has ended without PMIx", true),
-                PmixState::Finalized => ("finalized", true),
+                PmixState::Finalized => ("finalized", false),
                 PmixState::Died => ("has ended", true),
             };
             absences.add(self.absent(local, last.to_owned(), now), overdue);
@@ -355,3 +355,6 @@ pub(super) fn world(
     let nodes = nodes.expect("one node at least");
     (participants(job, &Collective::WORLD), nodes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -190,7 +190,7 @@ fn go_round(shares: &mut [u32], mut left: u32, limit: impl Fn(usize) -> u32) -> 
     left
 }
 
-/// `4 on n[1-2], 2 on n3`.
+/// `4 on n[1-2]; 2 on n3`.
 fn list(layout: &LayoutSpec, numbers: impl Iterator<Item = u32>) -> String {
     let mut groups: Vec<(u32, Vec<&str>)> = Vec::new();
     for (host, number) in layout.hosts.iter().zip(numbers) {
@@ -200,7 +200,7 @@ fn list(layout: &LayoutSpec, numbers: impl Iterator<Item = u32>) -> String {
         }
     }
     let group = |(number, names): &(u32, Vec<&str>)| format!("{number} on {}", compress(names));
-    groups.iter().map(group).collect::<Vec<_>>().join(", ")
+    groups.iter().map(group).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -254,7 +254,27 @@ mod tests {
             error.starts_with("5 ranks are more than the hosts take"),
             "{error}"
         );
-        assert!(error.contains("(4: 0 on a, 4 on b)"), "{error}");
+        assert!(error.contains("(4: 0 on a; 4 on b)"), "{error}");
+    }
+
+    #[test]
+    fn a_host_is_not_oversubscribed_beyond_its_maximum() {
+        let mut layout = layout("a:1,b:1,c", None, MapBy::Slot, true);
+        layout.hosts[0].most = Some(2);
+        layout.hosts[2].most = Some(1);
+        assert_eq!(shares(7, &layout).unwrap(), [2, 4, 1]);
+        layout.hosts[1].most = Some(2);
+        let error = shares(7, &layout).unwrap_err().to_string();
+        assert!(
+            error.contains("(5: 2 on a,b; 1 on c); raise max_slots"),
+            "{error}"
+        );
+        layout.oversubscribe = false;
+        let error = shares(5, &layout).unwrap_err().to_string();
+        assert!(
+            error.starts_with("5 ranks do not fit in 3 slots (1 on a,b,c)"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -265,7 +285,7 @@ mod tests {
         };
         assert_eq!(
             refused(9, "n[1-3]:2,m:1", None),
-            "9 ranks do not fit in 7 slots (2 on n[1-3], 1 on m); use --oversubscribe, or -n 7"
+            "9 ranks do not fit in 7 slots (2 on n[1-3]; 1 on m); use --oversubscribe, or -n 7"
         );
         assert_eq!(
             refused(9, "a,b,c,d", Some(2)),

@@ -7,6 +7,7 @@ fn address() -> impl Strategy<Value = Address> {
     prop_oneof![
         (0..9_u32).prop_map(|node| Address::Node(NodeId(node))),
         Just(Address::EveryNode),
+        Just(Address::Children),
         Just(Address::Launcher),
     ]
 }

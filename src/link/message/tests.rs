@@ -3,7 +3,6 @@ use proptest::prelude::*;
 
 use super::super::frame::FrameReader;
 use super::*;
-use crate::job::ids::NodeId;
 
 fn envelope(from: u32) -> Envelope {
     Envelope {
@@ -113,4 +112,30 @@ fn a_lost_source_leaves_nothing_and_others_go_on() {
     let whole = reassembly.take(part(2, false, 0)).unwrap();
     assert_eq!(whole.map(|(_, body)| body.len()), Some(100));
     assert_eq!(reassembly.bytes, 0);
+}
+
+#[test]
+fn what_is_said_to_all_children_in_a_row_is_said_once() {
+    let gather = |children: &[u32], said: &[(u32, char)]| {
+        let children: Vec<NodeId> = children.iter().copied().map(NodeId).collect();
+        let said = said.iter().map(|(to, what)| (NodeId(*to), *what));
+        let gathered = gathered(said, &children).into_iter();
+        let text = gathered.map(|(to, what)| match to {
+            Address::Node(NodeId(node)) => format!("{node}{what}"),
+            Address::Children => format!("*{what}"),
+            other => panic!("{other:?}"),
+        });
+        text.collect::<Vec<_>>().join(" ")
+    };
+    let all = [(3, 'a'), (4, 'a'), (5, 'a')];
+    assert_eq!(gather(&[3, 4, 5], &all), "*a");
+    assert_eq!(gather(&[3, 4], &all), "*a 5a");
+    assert_eq!(gather(&[4, 5], &all), "3a *a");
+    assert_eq!(gather(&[3, 5], &all), "3a 4a 5a");
+    assert_eq!(gather(&[3], &all[..1]), "3a");
+    assert_eq!(gather(&[], &all), "3a 4a 5a");
+    let twice = [all, all].concat();
+    assert_eq!(gather(&[3, 4, 5], &twice), "*a *a");
+    let two = [(3, 'a'), (4, 'b'), (3, 'b'), (4, 'b'), (9, 'b'), (3, 'c')];
+    assert_eq!(gather(&[3, 4], &two), "3a 4b *b 9b 3c");
 }

@@ -97,6 +97,44 @@ fn ranks_of_all_nodes_share_one_store() {
 }
 
 #[test]
+fn the_loss_of_the_head_node_is_the_answer_to_whoever_waits_or_asks_later() {
+    let mut job = Job::new(3);
+    let waiting = job.ask(3, wait_for(0, &["a"]));
+    job.deliver();
+    job.on(NodeId(1), |engine, out| {
+        engine.node_lost(NodeId(0), [], out)
+    });
+    let lost = Answer::Refused(Refusal::HeadLost);
+    assert_eq!(job.answers, [(waiting, lost.clone())]);
+    job.answers.clear();
+    assert_eq!(job.answer(2, lookup(&["a"])), lost);
+    assert!(job.messages.is_empty());
+}
+
+#[test]
+fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
+    let mut job = Job::new(3);
+    let publish = |persistence, key| publish_as(Range::Session, persistence, &[key]);
+    for (persistence, key) in [(Persistence::Proc, "a"), (Persistence::Session, "b")] {
+        assert_eq!(job.answer(4, publish(persistence, key)), Answer::Done);
+    }
+    job.ask(5, wait_for(0, &["never"]));
+    job.deliver();
+    // What it said last is still on its way.
+    job.ask(5, publish(Persistence::Proc, "c"));
+    let ranks = [4, 5].map(|rank| (who(rank).proc, who(rank).app));
+    job.on(NodeId(0), |engine, out| {
+        engine.node_lost(NodeId(2), ranks, out)
+    });
+    job.deliver();
+    assert_eq!(job.answers, []);
+    for (key, stays) in [("a", false), ("b", true), ("c", false)] {
+        let found = matches!(job.answer(0, lookup(&[key])), Answer::Found(_));
+        assert_eq!(found, stays, "{key}");
+    }
+}
+
+#[test]
 fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
     let mut job = Job::new(2);
     let local = publish_as(Range::Local, Persistence::Session, &["a"]);

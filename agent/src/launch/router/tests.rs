@@ -70,6 +70,9 @@ fn what_comes_from_the_wrong_side_is_refused() {
         (child(3), node(3), node(3)),
         (child(3), node(7), node(3)),
         (Neighbour::Step, node(7), node(1)),
+        // To children that only a step has.
+        (child(3), Address::Children, node(3)),
+        (Neighbour::Up, Address::Children, node(0)),
     ] {
         let actions = handle(&mut middle(), Event::Carried(from, packet(to, source, "x")));
         assert!(
@@ -413,14 +416,22 @@ fn run(
                     Party::Step(n) => node(n),
                     _ => Address::Launcher,
                 };
-                let to = match to % (nodes + 2) {
+                let to = match to % (nodes + 3) {
                     n if n == nodes => Address::EveryNode,
                     n if n == nodes + 1 && from != Party::Launcher => Address::Launcher,
+                    n if n == nodes + 2 && from != Party::Launcher => Address::Children,
                     n => node(n % nodes),
                 };
                 match to {
                     Address::Launcher => expected.push((Party::Launcher, source, count)),
                     Address::Node(NodeId(n)) => expected.push((Party::Step(n), source, count)),
+                    Address::Children => {
+                        let Party::Step(n) = from else {
+                            panic!("only steps have children");
+                        };
+                        let below = launch.tree.children(NodeId(n));
+                        expected.extend(below.map(|child| (Party::Step(child.0), source, count)));
+                    }
                     Address::EveryNode => {
                         let all = (0..nodes).map(Party::Step).filter(|step| *step != from);
                         expected.extend(all.map(|step| (step, source, count)));

@@ -72,6 +72,8 @@ pub(super) struct Plan<'a> {
     /// Where a failure is told; one of `open`.
     pub(super) trouble: RawFd,
     pub(super) user: &'a User,
+    /// How many files it may have open, if not as many as the agent.
+    pub(super) files: Option<libc::rlimit>,
     /// Whether there is anything to give up.
     pub(super) privileged: bool,
 }
@@ -177,6 +179,10 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (Stage, c_int)> {
             check(libc::fcntl(*kept, libc::F_SETFD, 0), Stage::Descriptors)?;
         }
         libc::umask(0o022);
+        if let Some(limit) = &plan.files {
+            let set = libc::setrlimit(libc::RLIMIT_NOFILE, limit);
+            check(set, Stage::Descriptors)?;
+        }
         // What the agent ignores is not to be ignored by a user's programs. The kernel's structure
         // is all zeros then, whatever its order, and it is never longer than this. Some numbers
         // cannot be changed, and need not be.

@@ -1,0 +1,156 @@
+//! Fences to which not all ranks come: who is missing is said, in time, whatever the interface.
+
+use std::time::Duration;
+
+use crate::common::{Outcome, Output, Run, mpi, program};
+
+const INIT: &str = r"cmd=init pmi_version=1 pmi_subversion=1\n";
+
+/// Ranks that put something; those given stop there, the others enter a barrier. All wait then.
+fn raw(ranks: u32, options: &[&str], stuck: &str) -> Option<Run> {
+    let raw = program("pmi_raw")?;
+    let put = r"cmd=put kvsname='$PMI_JOBID' key=k value=v\n";
+    let send = |text: &str| {
+        let raw = raw.display();
+        format!("exec {raw} $WIREUP_RANK send '{INIT}{put}{text}' --then wait")
+    };
+    let script = format!(
+        "case $WIREUP_RANK in {stuck}) {};; esac; {}",
+        send(""),
+        send(r"cmd=barrier_in\n")
+    );
+    let args = options.iter().copied();
+    Some(Run::ranks(ranks, args.chain(["sh", "-c", &script])))
+}
+
+#[track_caller]
+fn late(outcome: &Outcome, words: &[&str]) -> String {
+    assert_eq!(outcome.code, 1, "{outcome:?}");
+    let line = outcome.expect_one_line(words);
+    assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
+    line
+}
+
+#[test]
+fn a_rank_that_stops_before_a_barrier_is_named_on_one_node_and_on_several() {
+    for (options, host) in [(&[][..], ""), (&["--virtual-nodes", "2"], "-v1")] {
+        let options = [options, &["--pmi", "pmi1", "--fence-timeout", "1.5"]].concat();
+        let Some(run) = raw(4, &options, "3") else {
+            return;
+        };
+        let line = late(
+            &run.run(),
+            &["PMI fence timeout: 1 of 4 ranks missing: rank 3 ("],
+        );
+        assert!(line.contains(&format!("{host}, pid ")), "{line}");
+        assert!(line.contains(", connected, last put "), "{line}");
+    }
+}
+
+#[test]
+fn many_missing_ranks_are_counted_and_ten_of_them_named() {
+    let options = ["--virtual-nodes", "3", "--fence-timeout", "2"];
+    let Some(run) = raw(18, &options, "2|?|1[0-4]") else {
+        return;
+    };
+    let line = late(&run.run(), &["15 of 18 ranks missing: rank 0 ("]);
+    assert_eq!(line.matches(", pid ").count(), 10, "{line}");
+    assert!(line.contains(", 5 more;"), "{line}");
+}
+
+#[test]
+fn ranks_of_pmi_2_that_do_not_come_are_named_too() {
+    let Some(raw) = program("pmi2_raw") else {
+        return;
+    };
+    let raw = raw.to_str().unwrap();
+    let steps = ["init", "put", "k%r", "v", "for", "0", "fence", "for", "all"];
+    let args = ["--virtual-nodes", "2", "--fence-timeout", "1", raw];
+    let run = Run::ranks(2, args.into_iter().chain(steps).chain(["wait"]));
+    late(
+        &run.run(),
+        &[
+            "PMI fence timeout: 1 of 2 ranks missing: rank 1 (",
+            ", connected, last kvs-put ",
+        ],
+    );
+}
+
+#[test]
+fn a_rank_that_is_still_on_its_way_is_waited_for_unless_the_user_says_otherwise() {
+    let Some(wireup) = program("pmi_wireup") else {
+        return;
+    };
+    let script = format!("[ $WIREUP_RANK = 1 ] && sleep 3; exec {}", wireup.display());
+    let run = |time: &str| Run::ranks(2, ["--fence-timeout", time, "sh", "-c", &script]).run();
+    run("0").expect(0);
+    run("20").expect(0);
+    late(
+        &run("1"),
+        &["1 of 2 ranks missing: rank 1 (", ", never contacted PMI)"],
+    );
+}
+
+#[test]
+fn an_mpi_that_waits_in_finalize_fails_when_the_user_wants_that() {
+    for name in ["mpich4", "openmpi4", "openmpi5"] {
+        let Some(mpi) = mpi(name) else { continue };
+        // Rank 0 has standard input, which does not end.
+        let options = ["--virtual-nodes", "2", "--fence-timeout", "3"];
+        let run = mpi.run(2, &options, "patient", &[]).stdin_held().start();
+        run.wait_for(Output::Stderr, "timeout: ");
+        let words = match name {
+            "mpich4" => "PMI fence timeout: 1 of 2 ranks missing: rank 0 (",
+            _ => "PMIx fence timeout: the rank on ",
+        };
+        late(&run.finish(), &[words]);
+    }
+}
+
+#[test]
+fn a_rank_that_never_joins_pmix_is_named_with_its_node() {
+    let Some(mpi) = mpi("openmpi5") else { return };
+    let stop = "[ $WIREUP_RANK = 3 ] && exec sleep 1000; exec \"$@\"";
+    let wrap = format!("sh -c '{stop}' sh");
+    let options = [
+        "--virtual-nodes",
+        "2",
+        "--fence-timeout",
+        "4",
+        "--wrap",
+        &wrap,
+    ];
+    let outcome = mpi.run(4, &options, "hello", &[]).run();
+    let line = late(
+        &outcome,
+        &["PMIx fence timeout: 1 of 4 ranks missing: rank 3 ("],
+    );
+    assert!(line.contains("-v1, pid "), "{line}");
+    assert!(line.contains(", never contacted PMIx)"), "{line}");
+}
+
+#[test]
+fn the_status_stream_lists_who_is_missing() {
+    let options = [
+        "--json",
+        "-",
+        "--virtual-nodes",
+        "2",
+        "--fence-timeout",
+        "1",
+    ];
+    let Some(run) = raw(4, &options, "3") else {
+        return;
+    };
+    let outcome = run.run();
+    let text = outcome.out();
+    let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let cause = &last["cause"];
+    assert_eq!(cause["kind"], "fence_timeout", "{outcome:?}");
+    let missing = &cause["missing"];
+    assert_eq!(missing["count"], 1);
+    let rank = &missing["ranks"][0];
+    assert_eq!((&rank["rank"], &rank["node"]), (&3.into(), &1.into()));
+    assert_eq!(rank["last"], "connected, last put");
+    assert!(rank["idle_ms"].as_u64().unwrap() >= 900, "{rank}");
+}
