@@ -30,6 +30,7 @@ use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::launch::registry::Registry;
 use crate::local::{self, Socket};
 use crate::node_agent;
+use crate::node_agent::launches::Launches;
 use crate::peer::MESSAGE_MAX;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
@@ -54,6 +55,8 @@ pub struct Agent {
     pub socket: PathBuf,
     /// Its launches.
     pub registry: Arc<Registry>,
+    /// Those that schedulers started, and their parts here.
+    pub scheduled: Arc<Launches>,
     /// Other agents.
     pub peers: Arc<Peers>,
     served: Served,
@@ -127,6 +130,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         step: settings.step,
         socket: settings.socket.clone(),
         registry: Arc::default(),
+        scheduled: Arc::default(),
         peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
         served,
     });
