@@ -192,7 +192,7 @@ impl Streams {
     /// Whether what a stream brings is not taken where it goes.
     pub fn is_full(&self, stream: Channel) -> bool {
         let to_files = self.files.first().map(|files| &files.out.outlet);
-        let outlet = to_files.unwrap_or(&self.streams[index_of(stream)].outlet);
+        let outlet = to_files.unwrap_or_else(|| &self.streams[index_of(stream)].outlet);
         self.outlets.is_full(outlet)
     }
 
