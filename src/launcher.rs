@@ -20,6 +20,7 @@ pub mod late;
 pub mod ldso;
 pub mod libpmix;
 pub mod limits;
+pub mod local_agent;
 mod message;
 mod orders;
 pub mod output;

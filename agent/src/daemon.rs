@@ -76,7 +76,8 @@ impl Agent {
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             name: self.name.clone(),
-            address: self.advertised.clone(),
+            advertised: self.advertised.clone(),
+            asked: String::new(),
             version: PROGRAM_VERSION.to_owned(),
             launches: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
             draining: self.registry.draining(),

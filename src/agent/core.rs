@@ -140,7 +140,7 @@ impl NodeCore {
                 pmi::Server::new(info, &job.ranks, node)
             })
             .transpose()?;
-        let mut modex = ModexEngine::new(node);
+        let mut modex = ModexEngine::new(node, terms.timeout().map(|timeout| timeout.after));
         let local = job.ranks.ranks_on(node).collect();
         let added = ModexInput::NspaceAdded {
             nspace: job.nspace.clone(),
@@ -342,6 +342,11 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         match message {
+            // Nobody is told of a fence who is not there.
+            PeerMessage::Fence(message)
+                if message
+                    .last_node()
+                    .is_some_and(|last| last.0 >= self.job.ranks.nodes()) => {}
             PeerMessage::Fence(message) => {
                 self.fence(FenceInput::Message { from, message }, now, actions);
             }

@@ -1,4 +1,6 @@
-//! `wireup ps`: the jobs on this machine.
+//! `wireup ps`: the jobs on this machine; with `--nodes`, the agents of nodes.
+
+mod nodes;
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -17,13 +19,14 @@ Examples:
   wireup ps              your jobs
   wireup ps -l 3f        the ranks of the job whose name begins with 3f
   wireup ps --json
+  wireup ps --nodes --hosts n[1-4]    how the agents of these hosts are
 
 Jobs:
   A job is named by the beginning of its name or by the pid of its launcher.
 
 Exit status:
   0    what was asked for was shown
-  1    there is no such job
+  1    there is no such job, or a node was not reached
   125  wireup itself failed or was called wrongly";
 
 /// Arguments of `wireup ps`.
@@ -42,16 +45,26 @@ pub(super) struct PsArgs {
     #[arg(long)]
     all_users: bool,
 
-    /// Print a JSON array: jobs with their ranks; times in seconds, memory in bytes
+    /// Print a JSON array: jobs with their ranks, or nodes; times in seconds, memory in bytes
     #[arg(long)]
     json: bool,
+
+    /// Show how agents are: that of this machine, or those of --hosts or --hostfile
+    #[arg(long, conflicts_with_all = ["jobs", "ranks", "all_users"])]
+    nodes: bool,
+
+    #[command(flatten)]
+    asked: nodes::AskedArgs,
 }
 
 /// Prints the jobs.
 ///
 /// # Errors
 /// When there is no such job, or others' are asked for by somebody who may not see them.
-pub(super) fn execute(args: &PsArgs) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
+    if args.nodes {
+        return nodes::execute(args.asked, args.json);
+    }
     let all = jobs::list(scope(args.all_users, !args.jobs.is_empty())?);
     let short = name::short(&all);
     let mut chosen: Vec<usize> = (0..all.len()).collect();

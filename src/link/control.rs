@@ -98,8 +98,10 @@ pub enum FromAgent {
 pub struct NodeStatus {
     /// Its name.
     pub name: String,
-    /// The address its agent advertises, and was reached by.
-    pub address: String,
+    /// The address its agent tells others to use; empty when it was not reached.
+    pub advertised: String,
+    /// The address it was asked at; empty for the agent that was asked itself.
+    pub asked: String,
     /// Version of its agent; empty when it was not reached.
     pub version: String,
     /// Launches it takes part in.

@@ -62,3 +62,34 @@ fn strangers_are_refused_and_the_agent_lives() {
     }
     cluster.agent(1);
 }
+
+#[test]
+fn ps_shows_how_nodes_are_and_why_one_cannot_be_asked() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    cluster.kill_agent(2);
+    let hosts = cluster.names(3);
+    let wireup = cluster.wireup().to_str().unwrap();
+    let asked = [wireup, "ps", "--nodes", "--hosts", &hosts];
+    let outcome = cluster.command(0, asked).run().expect(1);
+    let table = outcome.out();
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    for (line, host) in lines[1..].iter().zip(cluster.lab().hosts()) {
+        assert!(line.starts_with(host.name()), "{table}");
+    }
+    for (line, host) in lines[1..3].iter().zip(cluster.lab().hosts()) {
+        let advertised = SocketAddr::new(host.address(), PORT).to_string();
+        let words = line.contains(&advertised) && line.ends_with("ready");
+        assert!(words, "{table}");
+    }
+    assert!(lines[3].contains("Connection refused"), "{table}");
+
+    let own = [wireup, "ps", "--nodes", "--json"];
+    let outcome = cluster.command(1, own).run().expect(0);
+    let nodes: serde_json::Value = serde_json::from_str(&outcome.out()).unwrap();
+    assert_eq!(nodes[0]["name"], cluster.host(1).name());
+    assert_eq!(nodes[0]["problem"], serde_json::Value::Null);
+    cluster.start_agent(2);
+}

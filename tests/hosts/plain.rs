@@ -138,7 +138,7 @@ fn input_goes_to_rank_0_wherever_it_is() {
     let (Some(cluster), Some(sum)) = (Cluster::new(2), program("stdin_sum")) else {
         return;
     };
-    let input: Vec<u8> = (0..3_000_000_u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let input: Vec<u8> = (0..3_000_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
     let hash = |bytes: &[u8]| {
         let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

@@ -11,7 +11,7 @@ use futures_util::stream::{self, AbortHandle, BoxStream, SelectAll};
 use futures_util::{Stream, StreamExt};
 use prost::bytes::Bytes;
 use tokio::time::{Instant, Sleep};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use wireup::job::ids::NodeId;
 use wireup::link::control::{FromAgent, ToStep};
 use wireup::link::encode;
@@ -288,7 +288,15 @@ impl Drive {
 
     fn report(&mut self, loss: Loss) -> Option<Event> {
         let count = loss.nodes.len();
-        info!(launch = %self.launch, "node {} and {} behind it: {}", loss.nodes.first()?.0, count - 1, loss.reason);
+        let (first, behind) = (loss.nodes.first()?.0, count - 1);
+        match loss.step {
+            // How every launch ends.
+            true => debug!(launch = %self.launch, "node {first}: {}", loss.reason),
+            false => warn!(
+                launch = %self.launch,
+                "lost node {first} and {behind} behind it: {}", loss.reason
+            ),
+        }
         let result = match &mut self.up {
             Up::Launcher(writer) => {
                 let message = FromAgent::Unreachable {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use super::host::HostState;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::agent::event::{Action, Notification, PeerMessage, Report};
-use crate::fence::{Contribution, FenceFailure, FenceInput, FenceResult, Nodes, Participants};
+use crate::fence::{
+    Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
+};
 use crate::job::clock::Moment;
 use crate::job::ids::LocalRank;
 use crate::job::proc;
@@ -58,6 +60,10 @@ impl NodeCore {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
                     self.heard[local.index()] = Some(now);
+                    if self.job.ranks.nodes() > 1 {
+                        let proc = proc::Proc::new(self.job.nspace.clone(), self.rank(local));
+                        self.modex(ModexInput::RankConnected { proc }, now, actions);
+                    }
                     actions.push(Action::Report(Report::RankConnected { rank: local }));
                 }
             }
@@ -111,7 +117,10 @@ impl NodeCore {
                     return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
                 };
                 let owner = self.job.ranks.node_of(proc.rank);
-                let timeout = self.terms.timeout_or(timeout(&infos)).map(|t| t.after);
+                // Where nobody has set a time, the owner knows how long is long.
+                let timeout = self.terms.timeout_or(timeout(&infos));
+                let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
+                let timeout = timeout.map(|timeout| timeout.after);
                 self.modex(
                     ModexInput::Ask {
                         proc,

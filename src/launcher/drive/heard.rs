@@ -100,9 +100,8 @@ impl Drive {
             // Asked for and answered between the crews and the hands.
             FromCrew::Waits(_) => {}
             FromCrew::Gone { rank } => {
-                self.lives[rank.index()]
-                    .end
-                    .get_or_insert_with(|| (self.started.elapsed(), None));
+                let now = self.now();
+                self.lives[rank.index()].end.get_or_insert((now, None));
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::Ended);
             }
