@@ -5,6 +5,7 @@ use crate::agent::core::NodeCore;
 use crate::agent::event::{Action, Event, PeerMessage, Report};
 use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
+use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
@@ -142,6 +143,18 @@ impl Crew {
             }
             Report::FenceLate(late) => self.tell(FromCrew::FenceLate(late)),
             Report::Failed(cause) => self.fail_unless_consequence(cause),
+            Report::Demanded(Demand {
+                by: rank,
+                what: Wish::Abort { code, message },
+                ..
+            }) if self.plan.spec.ending.kill_on_bad_exit => {
+                self.fail_unless_consequence(Cause::Aborted {
+                    rank,
+                    code,
+                    message,
+                });
+            }
+            Report::Demanded(demand) => self.tell(FromCrew::Demanded(demand)),
             Report::Log { stdout, text } => {
                 let stream = match stdout {
                     true => Stream::Stdout,
