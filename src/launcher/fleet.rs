@@ -115,11 +115,9 @@ impl Fleet {
         if envelope.class == Class::Control {
             return match decode(body) {
                 Ok(FromAgent::Refused { reason }) => self.lose_link(reason),
-                Ok(FromAgent::Unreachable {
-                    nodes,
-                    reason,
-                    step,
-                }) => self.lose_nodes(&nodes, &reason, step),
+                Ok(FromAgent::Unreachable { nodes, reason, .. }) => {
+                    self.lose_nodes(&nodes, &reason)
+                }
                 Ok(FromAgent::Nodes(_)) => {}
                 Err(error) => self.lose_link(format!("the agent sent garbage: {error}")),
             };
@@ -143,7 +141,7 @@ impl Fleet {
             Ok(Carried::InputTaken { open }) => self.input_taken(node, open),
             Ok(_) => {}
             Err(error) => {
-                self.lose_nodes(&[node], &format!("it sent garbage: {error}"), true);
+                self.lose_nodes(&[node], &format!("it sent garbage: {error}"));
             }
         }
     }
@@ -331,7 +329,7 @@ impl Hands for Fleet {
             let over = |node: &NodeId| self.nodes[node.index()].over;
             let late = self.plan.job.ranks.node_ids().filter(|node| !over(node));
             let late: Vec<NodeId> = late.collect();
-            self.lose_nodes(&late, "it did not end its part of the job in time", false);
+            self.lose_nodes(&late, "it did not end its part of the job in time");
         }
         Ok(())
     }

@@ -15,11 +15,11 @@ impl Fleet {
         }
         let all: Vec<NodeId> = self.plan.job.ranks.node_ids().collect();
         self.cut = Some(reason.clone());
-        self.lose_nodes(&all, &reason, false);
+        self.lose_nodes(&all, &reason);
     }
 
     /// Nothing more will be heard of some nodes.
-    pub(super) fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str, step: bool) {
+    pub(super) fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str) {
         let mut first = true;
         for node in nodes {
             let Some(state) = self.nodes.get_mut(node.index()) else {
@@ -37,10 +37,7 @@ impl Fleet {
             }
             state.lost = true;
             if self.decided && std::mem::take(&mut first) {
-                let error = match step {
-                    true => reason.to_owned(),
-                    false => format!("lost: {reason}"),
-                };
+                let error = reason.to_owned();
                 let cause = Cause::NodeFailed { node: *node, error };
                 self.tell_held();
                 self.tell(FromCrew::Failed { cause, state: None });
