@@ -85,24 +85,34 @@ fn remote(agents: &Agents, mut command: Command, ranks: &[u32]) -> Command {
     command
 }
 
-fn run(mut command: Command, input: &str) -> Output {
+/// Runs it; gives it input once so many lines are printed.
+fn run(mut command: Command, lines: usize, input: &str) -> Output {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    let mut printed = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    for _ in 0..lines {
+        printed.read_line(&mut text).unwrap();
+    }
     child
         .stdin
         .take()
         .unwrap()
         .write_all(input.as_bytes())
         .unwrap();
-    child.wait_with_output().unwrap()
+    printed.read_to_string(&mut text).unwrap();
+    let mut output = child.wait_with_output().unwrap();
+    output.stdout = text.into_bytes();
+    output
 }
 
-const SCRIPT: &str = "echo rank $WIREUP_RANK of $WIREUP_SIZE $KEY; cat; echo oops >&2; \
-                      [ $WIREUP_RANK = 1 ] || exit 9";
+/// Rank 0 fails when it has had its input.
+const SCRIPT: &str = "echo oops >&2; echo rank $WIREUP_RANK of $WIREUP_SIZE $KEY; \
+                      [ $WIREUP_RANK = 1 ] || { cat; exit 9; }";
 
 #[track_caller]
 fn assert_ran(output: &Output) {
@@ -123,7 +133,7 @@ fn examples_drive_a_launch_over_the_unix_socket() {
     for example in examples(&agents) {
         let mut command = local(&agents, example());
         command.args(["-n2", "--env=KEY=value", "--", "sh", "-c", SCRIPT]);
-        assert_ran(&run(command, "typed\n"));
+        assert_ran(&run(command, 2, "typed\n"));
     }
 }
 
@@ -133,7 +143,7 @@ fn examples_drive_a_launch_on_two_nodes_over_tls() {
     for example in examples(&agents) {
         let mut command = remote(&agents, example(), &[1, 1]);
         command.args(["--env=KEY=value", "--", "sh", "-c", SCRIPT]);
-        assert_ran(&run(command, "typed\n"));
+        assert_ran(&run(command, 2, "typed\n"));
     }
 }
 
@@ -189,7 +199,7 @@ fn a_user_of_the_node_runs_as_himself_and_nobody_else() {
     };
     let mut own = scheduler();
     own.args(["--", "id", "-u"]);
-    let output = run(own, "");
+    let output = run(own, 0, "");
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
         "65534\n",
@@ -197,7 +207,7 @@ fn a_user_of_the_node_runs_as_himself_and_nobody_else() {
     );
     let mut other = scheduler();
     other.args(["--uid=0", "--", "id", "-u"]);
-    let output = run(other, "");
+    let output = run(other, 0, "");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(
         told.contains("user 65534 may not start a launch as user 0"),

@@ -14,13 +14,12 @@ mod agents;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use tokio::io::AsyncReadExt;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -63,17 +62,16 @@ struct Args {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    match run(Args::parse()).await {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+async fn main() {
+    let code = run(Args::parse()).await.unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        1
+    });
+    // Not by returning: that would wait for the thread that reads standard input.
+    std::process::exit(code)
 }
 
-async fn run(args: Args) -> Result<u8> {
+async fn run(args: Args) -> Result<i32> {
     let peers = peers(&args.node)?;
     let mut agents = Vec::new();
     for peer in &peers {
@@ -90,8 +88,13 @@ async fn run(args: Args) -> Result<u8> {
     launch(&args, &mut agents, &peers, &launch_id).await?;
     let head = agents.remove(0);
 
+    let signals = Signals {
+        interrupt: signal(SignalKind::interrupt())?,
+        user: signal(SignalKind::user_defined1())?,
+        terminate: signal(SignalKind::terminate())?,
+    };
     let output = tokio::spawn(copy_output(head.clone(), launch_id.clone()));
-    let steering = tokio::spawn(steer(head.clone(), launch_id.clone()));
+    let steering = tokio::spawn(steer(head.clone(), launch_id.clone(), signals));
     let end = follow(head, launch_id).await?;
     output.await??;
     steering.abort();
@@ -105,7 +108,11 @@ async fn run(args: Args) -> Result<u8> {
     if !end.error_message.is_empty() {
         eprintln!("{}", end.error_message);
     }
-    Ok(u8::try_from(end.exit_code).unwrap_or(125))
+    Ok(match end.exit_code {
+        // It is not known.
+        -1 => 125,
+        code => code,
+    })
 }
 
 /// A name that no other launch has.
@@ -219,16 +226,24 @@ async fn copy_output(mut head: NodeAgentClient<Channel>, launch_id: String) -> R
     Ok(())
 }
 
-/// Passes on what is sent to this program.
-async fn steer(mut head: NodeAgentClient<Channel>, launch_id: String) -> Result<()> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut user = signal(SignalKind::user_defined1())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+/// Signals to this program.
+struct Signals {
+    interrupt: Signal,
+    user: Signal,
+    terminate: Signal,
+}
+
+/// Passes them on.
+async fn steer(
+    mut head: NodeAgentClient<Channel>,
+    launch_id: String,
+    mut signals: Signals,
+) -> Result<()> {
     loop {
         let number = tokio::select! {
-            _ = interrupt.recv() => SignalKind::interrupt(),
-            _ = user.recv() => SignalKind::user_defined1(),
-            _ = terminate.recv() => {
+            _ = signals.interrupt.recv() => SignalKind::interrupt(),
+            _ = signals.user.recv() => SignalKind::user_defined1(),
+            _ = signals.terminate.recv() => {
                 let abort = v1::AbortProcessesRequest {
                     launch_id: launch_id.clone(),
                     reason: "the scheduler was ended".into(),
