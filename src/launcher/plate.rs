@@ -126,7 +126,9 @@ pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<Seen> {
     entries.flatten().find_map(|entry| {
         let link = fs::read_link(entry.path()).ok()?;
         let name = link.to_str()?.strip_prefix("/memfd:")?;
-        let job = name.strip_suffix(" (deleted)").filter(|name| is_job(name))?;
+        let job = name
+            .strip_suffix(" (deleted)")
+            .filter(|name| is_job(name))?;
         // Whose process it is could have made something else look like it: nothing is waited for,
         // and only a file in memory has seals.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
