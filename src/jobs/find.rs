@@ -104,7 +104,7 @@ impl<'a> Look<'a> {
     fn led(&self) -> Vec<Led<'a>> {
         let launchers = self.launchers.iter().map(|seen| Led {
             name: self.name(seen),
-            first: *seen,
+            first: seen,
             launcher: Some(*seen),
             steps: Vec::new(),
         });
@@ -118,7 +118,7 @@ impl<'a> Look<'a> {
                 Some(led) => led.steps.push(*step),
                 None => all.push(Led {
                     name,
-                    first: *step,
+                    first: step,
                     launcher: None,
                     steps: vec![*step],
                 }),
