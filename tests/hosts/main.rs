@@ -12,6 +12,7 @@ mod jobs;
 mod mpi;
 mod plain;
 mod pmi;
+mod pmix;
 mod users;
 
 /// The tests of one machine, whose ways of starting and judging runs are used here.

@@ -75,6 +75,7 @@ impl Fleet {
         let open = ToAgent::Open {
             version: VERSION,
             launch: plan.job.nspace.as_str().to_owned(),
+            scheduled: plan.names.scheduled(&plan.job.nspace),
             spread: Spread {
                 members: members.collect(),
                 star_limit: spread.star_limit,
