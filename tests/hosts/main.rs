@@ -8,6 +8,7 @@
 mod agents;
 mod cluster;
 mod failures;
+mod jobs;
 mod mpi;
 mod plain;
 mod pmi;
