@@ -25,6 +25,7 @@ class Cluster:
     """Hosts with agents. `close` ends everything."""
 
     def __init__(self, target, count):
+        target = os.path.abspath(target)
         self.wireup = os.path.join(target, "release", "wireup")
         self.lab_program = os.path.join(target, "release", "lab")
         self.dir = tempfile.mkdtemp(prefix="hosts-", dir=os.path.join(target, "bench"))
