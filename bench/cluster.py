@@ -199,10 +199,8 @@ def control_group():
             fields = line.split()
             if fields[2] != "cgroup2":
                 continue
-            path = os.path.join(fields[1], f"wireup-bench-{os.getpid()}")
             try:
-                os.mkdir(path)
-                return path
+                return tempfile.mkdtemp(prefix="wireup-bench-", dir=fields[1])
             except OSError:
                 return None
     return None

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -110,6 +110,14 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
 }
 
 async fn serve(settings: Settings) -> Result<(), RunFailure> {
+    // First: whoever hears that the agent serves may end it at once.
+    let waits =
+        |kind| signal(kind).map_err(|error| RunFailure::own("cannot wait for signals", error));
+    let hangup = waits(SignalKind::hangup())?;
+    let ending = [
+        waits(SignalKind::terminate())?,
+        waits(SignalKind::interrupt())?,
+    ];
     let listener = listen(settings.listen).await?;
     let bound = listener
         .local_addr()
@@ -156,11 +164,9 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         }
         () = local::serve(agent.clone(), &socket, local_callers) => {}
         () = settings.tls.watch() => {}
-        reloaded = reload(&settings.tls) => {
-            reloaded.map_err(|error| RunFailure::own("cannot wait for signals", error))?;
-        }
-        stopped = stop(&agent.registry) => {
-            if stopped.map_err(|error| RunFailure::own("cannot wait for signals", error))? {
+        () = reload(&settings.tls, hangup) => {}
+        stopped = stop(&agent.registry, ending) => {
+            if stopped {
                 // Who watched the last launch is to hear how it ended.
                 if let Ok(served) = timeout(LAST_WORDS, serving).await {
                     served.map_err(failed)?;
@@ -201,20 +207,16 @@ async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> 
 }
 
 /// Reads the certificate again on every SIGHUP; returns only if that cannot be awaited.
-async fn reload(tls: &tls::Tls) -> io::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
+async fn reload(tls: &tls::Tls, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
         info!("looks at its certificate");
         tls.reload();
     }
-    Ok(())
 }
 
 /// Returns when the agent is to end: at the last launch's end after one signal or a call, at once
 /// after another signal; whether no launch is left.
-async fn stop(registry: &Registry) -> io::Result<bool> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn stop(registry: &Registry, [mut terminate, mut interrupt]: [Signal; 2]) -> bool {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -229,11 +231,11 @@ async fn stop(registry: &Registry) -> io::Result<bool> {
     tokio::select! {
         () = registry.drained() => {
             info!("ends");
-            return Ok(true);
+            return true;
         }
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     warn!("ends at once, with {} launches", registry.count());
-    Ok(false)
+    false
 }
