@@ -25,6 +25,7 @@ class Cluster:
     """Hosts with agents. `close` ends everything."""
 
     def __init__(self, target, count):
+        target = os.path.abspath(target)
         self.wireup = os.path.join(target, "release", "wireup")
         self.lab_program = os.path.join(target, "release", "lab")
         self.dir = tempfile.mkdtemp(prefix="hosts-", dir=os.path.join(target, "bench"))
@@ -198,10 +199,8 @@ def control_group():
             fields = line.split()
             if fields[2] != "cgroup2":
                 continue
-            path = os.path.join(fields[1], f"wireup-bench-{os.getpid()}")
             try:
-                os.mkdir(path)
-                return path
+                return tempfile.mkdtemp(prefix="wireup-bench-", dir=fields[1])
             except OSError:
                 return None
     return None

@@ -154,6 +154,21 @@ impl FromCrew {
             _ => None,
         }
     }
+
+    /// Whether nothing is lost if the launcher hears it a moment later, together with what follows:
+    /// as long as all goes well, nobody acts on what one rank does.
+    pub(super) fn can_wait(&self) -> bool {
+        match self {
+            Self::HostLoaded { .. }
+            | Self::Started { .. }
+            | Self::Connected { .. }
+            | Self::Finalized { .. } => true,
+            Self::Ended { end, .. } => *end == Some(RankEnd::Code(0)),
+            Self::Judged { end, state, .. } => *end == RankEnd::Code(0) && !state.active,
+            Self::Output { bytes, .. } => bytes.is_empty(),
+            _ => false,
+        }
+    }
 }
 
 /// Why a node cannot take part.

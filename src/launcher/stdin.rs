@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::termios::{isatty, tcgetpgrp};
@@ -32,6 +33,16 @@ const BACKGROUND_CHECK: Timespec = Timespec {
 /// Whether standard input has to be copied rather than inherited.
 pub fn needs_copy(stdin: BorrowedFd<'_>, readers: usize) -> bool {
     readers > 1 || readers == 1 && isatty(stdin)
+}
+
+/// Whether there is nothing to be read, because it is `/dev/null`: what batch systems and scripts
+/// give to a launcher.
+pub fn is_empty(stdin: BorrowedFd<'_>) -> bool {
+    let null = rustix::fs::makedev(1, 3);
+    let found = rustix::fs::fstat(stdin);
+    found.is_ok_and(|found| {
+        found.st_rdev == null && FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice
+    })
 }
 
 /// Starts copying `stdin` to the pipes of `readers` (rank's process and writing end).

@@ -47,6 +47,10 @@ pub const LINK_FD: RawFd = 3;
 /// soon, whatever grace they were promised.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 
+/// The most time that passes until the launcher hears what [can wait](FromCrew::can_wait): ranks that
+/// start or end together are then told of together.
+const GATHER: Duration = Duration::from_millis(5);
+
 /// How long the last words of a step may take to be taken.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -66,6 +70,9 @@ struct Step {
     /// Bytes of each stream that may still be sent.
     credit: [i64; 2],
     feeds: Feeds,
+    /// What the launcher has not been told yet, and by when it is.
+    untold: Vec<FromCrew>,
+    tell_by: Option<Duration>,
     /// The ranks have been started, or will not be.
     started: bool,
     /// Since nobody leads the crew any more: when the ranks are killed.
@@ -108,6 +115,8 @@ pub fn run() -> Result<u8, RunFailure> {
                 origin,
                 credit: [window; 2],
                 feeds: Feeds::default(),
+                untold: Vec::new(),
+                tell_by: None,
                 started: false,
                 kill_at: None,
                 killed: false,
@@ -146,6 +155,7 @@ impl Step {
             let deadline = [
                 self.crew.next_deadline(),
                 self.kill_at.filter(|_| !self.killed),
+                self.tell_by,
             ];
             let deadline = deadline.into_iter().flatten().min();
             let timeout = deadline.map(|at| at.saturating_sub(self.now()));
@@ -188,7 +198,7 @@ impl Step {
             }
             _ => self.crew.dispatch(event)?,
         }
-        self.pass_on()
+        Ok(())
     }
 
     fn take_signals(&mut self) {
@@ -208,8 +218,8 @@ impl Step {
     fn fail(&mut self, error: String) {
         let node = self.crew.first_node();
         let cause = Cause::NodeFailed { node, error };
-        let told = vec![FromCrew::Failed { cause, state: None }];
-        self.send(Address::Launcher, &Carried::Told(told));
+        self.untold.push(FromCrew::Failed { cause, state: None });
+        self.tell();
     }
 
     fn send(&mut self, to: Address, message: &Carried) {
@@ -304,7 +314,7 @@ impl Step {
         for (to, message) in gathered(self.crew.take_outbound(), &self.children) {
             self.send(to, &Carried::Peer(message));
         }
-        let mut told = Vec::new();
+        let mut urgent = false;
         while let Some(one) = self.crew.take_told() {
             match &one {
                 FromCrew::Output { stream, bytes, .. } if self.kill_at.is_none() => {
@@ -321,12 +331,27 @@ impl Step {
                 FromCrew::Over => self.over = true,
                 _ => {}
             }
-            told.push(one);
+            // After the last one there is nothing to be gathered with.
+            let last = matches!(one, FromCrew::Judged { .. }) && self.crew.ranks_are_over();
+            urgent |= last || !one.can_wait();
+            self.untold.push(one);
         }
-        if !told.is_empty() {
-            self.send(Address::Launcher, &Carried::Told(told));
+        if self.untold.is_empty() {
+            return Ok(());
+        }
+        let now = self.now();
+        let by = *self.tell_by.get_or_insert(now + GATHER);
+        if urgent || by <= now {
+            self.tell();
         }
         Ok(())
+    }
+
+    /// Tells the launcher everything.
+    fn tell(&mut self) {
+        self.tell_by = None;
+        let told = std::mem::take(&mut self.untold);
+        self.send(Address::Launcher, &Carried::Told(told));
     }
 
     fn report_input(&mut self) {

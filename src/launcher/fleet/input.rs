@@ -55,7 +55,9 @@ impl Fleet {
             return;
         }
         // Whoever cannot be given input reads none; the system is out of descriptors or threads.
-        self.input = self.make_input().ok();
+        if !stdin::is_empty(std::io::stdin().as_fd()) {
+            self.input = self.make_input().ok();
+        }
         if self.input.is_none() {
             self.give(Vec::new());
         }

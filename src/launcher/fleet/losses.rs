@@ -20,7 +20,7 @@ impl Fleet {
 
     /// Nothing more will be heard of some nodes.
     pub(super) fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str) {
-        let mut first = true;
+        let mut lost = Vec::new();
         for node in nodes {
             let Some(state) = self.nodes.get_mut(node.index()) else {
                 continue;
@@ -28,6 +28,7 @@ impl Fleet {
             if state.over || state.is_lost() {
                 continue;
             }
+            lost.push(*node);
             if state.refusal.is_none() && !self.decided {
                 let refusal = Refusal {
                     code: EXIT_WIREUP,
@@ -36,7 +37,7 @@ impl Fleet {
                 state.refuse(refusal);
             }
             state.lost = true;
-            if self.decided && std::mem::take(&mut first) {
+            if self.decided && lost.len() == 1 {
                 let error = reason.to_owned();
                 let cause = Cause::NodeFailed { node: *node, error };
                 self.tell_held();
@@ -53,15 +54,16 @@ impl Fleet {
         if !self.decided {
             return self.check_ready();
         }
-        let lost = nodes.to_vec();
+        // The step of a node that is done ends too.
+        if lost.is_empty() {
+            return;
+        }
         let reason = reason.to_owned();
-        self.send(
-            Address::EveryNode,
-            &Carried::Order(ToCrew::NodesLost {
-                nodes: lost,
-                reason,
-            }),
-        );
+        let order = ToCrew::NodesLost {
+            nodes: lost,
+            reason,
+        };
+        self.send(Address::EveryNode, &Carried::Order(order));
         self.check_started();
         self.check_over();
     }
