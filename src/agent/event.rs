@@ -9,7 +9,7 @@ use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
 use crate::job::ids::{LocalRank, NodeId};
 use crate::job::octets;
-use crate::job::outcome::{Cause, LateFence};
+use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
@@ -29,6 +29,8 @@ pub enum Event<'a> {
     RankEnded {
         /// Which.
         rank: LocalRank,
+        /// How.
+        end: RankEnd,
     },
     /// Bytes of the sidecar's control socket.
     ControlReceived(&'a [u8]),

@@ -13,6 +13,7 @@ mod ending;
 mod ends;
 mod endurance;
 mod env;
+mod events;
 mod faults;
 mod fence;
 mod groups;

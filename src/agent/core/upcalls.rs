@@ -4,12 +4,11 @@
 //! sidecar writes before libpmix lets the client go on, so they are read before its exit is
 //! judged. Source: docs/shim.md.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::host::HostState;
 use super::{FenceTicket, NodeCore, PmixState};
-use crate::agent::event::{Action, Notification, PeerMessage, Report};
+use crate::agent::event::{Action, Notification, Report};
 use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
 };
@@ -21,7 +20,7 @@ use crate::pmix::control::Control;
 use crate::pmix::host::{HostEvent, UpcallId};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, Query, Upcall};
-use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Text, Value};
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
 
 impl NodeCore {
     pub(super) fn host_events(
@@ -324,53 +323,13 @@ impl NodeCore {
         }
     }
 
-    /// An event raised here: libpmix tells this node's clients, the other nodes hear it from us.
-    fn forward(&self, event: Notification, actions: &mut Vec<Action>) {
-        let everywhere = [
-            DataRange::NAMESPACE,
-            DataRange::SESSION,
-            DataRange::GLOBAL,
-            DataRange::CUSTOM,
-        ];
-        // An event of another node's process was brought here by its own node.
-        let ours = event
-            .source
-            .rank
-            .rank()
-            .is_none_or(|_| self.local_of(&event.source).is_some());
-        if !ours || !everywhere.contains(&event.range) {
-            return;
-        }
-        let event = Arc::new(event);
-        for to in self.job.ranks.node_ids().filter(|node| *node != self.node) {
-            actions.push(Action::SendPeer {
-                to,
-                message: PeerMessage::Notify(Arc::clone(&event)),
-            });
-        }
-    }
-
-    /// An event of another node.
-    pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
-        if self.host.state != HostState::Ready {
-            return;
-        }
-        let control = Control::Notify {
-            code: event.code,
-            source: event.source.clone(),
-            range: event.range,
-            infos: event.infos.clone(),
-        };
-        self.control(&control, now, actions);
-    }
-
     pub(super) fn named(&self, proc: &Proc) -> Option<proc::Proc> {
         (proc.nspace == self.job.nspace.as_str())
             .then(|| proc.rank.rank())?
             .map(|rank| proc::Proc::new(self.job.nspace.clone(), rank))
     }
 
-    fn local_of(&self, proc: &Proc) -> Option<LocalRank> {
+    pub(super) fn local_of(&self, proc: &Proc) -> Option<LocalRank> {
         self.local(self.named(proc)?.rank)
     }
 }
