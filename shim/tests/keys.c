@@ -76,6 +76,8 @@ int main(void)
     KEY(LOG_STDERR);
     KEY(LOG_STDOUT);
     KEY(LOG_MSG);
+    KEY(LOG_JOB_RECORD);
+    KEY(LOG_AGG);
     KEY(LOG_ONCE);
     KEY(QUERY_NAMESPACES);
     KEY(QUERY_NUM_PSETS);

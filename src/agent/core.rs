@@ -12,6 +12,7 @@ mod events;
 mod fences;
 mod groups;
 mod host;
+mod logs;
 mod ranks;
 mod store;
 mod upcalls;

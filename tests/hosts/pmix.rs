@@ -70,3 +70,15 @@ fn events_of_every_range_and_deaths_are_heard_on_all_hosts() {
     let alerts = ["alert:1", "alert:1", "alert:1", "alert:0"];
     assert_eq!(got(run(&[], "beat").expect(0)), alerts);
 }
+
+#[test]
+fn a_text_to_be_logged_once_is_shown_once_for_all_hosts() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), newest()) else {
+        return;
+    };
+    let outcome = run(&cluster, &client, &[], "pmix_log", "once").expect(0);
+    assert_eq!(
+        (outcome.err(), outcome.out()),
+        ("the same\n".into(), String::new())
+    );
+}

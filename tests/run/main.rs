@@ -21,6 +21,7 @@ mod help;
 mod hosts;
 mod layouts;
 mod libraries;
+mod logs;
 mod mpi;
 mod pki;
 mod pmi12;

@@ -141,10 +141,11 @@ impl NodeCore {
                 let answer = self.query(&queries);
                 self.answer(id, &answer, actions);
             }
-            Upcall::Log { data, .. } => {
-                actions.extend(data.into_iter().filter_map(log_text).map(Action::Report));
-                self.answer(id, &Answer::Status(Status::SUCCESS), actions);
-            }
+            Upcall::Log {
+                proc,
+                data,
+                directives,
+            } => self.log(id, &proc, data, &directives, actions),
             Upcall::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
             Upcall::Lookup { proc, keys, infos } => {
                 self.look_up(id, &proc, keys, &infos, now, actions);
@@ -345,22 +346,6 @@ pub(super) fn timeout(infos: &[Info]) -> Option<Duration> {
             _ => None,
         })?;
     (seconds > 0).then(|| Duration::from_secs(seconds))
-}
-
-/// The text of one part of a log request, and where it goes.
-fn log_text(info: Info) -> Option<Report> {
-    let stdout = info.key == keys::LOG_STDOUT;
-    if !stdout && info.key != keys::LOG_STDERR && info.key != keys::LOG_MSG {
-        return None;
-    }
-    match info.value {
-        Value::String(text) => Some(Report::Log {
-            stdout,
-            text: text.into_bytes(),
-        }),
-        Value::Bytes(text) => Some(Report::Log { stdout, text }),
-        _ => None,
-    }
 }
 
 /// The special rank that stands for a whole nspace never names one process.
