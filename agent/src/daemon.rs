@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -30,6 +30,7 @@ use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::launch::registry::Registry;
 use crate::local::{self, Socket};
 use crate::node_agent;
+use crate::node_agent::launches::Launches;
 use crate::peer::MESSAGE_MAX;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
@@ -54,6 +55,8 @@ pub struct Agent {
     pub socket: PathBuf,
     /// Its launches.
     pub registry: Arc<Registry>,
+    /// Those that schedulers started, and their parts here.
+    pub scheduled: Arc<Launches>,
     /// Other agents.
     pub peers: Arc<Peers>,
     served: Served,
@@ -111,6 +114,9 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
 }
 
 async fn serve(settings: Settings) -> Result<(), RunFailure> {
+    // Before there is anything that a signal would leave behind.
+    let mut signals =
+        Signals::take().map_err(|error| RunFailure::own("cannot wait for signals", error))?;
     let listener = listen(settings.listen).await?;
     let bound = listener
         .local_addr()
@@ -124,6 +130,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         step: settings.step,
         socket: settings.socket.clone(),
         registry: Arc::default(),
+        scheduled: Arc::default(),
         peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
         served,
     });
@@ -157,11 +164,9 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         }
         () = local::serve(agent.clone(), &socket, local_callers) => {}
         () = settings.tls.watch() => {}
-        reloaded = reload(&settings.tls) => {
-            reloaded.map_err(|error| RunFailure::own("cannot wait for signals", error))?;
-        }
-        stopped = stop(&agent.registry) => {
-            if stopped.map_err(|error| RunFailure::own("cannot wait for signals", error))? {
+        () = reload(signals.hangup, &settings.tls) => {}
+        stopped = stop(&mut signals.end, &agent.registry) => {
+            if stopped {
                 // Who watched the last launch is to hear how it ended.
                 if let Ok(served) = timeout(LAST_WORDS, serving).await {
                     served.map_err(failed)?;
@@ -201,21 +206,36 @@ async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> 
     )))
 }
 
+/// The signals an agent heeds.
+struct Signals {
+    hangup: Signal,
+    /// Terminate and interrupt.
+    end: [Signal; 2],
+}
+
+impl Signals {
+    fn take() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            end: [
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+            ],
+        })
+    }
+}
+
 /// Reads the certificate again on every SIGHUP; returns only if that cannot be awaited.
-async fn reload(tls: &tls::Tls) -> io::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
+async fn reload(mut hangup: Signal, tls: &tls::Tls) {
     while hangup.recv().await.is_some() {
         info!("looks at its certificate");
         tls.reload();
     }
-    Ok(())
 }
 
 /// Returns when the agent is to end: at the last launch's end after one signal or a call, at once
 /// after another signal; whether no launch is left.
-async fn stop(registry: &Registry) -> io::Result<bool> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &Registry) -> bool {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -230,11 +250,11 @@ async fn stop(registry: &Registry) -> io::Result<bool> {
     tokio::select! {
         () = registry.drained() => {
             info!("ends");
-            return Ok(true);
+            return true;
         }
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     warn!("ends at once, with {} launches", registry.count());
-    Ok(false)
+    false
 }

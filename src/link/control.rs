@@ -58,6 +58,8 @@ pub enum ToAgent {
         version: u32,
         /// Name of the launch, unique and not to be guessed.
         launch: String,
+        /// What a scheduler calls it; empty if none does.
+        scheduled: String,
         /// Its nodes.
         spread: Spread,
         /// What the steps need to know; nothing for agents.

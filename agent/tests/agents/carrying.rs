@@ -84,6 +84,7 @@ fn much_data_goes_down_and_up_the_tree_complete() {
     launcher.ask(&ToAgent::Open {
         version: VERSION,
         launch: "large".into(),
+        scheduled: String::new(),
         spread: cluster.spread(4, 2),
         description,
     });

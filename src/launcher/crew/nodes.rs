@@ -132,12 +132,12 @@ impl Crew {
             Report::RankConnected { rank } => {
                 let dialect = self.node(node).core.pmi_dialect(rank);
                 if let Some(rank) = self.rank_at(node, rank) {
-                    self.tell(FromCrew::Connected { rank, dialect });
+                    self.tell_of(rank, FromCrew::Connected { rank, dialect });
                 }
             }
             Report::RankFinalized { rank } => {
                 if let Some(rank) = self.rank_at(node, rank) {
-                    self.tell(FromCrew::Finalized { rank });
+                    self.tell_of(rank, FromCrew::Finalized { rank });
                 }
             }
             Report::FenceLate(late) => self.tell(FromCrew::FenceLate(late)),

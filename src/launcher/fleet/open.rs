@@ -11,6 +11,7 @@ use crate::agent::poll::{Poll, Source, Token};
 use crate::launcher::carried::Description;
 use crate::launcher::local_agent::find;
 use crate::launcher::plan::Plan;
+use crate::launcher::plate::Plate;
 use crate::launcher::run::RunFailure;
 use crate::link::control::{Member, Spread, ToAgent, VERSION};
 use crate::link::encode;
@@ -53,6 +54,7 @@ impl Fleet {
             decided: false,
             ending: false,
             end_at: None,
+            plate: Plate::show(&plan.decided, None),
             plan: Arc::clone(plan),
         })
     }
@@ -73,6 +75,7 @@ impl Fleet {
         let open = ToAgent::Open {
             version: VERSION,
             launch: plan.job.nspace.as_str().to_owned(),
+            scheduled: plan.names.scheduled(&plan.job.nspace),
             spread: Spread {
                 members: members.collect(),
                 star_limit: spread.star_limit,
