@@ -8,6 +8,7 @@ pub mod exit_policy;
 pub mod hosts;
 pub mod ids;
 pub mod limit;
+pub mod log;
 pub mod octets;
 pub mod outcome;
 pub mod patience;

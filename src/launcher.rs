@@ -21,6 +21,7 @@ pub mod ldso;
 pub mod libpmix;
 pub mod limits;
 pub mod local_agent;
+mod logged;
 mod message;
 mod orders;
 pub mod output;

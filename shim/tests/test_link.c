@@ -142,6 +142,33 @@ static void expect_frame(const char *name)
     free(frame);
 }
 
+static void on_alert_done(pmix_status_t status, pmix_info_t *results, size_t count,
+                          pmix_op_cbfunc_t done, void *done_data, void *data)
+{
+    (void)results;
+    (void)done;
+    (void)done_data;
+    CHECK(status == PMIX_EVENT_ACTION_COMPLETE && count == 0);
+    bump(data);
+}
+
+/* libpmix's own alerts are events like any other, and libpmix is told that they were dealt with. */
+static void test_alerts(void)
+{
+    int calls = 0;
+    size_t len;
+    CHECK(wireup_watch_alerts() == PMIX_SUCCESS);
+    alert_handler(7, PMIX_MONITOR_FILE_ALERT, &me, NULL, 0, NULL, 0, on_alert_done, &calls);
+    alert_handler(7, PMIX_MONITOR_FILE_ALERT, &me, NULL, 0, NULL, 0, NULL, NULL);
+    CHECK(calls == 1);
+    for (int i = 0; i < 2; i++) {
+        uint8_t *frame = agent_read(&len);
+        CHECK(frame[4] == (WIREUP_OP_NOTIFY_EVENT & 0xff) && frame[WIREUP_HEADER_LEN] == (uint8_t)-110);
+        CHECK(memcmp(frame + WIREUP_HEADER_LEN + 8, "job-1", 5) == 0);
+        free(frame);
+    }
+}
+
 /* The first requests of the process, so their ids are 1 to 10. */
 void test_upcalls(void)
 {
@@ -167,6 +194,7 @@ void test_upcalls(void)
     CHECK(m->notify_event(-3333, &me, PMIX_RANGE_SESSION, infos, count, NULL, NULL)
           == PMIX_OPERATION_SUCCEEDED);
     expect_frame("c/notify_event.bin");
+    test_alerts();
     make_requests();
     expect_frame("c/abort.bin");
     expect_frame("c/fence.bin");

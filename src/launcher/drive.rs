@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::finish;
 use super::hands::Hands;
+use super::logged::Logged;
 use super::message::{Refusal, ToCrew};
 use super::orders::Orders;
 use super::plan::Plan;
@@ -102,6 +103,8 @@ pub(super) struct Drive {
     orders: Option<Orders>,
     /// That a fence takes long has been said.
     late_told: bool,
+    /// Texts that are to be logged once, and have been.
+    logged: Logged,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
 }
@@ -139,6 +142,7 @@ impl Drive {
             dialect_told: false,
             orders: None,
             late_told: false,
+            logged: Logged::default(),
             interrupts: 0,
             pty: None,
             terminal_until: None,

@@ -8,6 +8,7 @@ use super::singleton::Seen;
 use super::supervisor::Waiting;
 use crate::job::demand::Demand;
 use crate::job::ids::{NodeId, Rank};
+use crate::job::log::LogText;
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
 use crate::pmi::command::Dialect;
@@ -105,14 +106,8 @@ pub(super) enum FromCrew {
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
-    /// A rank's MPI library has something for the user.
-    Log {
-        /// Where.
-        stream: Stream,
-        /// The text.
-        #[serde(with = "octets")]
-        text: Vec<u8>,
-    },
+    /// A rank, or its MPI library, has something for the user.
+    Log(LogText),
     /// A line for the user.
     Tell {
         /// Without a prefix.

@@ -323,6 +323,7 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
     let statuses = [
         ("SUCCESS", Status::SUCCESS),
         ("ERROR", Status::ERROR),
+        ("ERR_PROC_ABORTED", Status::ERR_PROC_ABORTED),
         ("ERR_NO_PERMISSIONS", Status::ERR_NO_PERMISSIONS),
         ("ERR_TIMEOUT", Status::ERR_TIMEOUT),
         ("ERR_UNREACH", Status::ERR_UNREACH),

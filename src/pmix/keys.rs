@@ -124,6 +124,10 @@ keys! {
     LOG_STDOUT = "pmix.log.stdout";
     /// Bytes: text for the user.
     LOG_MSG = "pmix.log.msg";
+    /// Bool: the texts also go to the job's record.
+    LOG_JOB_RECORD = "pmix.log.jrec";
+    /// Bool: log what several processes say once.
+    LOG_AGG = "pmix.log.agg";
     /// Bool: log with the first channel that works.
     LOG_ONCE = "pmix.log.once";
     /// Size: number of process sets.

@@ -42,3 +42,43 @@ fn ranks_of_all_hosts_are_ended_stopped_and_signalled_by_one() {
         outcome.expect_one_line(&["rank 0 ", "host node01"]);
     }
 }
+
+#[test]
+fn events_of_every_range_and_deaths_are_heard_on_all_hosts() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), newest()) else {
+        return;
+    };
+    let run = |options: &[&str], mode| run(&cluster, &client, options, "pmix_events", mode);
+    let got = |outcome: Outcome| -> Vec<String> {
+        let lines = outcome.sorted_lines().into_iter();
+        lines
+            .map(|line| field(&line, "got").unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        got(run(&[], "ranges").expect(0)),
+        [
+            "rm:1,local:1,custom:0,namespace:1,session:1,global:1,end:1",
+            "rm:0,local:1,custom:1,namespace:1,session:1,global:1,end:1",
+            "rm:0,local:0,custom:1,namespace:1,session:1,global:1,end:1",
+            "rm:0,local:0,custom:0,namespace:1,session:1,global:1,end:1",
+        ]
+    );
+    let tolerant = &["--no-kill-on-bad-exit"];
+    let killed = run(tolerant, "killed").expect(137);
+    assert_eq!(got(killed), ["aborted:1,left:0"; 3]);
+    let alerts = ["alert:1", "alert:1", "alert:1", "alert:0"];
+    assert_eq!(got(run(&[], "beat").expect(0)), alerts);
+}
+
+#[test]
+fn a_text_to_be_logged_once_is_shown_once_for_all_hosts() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), newest()) else {
+        return;
+    };
+    let outcome = run(&cluster, &client, &[], "pmix_log", "once").expect(0);
+    assert_eq!(
+        (outcome.err(), outcome.out()),
+        ("the same\n".into(), String::new())
+    );
+}

@@ -91,3 +91,25 @@ fn what_cannot_be_done_is_said_at_once() {
         outcome.by_rank("pmix_control", 4);
     });
 }
+
+#[test]
+fn what_a_rank_registered_is_removed_at_its_end_and_links_are_not_followed() {
+    for client in versions() {
+        for nodes in NODES {
+            for (how, code) in [("finalize", 0), ("kill", 137), ("file", 0)] {
+                let dir = tempfile::tempdir().unwrap();
+                let options = ["--libpmix", client.path(), "--no-kill-on-bad-exit"];
+                let options = [&options, nodes].concat();
+                let args = [how, dir.path().to_str().unwrap()];
+                let run = client.run(2, &options, "pmix_cleanup", &args).run();
+                run.expect(code).by_rank("pmix_cleanup", 2);
+                for rank in 0..2 {
+                    let file = |name: &str| dir.path().join(format!("{rank}.{name}"));
+                    assert!(file("out/precious").exists(), "{how}");
+                    assert!(!file("d/file").exists(), "{how}");
+                    assert_eq!(file("d/below/file").exists(), how == "file", "{how}");
+                }
+            }
+        }
+    }
+}

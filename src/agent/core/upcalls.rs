@@ -4,12 +4,11 @@
 //! sidecar writes before libpmix lets the client go on, so they are read before its exit is
 //! judged. Source: docs/shim.md.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::host::HostState;
 use super::{FenceTicket, NodeCore, PmixState};
-use crate::agent::event::{Action, Notification, PeerMessage, Report};
+use crate::agent::event::{Action, Notification, Report};
 use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
 };
@@ -21,7 +20,7 @@ use crate::pmix::control::Control;
 use crate::pmix::host::{HostEvent, UpcallId};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, Query, Upcall};
-use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Text, Value};
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
 
 impl NodeCore {
     pub(super) fn host_events(
@@ -142,10 +141,11 @@ impl NodeCore {
                 let answer = self.query(&queries);
                 self.answer(id, &answer, actions);
             }
-            Upcall::Log { data, .. } => {
-                actions.extend(data.into_iter().filter_map(log_text).map(Action::Report));
-                self.answer(id, &Answer::Status(Status::SUCCESS), actions);
-            }
+            Upcall::Log {
+                proc,
+                data,
+                directives,
+            } => self.log(id, &proc, data, &directives, actions),
             Upcall::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
             Upcall::Lookup { proc, keys, infos } => {
                 self.look_up(id, &proc, keys, &infos, now, actions);
@@ -324,53 +324,13 @@ impl NodeCore {
         }
     }
 
-    /// An event raised here: libpmix tells this node's clients, the other nodes hear it from us.
-    fn forward(&self, event: Notification, actions: &mut Vec<Action>) {
-        let everywhere = [
-            DataRange::NAMESPACE,
-            DataRange::SESSION,
-            DataRange::GLOBAL,
-            DataRange::CUSTOM,
-        ];
-        // An event of another node's process was brought here by its own node.
-        let ours = event
-            .source
-            .rank
-            .rank()
-            .is_none_or(|_| self.local_of(&event.source).is_some());
-        if !ours || !everywhere.contains(&event.range) {
-            return;
-        }
-        let event = Arc::new(event);
-        for to in self.job.ranks.node_ids().filter(|node| *node != self.node) {
-            actions.push(Action::SendPeer {
-                to,
-                message: PeerMessage::Notify(Arc::clone(&event)),
-            });
-        }
-    }
-
-    /// An event of another node.
-    pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
-        if self.host.state != HostState::Ready {
-            return;
-        }
-        let control = Control::Notify {
-            code: event.code,
-            source: event.source.clone(),
-            range: event.range,
-            infos: event.infos.clone(),
-        };
-        self.control(&control, now, actions);
-    }
-
     pub(super) fn named(&self, proc: &Proc) -> Option<proc::Proc> {
         (proc.nspace == self.job.nspace.as_str())
             .then(|| proc.rank.rank())?
             .map(|rank| proc::Proc::new(self.job.nspace.clone(), rank))
     }
 
-    fn local_of(&self, proc: &Proc) -> Option<LocalRank> {
+    pub(super) fn local_of(&self, proc: &Proc) -> Option<LocalRank> {
         self.local(self.named(proc)?.rank)
     }
 }
@@ -386,22 +346,6 @@ pub(super) fn timeout(infos: &[Info]) -> Option<Duration> {
             _ => None,
         })?;
     (seconds > 0).then(|| Duration::from_secs(seconds))
-}
-
-/// The text of one part of a log request, and where it goes.
-fn log_text(info: Info) -> Option<Report> {
-    let stdout = info.key == keys::LOG_STDOUT;
-    if !stdout && info.key != keys::LOG_STDERR && info.key != keys::LOG_MSG {
-        return None;
-    }
-    match info.value {
-        Value::String(text) => Some(Report::Log {
-            stdout,
-            text: text.into_bytes(),
-        }),
-        Value::Bytes(text) => Some(Report::Log { stdout, text }),
-        _ => None,
-    }
 }
 
 /// The special rank that stands for a whole nspace never names one process.

@@ -17,6 +17,7 @@ use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::log::{Channel, LogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::modex::{ModexFailure, ModexMessage};
@@ -529,8 +530,21 @@ pub(crate) fn report() -> BoxedStrategy<Report> {
         cause().prop_map(Report::Failed),
         demand().prop_map(Report::Demanded),
         late_fence().prop_map(Report::FenceLate),
-        (any::<bool>(), vec(any::<u8>(), 0..30))
-            .prop_map(|(stdout, text)| Report::Log { stdout, text }),
+        (
+            proptest::option::of(rank()),
+            proptest::sample::select(vec![Channel::Stdout, Channel::Stderr, Channel::Record]),
+            any::<bool>(),
+            vec(any::<u8>(), 0..30)
+        )
+            .prop_map(|(rank, channel, once, text)| {
+                let text = LogText {
+                    rank,
+                    channel,
+                    once,
+                    text,
+                };
+                Report::Log(text)
+            }),
     ]
     .boxed()
 }

@@ -9,7 +9,6 @@ use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
-use crate::launcher::record::Stream;
 use crate::pmix::control::{ForkEnv, Hello};
 
 /// One node of the job.
@@ -155,13 +154,7 @@ impl Crew {
                 });
             }
             Report::Demanded(demand) => self.tell(FromCrew::Demanded(demand)),
-            Report::Log { stdout, text } => {
-                let stream = match stdout {
-                    true => Stream::Stdout,
-                    false => Stream::Stderr,
-                };
-                self.tell(FromCrew::Log { stream, text });
-            }
+            Report::Log(text) => self.tell(FromCrew::Log(text)),
         }
     }
 

@@ -304,6 +304,6 @@ impl Crew {
         let (node, local) = self.place(rank);
         let state = self.node(node).core.pmi_state(local);
         self.tell(FromCrew::Judged { rank, end, state });
-        self.feed(node, Event::RankEnded { rank: local });
+        self.feed(node, Event::RankEnded { rank: local, end });
     }
 }

@@ -3,10 +3,11 @@
 use super::{Drive, Life, Loaded};
 use crate::agent::poll::Source;
 use crate::job::ids::Rank;
+use crate::job::log::{Channel, LogText};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::spec::PmiChoice;
 use crate::launcher::message::FromCrew;
-use crate::launcher::record::{RankState, Stream};
+use crate::launcher::record::RankState;
 use crate::launcher::supervisor::Departure;
 use crate::launcher::{late, report};
 use crate::pmi::command::Dialect;
@@ -87,14 +88,7 @@ impl Drive {
                 self.streams.take(stream, rank, &bytes, now)?;
                 self.regulate()?;
             }
-            FromCrew::Log { stream, text } => {
-                let source = match stream {
-                    Stream::Stdout => Source::Stdout,
-                    Stream::Stderr => Source::Stderr,
-                };
-                let now = self.now();
-                self.streams.pass_on(source, text, now);
-            }
+            FromCrew::Log(text) => self.log(text),
             FromCrew::Tell { text } => self.tell(&text),
             FromCrew::Seen { app, seen } => self.alone.saw(app as usize, seen),
             // Asked for and answered between the crews and the hands.
@@ -109,6 +103,26 @@ impl Drive {
             FromCrew::Over => self.over = true,
         }
         Ok(())
+    }
+
+    /// Shows a text of a rank, unless it is one to be shown once and has been.
+    fn log(&mut self, log: LogText) {
+        let LogText {
+            rank,
+            channel,
+            once,
+            text,
+        } = log;
+        if once && !self.logged.is_new(channel, &text) {
+            return;
+        }
+        let source = match channel {
+            Channel::Stdout => Source::Stdout,
+            Channel::Stderr => Source::Stderr,
+            Channel::Record => return self.record_log(rank, &text),
+        };
+        let now = self.now();
+        self.streams.pass_on(source, text, now);
     }
 
     fn rank_started(&mut self, rank: Rank, pid: i32) -> std::io::Result<()> {
