@@ -33,7 +33,7 @@ use crate::launcher::signals;
 /// How often a job without a launcher is looked at while it ends.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a launcher that was told to end its job may take to begin with that.
+/// How long a launcher or step that was told to end its job may take to begin with that.
 const BEGIN: Duration = Duration::from_secs(2);
 
 /// Files may be older than the oldest process that is left: ranks that have ended made them.
@@ -138,18 +138,23 @@ fn make_launcher_kill(job: &Job, launcher: &Process, held: &Held) -> Result<(), 
     if launcher.is_stopped() {
         send(held, launcher, Signal::CONT)?;
     }
+    await_ending(job, launcher);
+    if !procfs::ignores(launcher.pid, Signal::INT.as_raw()) {
+        send(held, launcher, Signal::INT)?;
+    }
+    Ok(())
+}
+
+/// Waits a while until a launcher or step that was told to end the job shows that it has begun.
+fn await_ending(job: &Job, leader: &Process) {
     let start = Instant::now();
     let ending = || {
-        let plate = plate::read(launcher.pid, |name| Some(name) == job.name.as_deref());
+        let plate = plate::read(leader.pid, |name| Some(name) == job.name.as_deref());
         plate.is_none_or(|plate| plate.stage == Stage::Ending)
     };
     while !ending() && start.elapsed() < BEGIN {
         nap();
     }
-    if !procfs::ignores(launcher.pid, Signal::INT.as_raw()) {
-        send(held, launcher, Signal::INT)?;
-    }
-    Ok(())
 }
 
 /// Ends a job whose launcher is elsewhere, by ending its steps here.
@@ -166,6 +171,10 @@ fn end_steps(job: &Job, signal: Signal) -> Result<Sent, EndError> {
         waited_for.push(held);
     }
     if signal == Signal::KILL && !job.ranks.is_empty() {
+        // Otherwise the launcher might hear first that a rank was killed, by nobody knows whom.
+        for step in &job.steps {
+            await_ending(job, &step.process);
+        }
         to_all_ranks(job, signal)?;
     }
     Ok(Sent::to(Receiver::Steps, waited_for))
