@@ -193,6 +193,8 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
             start.elapsed() < DEADLINE,
             "{what}: not within {DEADLINE:?}"
         );
+        // Between two looks only.
+        #[allow(clippy::disallowed_methods)]
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -14,6 +14,7 @@ mod agents;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -61,17 +62,18 @@ struct Args {
     program: Vec<String>,
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() {
-    let code = run(Args::parse()).await.unwrap_or_else(|error| {
-        eprintln!("{error:#}");
-        1
-    });
-    // Not by returning: that would wait for the thread that reads standard input.
-    std::process::exit(code)
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let code = runtime.block_on(run(args));
+    // Dropping it would wait for the thread that reads standard input.
+    runtime.shutdown_background();
+    Ok(ExitCode::from(code?))
 }
 
-async fn run(args: Args) -> Result<i32> {
+async fn run(args: Args) -> Result<u8> {
     let peers = peers(&args.node)?;
     let mut agents = Vec::new();
     for peer in &peers {
@@ -108,11 +110,8 @@ async fn run(args: Args) -> Result<i32> {
     if !end.error_message.is_empty() {
         eprintln!("{}", end.error_message);
     }
-    Ok(match end.exit_code {
-        // It is not known.
-        -1 => 125,
-        code => code,
-    })
+    // -1: it is not known.
+    Ok(u8::try_from(end.exit_code).unwrap_or(125))
 }
 
 /// A name that no other launch has.
