@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+from hosts import TITLE as HOSTS, Hosts
 from run import Run, leftovers_end, pss_kib
 
 HANGS_TO_GIVE_UP = 2
@@ -160,9 +161,12 @@ class Bench:
                     row.add(contestant.name, took, code)
         return row
 
+    def wanted(self, title):
+        return not self.options.only or any(text in title for text in self.options.only)
+
     def compare(self, title, goal, contestants, sizes, program, patience=None):
         """One table: a line for each size, a column for each contestant, then the ratios."""
-        if self.options.only and not any(text in title for text in self.options.only):
+        if not self.wanted(title):
             return
         if not contestants:
             return
@@ -192,7 +196,7 @@ class Bench:
 
     def memory(self, title, contestants, program, ranks):
         """Pss of a launcher's own processes while all ranks are wired up and wait."""
-        if self.options.only and not any(text in title for text in self.options.only):
+        if not self.wanted(title):
             return
         self.emit(f"\n## {title}\n")
         self.emit(f"Pss in MiB of everything that is not a rank, while {ranks} ranks are wired up and wait.\n")
@@ -304,7 +308,7 @@ class Bench:
             host = Contestant("C host", [os.path.join(self.target, "bench", f"{name}-floor")], "floor")
             contestants = self.ours() + [host] + self.open_mpis() + self.slurm("--mpi=pmix")
             title = f"PMIx wire-up, {self.pmix_title(name)}"
-            if self.options.only and not any(text in title for text in self.options.only):
+            if not self.wanted(title):
                 continue
             loaded = self.pmix_clients(program, contestants)
             self.compare(title,
@@ -323,6 +327,8 @@ class Bench:
         for name, (directory, _) in self.pmix.items():
             self.memory(f"Memory, PMIx, {self.pmix_title(name)}", self.ours() + self.open_mpis(),
                         [os.path.join(directory, "pmix_wireup"), "-w"], ranks)
+        if self.wireup and self.wanted(HOSTS):
+            Hosts(self).all()
         for text in self.notes:
             self.emit(f"\nNote: {text}")
 
@@ -335,7 +341,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", required=True, help="cargo's target directory")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and repeats")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md; with --only, its sections alone")
     parser.add_argument("--repeats", type=int, help="rounds that count (default 9, quick 3)")
     parser.add_argument("--only", action="append", help="only tables whose title contains this text")
     options = parser.parse_args()
@@ -345,8 +351,27 @@ def main():
     if options.write:
         root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         os.makedirs(os.path.join(root, "docs"), exist_ok=True)
-        with open(os.path.join(root, "docs", "benchmarks.md"), "w", encoding="utf-8") as file:
-            file.write("\n".join(bench.out) + "\n")
+        path = os.path.join(root, "docs", "benchmarks.md")
+        text = "\n".join(bench.out) + "\n"
+        if options.only and os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                text = replaced(file.read(), text)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def sections(text):
+    """What is before the first section, and the sections by their titles, in order."""
+    first, *rest = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)
+    return first, dict(zip(rest[::2], rest[1::2]))
+
+
+def replaced(text, new):
+    """A report with some sections measured again; the rest, its heading too, stays as it was."""
+    heading, known = sections(text)
+    known.update(sections(new)[1])
+    bodies = [f"## {title}\n{body.rstrip()}\n" for title, body in known.items()]
+    return "\n".join([heading.rstrip() + "\n", *bodies])
 
 
 if __name__ == "__main__":

@@ -186,22 +186,20 @@ static void log_(const pmix_proc_t *client, const pmix_info_t data[], size_t nda
 }
 
 /*
- * Never reached for what Open MPI wants of it: libpmix itself removes the files that a client
- * registers for removal after its end (5.0's shared-memory segments), but only for a host that has
- * this function. The rest, signals and the like, is not supported.
+ * Only what is left for the host: libpmix itself removes the files that a client registers for
+ * removal after its end, and does not call then.
  */
 static pmix_status_t job_control(const pmix_proc_t *requestor, const pmix_proc_t targets[],
                                  size_t ntargets, const pmix_info_t directives[], size_t ndirs,
                                  pmix_info_cbfunc_t cbfunc, void *cbdata)
 {
-    (void)requestor;
-    (void)targets;
-    (void)ntargets;
-    (void)directives;
-    (void)ndirs;
-    (void)cbfunc;
-    (void)cbdata;
-    return PMIX_ERR_NOT_SUPPORTED;
+    struct completion completion = {COMPLETE_INFO, {.info = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, requestor);
+    put_procs(&o, targets, ntargets);
+    put_infos(&o, directives, ndirs);
+    return link_request(&o, WIREUP_OP_JOB_CONTROL, &completion);
 }
 
 static bool is_local_only(const pmix_info_t infos[], size_t count)

@@ -28,6 +28,7 @@ pub mod outputs;
 pub mod parts;
 pub mod pattern;
 pub mod plan;
+pub mod plate;
 pub mod program;
 pub mod progress;
 pub mod pty;

@@ -97,9 +97,10 @@ static void on_found(pmix_status_t status, pmix_pdata_t found[], size_t count, v
 }
 
 static pmix_proc_t me;
-static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped;
+static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped,
+    controlled;
 static struct result *const all[] = {&aborted, &fenced,    &modexed,   &queried, &logged,
-                                     &found,   &published, &withdrawn, &grouped};
+                                     &found,   &published, &withdrawn, &grouped, &controlled};
 enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 
 static void make_requests(void)
@@ -130,6 +131,7 @@ static void make_requests(void)
     CHECK(m->unpublish(&me, NULL, NULL, 3, on_op, &withdrawn) == PMIX_SUCCESS);
     CHECK(m->group(PMIX_GROUP_CONSTRUCT, "tag-1", procs, 2, &info, 1, on_group, &grouped)
           == PMIX_SUCCESS);
+    CHECK(m->job_control(&me, procs, 2, &info, 1, on_infos, &controlled) == PMIX_SUCCESS);
 }
 
 static void expect_frame(const char *name)
@@ -140,7 +142,7 @@ static void expect_frame(const char *name)
     free(frame);
 }
 
-/* The first requests of the process, so their ids are 1 to 9. */
+/* The first requests of the process, so their ids are 1 to 10. */
 void test_upcalls(void)
 {
     int fds[2];
@@ -175,6 +177,7 @@ void test_upcalls(void)
     expect_frame("c/lookup.bin");
     expect_frame("c/unpublish.bin");
     expect_frame("c/group.bin");
+    expect_frame("c/job_control.bin");
     /* Everything else is left to libpmix. */
     CHECK(m->spawn == NULL && m->connect == NULL && m->disconnect == NULL);
     CHECK(m->tool_connected == NULL && m->iof_pull == NULL && m->fabric == NULL);
@@ -228,6 +231,9 @@ void test_completions(void)
     send_golden("rust/answer_group.bin");
     wait_until(&grouped.calls, 1);
     CHECK(grouped.status == PMIX_SUCCESS && grouped.infos == 3);
+    send_golden("rust/answer_job_control.bin");
+    wait_until(&controlled.calls, 1);
+    CHECK(controlled.status == PMIX_ERR_NOT_SUPPORTED && controlled.infos == 0);
     for (size_t i = 0; i < REQUESTS; i++) {
         CHECK(all[i]->calls == 1);
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
+use crate::job::demand::Demand;
 use crate::job::ids::{LocalRank, NodeId};
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence};
@@ -148,6 +149,8 @@ pub enum Report {
     FenceLate(LateFence),
     /// The job has failed.
     Failed(Cause),
+    /// A rank wants something to be done with ranks of its job.
+    Demanded(Demand),
     /// A rank's MPI library has something for the user.
     Log {
         /// Standard output instead of standard error.

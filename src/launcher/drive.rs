@@ -27,6 +27,7 @@ use super::supervisor::{Order, Supervisor};
 use crate::agent::poll::{Ready, Source, Token};
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
+use crate::job::rank_set::RankSet;
 
 use alone::Alone;
 
@@ -289,6 +290,17 @@ impl Drive {
                     self.hands.order(ToCrew::Signal(signal));
                     if signal == libc::SIGTERM {
                         self.hang_up();
+                    }
+                }
+                Order::SignalRanks(signal, ranks) => {
+                    self.hands.order(ToCrew::SignalRanks { signal, ranks });
+                }
+                Order::NoteAbort { by, code, ranks } => {
+                    if let Some(ranks) = RankSet::of(&ranks) {
+                        let text = format!(
+                            "rank {by} aborted ranks {ranks} with code {code}; the others go on"
+                        );
+                        self.tell(&text);
                     }
                 }
                 Order::NoteInterrupt => {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
+use crate::job::demand::Demand;
 use crate::job::ids::{NodeId, Rank};
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
@@ -83,6 +84,8 @@ pub(super) enum FromCrew {
         /// What the rank that caused it had done, if one did.
         state: Option<PmiState>,
     },
+    /// A rank wants something to be done with ranks of its job.
+    Demanded(Demand),
     /// A fence takes longer than expected, and goes on.
     FenceLate(LateFence),
     /// A sidecar was lost that nobody here needs any more.
@@ -146,7 +149,8 @@ impl FromCrew {
             | Self::Ended { rank, .. }
             | Self::Judged { rank, .. }
             | Self::Output { rank, .. }
-            | Self::Gone { rank } => Some(*rank),
+            | Self::Gone { rank }
+            | Self::Demanded(Demand { by: rank, .. }) => Some(*rank),
             _ => None,
         }
     }

@@ -320,6 +320,7 @@ pub fn kind_of(cause: &Cause) -> &'static str {
         Cause::LeftOthers { .. } => "left_others",
         Cause::RanAlone { .. } => "ran_alone",
         Cause::Aborted { .. } => "aborted",
+        Cause::EndedBy { .. } => "ended_by_rank",
         Cause::Misbehaved { .. } => "misbehaved",
         Cause::NotStarted { .. } => "not_started",
         Cause::HostFailed { .. } => "pmix_server_failed",

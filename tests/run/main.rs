@@ -8,6 +8,7 @@
 mod auto;
 mod common;
 mod config;
+mod control;
 mod ending;
 mod ends;
 mod endurance;

@@ -14,8 +14,7 @@ use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
 };
 use crate::job::clock::Moment;
-use crate::job::ids::{LocalRank, Rank};
-use crate::job::outcome::Cause;
+use crate::job::ids::LocalRank;
 use crate::job::proc;
 use crate::modex::{ModexFailure, ModexInput, ModexResult};
 use crate::pmix::control::Control;
@@ -102,7 +101,8 @@ impl NodeCore {
             | Upcall::Publish { .. }
             | Upcall::Lookup { .. }
             | Upcall::Unpublish { .. }
-            | Upcall::Group { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::Group { .. }
+            | Upcall::JobControl { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -136,20 +136,8 @@ impl NodeCore {
                 proc,
                 status,
                 message,
-                ..
-            } => {
-                // A subset cannot be spared: an MPI job that lost ranks cannot go on, and nobody
-                // asked for fault tolerance.
-                let rank = proc.rank.rank().unwrap_or(Rank(0));
-                let message = message.to_string();
-                let cause = Cause::Aborted {
-                    rank,
-                    code: status,
-                    message,
-                };
-                actions.push(Action::Report(Report::Failed(cause)));
-                self.answer(id, &Answer::Status(Status::SUCCESS), actions);
-            }
+                targets,
+            } => self.abort(id, &proc, (status, &message), &targets, actions),
             Upcall::Query { queries, .. } => {
                 let answer = self.query(&queries);
                 self.answer(id, &answer, actions);
@@ -171,6 +159,11 @@ impl NodeCore {
                 procs,
                 infos,
             } => self.group(id, (op, name), &procs, infos, now, actions),
+            Upcall::JobControl {
+                proc,
+                targets,
+                directives,
+            } => self.job_control(id, &proc, &targets, &directives, actions),
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }

@@ -67,6 +67,7 @@ impl Crew {
         self.owned.insert(raw(child.pid));
         let pid = raw(child.pid);
         self.tell(FromCrew::Started { rank, pid });
+        self.tell_early(rank);
         self.poll
             .add(&child.pidfd, Token::new(Source::RankExit, rank.0))?;
         let token = Token::new(Source::Pmi, rank.0);

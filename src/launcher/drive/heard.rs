@@ -59,6 +59,12 @@ impl Drive {
                 self.supervisor.rank_left(waiting, cause, now);
             }
             FromCrew::Failed { cause, .. } => self.fail_by(cause),
+            FromCrew::Demanded(demand) => {
+                let mut orders = Vec::new();
+                let now = self.now();
+                self.supervisor.demanded(demand, now, &mut orders);
+                self.carry_out(orders);
+            }
             FromCrew::FenceLate(late) => {
                 if !std::mem::replace(&mut self.late_told, true) {
                     let text = late::note(&self.plan, &late, &|rank| self.pid_of(rank));

@@ -216,6 +216,7 @@ impl Drive {
                 end: RankEnd::Signal(signal),
                 ..
             }
+            | Cause::EndedBy { signal, .. }
             | Cause::Interrupted(signal) => (None, Some(*signal)),
             Cause::Aborted { code, .. } => (Some(*code), None),
             Cause::NotFinalized { .. } | Cause::NeverJoined { .. } | Cause::LeftOthers { .. } => {

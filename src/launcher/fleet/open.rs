@@ -11,6 +11,7 @@ use crate::agent::poll::{Poll, Source, Token};
 use crate::launcher::carried::Description;
 use crate::launcher::local_agent::find;
 use crate::launcher::plan::Plan;
+use crate::launcher::plate::Plate;
 use crate::launcher::run::RunFailure;
 use crate::link::control::{Member, Spread, ToAgent, VERSION};
 use crate::link::encode;
@@ -53,6 +54,7 @@ impl Fleet {
             decided: false,
             ending: false,
             end_at: None,
+            plate: Plate::show(&plan.decided, None),
             plan: Arc::clone(plan),
         })
     }

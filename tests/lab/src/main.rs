@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use wireup_lab::{Host, Lab, UNREACHABLE, remote_shell};
@@ -27,12 +28,21 @@ Starts hosts node01 to nodeN, then reads commands from standard input:
 --share keeps a directory below /tmp, /run or /dev/shm visible on the hosts.
 
 lab rsh, called on a host, runs a command on another one as ssh does: words are joined with blanks
-and given to a shell, with root's login environment. Options of ssh are accepted without effect.
+and given to a shell, with root's login environment. Options of ssh are accepted without effect. Under
+the name rsh (a link to it) the program does the same without the first word.
 
 Needs root and iproute2.";
 
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1);
+    let mut words = std::env::args();
+    let name = words.next().unwrap_or_default();
+    // A launcher that is told what to use in place of ssh takes one path.
+    if Path::new(&name)
+        .file_name()
+        .is_some_and(|name| name == "rsh")
+    {
+        return rsh(words);
+    }
     if words.next().as_deref() == Some("rsh") {
         return rsh(words);
     }
