@@ -141,7 +141,7 @@ class Cluster:
             if not entry.isdigit() or int(entry) in self.first:
                 continue
             try:
-                if os.readlink(f"/proc/{entry}/ns/pid") not in self.spaces:
+                if os.readlink(f"/proc/{entry}/ns/pid") not in self.spaces or has_ended(entry):
                     continue
                 if executable and os.path.basename(os.readlink(f"/proc/{entry}/exe")) != executable:
                     continue
@@ -186,6 +186,12 @@ def read(path):
             return file.read()
     except OSError:
         return ""
+
+
+def has_ended(pid):
+    """Whether only its parent has to collect it: the worker does not, after a command that hung."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] == b"Z"
 
 
 def private(path):

@@ -109,11 +109,11 @@ class Hosts:
         if "openmpi5" in self.bench.mpis:
             programs = os.path.dirname(self.bench.mpis["openmpi5"][1])
             command = [os.path.join(programs, "prterun"), "--allow-run-as-root", "--prefix", os.path.dirname(programs),
-                       "--prtemca", "plm_ssh_agent", self.cluster.ssh]
+                       "--map-by", ":OVERSUBSCRIBE", "--prtemca", "plm_ssh_agent", self.cluster.ssh]
             found.append(Launcher("prterun 5", command, "--host"))
         if "openmpi4" in self.bench.mpis:
-            command = [self.bench.mpis["openmpi4"][1], "--allow-run-as-root", "--mca", "plm_rsh_agent",
-                       self.cluster.ssh]
+            command = [self.bench.mpis["openmpi4"][1], "--allow-run-as-root", "--oversubscribe", "--mca",
+                       "plm_rsh_agent", self.cluster.ssh]
             found.append(Launcher("mpirun 4.1", command, "--host"))
         return found
 
@@ -161,7 +161,7 @@ class Hosts:
     def measure(self, launchers, hosts, per_host, program):
         """Rounds of all in turn, after one that is not counted; who hangs is asked no more."""
         row = Measured([launcher.name for launcher in launchers])
-        limit = 20 + len(hosts) * per_host * 0.15
+        limit = 10 + len(hosts) * per_host * 0.15
         for turn in range(-1, self.repeats):
             shift = turn % len(launchers)
             for launcher in launchers[shift:] + launchers[:shift]:
