@@ -1,6 +1,7 @@
 //! The decisions about a job's end.
 
 use super::*;
+use crate::job::demand::{Demand, Wish};
 use crate::job::exit_policy::ExitPolicy;
 use crate::job::spec::GRACE;
 
