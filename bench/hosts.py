@@ -187,7 +187,7 @@ class Hosts:
         names = [launcher.name for launcher in launchers]
         self.emit("| hosts × ranks | data | " + " | ".join(names) + " |")
         self.emit("|---" * (2 + len(names)) + "|")
-        program = os.path.join(self.bench.target, "bench", "fences")
+        program = os.path.join(os.path.abspath(self.bench.target), "bench", "fences")
         found = {}
         sizes = [(count, 1) for count in self.counts] + [(self.counts[-1], 4)]
         for count, per_host in sizes:
@@ -256,8 +256,10 @@ class Hosts:
     def weigh(self, launcher, hosts, per_host, ranks, program, kinds):
         output = os.path.join(self.cluster.dir, "output")
         argv = launcher.argv(hosts, per_host, program)
-        # It is ended by the limit, and everything is weighed shortly before.
         weighed = {}
+        # What an earlier command has printed is not to be taken for its.
+        with open(output, "wb"):
+            pass
         self.cluster.begin(argv, output, launcher.env)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
