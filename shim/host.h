@@ -37,6 +37,10 @@ WIREUP_EXPORT void wireup_link_stop(void);
 /* The module for PMIx_server_init, static. */
 WIREUP_EXPORT pmix_server_module_t *wireup_module(void);
 
+/* Has libpmix's own alerts, about heartbeats and files that clients want watched, told to the agent:
+ * they reach the clients of this node alone otherwise. After PMIx_server_init. */
+WIREUP_EXPORT pmix_status_t wireup_watch_alerts(void);
+
 /* A list of infos, owned by the caller. */
 typedef struct wireup_infos wireup_infos_t;
 

@@ -82,6 +82,34 @@ static pmix_status_t notify_event(pmix_status_t code, const pmix_proc_t *source,
     return notice(&o, WIREUP_OP_NOTIFY_EVENT);
 }
 
+/* Also called for alerts that came from other nodes; the agent knows them by their source. */
+static void alert(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t info[],
+                  size_t ninfo, pmix_info_t *results, size_t nresults,
+                  pmix_event_notification_cbfunc_fn_t done, void *cbdata)
+{
+    (void)id;
+    (void)results;
+    (void)nresults;
+    struct out o;
+    out_init(&o);
+    put_u32(&o, (uint32_t)code);
+    put_proc(&o, source);
+    put_u8(&o, PMIX_RANGE_NAMESPACE);
+    put_infos(&o, info, ninfo);
+    /* Without an agent there is nobody to be told. */
+    (void)link_notice(&o, WIREUP_OP_NOTIFY_EVENT);
+    if (done != NULL) {
+        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, cbdata);
+    }
+}
+
+pmix_status_t wireup_watch_alerts(void)
+{
+    pmix_status_t codes[] = {PMIX_MONITOR_HEARTBEAT_ALERT, PMIX_MONITOR_FILE_ALERT};
+    const pmix_status_t id = PMIx_Register_event_handler(codes, 2, NULL, 0, alert, NULL, NULL);
+    return id < 0 ? id : PMIX_SUCCESS;
+}
+
 static pmix_status_t abort_(const pmix_proc_t *proc, void *server_object, int status,
                             const char msg[], pmix_proc_t procs[], size_t nprocs,
                             pmix_op_cbfunc_t cbfunc, void *cbdata)
@@ -186,22 +214,20 @@ static void log_(const pmix_proc_t *client, const pmix_info_t data[], size_t nda
 }
 
 /*
- * Never reached for what Open MPI wants of it: libpmix itself removes the files that a client
- * registers for removal after its end (5.0's shared-memory segments), but only for a host that has
- * this function. The rest, signals and the like, is not supported.
+ * Only what is left for the host: libpmix itself removes the files that a client registers for
+ * removal after its end, and does not call then.
  */
 static pmix_status_t job_control(const pmix_proc_t *requestor, const pmix_proc_t targets[],
                                  size_t ntargets, const pmix_info_t directives[], size_t ndirs,
                                  pmix_info_cbfunc_t cbfunc, void *cbdata)
 {
-    (void)requestor;
-    (void)targets;
-    (void)ntargets;
-    (void)directives;
-    (void)ndirs;
-    (void)cbfunc;
-    (void)cbdata;
-    return PMIX_ERR_NOT_SUPPORTED;
+    struct completion completion = {COMPLETE_INFO, {.info = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, requestor);
+    put_procs(&o, targets, ntargets);
+    put_infos(&o, directives, ndirs);
+    return link_request(&o, WIREUP_OP_JOB_CONTROL, &completion);
 }
 
 static bool is_local_only(const pmix_info_t infos[], size_t count)

@@ -89,7 +89,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Err(error) => return answer(&error, || problem::of_commands(&error, first.as_deref())),
     };
     match Other::from_arg_matches_mut(&mut matches) {
-        Ok(Other::Ps(args)) => ps::execute(&args),
+        Ok(Other::Ps(args)) => ps::execute(args),
         Ok(Other::Kill(args)) => kill::execute(&args),
         Ok(Other::Handed(_)) => Err(handed::become_it(&args)),
         Ok(Other::Config(args)) => config::show::execute(args),

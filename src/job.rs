@@ -3,10 +3,12 @@
 pub mod absence;
 pub mod appnums;
 pub mod clock;
+pub mod demand;
 pub mod exit_policy;
 pub mod hosts;
 pub mod ids;
 pub mod limit;
+pub mod log;
 pub mod octets;
 pub mod outcome;
 pub mod patience;

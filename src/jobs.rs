@@ -2,7 +2,9 @@
 //!
 //! No job registers anywhere, so a start pays nothing for this and nothing can be left behind or
 //! be out of date. A job is what `/proc` shows of it: its launcher (an executable called `wireup`
-//! that was told to run something), and the processes whose environment names the job.
+//! that was told to run something), and the processes whose environment names the job. Of a job on
+//! several hosts it is the part that is here: its launcher, the steps of this machine's nodes with
+//! their ranks, or both.
 //! [`snapshot`] looks, [`find`] makes jobs of what was seen, [`name`] lets people name them, and
 //! [`end`] signals them.
 //!
@@ -18,6 +20,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::agent::procfs::{self, Process};
+use crate::job::ids::NodeId;
+use crate::job::rank_map::RankMap;
 use find::Scope;
 
 /// Where a job is in its life.
@@ -31,7 +35,8 @@ pub enum State {
     Stopped,
     /// No rank is left, or its launcher was killed and its guard cleans up.
     Ending,
-    /// Its launcher and its guard were killed: nobody will end it.
+    /// Its launcher and its guard were killed, or the agent of a part: nobody will end it, unless a
+    /// step does by itself.
     Orphaned,
 }
 
@@ -66,20 +71,49 @@ pub struct Rank {
     pub command: Vec<OsString>,
 }
 
-/// One job.
+/// The process that has a node's part of a job on several hosts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The process.
+    pub process: Process,
+    /// The node, once the step has heard which.
+    pub node: Option<NodeId>,
+}
+
+/// Where the ranks of a job on several hosts are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// The names of all nodes.
+    pub hosts: Vec<String>,
+    /// Which ranks they have.
+    pub ranks: RankMap,
+}
+
+impl Placement {
+    /// The name of a node.
+    pub fn host(&self, node: NodeId) -> Option<&str> {
+        self.hosts.get(node.index()).map(String::as_str)
+    }
+}
+
+/// One job, or the part of one on several hosts that is on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job {
     /// Its name; `None` while no process of it shows it.
     pub name: Option<String>,
-    /// Its launcher, if that lives.
+    /// Its launcher, if that lives, here.
     pub launcher: Option<Process>,
+    /// On several hosts: the steps of the nodes that are here, by node.
+    pub steps: Vec<Step>,
+    /// On several hosts: which ranks are where, once that is shown.
+    pub placement: Option<Placement>,
     /// Whose it is.
     pub uid: u32,
     /// Where it is in its life.
     pub state: State,
     /// The job of which its launcher is a process.
     pub within: Option<String>,
-    /// Its living ranks, in rank order.
+    /// Its ranks that live, here, in rank order.
     pub ranks: Vec<Rank>,
     /// Number of ranks, living or not; `None` while no process of it shows it.
     pub size: Option<u32>,
@@ -92,19 +126,67 @@ pub struct Job {
     pub command: Vec<OsString>,
     /// Directories for temporary files that its processes were given.
     pub tmpdirs: Vec<OsString>,
-    /// All its living processes but launcher and guard: ranks, what they started, and PMIx
+    /// All its living processes but launcher, steps and guards: ranks, what they started, and PMIx
     /// servers.
     pub members: Vec<Process>,
 }
 
 impl Job {
-    /// The process a person would take for the job: its launcher, or its first rank.
+    /// The process a person would take for the job: its launcher, or a step, or its first rank.
     pub fn pid(&self) -> Option<i32> {
         let rank = self.ranks.first().map(|rank| &rank.process);
-        let process = self.launcher.as_ref().or(rank);
+        let process = self.leaders().next().or(rank);
         process
             .or_else(|| self.members.first())
             .map(|process| process.pid)
+    }
+
+    /// Its launcher and its steps.
+    pub fn leaders(&self) -> impl Iterator<Item = &Process> {
+        let steps = self.steps.iter().map(|step| &step.process);
+        self.launcher.iter().chain(steps)
+    }
+
+    /// Whether it may have ranks elsewhere.
+    pub fn is_on_several_hosts(&self) -> bool {
+        self.placement.is_some() || !self.steps.is_empty()
+    }
+
+    /// Its ranks on other machines, by the names of these, as far as it is known.
+    pub fn elsewhere(&self) -> Vec<(String, Vec<u32>)> {
+        let Some(placement) = &self.placement else {
+            return Vec::new();
+        };
+        let nodes = placement.ranks.node_ids().filter(|node| !self.has(*node));
+        nodes
+            .filter_map(|node| {
+                let ranks = placement.ranks.ranks_on(node).map(|rank| rank.0);
+                let ranks: Vec<u32> = ranks.collect();
+                let host = placement.host(node).filter(|_| !ranks.is_empty())?;
+                Some((host.to_owned(), ranks))
+            })
+            .collect()
+    }
+
+    /// The steps here, with the names of their nodes.
+    pub fn nodes_here(&self) -> impl Iterator<Item = (&Step, Option<&str>)> {
+        self.steps.iter().map(|step| {
+            let placement = self.placement.as_ref();
+            let name = placement.and_then(|placement| placement.host(step.node?));
+            (step, name)
+        })
+    }
+
+    /// The ranks a step here was given, ascending, as far as it is known.
+    pub fn ranks_of(&self, step: &Step) -> impl Iterator<Item = u32> {
+        let placement = self.placement.as_ref().zip(step.node);
+        let ranks = placement.map(|(placement, node)| placement.ranks.ranks_on(node));
+        ranks.into_iter().flatten().map(|rank| rank.0)
+    }
+
+    /// Whether a node of a job on several hosts is this machine.
+    fn has(&self, node: NodeId) -> bool {
+        self.steps.iter().any(|step| step.node == Some(node))
     }
 
     /// The numbers and names of the nodes on which ranks live, each once.

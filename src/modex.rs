@@ -11,9 +11,10 @@
 //!
 //! - Asking: several requesters of one rank share one request; each has its own deadline. When the
 //!   last of them has given up, the request is forgotten, and a later one is sent anew.
-//! - Owning: one question per rank to the host, however many nodes ask. The owner has no timer:
-//!   a question ends with the host's answer, the rank's death, or the end of the job, and until
-//!   then costs one entry per local rank at most.
+//! - Owning: one question per rank to the host, however many nodes ask. It ends with the host's
+//!   answer, the rank's death, or the end of the job, and until then costs one entry per local rank
+//!   at most. A requester without a deadline of its own is given up by the owner, some time after the
+//!   rank has connected without publishing: before that it may be busy for as long as it likes.
 //! - Messages may be repeated and may overtake each other. Requests carry a serial number, so the
 //!   reply to an old one is never taken for the answer to a newer one.
 //!
@@ -23,7 +24,11 @@
 //! Rule: an nspace is made known with [`ModexInput::NspaceAdded`] on all its nodes before any of
 //! its ranks starts anywhere; a request that comes earlier is answered "not found".
 //!
-//! Left to others: which node owns a rank, encoding of messages, required keys.
+//! Rule: the server answers with all that the rank has published, as soon as it has published
+//! anything, and cannot be told to wait for a certain key (`PMIX_REQUIRED_KEY`): its function takes
+//! none. Whoever misses a key asks again. Source: `PMIx_server_dmodex_request`.
+//!
+//! Left to others: which node owns a rank, encoding of messages.
 
 mod asking;
 mod owning;
@@ -69,13 +74,18 @@ pub enum ModexInput<T> {
         /// The rank.
         proc: Proc,
     },
+    /// A rank of this node is connected to the PMIx server: its data should come soon.
+    RankConnected {
+        /// The rank.
+        proc: Proc,
+    },
     /// Somebody here wants the data of a rank.
     Ask {
         /// The rank.
         proc: Proc,
         /// The node it lives on, this one allowed; `None` if the rank or its job is unknown.
         owner: Option<NodeId>,
-        /// How long to wait; `None` for no limit.
+        /// How long to wait; `None` to leave that to the owner.
         timeout: Option<Duration>,
         /// Whom to answer.
         ticket: T,
@@ -202,12 +212,13 @@ pub struct ModexEngine<T> {
 }
 
 impl<T> ModexEngine<T> {
-    /// An engine for `node`, knowing no job.
-    pub fn new(node: NodeId) -> Self {
+    /// An engine for `node`, knowing no job. A rank that has connected and does not publish is waited
+    /// for until `limit`; `None` for ever.
+    pub fn new(node: NodeId, limit: Option<Duration>) -> Self {
         Self {
             node,
             asking: Asking::new(),
-            owning: Owning::new(),
+            owning: Owning::new(limit),
             torn_down: false,
         }
     }
@@ -228,6 +239,7 @@ impl<T> ModexEngine<T> {
                 let askers = self.owning.rank_gone(&proc);
                 self.reply_all(&proc, askers, &Err(ModexFailure::RankGone), out);
             }
+            ModexInput::RankConnected { proc } => self.owning.connected(proc, now),
             ModexInput::Ask {
                 proc,
                 owner,
@@ -252,7 +264,9 @@ impl<T> ModexEngine<T> {
                 self.reply_all(&proc, askers, &result, out);
             }
             ModexInput::Message { from, message } if from != self.node => match message {
-                ModexMessage::Request { serial, proc } => self.request(from, serial, proc, out),
+                ModexMessage::Request { serial, proc } => {
+                    self.request(from, serial, proc, now, out);
+                }
                 ModexMessage::Reply {
                     serial,
                     proc,
@@ -272,6 +286,11 @@ impl<T> ModexEngine<T> {
                     let result = Err(ModexFailure::Timeout { owner, waited });
                     out.push(Output::Complete { ticket, result });
                 }
+                let owner = self.node;
+                for (proc, askers, waited) in self.owning.expire(now) {
+                    let result = Err(ModexFailure::Timeout { owner, waited });
+                    self.reply_all(&proc, askers, &result, out);
+                }
             }
             ModexInput::Teardown => self.tear_down(out),
         }
@@ -279,7 +298,8 @@ impl<T> ModexEngine<T> {
 
     /// When the next [`ModexInput::Tick`] is due; `None` while nothing has a deadline.
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.asking.next_deadline()
+        let deadlines = [self.asking.next_deadline(), self.owning.next_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Whether nobody here waits, and no request of another node is parked here. A request whose
@@ -310,18 +330,25 @@ impl<T> ModexEngine<T> {
             return;
         };
         if owner == self.node {
-            return self.request(owner, serial, proc, out);
+            return self.request(owner, serial, proc, now, out);
         }
         let message = ModexMessage::Request { serial, proc };
         out.push(Output::Send { to: owner, message });
     }
 
     /// A request for a rank of this node, from another node or from this one.
-    fn request(&mut self, from: NodeId, serial: u64, proc: Proc, out: &mut Vec<Output<T>>) {
+    fn request(
+        &mut self,
+        from: NodeId,
+        serial: u64,
+        proc: Proc,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
         if self.asking.lost(from).is_some() {
             return;
         }
-        match self.owning.request(&proc, from, serial) {
+        match self.owning.request(&proc, from, serial, now) {
             Taken::Parked => {}
             Taken::First => out.push(Output::AskHost { proc }),
             Taken::Refused(failure) => self.reply(from, serial, &proc, &Err(failure), out),

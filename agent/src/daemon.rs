@@ -30,6 +30,7 @@ use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::launch::registry::Registry;
 use crate::local::{self, Socket};
 use crate::node_agent;
+use crate::node_agent::launches::Launches;
 use crate::peer::MESSAGE_MAX;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
@@ -54,6 +55,8 @@ pub struct Agent {
     pub socket: PathBuf,
     /// Its launches.
     pub registry: Arc<Registry>,
+    /// Those that schedulers started, and their parts here.
+    pub scheduled: Arc<Launches>,
     /// Other agents.
     pub peers: Arc<Peers>,
     served: Served,
@@ -76,7 +79,8 @@ impl Agent {
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             name: self.name.clone(),
-            address: self.advertised.clone(),
+            advertised: self.advertised.clone(),
+            asked: String::new(),
             version: PROGRAM_VERSION.to_owned(),
             launches: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
             draining: self.registry.draining(),
@@ -110,14 +114,9 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
 }
 
 async fn serve(settings: Settings) -> Result<(), RunFailure> {
-    // First: whoever hears that the agent serves may end it at once.
-    let waits =
-        |kind| signal(kind).map_err(|error| RunFailure::own("cannot wait for signals", error));
-    let hangup = waits(SignalKind::hangup())?;
-    let ending = [
-        waits(SignalKind::terminate())?,
-        waits(SignalKind::interrupt())?,
-    ];
+    // Before there is anything that a signal would leave behind.
+    let mut signals =
+        Signals::take().map_err(|error| RunFailure::own("cannot wait for signals", error))?;
     let listener = listen(settings.listen).await?;
     let bound = listener
         .local_addr()
@@ -131,6 +130,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         step: settings.step,
         socket: settings.socket.clone(),
         registry: Arc::default(),
+        scheduled: Arc::default(),
         peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
         served,
     });
@@ -164,8 +164,8 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         }
         () = local::serve(agent.clone(), &socket, local_callers) => {}
         () = settings.tls.watch() => {}
-        () = reload(&settings.tls, hangup) => {}
-        stopped = stop(&agent.registry, ending) => {
+        () = reload(signals.hangup, &settings.tls) => {}
+        stopped = stop(&mut signals.end, &agent.registry) => {
             if stopped {
                 // Who watched the last launch is to hear how it ended.
                 if let Ok(served) = timeout(LAST_WORDS, serving).await {
@@ -206,8 +206,27 @@ async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> 
     )))
 }
 
+/// The signals an agent heeds.
+struct Signals {
+    hangup: Signal,
+    /// Terminate and interrupt.
+    end: [Signal; 2],
+}
+
+impl Signals {
+    fn take() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            end: [
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+            ],
+        })
+    }
+}
+
 /// Reads the certificate again on every SIGHUP; returns only if that cannot be awaited.
-async fn reload(tls: &tls::Tls, mut hangup: Signal) {
+async fn reload(mut hangup: Signal, tls: &tls::Tls) {
     while hangup.recv().await.is_some() {
         info!("looks at its certificate");
         tls.reload();
@@ -216,7 +235,7 @@ async fn reload(tls: &tls::Tls, mut hangup: Signal) {
 
 /// Returns when the agent is to end: at the last launch's end after one signal or a call, at once
 /// after another signal; whether no launch is left.
-async fn stop(registry: &Registry, [mut terminate, mut interrupt]: [Signal; 2]) -> bool {
+async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &Registry) -> bool {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -19,6 +19,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use prost::bytes::Bytes;
 use rustix::net::RecvFlags;
+use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -261,7 +262,13 @@ async fn speaks_http(connection: &UnixStream) -> bool {
         loop {
             connection.readable().await?;
             let mut start = [0; START.len()];
-            let (_, length) = rustix::net::recv(connection, &mut start, RecvFlags::PEEK)?;
+            let peek = || Ok(rustix::net::recv(connection, &mut start, RecvFlags::PEEK)?.1);
+            let length = match connection.try_io(Interest::READABLE, peek) {
+                Ok(length) => length,
+                // It was no longer readable, or never was.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error),
+            };
             if length == START.len() || length == 0 || !START.starts_with(&start[..length]) {
                 return io::Result::Ok(start == START);
             }
@@ -314,10 +321,11 @@ async fn wanted(
         ToAgent::Open {
             version: _,
             launch,
+            scheduled,
             spread,
             description,
         } => {
-            let opening = Opening::of_launcher(launch, uid, spread, description);
+            let opening = Opening::of_launcher((launch, scheduled), uid, spread, description);
             let opening = opening.map_err(|error| error.to_string())?;
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))
         }

@@ -20,7 +20,6 @@ use tonic::{Request, Response, Status, Streaming};
 use self::caller::Caller;
 use self::exchange::ExchangeError;
 use self::launch::{Answer, ExchangeEnd, Head, Launch, Order};
-use self::launches::Launches;
 use self::start::StartError;
 use crate::daemon::Agent;
 use crate::proto::v1;
@@ -54,18 +53,14 @@ const REASON_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Service {
     agent: Arc<Agent>,
-    launches: Arc<Launches>,
 }
 
 type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
-    /// A service that knows no launch.
+    /// The service of an agent.
     pub fn new(agent: Arc<Agent>) -> Self {
-        Self {
-            agent,
-            launches: Arc::default(),
-        }
+        Self { agent }
     }
 }
 
@@ -80,11 +75,12 @@ impl NodeAgent for Service {
         asked: Request<v1::LaunchProcessesRequest>,
     ) -> Result<Response<v1::LaunchProcessesResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
-        let (agent, launches) = (Arc::clone(&self.agent), Arc::clone(&self.launches));
+        let agent = Arc::clone(&self.agent);
         // A task of its own: a caller who goes away meanwhile leaves no half-started launch.
-        let starting = tokio::spawn(async move {
-            launch_processes(&agent, &launches, &caller, asked.into_inner()).await
-        });
+        let starting =
+            tokio::spawn(
+                async move { launch_processes(&agent, &caller, asked.into_inner()).await },
+            );
         let started = starting.await;
         started
             .unwrap_or_else(|error| Err(Status::internal(error.to_string())))
@@ -97,7 +93,7 @@ impl NodeAgent for Service {
     ) -> Result<Response<v1::PmiFenceResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
         let asked = asked.into_inner();
-        let launch = self.launches.steer(&asked.launch_id, &caller)?;
+        let launch = self.agent.scheduled.steer(&asked.launch_id, &caller)?;
         let answer = launch.arrive(asked.node_index, asked.kvs_entries)?;
         // The caller may go away.
         let waiting = Waiting {
@@ -130,7 +126,7 @@ impl NodeAgent for Service {
     ) -> Result<Response<v1::PmiFenceCompleteResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
         let asked = asked.into_inner();
-        let launch = self.launches.steer(&asked.launch_id, &caller)?;
+        let launch = self.agent.scheduled.steer(&asked.launch_id, &caller)?;
         let answered = launch.end_exchange(&Ok(Arc::new(asked.merged_kvs)));
         Ok(Response::new(v1::PmiFenceCompleteResponse { answered }))
     }
@@ -147,7 +143,7 @@ impl NodeAgent for Service {
                 reason.len()
             )));
         }
-        let launch = self.launches.steer(&launch_id, &caller)?;
+        let launch = self.agent.scheduled.steer(&launch_id, &caller)?;
         let reason: String = reason
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
@@ -162,7 +158,7 @@ impl NodeAgent for Service {
                 head.learn(|progress| progress.abort(&reason));
                 head.order(Order::End);
             }
-            None => launch.end(),
+            None => launch.abort(),
         }
         Ok(Response::new(v1::AbortProcessesResponse {}))
     }
@@ -172,7 +168,10 @@ impl NodeAgent for Service {
         asked: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let caller = Caller::of(asked.extensions())?;
-        let launch = self.launches.find(&asked.into_inner().launch_id, &caller)?;
+        let launch = self
+            .agent
+            .scheduled
+            .find(&asked.into_inner().launch_id, &caller)?;
         head(&launch)?;
         Ok(Response::new(streams::watch(launch)))
     }
@@ -186,7 +185,7 @@ impl NodeAgent for Service {
         let first = input.message().await?.ok_or_else(|| {
             Status::invalid_argument("no message: the first one names the launch")
         })?;
-        let launch = self.launches.steer(&first.launch_id, &caller)?;
+        let launch = self.agent.scheduled.steer(&first.launch_id, &caller)?;
         head(&launch)?;
         Ok(Response::new(streams::stdio(launch, first, input)?))
     }
@@ -197,7 +196,7 @@ impl NodeAgent for Service {
     ) -> Result<Response<v1::SignalResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
         let asked = asked.into_inner();
-        let launch = self.launches.steer(&asked.launch_id, &caller)?;
+        let launch = self.agent.scheduled.steer(&asked.launch_id, &caller)?;
         signal::send(head(&launch)?, &launch, asked.signal, asked.ranks)?;
         tracing::info!(launch = launch.id, %caller, signal = asked.signal, "signal");
         Ok(Response::new(v1::SignalResponse {}))
@@ -210,8 +209,8 @@ impl NodeAgent for Service {
         let caller = Caller::of(asked.extensions())?;
         let v1::QueryRequest { launch_id, ranks } = asked.into_inner();
         let launches = match launch_id.is_empty() {
-            true => self.launches.seen_by(&caller),
-            false => vec![self.launches.find(&launch_id, &caller)?],
+            true => self.agent.scheduled.seen_by(&caller),
+            false => vec![self.agent.scheduled.find(&launch_id, &caller)?],
         };
         Ok(Response::new(streams::query(launches, ranks)))
     }
@@ -236,7 +235,6 @@ impl NodeAgent for Service {
 /// See [`NodeAgent::launch_processes`].
 async fn launch_processes(
     agent: &Agent,
-    launches: &Arc<Launches>,
     caller: &Caller,
     asked: v1::LaunchProcessesRequest,
 ) -> Result<v1::LaunchProcessesResponse, Status> {
@@ -248,7 +246,7 @@ async fn launch_processes(
     let started = agent.registry.start_launcher().map_err(|refusal| {
         Status::unavailable(format!("the agent of {name}: {refusal}; use another node"))
     })?;
-    let place = launches.reserve(&request.id)?;
+    let place = agent.scheduled.reserve(&request.id)?;
     let head = request.place.is_head();
     let mut response = v1::LaunchProcessesResponse {
         head,

@@ -8,6 +8,8 @@ pub mod client;
 pub mod connection;
 pub mod server;
 
+use std::io::ErrorKind;
+
 use tonic::Status;
 use wireup::job::ids::NodeId;
 use wireup::link::frame::{Address, BODY_MAX};
@@ -70,7 +72,13 @@ fn cause(status: &Status) -> String {
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(status);
     let mut found = status.message().to_owned();
     while let Some(error) = cause {
-        let text = error.to_string();
+        let broken = error.downcast_ref().and_then(h2::Error::get_io);
+        let text = match broken.map(std::io::Error::kind) {
+            Some(ErrorKind::UnexpectedEof) => "it was killed, or broke".to_owned(),
+            // What this side says of a connection that it has given up.
+            Some(ErrorKind::BrokenPipe) => "there is no sign of life".to_owned(),
+            _ => error.to_string(),
+        };
         if !text.is_empty() {
             found = text;
         }

@@ -137,13 +137,6 @@ def main():
     launch(args, agents, peers, launch_id)
     head = agents[0]
 
-    # A daemon: one that waits for input must not keep this program.
-    output = threading.Thread(target=copy_output, args=(head, launch_id), daemon=True)
-    output.start()
-    # Everything comes to the main thread by a queue: signal handlers run nowhere else.
-    events = queue.SimpleQueue()
-    threading.Thread(target=follow, args=(head, launch_id, events), daemon=True).start()
-
     def pass_on(number, _):
         head.Signal(pb.SignalRequest(launch_id=launch_id, signal=number), timeout=30)
 
@@ -154,6 +147,13 @@ def main():
     signal.signal(signal.SIGINT, pass_on)
     signal.signal(signal.SIGUSR1, pass_on)
     signal.signal(signal.SIGTERM, abort)
+
+    # A daemon: one that waits for input must not keep this program.
+    output = threading.Thread(target=copy_output, args=(head, launch_id), daemon=True)
+    output.start()
+    # Everything comes to the main thread by a queue: signal handlers run nowhere else.
+    events = queue.SimpleQueue()
+    threading.Thread(target=follow, args=(head, launch_id, events), daemon=True).start()
 
     ranks = []
     while True:

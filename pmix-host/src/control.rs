@@ -47,7 +47,9 @@ impl Server {
         };
         check(status, "PMIx_server_init failed")?;
         self.running = true;
-        Ok(())
+        // SAFETY: the server runs, and this is its main thread.
+        let status = unsafe { self.libraries.shim.wireup_watch_alerts() };
+        check(status, "watching alerts failed")
     }
 
     pub(crate) fn register_job(

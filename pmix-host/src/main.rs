@@ -21,6 +21,9 @@ mod foreign;
 )]
 mod libs;
 #[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: libpmix calls it as opendir(3)")]
+mod links;
+#[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls it as accept(2)")]
 mod peers;
 mod replies;

@@ -24,7 +24,7 @@ use wireup::pmix::wire::{Frame, FrameDecoder};
 use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};
 use crate::replies::{Replies, lock};
-use crate::{Fatal, peers};
+use crate::{Fatal, links, peers};
 
 /// How long libpmix may take to clean up after the agent is gone.
 const GRACE: Duration = Duration::from_secs(2);
@@ -65,6 +65,7 @@ impl Host {
             return Err(fatal(std::io::Error::from_raw_os_error(error)));
         }
         peers::guard(Arc::clone(&replies))?;
+        links::guard()?;
         let version = libraries.version.to_string_lossy();
         let warnings = libraries
             .warning

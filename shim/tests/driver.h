@@ -40,4 +40,7 @@ void test_loss(void);
 void bump(int *counter);
 void wait_until(const int *counter, int value);
 
+/* What the shim registered for alerts. */
+extern pmix_notification_fn_t alert_handler;
+
 #endif

@@ -99,6 +99,20 @@ pmix_info_t *all_kinds(size_t *count)
     return infos;
 }
 
+pmix_notification_fn_t alert_handler;
+
+pmix_status_t PMIx_Register_event_handler(pmix_status_t codes[], size_t ncodes, pmix_info_t info[],
+                                          size_t ninfo, pmix_notification_fn_t handler,
+                                          pmix_hdlr_reg_cbfunc_t done, void *data)
+{
+    (void)info;
+    (void)data;
+    CHECK(ncodes == 2 && ninfo == 0 && done == NULL);
+    CHECK(codes[0] == PMIX_MONITOR_HEARTBEAT_ALERT && codes[1] == PMIX_MONITOR_FILE_ALERT);
+    alert_handler = handler;
+    return 7;
+}
+
 pmix_status_t PMIx_generate_regex(const char *input, char **regex)
 {
     *regex = NULL;

@@ -97,9 +97,10 @@ static void on_found(pmix_status_t status, pmix_pdata_t found[], size_t count, v
 }
 
 static pmix_proc_t me;
-static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped;
+static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped,
+    controlled;
 static struct result *const all[] = {&aborted, &fenced,    &modexed,   &queried, &logged,
-                                     &found,   &published, &withdrawn, &grouped};
+                                     &found,   &published, &withdrawn, &grouped, &controlled};
 enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 
 static void make_requests(void)
@@ -130,6 +131,7 @@ static void make_requests(void)
     CHECK(m->unpublish(&me, NULL, NULL, 3, on_op, &withdrawn) == PMIX_SUCCESS);
     CHECK(m->group(PMIX_GROUP_CONSTRUCT, "tag-1", procs, 2, &info, 1, on_group, &grouped)
           == PMIX_SUCCESS);
+    CHECK(m->job_control(&me, procs, 2, &info, 1, on_infos, &controlled) == PMIX_SUCCESS);
 }
 
 static void expect_frame(const char *name)
@@ -140,7 +142,34 @@ static void expect_frame(const char *name)
     free(frame);
 }
 
-/* The first requests of the process, so their ids are 1 to 9. */
+static void on_alert_done(pmix_status_t status, pmix_info_t *results, size_t count,
+                          pmix_op_cbfunc_t done, void *done_data, void *data)
+{
+    (void)results;
+    (void)done;
+    (void)done_data;
+    CHECK(status == PMIX_EVENT_ACTION_COMPLETE && count == 0);
+    bump(data);
+}
+
+/* libpmix's own alerts are events like any other, and libpmix is told that they were dealt with. */
+static void test_alerts(void)
+{
+    int calls = 0;
+    size_t len;
+    CHECK(wireup_watch_alerts() == PMIX_SUCCESS);
+    alert_handler(7, PMIX_MONITOR_FILE_ALERT, &me, NULL, 0, NULL, 0, on_alert_done, &calls);
+    alert_handler(7, PMIX_MONITOR_FILE_ALERT, &me, NULL, 0, NULL, 0, NULL, NULL);
+    CHECK(calls == 1);
+    for (int i = 0; i < 2; i++) {
+        uint8_t *frame = agent_read(&len);
+        CHECK(frame[4] == (WIREUP_OP_NOTIFY_EVENT & 0xff) && frame[WIREUP_HEADER_LEN] == (uint8_t)-110);
+        CHECK(memcmp(frame + WIREUP_HEADER_LEN + 8, "job-1", 5) == 0);
+        free(frame);
+    }
+}
+
+/* The first requests of the process, so their ids are 1 to 10. */
 void test_upcalls(void)
 {
     int fds[2];
@@ -165,6 +194,7 @@ void test_upcalls(void)
     CHECK(m->notify_event(-3333, &me, PMIX_RANGE_SESSION, infos, count, NULL, NULL)
           == PMIX_OPERATION_SUCCEEDED);
     expect_frame("c/notify_event.bin");
+    test_alerts();
     make_requests();
     expect_frame("c/abort.bin");
     expect_frame("c/fence.bin");
@@ -175,6 +205,7 @@ void test_upcalls(void)
     expect_frame("c/lookup.bin");
     expect_frame("c/unpublish.bin");
     expect_frame("c/group.bin");
+    expect_frame("c/job_control.bin");
     /* Everything else is left to libpmix. */
     CHECK(m->spawn == NULL && m->connect == NULL && m->disconnect == NULL);
     CHECK(m->tool_connected == NULL && m->iof_pull == NULL && m->fabric == NULL);
@@ -228,6 +259,9 @@ void test_completions(void)
     send_golden("rust/answer_group.bin");
     wait_until(&grouped.calls, 1);
     CHECK(grouped.status == PMIX_SUCCESS && grouped.infos == 3);
+    send_golden("rust/answer_job_control.bin");
+    wait_until(&controlled.calls, 1);
+    CHECK(controlled.status == PMIX_ERR_NOT_SUPPORTED && controlled.infos == 0);
     for (size_t i = 0; i < REQUESTS; i++) {
         CHECK(all[i]->calls == 1);
     }

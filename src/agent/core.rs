@@ -7,9 +7,12 @@
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
 mod context;
+mod demands;
+mod events;
 mod fences;
 mod groups;
 mod host;
+mod logs;
 mod ranks;
 mod store;
 mod upcalls;
@@ -27,7 +30,7 @@ use crate::groups::GroupEngine;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank, UserId};
-use crate::job::outcome::PmiState;
+use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_map::RankMap;
@@ -139,7 +142,7 @@ impl NodeCore {
                 pmi::Server::new(info, &job.ranks, node)
             })
             .transpose()?;
-        let mut modex = ModexEngine::new(node);
+        let mut modex = ModexEngine::new(node, terms.timeout().map(|timeout| timeout.after));
         let local = job.ranks.ranks_on(node).collect();
         let added = ModexInput::NspaceAdded {
             nspace: job.nspace.clone(),
@@ -176,7 +179,7 @@ impl NodeCore {
                 }
                 self.pmi_effects(effects, now, actions);
             }
-            Event::RankEnded { rank } => self.rank_ended(rank, now, actions),
+            Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
             Event::ControlReceived(bytes) => {
                 let events = self.link.on_control_bytes(bytes);
                 self.host_said(events, now, actions);
@@ -271,7 +274,13 @@ impl NodeCore {
         (self.job.ranks.node_of(rank)? == self.node).then(|| self.job.ranks.local_rank(rank))?
     }
 
-    fn rank_ended(&mut self, local: LocalRank, now: Moment, actions: &mut Vec<Action>) {
+    fn rank_ended(
+        &mut self,
+        local: LocalRank,
+        end: RankEnd,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         let rank = self.rank(local);
         let pmix = &mut self.pmix[local.index()];
         let died = *pmix == PmixState::Connected;
@@ -294,6 +303,7 @@ impl NodeCore {
         if died {
             let proc = proc::Proc::new(self.job.nspace.clone(), rank);
             self.modex(ModexInput::RankGone { proc }, now, actions);
+            self.tell_of_death(rank, end, now, actions);
         }
     }
 
@@ -341,6 +351,11 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         match message {
+            // Nobody is told of a fence who is not there.
+            PeerMessage::Fence(message)
+                if message
+                    .last_node()
+                    .is_some_and(|last| last.0 >= self.job.ranks.nodes()) => {}
             PeerMessage::Fence(message) => {
                 self.fence(FenceInput::Message { from, message }, now, actions);
             }

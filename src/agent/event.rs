@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
+use crate::job::demand::Demand;
 use crate::job::ids::{LocalRank, NodeId};
-use crate::job::octets;
-use crate::job::outcome::{Cause, LateFence};
+use crate::job::log::LogText;
+use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
@@ -28,6 +29,8 @@ pub enum Event<'a> {
     RankEnded {
         /// Which.
         rank: LocalRank,
+        /// How.
+        end: RankEnd,
     },
     /// Bytes of the sidecar's control socket.
     ControlReceived(&'a [u8]),
@@ -148,14 +151,10 @@ pub enum Report {
     FenceLate(LateFence),
     /// The job has failed.
     Failed(Cause),
-    /// A rank's MPI library has something for the user.
-    Log {
-        /// Standard output instead of standard error.
-        stdout: bool,
-        /// The text.
-        #[serde(with = "octets")]
-        text: Vec<u8>,
-    },
+    /// A rank wants something to be done with ranks of its job.
+    Demanded(Demand),
+    /// A rank, or its MPI library, has something for the user.
+    Log(LogText),
 }
 
 #[cfg(test)]

@@ -17,10 +17,10 @@ const KEPT: usize = 256 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other side has closed it.
-    #[error("the connection to the agent was closed")]
+    #[error("the connection to this machine's agent was closed, or it broke")]
     Closed,
     /// The other side does not take what is sent.
-    #[error("the agent takes nothing")]
+    #[error("this machine's agent takes nothing")]
     Stuck,
     /// What comes cannot be understood.
     #[error("the agent sent {0}")]

@@ -7,8 +7,9 @@ use rustix::process::Signal;
 
 use super::ps::{choose, scope};
 use super::run::grace_of;
+use crate::job::spec::GRACE;
 use crate::jobs::end::{self, EndError, Receiver, Sent};
-use crate::jobs::{self, Job, name};
+use crate::jobs::{self, Job, State, name};
 use crate::launcher::run::RunFailure;
 
 /// So long after the job's grace time a launcher is asked again.
@@ -32,9 +33,14 @@ Signals:
   directly. TERM, HUP, QUIT and KILL wait until nothing of the job is left. A job whose launcher is
   gone is ended the same way, and its files are removed.
 
+Several hosts:
+  On the launcher's machine a job is ended everywhere. On another one of its hosts TERM, HUP, QUIT and
+  KILL end the part that is there, and with it the job; other signals, and those for some ranks, reach
+  ranks on this machine only, and it is said where the others are.
+
 Exit status:
   0    done
-  1    there is no such job or rank, or it did not end
+  1    there is no such job or rank, it did not end, or ranks were meant that are on other hosts
   125  wireup itself failed or was called wrongly";
 
 /// Arguments of `wireup kill`.
@@ -133,12 +139,21 @@ pub(super) fn execute(args: &KillArgs) -> Result<u8, RunFailure> {
         }
     }
     for (index, sent) in open {
-        let what = what_was_sent(&sent, args.signal);
+        let what = what_was_sent(&all[index], &sent, args.signal);
         let mut text = format!("{}: {what}", called(index));
+        if !sent.elsewhere.is_empty() {
+            failed = true;
+            text += &format!("; {}", end::elsewhere(&sent.elsewhere));
+        }
         if end::ends(args.signal) && !args.no_wait {
             match wait(&all[index], &sent, ranks, started) {
                 Ok(true) => {
-                    text += &format!("; ended after {:.1} s", started.elapsed().as_secs_f64());
+                    let seconds = started.elapsed().as_secs_f64();
+                    let where_ = match sent.receiver {
+                        Receiver::Steps => " here",
+                        _ => "",
+                    };
+                    text += &format!("; ended{where_} after {seconds:.1} s");
                 }
                 Ok(false) => {
                     failed = true;
@@ -166,11 +181,19 @@ fn remedy(signal: Signal) -> &'static str {
     }
 }
 
-fn what_was_sent(sent: &Sent, signal: Signal) -> String {
+fn what_was_sent(job: &Job, sent: &Sent, signal: Signal) -> String {
     let signal = name_of(signal);
     match &sent.receiver {
         Receiver::Launcher => format!("{signal} sent to its launcher"),
         Receiver::LauncherInstead => "no rank runs, SIGTERM sent to its launcher".to_owned(),
+        Receiver::LauncherKills => "its launcher was told to kill it on all hosts".to_owned(),
+        Receiver::Steps => {
+            let step = format!("SIGTERM sent to its step here{}", nodes_here(job));
+            match job.state == State::Orphaned {
+                true => format!("{step}, whose agent is gone"),
+                false => format!("{step}, which ends it on all its hosts"),
+            }
+        }
         Receiver::Ranks(ranks) => match ranks[..] {
             [rank] => format!("{signal} sent to rank {rank}"),
             _ => format!("{signal} sent to {} ranks", ranks.len()),
@@ -182,9 +205,23 @@ fn what_was_sent(sent: &Sent, signal: Signal) -> String {
     }
 }
 
+/// The nodes of a job that are here, between parentheses.
+fn nodes_here(job: &Job) -> String {
+    let names: Vec<&str> = job.nodes_here().filter_map(|(_, name)| name).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", names.join(", ")),
+    }
+}
+
 /// Whether what was meant has ended.
 fn wait(job: &Job, sent: &Sent, ranks: Option<&[u32]>, started: Instant) -> Result<bool, EndError> {
-    let patience = grace_of(&job.command).saturating_add(AGAIN);
+    // A job whose launcher is not here has a rank's command.
+    let grace = match job.launcher {
+        Some(_) => grace_of(&job.command),
+        None => GRACE,
+    };
+    let patience = grace.saturating_add(AGAIN);
     let patience = patience.saturating_sub(started.elapsed());
     if ranks.is_some() {
         return Ok(end::wait_for_ranks(sent, patience));

@@ -9,7 +9,7 @@ mod stdio;
 mod surroundings;
 
 pub(super) use ending::{EndingArgs, parse_seconds};
-pub(super) use hosts::HostsArgs;
+pub(super) use hosts::{HostsArgs, listed};
 pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;
 pub(super) use status::StatusArgs;

@@ -1,13 +1,16 @@
-//! `wireup ps`: the jobs on this machine.
+//! `wireup ps`: the jobs on this machine; with `--nodes`, the agents of nodes.
+
+mod nodes;
+mod records;
 
 use std::io::Write;
 use std::os::fd::AsFd;
 
 use clap::Args;
-use serde::Serialize;
 
 use super::table;
 use crate::agent::procfs::Process;
+use crate::job::hosts::compress;
 use crate::jobs::find::Scope;
 use crate::jobs::{self, Job, name};
 use crate::launcher::run::RunFailure;
@@ -17,13 +20,16 @@ Examples:
   wireup ps              your jobs
   wireup ps -l 3f        the ranks of the job whose name begins with 3f
   wireup ps --json
+  wireup ps --nodes --hosts n[1-4]    how the agents of these hosts are
 
 Jobs:
-  A job is named by the beginning of its name or by the pid of its launcher.
+  A job is named by the beginning of its name or by the pid of its launcher. RANKS are those that live
+  on this machine and all. Of a job on several hosts this machine has the launcher, nodes with their
+  ranks, or both; HERE says what.
 
 Exit status:
   0    what was asked for was shown
-  1    there is no such job
+  1    there is no such job, or a node was not reached
   125  wireup itself failed or was called wrongly";
 
 /// Arguments of `wireup ps`.
@@ -42,16 +48,26 @@ pub(super) struct PsArgs {
     #[arg(long)]
     all_users: bool,
 
-    /// Print a JSON array: jobs with their ranks; times in seconds, memory in bytes
+    /// Print a JSON array: jobs with their ranks, or nodes; times in seconds, memory in bytes
     #[arg(long)]
     json: bool,
+
+    /// Show how agents are: that of this machine, or those of --hosts or --hostfile
+    #[arg(long, conflicts_with_all = ["jobs", "ranks", "all_users"])]
+    nodes: bool,
+
+    #[command(flatten)]
+    asked: nodes::AskedArgs,
 }
 
 /// Prints the jobs.
 ///
 /// # Errors
 /// When there is no such job, or others' are asked for by somebody who may not see them.
-pub(super) fn execute(args: &PsArgs) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
+    if args.nodes {
+        return nodes::execute(args.asked, args.json);
+    }
     let all = jobs::list(scope(args.all_users, !args.jobs.is_empty())?);
     let short = name::short(&all);
     let mut chosen: Vec<usize> = (0..all.len()).collect();
@@ -62,7 +78,7 @@ pub(super) fn execute(args: &PsArgs) -> Result<u8, RunFailure> {
         .into_iter()
         .map(|index| (short[index].as_deref(), &all[index]));
     let text = match (args.json, args.ranks) {
-        (true, _) => json(chosen),
+        (true, _) => records::json(chosen),
         (false, true) => rank_table(chosen),
         (false, false) => job_table(chosen, args.all_users),
     };
@@ -134,13 +150,20 @@ fn width() -> Option<usize> {
 }
 
 fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: bool) -> String {
+    const PLACE: usize = 5;
+    let jobs: Vec<(Option<&str>, &Job)> = jobs.collect();
+    let across = jobs.iter().any(|(_, job)| job.is_on_several_hosts());
     let mut head = vec![
         "JOB", "PID", "STATE", "RANKS", "NODES", "ELAPSED", "COMMAND",
     ];
+    if across {
+        head.splice(PLACE..PLACE, ["HOSTS", "HERE"]);
+    }
     if users {
         head.insert(1, "USER");
     }
     let rows: Vec<Vec<String>> = jobs
+        .into_iter()
         .map(|(short, job)| {
             let known = |number: Option<u32>| {
                 number.map_or_else(|| "?".to_owned(), |number| number.to_string())
@@ -155,6 +178,9 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
                 table::time(job.elapsed),
                 table::words(&job.command),
             ];
+            if across {
+                row.splice(PLACE..PLACE, [hosts_of(job), here(job)]);
+            }
             if users {
                 row.insert(1, user_name(job.uid));
             }
@@ -162,6 +188,32 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
         })
         .collect();
     table::render(&head, &rows, width())
+}
+
+/// The nodes of a job on several hosts.
+fn hosts_of(job: &Job) -> String {
+    const MOST: usize = 40;
+    match &job.placement {
+        Some(placement) => table::cut(&compress(&placement.hosts), MOST),
+        None => "-".to_owned(),
+    }
+}
+
+/// What this machine has of a job.
+fn here(job: &Job) -> String {
+    if !job.is_on_several_hosts() {
+        return "all".to_owned();
+    }
+    let launcher = job.launcher.as_ref().map(|_| "launcher".to_owned());
+    let nodes = job.nodes_here().map(|(step, host)| {
+        let ranks = table::ranges(job.ranks_of(step));
+        match host {
+            Some(host) => format!("{host}: {ranks}"),
+            None => "step".to_owned(),
+        }
+    });
+    let parts: Vec<String> = launcher.into_iter().chain(nodes).collect();
+    parts.join(", ")
 }
 
 fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> String {
@@ -218,80 +270,4 @@ fn user_name(uid: u32) -> String {
     user.ok()
         .flatten()
         .map_or_else(|| uid.to_string(), |user| user.name)
-}
-
-/// A job as scripts see it.
-#[derive(Serialize)]
-struct JobRecord<'a> {
-    /// Name, null while no process of the job shows it.
-    job: Option<&'a str>,
-    /// The beginning of its digits that tells it from the others.
-    short: Option<&'a str>,
-    /// Process id of the launcher, null when it is gone.
-    pid: Option<i32>,
-    uid: u32,
-    state: &'static str,
-    /// The job of which the launcher is a process.
-    within: Option<&'a str>,
-    ranks_alive: usize,
-    size: Option<u32>,
-    node_count: Option<u32>,
-    /// Those on which ranks live.
-    nodes: Vec<String>,
-    elapsed: f64,
-    command: Vec<String>,
-    ranks: Vec<RankRecord<'a>>,
-}
-
-/// A rank as scripts see it.
-#[derive(Serialize)]
-struct RankRecord<'a> {
-    rank: u32,
-    node: Option<u32>,
-    host: Option<&'a str>,
-    pid: i32,
-    state: &'static str,
-    cpu: f64,
-    memory: u64,
-    command: Vec<String>,
-}
-
-fn json<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> String {
-    let lossy = |words: &[std::ffi::OsString]| -> Vec<String> {
-        let texts = words.iter().map(|word| word.to_string_lossy().into_owned());
-        texts.collect()
-    };
-    let rank_record = |rank: &'a jobs::Rank| {
-        let (node, host) = node_of(rank);
-        RankRecord {
-            rank: rank.rank,
-            node,
-            host,
-            pid: rank.process.pid,
-            state: state_of(&rank.process),
-            cpu: rank.cpu.as_secs_f64(),
-            memory: rank.resident,
-            command: lossy(&rank.command),
-        }
-    };
-    let records: Vec<JobRecord<'a>> = jobs
-        .map(|(short, job)| JobRecord {
-            job: job.name.as_deref(),
-            short,
-            pid: job.launcher.as_ref().map(|launcher| launcher.pid),
-            uid: job.uid,
-            state: job.state.as_str(),
-            within: job.within.as_deref(),
-            ranks_alive: job.ranks.len(),
-            size: job.size,
-            node_count: job.node_count,
-            nodes: job.nodes().into_iter().map(|(_, name)| name).collect(),
-            elapsed: job.elapsed.as_secs_f64(),
-            command: lossy(&job.command),
-            ranks: job.ranks.iter().map(rank_record).collect(),
-        })
-        .collect();
-    let mut text = serde_json::to_string_pretty(&records).expect("text and numbers only");
-    text.push('\n');
-    text
 }

@@ -41,6 +41,45 @@ pub fn render(head: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Stri
     text
 }
 
+/// Ascending numbers as ranges, `0-3,7`; after a few `…` stands for the rest.
+pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
+    const MOST: usize = 4;
+    let mut all: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        if let Some((_, last)) = all.last_mut()
+            && last.checked_add(1) == Some(number)
+        {
+            *last = number;
+        } else if all.len() > MOST {
+            break;
+        } else {
+            all.push((number, number));
+        }
+    }
+    let each = all
+        .iter()
+        .take(MOST)
+        .map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        });
+    let rest = (all.len() > MOST).then(|| "…".to_owned());
+    let texts: Vec<String> = each.chain(rest).collect();
+    texts.join(",")
+}
+
+/// A text of at most so many characters, the last of them `…` if something is missing.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    match text.chars().count() > most {
+        true => text
+            .chars()
+            .take(most.saturating_sub(1))
+            .chain(['…'])
+            .collect(),
+        false => text.to_owned(),
+    }
+}
+
 /// A time as batch systems write it: `M:SS`, `H:MM:SS` or `D-HH:MM:SS`.
 pub(super) fn time(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -89,6 +128,19 @@ pub(super) fn words(words: &[std::ffi::OsString]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_in_a_row_are_a_range_and_many_ranges_are_cut() {
+        assert_eq!(ranges([]), "");
+        assert_eq!(ranges([3]), "3");
+        assert_eq!(ranges([0, 1, 2, 7, u32::MAX]), "0-2,7,4294967295");
+        assert_eq!(ranges([0, 2, 4, 6]), "0,2,4,6");
+        assert_eq!(ranges((0..100).step_by(2)), "0,2,4,6,…");
+        assert_eq!(
+            (cut("n[1-3]", 6), cut("n[1-3]", 5)),
+            ("n[1-3]".into(), "n[1-…".into())
+        );
+    }
 
     #[test]
     fn columns_are_aligned_and_the_last_is_cut_at_the_edge() {

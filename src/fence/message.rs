@@ -240,6 +240,17 @@ impl FenceMessage {
             | Self::Wait { id, .. } => id,
         }
     }
+
+    /// The highest node it names as a participant; `None` if it names none.
+    pub fn last_node(&self) -> Option<NodeId> {
+        match self {
+            Self::Arrive { nodes, .. }
+            | Self::Fail { nodes, .. }
+            | Self::Overdue { nodes, .. }
+            | Self::Inquire { nodes, .. } => Some(nodes.last()),
+            Self::Release { .. } | Self::Missing { .. } | Self::Wait { .. } => None,
+        }
+    }
 }
 
 /// Why a fence did not complete. The same reason reaches every participant.

@@ -36,6 +36,11 @@ impl Nodes {
         self.0.iter().copied()
     }
 
+    /// The highest of them.
+    pub fn last(&self) -> NodeId {
+        *self.0.last().expect("never empty")
+    }
+
     /// Whether a node is one of them.
     pub fn contains(&self, node: NodeId) -> bool {
         self.position(node).is_some()

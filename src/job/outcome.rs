@@ -160,6 +160,13 @@ pub enum Cause {
         /// The text it gave, possibly empty.
         message: String,
     },
+    /// A rank had the job ended, by a signal.
+    EndedBy {
+        /// Which.
+        rank: Rank,
+        /// The signal's number.
+        signal: i32,
+    },
     /// A rank broke its protocol.
     Misbehaved {
         /// Which.
@@ -230,7 +237,7 @@ impl Cause {
             Self::NotStarted { code, .. } => *code,
             Self::HostFailed { .. } | Self::NodeFailed { .. } => EXIT_WIREUP,
             Self::Timeout(_) => EXIT_TIMEOUT,
-            Self::Interrupted(number) => of_signal(*number),
+            Self::Interrupted(number) | Self::EndedBy { signal: number, .. } => of_signal(*number),
             Self::OutputLost { pipe: true, .. } => of_signal(13),
             Self::OutputLost { pipe: false, .. } => EXIT_WIREUP,
         }
@@ -245,6 +252,7 @@ impl Cause {
             | Self::LeftOthers { rank }
             | Self::RanAlone { rank, .. }
             | Self::Aborted { rank, .. }
+            | Self::EndedBy { rank, .. }
             | Self::Misbehaved { rank, .. }
             | Self::NotStarted { rank, .. } => Some(*rank),
             _ => None,

@@ -30,6 +30,18 @@ impl TryFrom<Vec<RangeInclusive<u32>>> for RankSet {
 }
 
 impl RankSet {
+    /// These ranks in their order; `None` if there are none.
+    pub fn of(ranks: &[Rank]) -> Option<Self> {
+        let mut ranks: Vec<u32> = ranks.iter().map(|rank| rank.0).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let runs = ranks.chunk_by(|a, b| a + 1 == *b);
+        let runs: Vec<_> = runs
+            .filter_map(|run| Some(*run.first()?..=*run.last()?))
+            .collect();
+        (!runs.is_empty()).then_some(Self(runs))
+    }
+
     /// Whether a rank is among them.
     pub fn contains(&self, rank: Rank) -> bool {
         self.0.iter().any(|range| range.contains(&rank.0))
@@ -79,6 +91,16 @@ impl FromStr for RankSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn neighbours_are_shown_as_ranges() {
+        let set = |ranks: &[u32]| {
+            let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
+            RankSet::of(&ranks).map(|set| set.to_string())
+        };
+        assert_eq!(set(&[7, 2, 1, 3, 5, 2]).as_deref(), Some("1-3,5,7"));
+        assert_eq!(set(&[]), None);
+    }
 
     #[test]
     fn ranks_and_ranges_are_read_and_shown() {

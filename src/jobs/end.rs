@@ -1,8 +1,12 @@
 //! Signals to jobs, and their end.
 //!
 //! The launcher is asked where it passes a signal on, so that it knows why its ranks end; every
-//! other signal goes to the ranks' process groups, as the launcher would send it. A job that has no
-//! launcher is ended and cleaned up here, the way its guard would have done it.
+//! other signal goes to the ranks' process groups, as the launcher would send it. A job on several
+//! hosts whose launcher is elsewhere is ended by the end of its step here, of which the launcher
+//! hears; other signals reach the ranks of this machine alone. A job that has neither is ended and
+//! cleaned up here, the way its guard would have done it.
+
+mod error;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,6 +17,8 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+pub use error::{EndError, elsewhere};
+
 use super::find::{Scope, jobs};
 use super::name;
 use super::snapshot::Snapshot;
@@ -21,66 +27,17 @@ use crate::agent::held::Held;
 use crate::agent::procfs::{self, Process};
 use crate::job::spec::GRACE;
 use crate::launcher::guard::Cleaning;
+use crate::launcher::plate::{self, Stage};
 use crate::launcher::signals;
 
 /// How often a job without a launcher is looked at while it ends.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How long a launcher or step that was told to end its job may take to begin with that.
+const BEGIN: Duration = Duration::from_secs(2);
+
 /// Files may be older than the oldest process that is left: ranks that have ended made them.
 const OLDER: Duration = Duration::from_secs(60);
-
-/// Why a signal could not be sent.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum EndError {
-    /// A process belongs to somebody else now.
-    #[error("not permitted to signal process {pid} ({name})")]
-    NotPermitted {
-        /// The process.
-        pid: i32,
-        /// Its command name.
-        name: String,
-    },
-    /// The system refused for another reason.
-    #[error("cannot signal process {pid}: {errno}")]
-    Refused {
-        /// The process.
-        pid: i32,
-        /// The reason.
-        errno: Errno,
-    },
-    /// A rank does not run.
-    #[error("no rank {rank} runs; {}", running(.living))]
-    NoRank {
-        /// Its number.
-        rank: u32,
-        /// Those that do.
-        living: Vec<u32>,
-    },
-    /// Nothing could take the signal.
-    #[error("none of its ranks runs")]
-    NoRanks,
-    /// Processes survived SIGKILL.
-    #[error("cannot end {}", pids(.0))]
-    Survived(Vec<i32>),
-}
-
-fn running(living: &[u32]) -> String {
-    match living {
-        [] => "none does".to_owned(),
-        [first, .., last] if last - first >= 16 => {
-            format!("{} of the ranks {first} to {last} do", living.len())
-        }
-        _ => {
-            let numbers: Vec<String> = living.iter().map(u32::to_string).collect();
-            format!("{} do", numbers.join(", "))
-        }
-    }
-}
-
-fn pids(pids: &[i32]) -> String {
-    let numbers: Vec<String> = pids.iter().map(i32::to_string).collect();
-    format!("process {}", numbers.join(", "))
-}
 
 /// Who got a signal.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,6 +46,10 @@ pub enum Receiver {
     Launcher,
     /// The launcher, which was told to end with SIGTERM instead: no rank runs that could be killed.
     LauncherInstead,
+    /// The launcher, which was told to kill the ranks of all hosts.
+    LauncherKills,
+    /// The steps of a job whose launcher is elsewhere, which were told to end with SIGTERM.
+    Steps,
     /// These ranks' process groups.
     Ranks(Vec<u32>),
     /// Every process left of a job without a launcher; they have ended, and their files are gone.
@@ -102,6 +63,8 @@ pub enum Receiver {
 pub struct Sent {
     /// To whom.
     pub receiver: Receiver,
+    /// Ranks that were meant and did not get it, being on these other hosts.
+    pub elsewhere: Vec<(String, Vec<u32>)>,
     /// The processes whose end is the end of what was meant; none when that has come.
     pub waited_for: Vec<Held>,
 }
@@ -109,6 +72,16 @@ pub struct Sent {
 /// Whether a signal is meant to end a job, and does so unless ranks handle it.
 pub fn ends(signal: Signal) -> bool {
     [Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL].contains(&signal)
+}
+
+impl Sent {
+    fn to(receiver: Receiver, waited_for: Vec<Held>) -> Self {
+        Self {
+            receiver,
+            elsewhere: Vec::new(),
+            waited_for,
+        }
+    }
 }
 
 /// Sends a signal to a job, or to some of its ranks.
@@ -119,42 +92,92 @@ pub fn signal(job: &Job, ranks: Option<&[u32]>, signal: Signal) -> Result<Sent, 
     if let Some(ranks) = ranks {
         return to_ranks(job, ranks, signal);
     }
-    let all: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
     let Some(launcher) = &job.launcher else {
-        return match (job.state, ends(signal)) {
-            (State::Ending, _) => Ok(Sent {
-                receiver: Receiver::Nobody,
-                waited_for: Vec::new(),
-            }),
-            (_, true) => clean(job, signal),
-            (_, false) => to_ranks(job, &all, signal),
+        return match (job.steps.is_empty(), job.state, ends(signal)) {
+            (false, _, true) => end_steps(job, signal),
+            (true, State::Ending, _) => Ok(Sent::to(Receiver::Nobody, Vec::new())),
+            (true, _, true) => clean(job, signal),
+            (_, _, false) => to_all_ranks(job, signal),
         };
     };
     let Some(held) = hold(launcher)? else {
         // It has ended since it was seen; whoever waits for it finds out.
-        return Ok(Sent {
-            receiver: Receiver::Launcher,
-            waited_for: Vec::new(),
-        });
+        return Ok(Sent::to(Receiver::Launcher, Vec::new()));
     };
     // Ranks that do not run yet cannot be killed, their launcher can be asked not to start them.
-    let early = signal == Signal::KILL && all.is_empty();
-    let sent = if early {
+    let early = signal == Signal::KILL && job.ranks.is_empty();
+    let mut elsewhere = Vec::new();
+    let receiver = if signal == Signal::KILL && job.is_on_several_hosts() {
+        make_launcher_kill(job, launcher, &held)?;
+        Receiver::LauncherKills
+    } else if early {
         send(&held, launcher, Signal::TERM)?;
         Receiver::LauncherInstead
     } else if passes_on(launcher.pid, signal) {
         send(&held, launcher, signal)?;
         Receiver::Launcher
     } else {
-        to_ranks(job, &all, signal)?.receiver
+        let sent = to_all_ranks(job, signal)?;
+        elsewhere = sent.elsewhere;
+        sent.receiver
     };
     if ends(signal) && job.state == State::Stopped {
         send(&held, launcher, Signal::CONT)?;
     }
     Ok(Sent {
-        receiver: sent,
+        receiver,
+        elsewhere,
         waited_for: vec![held],
     })
+}
+
+/// Makes a launcher kill the ranks of all hosts: it does so when it is interrupted while it ends
+/// its job. One that was started to ignore that lets them have their grace time.
+fn make_launcher_kill(job: &Job, launcher: &Process, held: &Held) -> Result<(), EndError> {
+    send(held, launcher, Signal::TERM)?;
+    if launcher.is_stopped() {
+        send(held, launcher, Signal::CONT)?;
+    }
+    await_ending(job, launcher);
+    if !procfs::ignores(launcher.pid, Signal::INT.as_raw()) {
+        send(held, launcher, Signal::INT)?;
+    }
+    Ok(())
+}
+
+/// Waits a while until a launcher or step that was told to end the job shows that it has begun.
+fn await_ending(job: &Job, leader: &Process) {
+    let start = Instant::now();
+    let ending = || {
+        let plate = plate::read(leader.pid, |name| Some(name) == job.name.as_deref());
+        plate.is_none_or(|plate| plate.stage == Stage::Ending)
+    };
+    while !ending() && start.elapsed() < BEGIN {
+        nap();
+    }
+}
+
+/// Ends a job whose launcher is elsewhere, by ending its steps here.
+fn end_steps(job: &Job, signal: Signal) -> Result<Sent, EndError> {
+    let mut waited_for = Vec::new();
+    for step in &job.steps {
+        let Some(held) = hold(&step.process)? else {
+            continue;
+        };
+        send(&held, &step.process, Signal::TERM)?;
+        if step.process.is_stopped() {
+            send(&held, &step.process, Signal::CONT)?;
+        }
+        waited_for.push(held);
+    }
+    if signal == Signal::KILL && !job.ranks.is_empty() {
+        // Otherwise the launcher might hear first that a rank was killed, by nobody knows whom.
+        for step in &job.steps {
+            await_ending(job, &step.process);
+        }
+        to_all_ranks(job, signal)?;
+    }
+    Ok(Sent::to(Receiver::Steps, waited_for))
 }
 
 /// Whether a launcher passes a signal on to its ranks.
@@ -163,14 +186,36 @@ fn passes_on(launcher: i32, signal: Signal) -> bool {
     taken && !procfs::ignores(launcher, signal.as_raw())
 }
 
+/// Signals all ranks of this machine.
+fn to_all_ranks(job: &Job, signal: Signal) -> Result<Sent, EndError> {
+    let living: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
+    let elsewhere = job.elsewhere();
+    if living.is_empty() && !elsewhere.is_empty() {
+        return Err(EndError::Elsewhere(elsewhere));
+    }
+    let sent = to_ranks(job, &living, signal)?;
+    Ok(Sent { elsewhere, ..sent })
+}
+
 fn to_ranks(job: &Job, ranks: &[u32], signal: Signal) -> Result<Sent, EndError> {
     let living: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
     if ranks.is_empty() {
         return Err(EndError::NoRanks);
     }
-    if let Some(rank) = ranks.iter().find(|rank| !living.contains(rank)).copied() {
+    let (here, others): (Vec<u32>, Vec<u32>) = ranks.iter().partition(|rank| living.contains(rank));
+    let mut elsewhere = job.elsewhere();
+    for (_, there) in &mut elsewhere {
+        there.retain(|rank| others.contains(rank));
+    }
+    elsewhere.retain(|(_, there)| !there.is_empty());
+    let is_there = |rank: &u32| elsewhere.iter().any(|(_, there)| there.contains(rank));
+    if let Some(rank) = others.iter().find(|rank| !is_there(rank)).copied() {
         return Err(EndError::NoRank { rank, living });
     }
+    if here.is_empty() {
+        return Err(EndError::Elsewhere(elsewhere));
+    }
+    let ranks = &here;
     let leaders = job.ranks.iter().filter(|rank| ranks.contains(&rank.rank));
     let leaders: Vec<&Process> = leaders.map(|rank| &rank.process).collect();
     let groups: BTreeSet<i32> = leaders.iter().map(|leader| leader.group).collect();
@@ -189,7 +234,8 @@ fn to_ranks(job: &Job, ranks: &[u32], signal: Signal) -> Result<Sent, EndError> 
         }
     }
     Ok(Sent {
-        receiver: Receiver::Ranks(ranks.to_vec()),
+        receiver: Receiver::Ranks(here),
+        elsewhere,
         waited_for,
     })
 }
@@ -250,10 +296,8 @@ fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
     if !left.is_empty() {
         return Err(EndError::Survived(left.iter().map(|p| p.pid).collect()));
     }
-    Ok(Sent {
-        receiver: Receiver::Leftovers(job.members.len()),
-        waited_for: Vec::new(),
-    })
+    let receiver = Receiver::Leftovers(job.members.len());
+    Ok(Sent::to(receiver, Vec::new()))
 }
 
 /// Waits until nothing of a job is left, at most so long; whether that came. If its launcher and
@@ -275,23 +319,30 @@ pub fn wait(job: &Job, sent: &Sent, most: Duration) -> Result<bool, EndError> {
         let same = now.iter().find(|now| now.name.as_ref() == Some(name));
         match same {
             None => return Ok(true),
-            Some(now) if now.state == State::Orphaned => drop(clean(now, Signal::TERM)?),
+            Some(now) if now.state == State::Orphaned && now.leaders().next().is_none() => {
+                drop(clean(now, Signal::TERM)?);
+            }
             Some(_) if left().is_zero() => return Ok(false),
             Some(_) => nap(),
         }
     }
 }
 
-/// Asks a launcher that takes its time once more: whoever reads its output may have stopped to.
+/// Asks a launcher that takes its time once more: whoever reads its output may have stopped to. A step
+/// is killed: its guard ends what it has not.
 ///
 /// # Errors
 /// As [`signal`].
 pub fn hurry(job: &Job, sent: &Sent) -> Result<(), EndError> {
-    let Some(launcher) = &job.launcher else {
+    let signal = match job.launcher {
+        Some(_) => Signal::TERM,
+        None => Signal::KILL,
+    };
+    let Some(leader) = job.leaders().next() else {
         return Ok(());
     };
     let mut held = sent.waited_for.iter();
-    held.try_for_each(|held| send(held, launcher, Signal::TERM))
+    held.try_for_each(|held| send(held, leader, signal))
 }
 
 /// Waits until ranks have ended, at most so long; whether that came.

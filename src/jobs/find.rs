@@ -3,6 +3,9 @@
 //! - A launcher's ranks are its children that lead a session and carry the name of one job, which
 //!   is not that of a job the launcher itself belongs to. A launcher adopts orphans of its ranks, so
 //!   the earliest such child tells the job, and the earliest of several with one rank is the rank.
+//! - On several hosts ranks are the children of steps, children of the hosts' agents, and the job is
+//!   what launcher and steps show. All of these that are here and one user's are one job: several
+//!   agents may serve one machine.
 //! - Between fork and exec a child looks like the launcher it comes from: same arguments, same
 //!   environment.
 //! - Processes of a job whose launcher is not there are a job of their own, if it is certain that the
@@ -13,8 +16,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::snapshot::{Mark, Role, Seen, Snapshot};
-use super::{Job, Rank, State};
+use super::{Job, Placement, Rank, State, Step};
 use crate::agent::procfs::{self, Process};
+use crate::launcher::plate::{self, Stage};
+
+/// An agent's name among the processes.
+const AGENT: &str = "wireup-agent";
 
 /// Whose jobs are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +35,7 @@ pub enum Scope {
 /// The jobs, by time of start. The argument vectors of ranks are not filled in.
 pub fn jobs(snapshot: &Snapshot, scope: Scope) -> Vec<Job> {
     let look = Look::new(snapshot);
-    let mut jobs: Vec<Job> = look.launchers.iter().map(|seen| look.job(seen)).collect();
+    let mut jobs: Vec<Job> = look.led().iter().map(|led| look.job(led)).collect();
     let known: BTreeSet<&String> = jobs.iter().filter_map(|job| job.name.as_ref()).collect();
     let orphans = look.orphans(&known);
     jobs.extend(orphans);
@@ -46,6 +53,16 @@ struct Look<'a> {
     by_pid: BTreeMap<i32, &'a Seen>,
     children: BTreeMap<i32, Vec<&'a Seen>>,
     launchers: Vec<&'a Seen>,
+    steps: Vec<&'a Seen>,
+}
+
+/// What leads a job on this machine.
+struct Led<'a> {
+    name: Option<String>,
+    /// The launcher, or else a step.
+    first: &'a Seen,
+    launcher: Option<&'a Seen>,
+    steps: Vec<&'a Seen>,
 }
 
 impl<'a> Look<'a> {
@@ -62,17 +79,20 @@ impl<'a> Look<'a> {
         let copied = |seen: &Seen| {
             let parent = by_pid.get(&seen.process.parent);
             parent.is_some_and(|parent| {
-                command(parent).is_some_and(|words| command(seen) == Some(words))
-                    && parent.mark == seen.mark
+                let same = match is_step(seen) {
+                    true => is_step(parent),
+                    false => command(parent).is_some() && command(parent) == command(seen),
+                };
+                same && parent.mark == seen.mark
             })
         };
-        let launchers = living().filter(|seen| command(seen).is_some());
-        let launchers = launchers.filter(|seen| !copied(seen)).collect();
+        let originals = || living().filter(|seen| !copied(seen));
         Self {
             snapshot,
+            launchers: originals().filter(|seen| command(seen).is_some()).collect(),
+            steps: originals().filter(|seen| is_step(seen)).collect(),
             by_pid,
             children,
-            launchers,
         }
     }
 
@@ -80,55 +100,136 @@ impl<'a> Look<'a> {
         self.children.get(&pid).map_or(&[], Vec::as_slice)
     }
 
-    /// The job of a launcher.
-    fn job(&self, launcher: &Seen) -> Job {
-        let children = self.children(launcher.process.pid);
-        let within = launcher.mark.as_ref().map(|mark| &mark.job);
+    /// What leads each job that is led.
+    fn led(&self) -> Vec<Led<'a>> {
+        let launchers = self.launchers.iter().map(|seen| Led {
+            name: self.name(seen),
+            first: seen,
+            launcher: Some(*seen),
+            steps: Vec::new(),
+        });
+        let mut all: Vec<Led<'a>> = launchers.collect();
+        for step in &self.steps {
+            let name = self.name(step);
+            let same = |led: &&mut Led<'a>| {
+                name.is_some() && led.name == name && led.first.uid == step.uid
+            };
+            match all.iter_mut().find(same) {
+                Some(led) => led.steps.push(*step),
+                None => all.push(Led {
+                    name,
+                    first: step,
+                    launcher: None,
+                    steps: vec![*step],
+                }),
+            }
+        }
+        all
+    }
+
+    /// The job of a launcher or step: what it shows, or the name its ranks bear.
+    fn name(&self, leader: &Seen) -> Option<String> {
+        if let Some(plate) = plate(leader) {
+            return Some(plate.job.clone());
+        }
+        let within = leader.mark.as_ref().map(|mark| &mark.job);
+        let children = self.children(leader.process.pid);
         let named = children.iter().filter(|child| {
             let own = child.mark.as_ref().map(|mark| &mark.job);
             own.is_some() && own != within && leads(&child.process)
         });
         let first = named.min_by_key(|child| child.process.started);
-        let name = first.and_then(|child| child.mark.as_ref().map(|mark| mark.job.clone()));
-        let ranks = name
-            .as_ref()
-            .map_or_else(Vec::new, |name| self.ranks(children.iter().copied(), name));
-        let members = name
-            .as_ref()
-            .map_or_else(Vec::new, |name| self.members(name));
-        let (command, starting) = match &launcher.role {
-            Some(Role::Launcher { command, starting }) => (command.clone(), *starting),
-            _ => (Vec::new(), false),
+        first.and_then(|child| child.mark.as_ref().map(|mark| mark.job.clone()))
+    }
+
+    /// The job that is led so.
+    fn job(&self, led: &Led<'a>) -> Job {
+        let name = led.name.as_ref();
+        let leaders = led.launcher.iter().chain(&led.steps);
+        let children: Vec<&Seen> = leaders
+            .flat_map(|leader| self.children(leader.process.pid))
+            .copied()
+            .collect();
+        let ranks = name.map_or_else(Vec::new, |name| self.ranks(children.iter().copied(), name));
+        let members = name.map_or_else(Vec::new, |name| self.members(name));
+        let command = command(led.first).unwrap_or_default().to_vec();
+        let placement = plate(led.first).map(|plate| Placement {
+            hosts: plate.placement.hosts.clone(),
+            ranks: plate.placement.ranks.clone(),
+        });
+        let of_members = |number: fn(&Mark) -> Option<u32>| {
+            let mut marks = members.iter().map(|member| member.1);
+            marks.find_map(number)
         };
-        let size = members.iter().find_map(|member| member.1.size);
-        let node_count = members.iter().find_map(|member| member.1.nodes);
+        let size = match &placement {
+            Some(placement) => Some(placement.ranks.size()),
+            None => of_members(|mark| mark.size),
+        };
+        let node_count = match &placement {
+            Some(placement) => Some(placement.ranks.nodes()),
+            None => of_members(|mark| mark.nodes),
+        };
+        let mut steps: Vec<Step> = led.steps.iter().map(|seen| step(seen)).collect();
+        steps.sort_by_key(|step| (step.node, step.process.pid));
+        Job {
+            name: led.name.clone(),
+            uid: led.first.uid,
+            state: self.state(led, &ranks, &children),
+            within: led.first.mark.as_ref().map(|mark| mark.job.clone()),
+            ranks,
+            size,
+            node_count,
+            elapsed: self.age(&led.first.process),
+            command,
+            tmpdirs: tmpdirs(members.iter().map(|member| member.1)),
+            members: members.into_iter().map(|member| member.0).collect(),
+            launcher: led.launcher.map(|seen| seen.process.clone()),
+            steps,
+            placement,
+        }
+    }
+
+    /// Where a job that is led so is in its life.
+    fn state(&self, led: &Led<'_>, ranks: &[Rank], children: &[&Seen]) -> State {
+        let stopped = |process: &Process| process.is_stopped();
+        let ranks_stopped = !ranks.is_empty() && ranks.iter().all(|rank| stopped(&rank.process));
+        let starting = matches!(led.first.role, Some(Role::Launcher { starting: true, .. }));
         let charge = children.iter().find_map(|child| match &child.role {
             Some(Role::Guard { charge }) => Some(charge),
             _ => None,
         });
         // Before the first rank its guard knows of none that has ended.
         let had_ranks = charge.is_some_and(|charge| charge.contains(&-1));
-        let stopped = |process: &Process| process.is_stopped();
-        let state = match () {
-            () if stopped(&launcher.process) => State::Stopped,
-            () if ranks.is_empty() && had_ranks => State::Ending,
-            () if ranks.is_empty() || starting => State::Starting,
-            () if ranks.iter().all(|rank| stopped(&rank.process)) => State::Stopped,
-            () => State::Running,
-        };
-        Job {
-            name,
-            uid: launcher.uid,
-            state,
-            within: within.cloned(),
-            ranks,
-            size,
-            node_count,
-            elapsed: self.age(&launcher.process),
-            command,
-            tmpdirs: tmpdirs(members.iter().map(|member| member.1)),
-            members: members.into_iter().map(|member| member.0).collect(),
-            launcher: Some(launcher.process.clone()),
+        let orphaned = || led.steps.iter().any(|step| self.has_lost_its_agent(step));
+        let shown = plate(led.first).map(|plate| (plate.stage, plate.placement.ranks.size()));
+        match shown {
+            _ if stopped(&led.first.process) && led.launcher.is_some() => State::Stopped,
+            _ if led.launcher.is_none() && orphaned() => State::Orphaned,
+            _ if stopped(&led.first.process) => State::Stopped,
+            Some((Stage::Starting, _)) => State::Starting,
+            Some((Stage::Ending, _)) => State::Ending,
+            // Of ranks elsewhere the launcher's machine does not know.
+            Some((Stage::Running, size)) => {
+                let all = led.launcher.is_none() || ranks.len() == size as usize;
+                match ranks_stopped && all {
+                    true => State::Stopped,
+                    false => State::Running,
+                }
+            }
+            None if ranks.is_empty() && had_ranks => State::Ending,
+            None if ranks.is_empty() || starting => State::Starting,
+            None if ranks_stopped => State::Stopped,
+            None => State::Running,
+        }
+    }
+
+    /// Whether the agent of a step has ended, rather than being out of sight.
+    fn has_lost_its_agent(&self, step: &Seen) -> bool {
+        let parent = step.process.parent;
+        match self.by_pid.get(&parent) {
+            Some(parent) => parent.process.name != AGENT,
+            // Nobody but init is known by its number alone.
+            None => parent == 1,
         }
     }
 
@@ -162,6 +263,8 @@ impl<'a> Look<'a> {
             found.push(Job {
                 name: Some((*name).clone()),
                 launcher: None,
+                steps: Vec::new(),
+                placement: None,
                 uid: first.uid,
                 state: match guarded {
                     true => State::Ending,
@@ -259,6 +362,25 @@ fn tmpdirs<'m>(marks: impl Iterator<Item = &'m Mark>) -> Vec<OsString> {
 fn command(seen: &Seen) -> Option<&[OsString]> {
     match &seen.role {
         Some(Role::Launcher { command, .. }) => Some(command),
+        _ => None,
+    }
+}
+
+fn is_step(seen: &Seen) -> bool {
+    matches!(seen.role, Some(Role::Step { .. }))
+}
+
+fn step(seen: &Seen) -> Step {
+    Step {
+        process: seen.process.clone(),
+        node: plate(seen).and_then(|plate| plate.placement.node),
+    }
+}
+
+/// What a launcher or a step shows of a job on several hosts.
+fn plate(seen: &Seen) -> Option<&plate::Seen> {
+    match &seen.role {
+        Some(Role::Launcher { plate, .. } | Role::Step { plate }) => plate.as_deref(),
         _ => None,
     }
 }

@@ -1,7 +1,8 @@
 //! Names of jobs as people write them; no I/O.
 //!
 //! A job is called `wireup-` and 16 digits. Shown are its first digits, as many as tell it from the
-//! others; taken is any beginning of the digits or of the whole name, or the pid of the launcher.
+//! others; taken is any beginning of the digits or of the whole name, or the pid of the launcher or
+//! of a step.
 
 use super::Job;
 
@@ -48,8 +49,7 @@ pub fn short(jobs: &[Job]) -> Vec<Option<String>> {
     let unique = |index: usize, text: &str| {
         let others = all.iter().enumerate().filter(|(other, _)| *other != index);
         let mut others = others.filter_map(|(_, other)| other.as_ref());
-        let pid = |job: &Job| job.launcher.as_ref().map(|launcher| launcher.pid);
-        let mut pids = jobs.iter().filter_map(pid);
+        let mut pids = jobs.iter().flat_map(Job::leaders).map(|leader| leader.pid);
         !others.any(|other| other.starts_with(text)) && !pids.any(|pid| pid.to_string() == text)
     };
     let shortest = |index: usize, digits: &String| {
@@ -69,10 +69,13 @@ pub fn short(jobs: &[Job]) -> Vec<Option<String>> {
 pub fn resolve(text: &str, jobs: &[Job]) -> Result<usize, NameError> {
     let digits = text.strip_prefix(PREFIX).unwrap_or(text);
     let means = |job: &Job| {
-        let by_pid = job.launcher.as_ref().map(|launcher| launcher.pid) == text.parse().ok();
+        let mut pids = job.leaders().map(|leader| leader.pid);
+        let by_pid = text
+            .parse()
+            .is_ok_and(|pid: i32| pids.any(|leader| leader == pid));
         let name = job.name.as_ref().and_then(|name| name.strip_prefix(PREFIX));
         let by_name = !digits.is_empty() && name.is_some_and(|name| name.starts_with(digits));
-        (by_pid && job.launcher.is_some()) || by_name
+        by_pid || by_name
     };
     let found: Vec<usize> = (0..jobs.len())
         .filter(|index| means(&jobs[*index]))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::agent::leftovers::JOB;
 use crate::agent::procfs::{self, Environment, Process};
-use crate::launcher::guard;
+use crate::launcher::{guard, plate};
 
 use super::name;
 
@@ -35,7 +35,9 @@ impl Mark {
         let number = |name: &str| text(name)?.parse().ok();
         let job = text(JOB).filter(|job| name::is_job(job))?.to_owned();
         let tmpdir = env.get("TMPDIR").map(<[u8]>::to_vec);
-        let host = text("WIREUP_HOST").map(str::to_owned);
+        // It is shown on terminals, and may be anything.
+        let host = text("WIREUP_HOST").filter(|host| !host.contains(char::is_control));
+        let host = host.map(str::to_owned);
         Some(Self {
             job,
             rank: number("WIREUP_RANK"),
@@ -56,8 +58,15 @@ pub enum Role {
         command: Vec<OsString>,
         /// Whether some of its ranks have not been started.
         starting: bool,
+        /// What it shows of a job on several hosts.
+        plate: Option<Box<plate::Seen>>,
     },
-    /// It watches a launcher.
+    /// It has a node's part of a job whose launcher is elsewhere, or a process of its own.
+    Step {
+        /// What it shows; nothing before it has heard of the job.
+        plate: Option<Box<plate::Seen>>,
+    },
+    /// It watches a launcher or a step.
     Guard {
         /// Processes it knows; −1 for those that have ended.
         charge: Vec<i32>,
@@ -115,11 +124,13 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// A launcher is known by its executable: this one's own file, or one called `wireup`, which may
-/// have been replaced since.
+/// Launchers and steps are known by their executable: this one's own file, or one called `wireup`,
+/// which may have been replaced since.
 fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
     let words = procfs::command_line(process.pid);
-    if words.get(1).is_none_or(|word| word != "run") {
+    let launches = words.get(1).is_some_and(|word| word == "run");
+    let is_step = words.len() == 2 && words[1] == "step";
+    if !launches && !is_step {
         return None;
     }
     let file = procfs::executable(process.pid)?;
@@ -134,12 +145,17 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
         let charge = procfs::pidfds(process.pid);
         return Some(Role::Guard { charge });
     }
+    let plate = plate::read(process.pid, name::is_job).map(Box::new);
+    if is_step {
+        return Some(Role::Step { plate });
+    }
     let threads = procfs::threads(process.pid);
     Some(Role::Launcher {
         command: words.into_iter().skip(2).collect(),
         starting: threads
             .iter()
             .any(|name| name == crate::agent::start::THREAD),
+        plate,
     })
 }
 

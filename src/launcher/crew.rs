@@ -7,6 +7,7 @@
 
 mod end;
 mod hosts;
+mod made;
 mod nodes;
 mod outside;
 mod part;
@@ -20,27 +21,26 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
 
 use super::directory::{JobDirectory, NodeDirectories};
-use super::guard::{Guard, become_subreaper};
+use super::guard::Guard;
 use super::message::{FromCrew, ToCrew};
 use super::plan::Plan;
 use super::run::RunFailure;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
 use crate::agent::channel::Channel;
-use crate::agent::core::{NodeCore, Terms};
 use crate::agent::event::{Event, PeerMessage};
 use crate::agent::namespace::NodeNamespaces;
-use crate::agent::poll::{Poll, Ready, Source, Token};
+use crate::agent::poll::{Poll, Ready, Source};
 use crate::agent::spawn::Child;
 use crate::agent::start::{Started, Starter};
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 
 use end::End;
+use made::Made;
 use nodes::Node;
 pub(super) use part::Part;
 use pipes::Pipes;
@@ -103,6 +103,8 @@ pub(super) struct Crew {
     outbound: Vec<(NodeId, PeerMessage)>,
     /// What the launcher has not heard yet.
     told: VecDeque<FromCrew>,
+    /// What ranks did whose start has not been reported.
+    early: Vec<(Rank, FromCrew)>,
     buffer: Vec<u8>,
     /// The job is being ended.
     ending: bool,
@@ -175,6 +177,7 @@ impl Crew {
             peers: VecDeque::new(),
             outbound: Vec::new(),
             told: VecDeque::new(),
+            early: Vec::new(),
             buffer: Vec::with_capacity(CHUNK),
             ending: false,
             killed: false,
@@ -203,6 +206,25 @@ impl Crew {
 
     fn tell(&mut self, told: FromCrew) {
         self.told.push_back(told);
+    }
+
+    /// Tells what a rank did, not before its start: it may connect before the thread that started it
+    /// has come to report that.
+    fn tell_of(&mut self, rank: Rank, told: FromCrew) {
+        match self.slot(rank) {
+            RankSlot::Planned => self.early.push((rank, told)),
+            RankSlot::Running { .. } | RankSlot::Over => self.tell(told),
+        }
+    }
+
+    /// A rank's start has been reported.
+    fn tell_early(&mut self, rank: Rank) {
+        for (early, told) in std::mem::take(&mut self.early) {
+            match early == rank {
+                true => self.tell(told),
+                false => self.early.push((early, told)),
+            }
+        }
     }
 
     /// What the launcher has to hear next.
@@ -374,59 +396,6 @@ impl Crew {
     fn node_mut(&mut self, node: NodeId) -> &mut Node {
         let index = self.part.index(node);
         &mut self.nodes[index]
-    }
-}
-
-/// What a crew needs and may not get: descriptors, directories, the nodes' state.
-struct Made {
-    wake: Arc<OwnedFd>,
-    nodes: Vec<Node>,
-    directories: Vec<NodeDirectories>,
-}
-
-impl Made {
-    /// `directory` is set as soon as there is one.
-    fn new(
-        parts: &mut Parts<'_>,
-        directory: &mut Option<JobDirectory>,
-    ) -> Result<Self, RunFailure> {
-        let (plan, part) = (parts.plan, parts.part);
-        let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
-        become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| own("cannot wait for events", &error))?;
-        let wake = Arc::new(wake);
-        parts
-            .poll
-            .add(&wake, Token::new(Source::Wake, 0))
-            .map_err(|error| own("cannot wait for events", &error))?;
-        if plan.offer.pmix {
-            *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
-        }
-        let nodes = || part.nodes(&plan.job.ranks);
-        let directories = directory
-            .iter()
-            .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| own("cannot make the job's directories", &error))?;
-        let nodes = nodes()
-            .map(|node| {
-                NodeCore::new(
-                    node,
-                    Arc::clone(&plan.job),
-                    plan.offer.pmi,
-                    plan.offer.pmix,
-                    Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
-                )
-                .map(Node::new)
-            })
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| own("cannot serve this job", &error))?;
-        Ok(Self {
-            wake,
-            nodes,
-            directories,
-        })
     }
 }
 

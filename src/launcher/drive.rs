@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::finish;
 use super::hands::Hands;
+use super::logged::Logged;
 use super::message::{Refusal, ToCrew};
 use super::orders::Orders;
 use super::plan::Plan;
@@ -27,6 +28,7 @@ use super::supervisor::{Order, Supervisor};
 use crate::agent::poll::{Ready, Source, Token};
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
+use crate::job::rank_set::RankSet;
 
 use alone::Alone;
 
@@ -101,6 +103,8 @@ pub(super) struct Drive {
     orders: Option<Orders>,
     /// That a fence takes long has been said.
     late_told: bool,
+    /// Texts that are to be logged once, and have been.
+    logged: Logged,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
 }
@@ -138,6 +142,7 @@ impl Drive {
             dialect_told: false,
             orders: None,
             late_told: false,
+            logged: Logged::default(),
             interrupts: 0,
             pty: None,
             terminal_until: None,
@@ -289,6 +294,17 @@ impl Drive {
                     self.hands.order(ToCrew::Signal(signal));
                     if signal == libc::SIGTERM {
                         self.hang_up();
+                    }
+                }
+                Order::SignalRanks(signal, ranks) => {
+                    self.hands.order(ToCrew::SignalRanks { signal, ranks });
+                }
+                Order::NoteAbort { by, code, ranks } => {
+                    if let Some(ranks) = RankSet::of(&ranks) {
+                        let text = format!(
+                            "rank {by} aborted ranks {ranks} with code {code}; the others go on"
+                        );
+                        self.tell(&text);
                     }
                 }
                 Order::NoteInterrupt => {

@@ -1,6 +1,7 @@
 //! The crews of several hosts, led over the local agent's socket.
 
 mod input;
+mod losses;
 mod node;
 mod open;
 
@@ -18,8 +19,9 @@ use super::carried::{Carried, window};
 use super::crew::RankIo;
 use super::guard::Guard;
 use super::hands::Hands;
-use super::message::{FromCrew, Refusal, ToCrew};
+use super::message::{FromCrew, ToCrew};
 use super::plan::Plan;
+use super::plate::{Plate, Stage as Life};
 use super::record::Stream;
 use super::run::RunFailure;
 use super::singleton::Seen;
@@ -28,7 +30,7 @@ use super::surroundings::Surroundings;
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source};
 use crate::job::ids::{NodeId, Rank};
-use crate::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd};
+use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::link::control::FromAgent;
 use crate::link::decode;
 use crate::link::frame::{Address, Class};
@@ -55,6 +57,7 @@ enum Stage {
 /// See the module.
 pub(super) struct Fleet {
     plan: Arc<Plan>,
+    plate: Plate,
     origin: Instant,
     poll: Poll,
     wake: Arc<OwnedFd>,
@@ -112,11 +115,9 @@ impl Fleet {
         if envelope.class == Class::Control {
             return match decode(body) {
                 Ok(FromAgent::Refused { reason }) => self.lose_link(reason),
-                Ok(FromAgent::Unreachable {
-                    nodes,
-                    reason,
-                    step,
-                }) => self.lose_nodes(&nodes, &reason, step),
+                Ok(FromAgent::Unreachable { nodes, reason, .. }) => {
+                    self.lose_nodes(&nodes, &reason)
+                }
                 Ok(FromAgent::Nodes(_)) => {}
                 Err(error) => self.lose_link(format!("the agent sent garbage: {error}")),
             };
@@ -140,7 +141,7 @@ impl Fleet {
             Ok(Carried::InputTaken { open }) => self.input_taken(node, open),
             Ok(_) => {}
             Err(error) => {
-                self.lose_nodes(&[node], &format!("it sent garbage: {error}"), true);
+                self.lose_nodes(&[node], &format!("it sent garbage: {error}"));
             }
         }
     }
@@ -240,6 +241,7 @@ impl Fleet {
 
     fn check_started(&mut self) {
         if self.nodes.iter().all(|node| node.started || node.is_lost()) {
+            self.plate.turn(Life::Running);
             self.tell(FromCrew::AllStarted);
             self.start_input();
         }
@@ -249,70 +251,6 @@ impl Fleet {
         if self.nodes.iter().all(|node| node.over || node.is_lost()) {
             self.tell(FromCrew::Over);
         }
-    }
-
-    /// The local agent does not serve the launch any more.
-    fn lose_link(&mut self, reason: String) {
-        if self.cut.is_some() {
-            return;
-        }
-        let all: Vec<NodeId> = self.plan.job.ranks.node_ids().collect();
-        self.cut = Some(reason.clone());
-        self.lose_nodes(&all, &reason, false);
-    }
-
-    /// Nothing more will be heard of some nodes.
-    fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str, step: bool) {
-        let mut first = true;
-        let mut lost = Vec::new();
-        for node in nodes {
-            let Some(state) = self.nodes.get_mut(node.index()) else {
-                continue;
-            };
-            if state.over || state.is_lost() {
-                continue;
-            }
-            lost.push(*node);
-            if state.refusal.is_none() && !self.decided {
-                let refusal = Refusal {
-                    code: EXIT_WIREUP,
-                    message: reason.to_owned(),
-                };
-                state.refuse(refusal);
-            }
-            state.lost = true;
-            if self.decided && std::mem::take(&mut first) {
-                let error = match step {
-                    true => reason.to_owned(),
-                    false => format!("lost: {reason}"),
-                };
-                let cause = Cause::NodeFailed { node: *node, error };
-                self.tell_held();
-                self.tell(FromCrew::Failed { cause, state: None });
-            }
-            let ranks: Vec<Rank> = self.plan.job.ranks.ranks_on(*node).collect();
-            for rank in ranks {
-                if self.ranks[rank.index()] != Stage::Done {
-                    self.ranks[rank.index()] = Stage::Done;
-                    self.tell(FromCrew::Gone { rank });
-                }
-            }
-        }
-        if !self.decided {
-            return self.check_ready();
-        }
-        // The step of a node that is done ends too.
-        if lost.is_empty() {
-            return;
-        }
-        let reason = reason.to_owned();
-        let order = ToCrew::NodesLost {
-            nodes: lost,
-            reason,
-        };
-        self.send(Address::EveryNode, &Carried::Order(order));
-        self.check_started();
-        self.check_over();
     }
 
     fn tell_held(&mut self) {
@@ -391,7 +329,7 @@ impl Hands for Fleet {
             let over = |node: &NodeId| self.nodes[node.index()].over;
             let late = self.plan.job.ranks.node_ids().filter(|node| !over(node));
             let late: Vec<NodeId> = late.collect();
-            self.lose_nodes(&late, "it did not end its part of the job in time", false);
+            self.lose_nodes(&late, "it did not end its part of the job in time");
         }
         Ok(())
     }
@@ -406,6 +344,9 @@ impl Hands for Fleet {
     }
 
     fn order(&mut self, order: ToCrew) {
+        if matches!(order, ToCrew::Ending | ToCrew::Finish { .. }) {
+            self.plate.turn(Life::Ending);
+        }
         match order {
             ToCrew::Ending if std::mem::replace(&mut self.ending, true) => return,
             ToCrew::Ending => self.tell_held(),

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
+use crate::job::demand::Demand;
 use crate::job::ids::{NodeId, Rank};
+use crate::job::log::LogText;
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
 use crate::pmi::command::Dialect;
@@ -83,6 +85,8 @@ pub(super) enum FromCrew {
         /// What the rank that caused it had done, if one did.
         state: Option<PmiState>,
     },
+    /// A rank wants something to be done with ranks of its job.
+    Demanded(Demand),
     /// A fence takes longer than expected, and goes on.
     FenceLate(LateFence),
     /// A sidecar was lost that nobody here needs any more.
@@ -102,14 +106,8 @@ pub(super) enum FromCrew {
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
-    /// A rank's MPI library has something for the user.
-    Log {
-        /// Where.
-        stream: Stream,
-        /// The text.
-        #[serde(with = "octets")]
-        text: Vec<u8>,
-    },
+    /// A rank, or its MPI library, has something for the user.
+    Log(LogText),
     /// A line for the user.
     Tell {
         /// Without a prefix.
@@ -146,7 +144,8 @@ impl FromCrew {
             | Self::Ended { rank, .. }
             | Self::Judged { rank, .. }
             | Self::Output { rank, .. }
-            | Self::Gone { rank } => Some(*rank),
+            | Self::Gone { rank }
+            | Self::Demanded(Demand { by: rank, .. }) => Some(*rank),
             _ => None,
         }
     }

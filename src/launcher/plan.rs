@@ -345,6 +345,15 @@ impl LaunchNames {
     }
 }
 
+impl LaunchNames {
+    /// The name that a scheduler gave the launch; empty if none did, or it is none of a scheduler's.
+    pub(super) fn scheduled(&self, nspace: &Nspace) -> String {
+        let name = self.launch.to_str().filter(|name| *name != nspace.as_str());
+        let plain = |name: &&str| name.len() <= 255 && name.bytes().all(|b| b.is_ascii_graphic());
+        name.filter(plain).unwrap_or_default().to_owned()
+    }
+}
+
 /// Name of the launch, for its ranks and from a scheduler.
 pub const LAUNCH: &str = "WIREUP_LAUNCH_ID";
 /// Name of the scheduler's allocation, for the ranks and from the scheduler.

@@ -31,6 +31,13 @@ pub enum Wait {
         /// All of them.
         count: usize,
     },
+    /// Hosts that are not ready.
+    Hosts {
+        /// The first few.
+        named: Vec<String>,
+        /// All of them.
+        count: usize,
+    },
     /// Ranks that have not made contact.
     Ranks {
         /// Ranks that have.
@@ -60,6 +67,7 @@ impl Wait {
             Self::Servers { named, count } => {
                 format!("waiting for the PMIx server of {}", list(named, *count))
             }
+            Self::Hosts { named, count } => format!("waiting for {}", list(named, *count)),
             Self::Ranks {
                 connected,
                 size,

@@ -24,6 +24,8 @@ pub enum Record<'a> {
     Rank(RankChange<'a>),
     /// A rank printed something.
     Output(Output<'a>),
+    /// A rank wants something in the record.
+    Log(Log<'a>),
     /// Something the user should know.
     Warning {
         /// In words.
@@ -196,12 +198,29 @@ pub struct Output<'a> {
     content: Content<'a>,
 }
 
+/// See [`Record::Log`].
+#[derive(Debug, Serialize)]
+pub struct Log<'a> {
+    rank: Option<u32>,
+    #[serde(flatten)]
+    content: Content<'a>,
+}
+
 /// Bytes, as text where they are text.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Content<'a> {
     Text(&'a str),
     Base64(String),
+}
+
+impl<'a> Content<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text),
+            Err(_) => Self::Base64(base64(bytes)),
+        }
+    }
 }
 
 /// Why a job ended other than by the normal end of its ranks.
@@ -320,6 +339,7 @@ pub fn kind_of(cause: &Cause) -> &'static str {
         Cause::LeftOthers { .. } => "left_others",
         Cause::RanAlone { .. } => "ran_alone",
         Cause::Aborted { .. } => "aborted",
+        Cause::EndedBy { .. } => "ended_by_rank",
         Cause::Misbehaved { .. } => "misbehaved",
         Cause::NotStarted { .. } => "not_started",
         Cause::HostFailed { .. } => "pmix_server_failed",
@@ -352,10 +372,15 @@ impl<'a> Record<'a> {
         Self::Output(Output {
             rank: rank.map(|rank| rank.0),
             stream,
-            content: match std::str::from_utf8(bytes) {
-                Ok(text) => Content::Text(text),
-                Err(_) => Content::Base64(base64(bytes)),
-            },
+            content: Content::of(bytes),
+        })
+    }
+
+    /// What a rank wants in the record.
+    pub fn log(rank: Option<Rank>, bytes: &'a [u8]) -> Self {
+        Self::Log(Log {
+            rank: rank.map(|rank| rank.0),
+            content: Content::of(bytes),
         })
     }
 

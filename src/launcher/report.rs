@@ -182,6 +182,10 @@ pub fn failure(
             };
             format!("{} called MPI_Abort with code {code}{said}", rank(*aborted))
         }
+        Cause::EndedBy { rank: by, signal } => format!(
+            "{} had the job ended by signal {signal} through PMIx_Job_control",
+            rank(*by)
+        ),
         Cause::Misbehaved {
             rank: failed,
             error,

@@ -5,24 +5,24 @@
 //! crew tells and what the nodes say to each other. When the agent or the launcher is lost, it ends
 //! the ranks by itself; what may be left then is cleared by its guard.
 
-#![allow(unsafe_code)]
-
+mod begin;
 mod input;
 
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use self::begin::{begin, make_crew, take_link};
 use self::input::Feeds;
-use super::carried::{Carried, Description, window};
-use super::crew::{self, Crew, Part, RankIo};
-use super::guard::Guard;
+use super::carried::{Carried, window};
+use super::crew::{Crew, RankIo};
 use super::hands::Hands;
 use super::message::{FromCrew, Refusal, ToCrew};
 use super::outputs;
 use super::plan::Plan;
+use super::plate::{Plate, Stage};
 use super::record::Stream;
 use super::run::RunFailure;
 use super::signals::{Signals, ignored_at_start};
@@ -32,7 +32,7 @@ use crate::agent::poll::{Poll, Ready, Source, Token};
 use crate::agent::spawn::reserve_low_descriptors;
 use crate::agent::start::StdinPlan;
 use crate::job::ids::{NodeId, Rank};
-use crate::job::outcome::{Cause, EXIT_WIREUP};
+use crate::job::outcome::Cause;
 use crate::job::spec::StdinTarget;
 use crate::link::control::ToStep;
 use crate::link::decode;
@@ -63,6 +63,7 @@ struct Step {
     signals: Signals,
     surroundings: Surroundings,
     plan: Arc<Plan>,
+    plate: Plate,
     /// The nodes below this one in the tree of the launch.
     children: Vec<NodeId>,
     origin: Instant,
@@ -96,6 +97,7 @@ pub fn run() -> Result<u8, RunFailure> {
     let mut backlog = Messages::new();
     let (node, description) = begin(&mut poll, &mut link, &mut backlog)?;
     link.set_own(Address::Node(node));
+    let plate = Plate::show(&description.decided, Some(node));
     match make_crew(poll, node, description, &surroundings) {
         Ok((crew, signals, plan, origin)) => {
             let window = i64::from(window(plan.job.ranks.nodes()));
@@ -109,6 +111,7 @@ pub fn run() -> Result<u8, RunFailure> {
                 surroundings,
                 children: tree.children(node).collect(),
                 plan,
+                plate,
                 origin,
                 credit: [window; 2],
                 feeds: Feeds::default(),
@@ -135,107 +138,6 @@ pub fn run() -> Result<u8, RunFailure> {
 
 fn cannot_wait(error: rustix::io::Errno) -> RunFailure {
     RunFailure::own("cannot wait for events", error)
-}
-
-/// The agent's socket, away from the numbers that ranks get.
-fn take_link() -> Result<OwnedFd, RunFailure> {
-    let not_ours = |errno| RunFailure {
-        code: EXIT_WIREUP,
-        message: format!(
-            "`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {errno}"
-        ),
-    };
-    // SAFETY: whoever starts a step gives it this descriptor, and nothing here has opened or taken
-    // any before; if there is none, duplicating fails.
-    let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
-    rustix::net::sockopt::socket_type(given).map_err(not_ours)?;
-    let link = rustix::io::fcntl_dupfd_cloexec(given, 10).map_err(not_ours)?;
-    // SAFETY: it is known to be open, and nobody else uses it.
-    drop(unsafe { OwnedFd::from_raw_fd(LINK_FD) });
-    Ok(link)
-}
-
-/// Waits for the agent's first message.
-fn begin(
-    poll: &mut Poll,
-    link: &mut LinkEnd,
-    backlog: &mut Messages,
-) -> Result<(NodeId, Description), RunFailure> {
-    let broken = |error: &dyn std::fmt::Display| RunFailure::own("the agent's link", error);
-    let mut ready = Vec::new();
-    loop {
-        poll.wait(None, &mut ready).map_err(cannot_wait)?;
-        link.receive(poll, backlog)
-            .map_err(|error| broken(&error))?;
-        let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == Class::Control;
-        let Some(at) = backlog.iter().position(control) else {
-            continue;
-        };
-        let (_, message) = backlog.remove(at);
-        match decode(&message) {
-            Ok(ToStep::Begin {
-                node, description, ..
-            }) => {
-                let description = decode(&description).map_err(|error| broken(&error))?;
-                return Ok((node, description));
-            }
-            Ok(ToStep::Orphaned { reason }) => return Err(broken(&reason)),
-            Err(error) => return Err(broken(&error)),
-        }
-    }
-}
-
-/// Makes the node's plan and a crew that has started nothing.
-fn make_crew(
-    poll: Poll,
-    node: NodeId,
-    description: Description,
-    surroundings: &Surroundings,
-) -> Result<(Crew, Signals, Arc<Plan>, Instant), RunFailure> {
-    let (started, since) = (Instant::now(), SystemTime::now());
-    let Description {
-        decided,
-        spec,
-        inheritance,
-    } = description;
-    let guard = Guard::start(&decided.job.nspace)
-        .map_err(|error| RunFailure::own("cannot start the guard process", error))?;
-    // Patterns of output files are relative to it. Where it is missing, the plan says so if that
-    // matters.
-    let _ = rustix::process::chdir(&inheritance.cwd);
-    let inheritance = inheritance.on_node(std::env::vars_os());
-    let limit = surroundings.nofile.rlim_max;
-    let signals = Signals::take(&surroundings.ignored, false)
-        .map_err(|error| RunFailure::own("cannot receive signals", error));
-    let plan = Plan::resolve(decided, spec, inheritance, node, limit);
-    let (plan, signals) = match plan.and_then(|plan| Ok((Arc::new(plan), signals?))) {
-        Ok(made) => made,
-        Err(failure) => {
-            guard.dismiss();
-            return Err(failure);
-        }
-    };
-    let mut crew = Crew::new(crew::Parts {
-        plan: &plan,
-        poll,
-        part: Part::Node(node),
-        started,
-        since,
-        guard,
-        namespaces: None,
-        surroundings,
-    })?;
-    let watched = crew
-        .poll
-        .add(signals.as_fd(), Token::new(Source::Signals, 0))
-        .map_err(cannot_wait);
-    match watched.and_then(|()| crew.start_sidecars(surroundings)) {
-        Ok(()) => Ok((crew, signals, plan, started)),
-        Err(failure) => {
-            crew.abandon();
-            Err(failure)
-        }
-    }
 }
 
 impl Step {
@@ -366,6 +268,9 @@ impl Step {
             Carried::Order(ToCrew::Skip) | Carried::Start => {}
             Carried::Order(order) => {
                 self.finishing |= matches!(order, ToCrew::Finish { .. });
+                if matches!(order, ToCrew::Ending | ToCrew::Finish { .. }) {
+                    self.plate.turn(Stage::Ending);
+                }
                 self.crew.order(order);
             }
             Carried::Credit { stream, bytes } => {
@@ -419,7 +324,10 @@ impl Step {
                         self.crew.pause(*stream, true)?;
                     }
                 }
-                FromCrew::AllStarted => self.feeds.add(self.crew.take_stdin(), &self.crew.poll),
+                FromCrew::AllStarted => {
+                    self.plate.turn(Stage::Running);
+                    self.feeds.add(self.crew.take_stdin(), &self.crew.poll);
+                }
                 FromCrew::Over => self.over = true,
                 _ => {}
             }
@@ -461,6 +369,7 @@ impl Step {
             eprintln!("wireup step: {} ends: {reason}", self.plan.job.nspace);
         }
         self.kill_at = Some(self.now() + self.plan.spec.ending.grace.min(ORPHAN_GRACE));
+        self.plate.turn(Stage::Ending);
         self.crew.order(ToCrew::Ending);
         self.obey(Carried::Order(ToCrew::Skip));
         self.crew.order(ToCrew::Signal(libc::SIGTERM));

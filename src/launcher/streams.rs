@@ -192,8 +192,8 @@ impl Streams {
     /// Whether what a stream brings is not taken where it goes.
     pub fn is_full(&self, stream: Channel) -> bool {
         let to_files = self.files.first().map(|files| &files.out.outlet);
-        let outlet = to_files.unwrap_or(&self.streams[index_of(stream)].outlet);
-        self.outlets.is_full(outlet)
+        let own = &self.streams[index_of(stream)].outlet;
+        self.outlets.is_full(to_files.unwrap_or(own))
     }
 
     /// Puts text of the launcher's own on one of its outputs. A writing thread that cannot be

@@ -12,10 +12,12 @@
 //! Where the user wants the job to go on after a failure, a rank that failed is only counted, and
 //! becomes an absence: the job ends by it as soon as somebody waits for it in vain.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::demand::{Demand, Wish};
 use crate::job::exit_policy::Tally;
 use crate::job::ids::Rank;
 use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
@@ -28,10 +30,21 @@ pub const JOIN_GRACE: Duration = Duration::from_secs(5);
 const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
 
 /// What the supervisor orders.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Send a signal to the process group of every living rank.
     Signal(i32),
+    /// Send a signal to the process groups of these ranks, as far as they run.
+    SignalRanks(i32, Vec<Rank>),
+    /// Tell the user that a rank had others aborted, and that the job goes on.
+    NoteAbort {
+        /// Who.
+        by: Rank,
+        /// With which code.
+        code: i32,
+        /// Whom.
+        ranks: Vec<Rank>,
+    },
     /// Tell the user that ranks still run after an interrupt.
     NoteInterrupt,
     /// Tell the user about the first failure that does not end the job.
@@ -111,6 +124,19 @@ pub struct Supervisor {
     strangers: Absences,
     /// All that finalized and left.
     leavers: Absences,
+    /// Ranks that are ended at the wish of one: what their end counts for.
+    dismissed: BTreeMap<Rank, Dismissal>,
+    /// When those that were only asked to end are killed.
+    kills: Vec<(Duration, Vec<Rank>)>,
+}
+
+/// What the end of a rank counts for that others wanted to end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Dismissal {
+    /// An end like any other.
+    InOrder,
+    /// A failure: it was aborted.
+    Aborted(Cause),
 }
 
 const SIGINT: i32 = 2;
@@ -136,6 +162,8 @@ impl Supervisor {
             timeout: ending.timeout,
             strangers: Absences::default(),
             leavers: Absences::default(),
+            dismissed: BTreeMap::new(),
+            kills: Vec::new(),
         }
     }
 
@@ -146,6 +174,9 @@ impl Supervisor {
             return;
         }
         let Departure { rank, end, pmi, .. } = gone;
+        if let Some(dismissal) = self.dismissed.remove(&rank) {
+            return self.dismissed_ended(gone, dismissal, now);
+        }
         let failure = judge(rank, end, pmi).or_else(|| {
             let why = gone.alone.filter(|_| !pmi.contacted)?.to_owned();
             Some(Cause::RanAlone { rank, why })
@@ -217,6 +248,93 @@ impl Supervisor {
             return;
         }
         absences.each.push((now, waiting, cause));
+    }
+
+    /// A rank ended as another one wanted. Others may wait for it in vain all the same.
+    fn dismissed_ended(&mut self, gone: Departure<'_>, dismissal: Dismissal, now: Duration) {
+        let rank = gone.rank;
+        let cause = match dismissal {
+            Dismissal::InOrder => Cause::LeftOthers { rank },
+            Dismissal::Aborted(cause) => {
+                self.failed += 1;
+                cause
+            }
+        };
+        let code = match &cause {
+            Cause::Aborted { .. } => cause.exit_code(),
+            _ => 0,
+        };
+        self.tally.count(rank, code);
+        if gone.joinable && gone.pmi.contacted {
+            self.rank_left(Waiting::For(rank), cause, now);
+        }
+    }
+
+    /// A rank wants something to be done with ranks of its job.
+    pub fn demanded(&mut self, demand: Demand, now: Duration, orders: &mut Vec<Order>) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let Demand { by, what, ranks } = demand;
+        match (what, ranks) {
+            (Wish::Signal(signal), None) => orders.push(Order::Signal(signal)),
+            (Wish::Signal(signal), Some(ranks)) => orders.push(Order::SignalRanks(signal, ranks)),
+            (Wish::Terminate, None) => {
+                let signal = SIGTERM;
+                self.cause = Some(Cause::EndedBy { rank: by, signal });
+                self.terminate(signal, now, orders);
+            }
+            (Wish::Kill, None) => {
+                let signal = SIGKILL;
+                self.cause = Some(Cause::EndedBy { rank: by, signal });
+                self.kill(orders);
+            }
+            (Wish::Terminate, Some(ranks)) => {
+                self.dismiss(ranks, &Dismissal::InOrder, Some(now), orders);
+            }
+            (Wish::Kill, Some(ranks)) => self.dismiss(ranks, &Dismissal::InOrder, None, orders),
+            (Wish::Abort { code, message }, ranks) => {
+                let cause = Cause::Aborted {
+                    rank: by,
+                    code,
+                    message,
+                };
+                match ranks {
+                    Some(ranks) if !self.kill_on_bad_exit => {
+                        self.tolerated.get_or_insert_with(|| cause.clone());
+                        let told = ranks.clone();
+                        orders.push(Order::NoteAbort {
+                            by,
+                            code,
+                            ranks: told,
+                        });
+                        self.dismiss(ranks, &Dismissal::Aborted(cause), Some(now), orders);
+                    }
+                    _ => self.fail(cause, now, orders),
+                }
+            }
+        }
+    }
+
+    /// Some ranks are ended: asked first if there is a `now` to count the grace time from.
+    fn dismiss(
+        &mut self,
+        ranks: Vec<Rank>,
+        dismissal: &Dismissal,
+        now: Option<Duration>,
+        orders: &mut Vec<Order>,
+    ) {
+        for rank in &ranks {
+            self.dismissed.insert(*rank, dismissal.clone());
+        }
+        match now.filter(|_| !self.grace.is_zero()) {
+            Some(now) => {
+                orders.push(Order::SignalRanks(SIGTERM, ranks.clone()));
+                orders.push(Order::SignalRanks(SIGCONT, ranks.clone()));
+                self.kills.push((now.saturating_add(self.grace), ranks));
+            }
+            None => orders.push(Order::SignalRanks(SIGKILL, ranks)),
+        }
     }
 
     /// A rank's process was never started because the job failed before.
@@ -292,6 +410,11 @@ impl Supervisor {
         if matches!(self.phase, Phase::Terminating { kill_at } if now >= kill_at) {
             self.kill(orders);
         }
+        if self.phase == Phase::Running {
+            for (_, ranks) in self.kills.extract_if(.., |(at, _)| now >= *at) {
+                orders.push(Order::SignalRanks(SIGKILL, ranks));
+            }
+        }
     }
 
     /// When [`Supervisor::tick`] has something to do next.
@@ -305,7 +428,9 @@ impl Supervisor {
         let absences = [&self.strangers, &self.leavers].into_iter();
         let absence = absences.filter(|absences| running && !absences.each.is_empty());
         let absence = absence.map(|absences| absences.due).min();
-        [kill, timeout, self.note_at, absence]
+        let dismissed = self.kills.iter().map(|(at, _)| *at).min();
+        let dismissed = dismissed.filter(|_| running);
+        [kill, timeout, self.note_at, absence, dismissed]
             .into_iter()
             .flatten()
             .min()

@@ -58,6 +58,8 @@ pub enum ToAgent {
         version: u32,
         /// Name of the launch, unique and not to be guessed.
         launch: String,
+        /// What a scheduler calls it; empty if none does.
+        scheduled: String,
         /// Its nodes.
         spread: Spread,
         /// What the steps need to know; nothing for agents.
@@ -98,8 +100,10 @@ pub enum FromAgent {
 pub struct NodeStatus {
     /// Its name.
     pub name: String,
-    /// The address its agent advertises, and was reached by.
-    pub address: String,
+    /// The address its agent tells others to use; empty when it was not reached.
+    pub advertised: String,
+    /// The address it was asked at; empty for the agent that was asked itself.
+    pub asked: String,
     /// Version of its agent; empty when it was not reached.
     pub version: String,
     /// Launches it takes part in.

@@ -1,9 +1,12 @@
 //! The owning side: which ranks live here, and who waits for the data of which.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::ModexFailure;
+use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::patience::Patience;
 use crate::job::proc::Proc;
 
 /// Asking nodes with the serial of their newest request: one request per node and rank counts.
@@ -31,13 +34,62 @@ pub(super) enum Taken {
 /// asker per node.
 pub(super) struct Owning {
     ranks: BTreeMap<Nspace, BTreeMap<Rank, State>>,
+    /// How long a rank that has connected may be waited for.
+    limit: Option<Duration>,
+    connected: BTreeSet<Proc>,
+    /// Ranks that are waited for and have connected: since when, and how much longer.
+    clocks: BTreeMap<Proc, (Moment, Patience)>,
 }
 
 impl Owning {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(limit: Option<Duration>) -> Self {
         Self {
             ranks: BTreeMap::new(),
+            limit,
+            connected: BTreeSet::new(),
+            clocks: BTreeMap::new(),
         }
+    }
+
+    /// A rank is on its way to publish something.
+    pub(super) fn connected(&mut self, proc: Proc, now: Moment) {
+        if matches!(self.state(&proc), Some(State::Asked(askers)) if !askers.is_empty()) {
+            self.start_clock(&proc, now);
+        }
+        self.connected.insert(proc);
+    }
+
+    fn start_clock(&mut self, proc: &Proc, now: Moment) {
+        if let Some(limit) = self.limit.filter(|_| !self.clocks.contains_key(proc)) {
+            let clock = (now, Patience::new(limit, now));
+            self.clocks.insert(proc.clone(), clock);
+        }
+    }
+
+    /// Takes out who has waited too long, and for how long.
+    pub(super) fn expire(&mut self, now: Moment) -> Vec<(Proc, Askers, Duration)> {
+        let mut expired = Vec::new();
+        self.clocks.retain(|proc, (since, patience)| {
+            let over = patience.exhausted(now);
+            if over {
+                expired.push((proc.clone(), now.since(*since)));
+            }
+            !over
+        });
+        let askers = expired.into_iter().map(|(proc, waited)| {
+            // The host still has the question: its answer is for those who ask again.
+            let askers = match self.state(&proc) {
+                Some(State::Asked(askers)) => std::mem::take(askers),
+                _ => Askers::new(),
+            };
+            (proc, askers, waited)
+        });
+        askers.collect()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        let clocks = self.clocks.values();
+        clocks.map(|(_, patience)| patience.next()).min()
     }
 
     /// Makes ranks known; those known already keep their state.
@@ -50,6 +102,8 @@ impl Owning {
 
     /// Forgets a job; gives who waited for its ranks.
     pub(super) fn remove(&mut self, nspace: &Nspace) -> Vec<(Proc, Askers)> {
+        self.connected.retain(|proc| proc.nspace != *nspace);
+        self.clocks.retain(|proc, _| proc.nspace != *nspace);
         let ranks = self.ranks.remove(nspace).unwrap_or_default();
         askers_of(nspace, ranks)
     }
@@ -68,7 +122,15 @@ impl Owning {
         }
     }
 
-    pub(super) fn request(&mut self, proc: &Proc, from: NodeId, serial: u64) -> Taken {
+    pub(super) fn request(&mut self, proc: &Proc, from: NodeId, serial: u64, now: Moment) -> Taken {
+        let taken = self.take(proc, from, serial);
+        if !matches!(taken, Taken::Refused(_)) && self.connected.contains(proc) {
+            self.start_clock(proc, now);
+        }
+        taken
+    }
+
+    fn take(&mut self, proc: &Proc, from: NodeId, serial: u64) -> Taken {
         match self.state(proc) {
             None => Taken::Refused(ModexFailure::NotFound),
             Some(State::Gone) => Taken::Refused(ModexFailure::RankGone),
@@ -95,6 +157,7 @@ impl Owning {
 
     /// Forgets everything; gives who waited.
     pub(super) fn tear_down(&mut self) -> Vec<(Proc, Askers)> {
+        self.clocks.clear();
         let all = std::mem::take(&mut self.ranks).into_iter();
         all.flat_map(|(nspace, ranks)| askers_of(&nspace, ranks))
             .collect()
@@ -110,6 +173,7 @@ impl Owning {
     }
 
     fn replace(&mut self, proc: &Proc, new: State) -> Askers {
+        self.clocks.remove(proc);
         match self.state(proc).map(|state| std::mem::replace(state, new)) {
             Some(State::Asked(askers)) => askers,
             _ => Askers::new(),

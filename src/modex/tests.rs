@@ -24,7 +24,9 @@ struct Cluster {
 impl Cluster {
     fn new(nodes: u32) -> Self {
         let mut cluster = Self {
-            engines: (0..nodes).map(|n| ModexEngine::new(NodeId(n))).collect(),
+            engines: (0..nodes)
+                .map(|n| ModexEngine::new(NodeId(n), None))
+                .collect(),
             sent: Vec::new(),
             asked_host: Vec::new(),
             answers: Vec::new(),
@@ -368,5 +370,47 @@ fn a_request_that_outlives_its_node_is_dropped() {
     c.lose(0, 1);
     c.deliver();
     assert!(c.asked_host.is_empty());
+    assert!(c.engines[1].is_idle());
+}
+
+#[test]
+fn a_rank_that_has_connected_and_publishes_nothing_is_given_up_by_its_own_node() {
+    let limit = Duration::from_secs(60);
+    let mut c = Cluster::new(3);
+    c.engines[1] = ModexEngine::new(NodeId(1), Some(limit));
+    let (local, nspace) = (vec![Rank(1)], nspace("job"));
+    c.input(1, ModexInput::NspaceAdded { nspace, local });
+    c.ask(0, 1, "a");
+    c.deliver();
+    // It may do what it likes before it connects.
+    assert_eq!(c.engines[1].next_deadline(), None);
+    c.now = Moment(10 * limit);
+    c.input(1, ModexInput::RankConnected { proc: proc(1) });
+    c.ask(2, 1, "b");
+    c.deliver();
+    let pass_a_minute = |c: &mut Cluster| {
+        let end = c.now + limit;
+        while let Some(next) = c.engines[1].next_deadline().filter(|next| *next <= end) {
+            c.now = next;
+            c.input(1, ModexInput::Tick);
+        }
+        c.deliver();
+    };
+    pass_a_minute(&mut c);
+    let late = Err(ModexFailure::Timeout {
+        owner: NodeId(1),
+        waited: limit,
+    });
+    c.answers.sort_by_key(|(ticket, _)| *ticket);
+    assert_eq!(c.answers, [("a", late.clone()), ("b", late.clone())]);
+    c.answers.clear();
+    // The host still has its question: who asks again waits for the same answer.
+    c.ask(0, 1, "c");
+    c.deliver();
+    c.host_answers(1, Ok("at last"));
+    c.deliver();
+    assert_eq!(c.answers, [("c", Ok(data("at last")))]);
+    assert_eq!(c.asked_host.len(), 1);
+    assert_eq!(c.engines[1].next_deadline(), None);
     assert!(c.engines[1].is_idle());
 }

@@ -156,6 +156,13 @@ pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
             directives
         }),
         (proc(), infos()).prop_map(|(proc, infos)| Upcall::Publish { proc, infos }),
+        (proc(), vec(proc(), 0..3), infos()).prop_map(|(proc, targets, directives)| {
+            Upcall::JobControl {
+                proc,
+                targets,
+                directives,
+            }
+        }),
         (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Lookup {
             proc,
             keys,

@@ -203,6 +203,11 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             procs: targets(),
             infos: collect(),
         },
+        Upcall::JobControl {
+            proc: me(),
+            targets: targets(),
+            directives: collect(),
+        },
     ];
     let mut link = HostLink::new();
     let mut last_id = 0;
@@ -221,7 +226,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 9);
+    assert_eq!(link.outstanding_upcalls().count(), 10);
 }
 
 #[test]
@@ -283,6 +288,11 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
             Answer::Status(Status::ERR_NOT_FOUND),
         ),
         (UpcallKind::Group, 9, Answer::Infos(Status::SUCCESS, group)),
+        (
+            UpcallKind::JobControl,
+            10,
+            Answer::Status(Status::ERR_NOT_SUPPORTED),
+        ),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());
         match_golden(&name, &answer.encode(kind, id).unwrap());
@@ -313,6 +323,7 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
     let statuses = [
         ("SUCCESS", Status::SUCCESS),
         ("ERROR", Status::ERROR),
+        ("ERR_PROC_ABORTED", Status::ERR_PROC_ABORTED),
         ("ERR_NO_PERMISSIONS", Status::ERR_NO_PERMISSIONS),
         ("ERR_TIMEOUT", Status::ERR_TIMEOUT),
         ("ERR_UNREACH", Status::ERR_UNREACH),

@@ -124,6 +124,10 @@ keys! {
     LOG_STDOUT = "pmix.log.stdout";
     /// Bytes: text for the user.
     LOG_MSG = "pmix.log.msg";
+    /// Bool: the texts also go to the job's record.
+    LOG_JOB_RECORD = "pmix.log.jrec";
+    /// Bool: log what several processes say once.
+    LOG_AGG = "pmix.log.agg";
     /// Bool: log with the first channel that works.
     LOG_ONCE = "pmix.log.once";
     /// Size: number of process sets.
@@ -156,6 +160,18 @@ keys! {
     GROUP_BOOTSTRAP = "pmix.grp.btstrp";
     /// String: the nspaces that run, comma separated.
     QUERY_NAMESPACES = "pmix.qry.ns";
+    /// Bool: kill the processes.
+    JOB_CTRL_KILL = "pmix.jctrl.kill";
+    /// Bool: end the processes politely.
+    JOB_CTRL_TERMINATE = "pmix.jctrl.term";
+    /// Int: signal the processes.
+    JOB_CTRL_SIGNAL = "pmix.jctrl.sig";
+    /// Bool: stop the processes.
+    JOB_CTRL_PAUSE = "pmix.jctrl.pause";
+    /// Bool: continue stopped processes.
+    JOB_CTRL_RESUME = "pmix.jctrl.resume";
+    /// String: name of a request.
+    JOB_CTRL_ID = "pmix.jctrl.id";
     /// Proc that an event is about.
     EVENT_AFFECTED_PROC = "pmix.evproc";
     /// Bool: not for default handlers.

@@ -165,6 +165,15 @@ pub enum Upcall {
         /// `TIMEOUT`; of all callers, so some more than once.
         infos: Vec<Info>,
     },
+    /// A process wants something done with processes.
+    JobControl {
+        /// Who.
+        proc: Proc,
+        /// With whom; empty for the whole nspace of `proc`.
+        targets: Vec<Proc>,
+        /// What: `JOB_CTRL_KILL` and the like.
+        directives: Vec<Info>,
+    },
 }
 
 impl Upcall {
@@ -185,6 +194,7 @@ impl Upcall {
             Self::Lookup { .. } => UpcallKind::Lookup,
             Self::Unpublish { .. } => UpcallKind::Unpublish,
             Self::Group { .. } => UpcallKind::Group,
+            Self::JobControl { .. } => UpcallKind::JobControl,
         }
     }
 
@@ -263,6 +273,11 @@ impl Upcall {
                 name: Text::decode(&mut from)?,
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::JobControl => Self::JobControl {
+                proc: Proc::decode(&mut from)?,
+                targets: from.list(Proc::decode)?,
+                directives: Info::decode_list(&mut from)?,
             },
         };
         from.end()?;
@@ -348,6 +363,15 @@ impl Upcall {
                 name.encode(&mut out);
                 encode_procs(procs, &mut out);
                 Info::encode_list(infos, &mut out);
+            }
+            Self::JobControl {
+                proc,
+                targets,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                encode_procs(targets, &mut out);
+                Info::encode_list(directives, &mut out);
             }
         }
         out.finish(self.kind().op(), false, id)

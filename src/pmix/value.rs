@@ -120,6 +120,7 @@ pub struct Status(pub i32);
 impl Status {
     pub const SUCCESS: Self = Self(0);
     pub const ERROR: Self = Self(-1);
+    pub const ERR_PROC_ABORTED: Self = Self(-7);
     pub const ERR_NO_PERMISSIONS: Self = Self(-23);
     pub const ERR_TIMEOUT: Self = Self(-24);
     pub const ERR_UNREACH: Self = Self(-25);

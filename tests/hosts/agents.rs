@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use wireup::job::hosts::PORT;
 
 use crate::cluster::Cluster;
-use crate::common::eventually;
+use crate::common::{Output, eventually};
 
 #[test]
 fn an_idle_agent_stops_at_once_and_leaves_nothing() {
@@ -61,4 +61,98 @@ fn strangers_are_refused_and_the_agent_lives() {
         });
     }
     cluster.agent(1);
+}
+
+#[test]
+fn ps_shows_how_nodes_are_and_why_one_cannot_be_asked() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    cluster.kill_agent(2);
+    let hosts = cluster.names(3);
+    let wireup = cluster.wireup().to_str().unwrap();
+    let asked = [wireup, "ps", "--nodes", "--hosts", &hosts];
+    let outcome = cluster.command(0, asked).run().expect(1);
+    let table = outcome.out();
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    for (line, host) in lines[1..].iter().zip(cluster.lab().hosts()) {
+        assert!(line.starts_with(host.name()), "{table}");
+    }
+    for (line, host) in lines[1..3].iter().zip(cluster.lab().hosts()) {
+        let advertised = SocketAddr::new(host.address(), PORT).to_string();
+        let words = line.contains(&advertised) && line.ends_with("ready");
+        assert!(words, "{table}");
+    }
+    assert!(lines[3].contains("Connection refused"), "{table}");
+
+    let own = [wireup, "ps", "--nodes", "--json"];
+    let outcome = cluster.command(1, own).run().expect(0);
+    let nodes: serde_json::Value = serde_json::from_str(&outcome.out()).unwrap();
+    assert_eq!(nodes[0]["name"], cluster.host(1).name());
+    assert_eq!(nodes[0]["problem"], serde_json::Value::Null);
+    cluster.start_agent(2);
+}
+
+#[test]
+fn an_agent_told_to_stop_lets_its_launch_end_and_takes_no_other() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let both = ["--hosts", "node01:1,node02:1", "-n", "2"];
+    let wait = ["sh", "-c", "echo up; read line; true"];
+    let running = cluster.run(0, both).more(wait).stdin_held().start();
+    running.wait_for_many(Output::Stdout, "up", 2);
+    cluster.agent(1).signal(Signal::TERM);
+    eventually("it knows", || {
+        cluster.log(1).contains("takes no new launch").then_some(())
+    });
+    let outcome = cluster.run(0, both).more(["true"]).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    outcome.expect_one_line(&["node02", "stop"]);
+    cluster.agent(1);
+    running.finish().expect_quiet_success();
+    assert!(cluster.agent_ended(1).success());
+}
+
+#[test]
+fn an_agent_with_the_certificate_of_another_authority_takes_no_part() {
+    let (Some(cluster), Some(other)) = (Cluster::new(3), Cluster::new(2)) else {
+        return;
+    };
+    cluster.kill_agent(1);
+    for file in ["ca.pem", "cert.pem", "key.pem"] {
+        let [from, to] = [&other, &cluster].map(|cluster| cluster.certificates(1).join(file));
+        std::fs::copy(from, to).unwrap();
+    }
+    cluster.start_agent(1);
+    let all = ["--hosts", "node01:1,node02:1,node03:1", "-n", "3", "true"];
+    let outcome = cluster.run(0, all).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    outcome.expect_one_line(&["node02", "certificate"]);
+    // Nor does it begin something with the others.
+    let outcome = cluster.run(1, all).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    for host in [0, 2] {
+        assert!(!cluster.log(host).contains("brought by node02"));
+    }
+    let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
+    cluster.run(0, rest).run().expect_quiet_success();
+}
+
+#[test]
+fn agents_reach_each_other_over_ipv6_and_by_address() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let [one, two] = [0, 1].map(|host| cluster.host(host));
+    for [first, second] in [
+        [one.ipv6().to_string(), two.ipv6().to_string()].map(|address| format!("[{address}]")),
+        [one.ipv4().to_string(), two.ipv4().to_string()],
+    ] {
+        let hosts = format!("node01:1@{first},node02:1@{second}");
+        let run = cluster.run(0, ["--hosts", &hosts, "-n", "2", "uname", "-n"]);
+        let outcome = run.run().expect_quiet_success();
+        assert_eq!(outcome.sorted_lines(), ["node01", "node02"]);
+    }
 }

@@ -303,12 +303,19 @@ impl Cluster {
         call(&issue);
     }
 
+    /// The directory with the certificate of a host's agent.
+    pub(crate) fn certificates(&self, index: usize) -> PathBuf {
+        let name = self.host(index).name();
+        self.hosts.dir.join("pki").join(name)
+    }
+
     /// An agent for that host, not started.
     pub(crate) fn agent_command(&self, index: usize) -> wireup_lab::Command<'_> {
         let host = self.host(index);
         let mut command = host.command(&self.hosts.wireup);
-        let tls = self.hosts.dir.join("pki").join(host.name());
-        command.args(["agent", "--tls"]).arg(tls);
+        command
+            .args(["agent", "--tls"])
+            .arg(self.certificates(index));
         if let Some(user) = self.hosts.user {
             command.user(user, user, &[]).env("HOME", "/tmp");
         }

@@ -8,9 +8,11 @@
 mod agents;
 mod cluster;
 mod failures;
+mod jobs;
 mod mpi;
 mod plain;
 mod pmi;
+mod pmix;
 mod users;
 
 /// The tests of one machine, whose ways of starting and judging runs are used here.

@@ -1,9 +1,12 @@
 //! Programs that use no MPI: where they run, what they see, how they end, what they print.
 
+use std::io::{BufRead as _, BufReader};
+use std::time::Duration;
+
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
-use crate::common::{Output, field, number, program};
+use crate::common::{Output, field, memory_peak_kib, number, program};
 
 /// A shell that says which rank it is and where.
 const WHERE: [&str; 3] = ["sh", "-c", "echo rank $WIREUP_RANK on $(uname -n)"];
@@ -138,7 +141,7 @@ fn input_goes_to_rank_0_wherever_it_is() {
     let (Some(cluster), Some(sum)) = (Cluster::new(2), program("stdin_sum")) else {
         return;
     };
-    let input: Vec<u8> = (0..3_000_000_u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let input: Vec<u8> = (0..3_000_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
     let hash = |bytes: &[u8]| {
         let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
@@ -272,4 +275,38 @@ fn all_hosts_without_an_agent_are_named_at_once() {
     assert!(lines[1].contains("on node05: "), "{err}");
     let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
     cluster.run(0, rest).run().expect_quiet_success();
+}
+
+#[test]
+fn much_output_of_many_ranks_arrives_complete_in_bounded_memory() {
+    let (Some(cluster), Some(lines)) = (Cluster::new(4), program("lines")) else {
+        return;
+    };
+    // 200 MB in lines of 1000 bytes with their newline, 12,500 from each of 16 ranks.
+    let hosts = ["--oversubscribe", "--hosts", "node[01-04]:4", "-n", "16"];
+    let lines = lines.to_str().unwrap();
+    let run = cluster.run(0, hosts).more([lines, "12500", "999"]);
+    let run = run.stdout_held().deadline(Duration::from_secs(120));
+    let mut running = run.start();
+    let mut output = BufReader::new(running.take_stdout());
+    let (mut next, mut line) = ([0_u32; 16], String::new());
+    let mut peak = 0;
+    while output.read_line(&mut line).unwrap() > 0 {
+        let mut words = line.splitn(3, ' ');
+        let mut number = || words.next().unwrap().parse::<u32>().unwrap();
+        let (rank, number) = (number() as usize, number());
+        assert_eq!((number, line.len()), (next[rank], 1000), "of rank {rank}");
+        next[rank] += 1;
+        if number == 12_000 {
+            peak = peak.max(memory_peak_kib(running.pid()));
+        }
+        line.clear();
+    }
+    assert_eq!(next, [12_500; 16]);
+    assert!((1..64 * 1024).contains(&peak), "{peak} KiB");
+    for host in 0..4 {
+        let peak = memory_peak_kib(cluster.agent(host).pid);
+        assert!(peak < 64 * 1024, "{peak} KiB of the agent of host {host}");
+    }
+    running.finish().expect_quiet_success();
 }

@@ -82,7 +82,10 @@ fn pmix_ranks_of_all_hosts_meet_with_data_and_by_asking() {
             run.run().expect_success().by_rank("pmix_wireup", 5);
         }
         let path = pmix.dir.join("pmix_client");
-        for mode in ["exchange", "direct", "late"] {
+        // Version 4.2.2 now and then has it, also on one node, that a key does not exist which a
+        // peer has yet to put.
+        let late = (version == "pmix5").then_some("late");
+        for mode in ["exchange", "direct"].into_iter().chain(late) {
             for bytes in ["10", "300000"] {
                 let hosts = ["--hosts", "node01:2,node02:2", "-n", "4"];
                 let run = cluster.run(0, hosts).more(["--oversubscribe"]);

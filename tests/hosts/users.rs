@@ -7,7 +7,7 @@ use crate::common::{Output, Run, pmix};
 const TWO: [&str; 4] = ["--hosts", "node01:1,node02:1", "-n", "2"];
 
 /// Makes a run a user's, with all groups of the account.
-fn of(user: u32, run: Run) -> Run {
+pub(crate) fn of(user: u32, run: Run) -> Run {
     let user = user.to_string();
     run.under([
         "setpriv",

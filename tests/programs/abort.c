@@ -20,8 +20,11 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     report("abort rank=%d size=%d", rank, size);
     MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == who)
+    if (rank == who) {
         MPI_Abort(MPI_COMM_WORLD, code);
+        /* MPICH comes back when nobody has ended it yet. */
+        wait_for_the_end();
+    }
     MPI_Barrier(MPI_COMM_WORLD);
     fail(1, "abort rank=%d: alive after rank %d aborted", rank, who);
 }

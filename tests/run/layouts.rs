@@ -38,6 +38,34 @@ fn ranks_are_given_to_nodes_in_turn() {
 }
 
 #[test]
+fn ranks_live_on_the_nodes_that_are_listed() {
+    let options = ["--virtual-nodes", "2", "--layout", "1*1,0*2,1*1"];
+    expect_layout(&options, &[1, 0, 0, 1]);
+}
+
+#[test]
+fn a_layout_that_does_not_fit_is_refused() {
+    let refused = |options: &[&str], words: &[&str]| {
+        Run::new(options)
+            .more(["true"])
+            .run()
+            .expect_one_line(words);
+    };
+    let nodes = ["--virtual-nodes", "2", "--oversubscribe"];
+    let with = |more: &[&'static str]| [&nodes[..], more].concat();
+    refused(
+        &with(&["-n", "3", "--layout", "0*1,1*1"]),
+        &["--layout has 2 ranks", "have 3"],
+    );
+    refused(
+        &with(&["--layout", "0*1,2*1"]),
+        &["gives ranks to node 2", "there are 2 nodes"],
+    );
+    refused(&with(&["--layout", "0*2"]), &["no rank to virtual node 1"]);
+    refused(&with(&["--layout", "0:2"]), &["give NODE*RANKS"]);
+}
+
+#[test]
 fn nodes_are_filled_up_to_a_number_of_ranks() {
     let options = ["--virtual-nodes", "2", "--ppn", "3"];
     expect_layout(&options, &[0, 0, 0, 1]);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -376,4 +377,61 @@ fn a_job_that_prints_nothing_soon_has_its_status_on_disk_all_the_same() {
     running.signal(Signal::TERM);
     let result = status_file(&running.finish().expect(143)).pop().unwrap();
     assert_eq!(result["cause"]["signal"], 15);
+}
+
+/// Makes standard input the descriptor of orders.
+const ORDERED: &str = "exec 7<&0 </dev/null;";
+
+#[test]
+fn orders_signal_all_ranks_or_some_and_their_end_is_the_jobs() {
+    let script = "trap 'exit 3' USR1; trap 'exit 4' USR2; echo ready; while :; do sleep 0.05; done";
+    let options = [
+        "--control",
+        "fd:7",
+        "--no-kill-on-bad-exit",
+        "--json",
+        "status",
+    ];
+    let run = Run::ranks(4, options).more(["sh", "-c", script]);
+    let mut running = run.after_shell(ORDERED).stdin_held().start();
+    running.wait_for_many(Output::Stdout, "ready", 4);
+    let mut orders = running.stdin();
+    orders
+        .write_all(b"{\"signal\":10,\"ranks\":[1,3,9]}\nnonsense\n")
+        .unwrap();
+    running.wait_for(Output::Stderr, "an order that cannot be read");
+    orders.write_all(b"{\"signal\":12}\n").unwrap();
+    let outcome = running.finish();
+    let codes: Vec<u64> = status_file(&outcome).last().unwrap()["ranks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rank| rank["code"].as_u64().unwrap())
+        .collect();
+    assert_eq!(codes, [4, 3, 4, 3]);
+    drop(orders);
+}
+
+#[test]
+fn a_job_whose_orders_end_is_ended() {
+    let run = Run::ranks(
+        2,
+        ["--control", "fd:7", "--json", "status", "sleep", "1000"],
+    );
+    let mut running = run.after_shell(ORDERED).stdin_held().start();
+    let status = running.work().join("status");
+    eventually("the ranks run", || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        text.contains("\"running\"").then_some(())
+    });
+    drop(running.stdin());
+    let outcome = running.finish();
+    let events = status_file(&outcome);
+    let cause = &events.last().unwrap()["cause"];
+    assert_eq!(
+        (cause["kind"].as_str(), cause["signal"].as_u64()),
+        (Some("interrupted"), Some(1))
+    );
+    let outcome = Run::ranks(1, ["--control", "fd:7", "true"]).run();
+    outcome.expect_one_line(&["--control fd:7: the descriptor is not open"]);
 }

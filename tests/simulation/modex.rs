@@ -68,7 +68,10 @@ impl World {
             faults,
             step: 0,
             now: Moment::default(),
-            engines: nodes.iter().map(|&node| ModexEngine::new(node)).collect(),
+            engines: nodes
+                .iter()
+                .map(|&node| ModexEngine::new(node, None))
+                .collect(),
             net: Net::new(&mut rng),
             ranks: BTreeMap::new(),
             asks_left: rng.between(5, 60),

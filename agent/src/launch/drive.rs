@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::stream::{self, AbortHandle, BoxStream, SelectAll};
 use futures_util::{Stream, StreamExt};
 use prost::bytes::Bytes;
-use tokio::time::{Instant, Sleep};
-use tracing::{info, warn};
+use tokio::time::{Instant, Sleep, sleep};
+use tracing::{debug, info, warn};
 use wireup::job::ids::NodeId;
 use wireup::link::control::{FromAgent, ToStep};
 use wireup::link::encode;
@@ -30,6 +30,9 @@ use crate::user::User;
 /// How long a step has after it was told that the launch is orphaned. It ends its ranks in that
 /// time, with whatever grace their user gave them; then it is killed.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
+
+/// How often a step that is to end is looked for while it is being started.
+const STARTING: Duration = Duration::from_millis(50);
 
 /// Refused frames of one launch that are logged.
 const REFUSALS: u32 = 10;
@@ -105,8 +108,26 @@ pub async fn drive(
             info!(%launch, uid, "begins; its launcher is here, its {nodes} nodes are elsewhere")
         }
     }
+    let scheduled = agent.scheduled.part(&opening.scheduled, uid);
     let mut drive = Drive::start(&agent, opening, user, place, above);
-    let reason = drive.run().await;
+    let step = drive.step.as_ref().map(|(_, process)| process.clone());
+    let abort = async {
+        if let (Some(part), Some(step)) = (&scheduled, step) {
+            part.aborted().await;
+            while !step.end() {
+                sleep(STARTING).await;
+            }
+        }
+        // What follows is told by the step.
+        std::future::pending::<()>().await;
+    };
+    let reason = tokio::select! {
+        reason = drive.run() => reason,
+        () = abort => unreachable!("it is never over"),
+    };
+    if let Some(part) = scheduled {
+        part.end();
+    }
     drop(drive);
     drop(seat);
     let seconds = begun.elapsed().as_secs_f64();
@@ -169,7 +190,7 @@ impl Drive {
             up,
             step,
             children,
-            limit: Box::pin(tokio::time::sleep(ORPHAN_LIMIT)),
+            limit: Box::pin(sleep(ORPHAN_LIMIT)),
             orphaned: false,
             refused: 0,
         }
@@ -288,7 +309,15 @@ impl Drive {
 
     fn report(&mut self, loss: Loss) -> Option<Event> {
         let count = loss.nodes.len();
-        info!(launch = %self.launch, "node {} and {} behind it: {}", loss.nodes.first()?.0, count - 1, loss.reason);
+        let (first, behind) = (loss.nodes.first()?.0, count - 1);
+        match loss.step {
+            // How every launch ends.
+            true => debug!(launch = %self.launch, "node {first}: {}", loss.reason),
+            false => warn!(
+                launch = %self.launch,
+                "lost node {first} and {behind} behind it: {}", loss.reason
+            ),
+        }
         let result = match &mut self.up {
             Up::Launcher(writer) => {
                 let message = FromAgent::Unreachable {

@@ -36,6 +36,8 @@ pub struct Token([u8; 32]);
 pub struct Opening {
     /// Its name, 1 to [`LAUNCH_MAX`] bytes.
     pub launch: String,
+    /// What a scheduler calls it; empty if none does.
+    pub scheduled: String,
     /// Its token.
     pub token: Token,
     /// As whom its steps run.
@@ -143,12 +145,12 @@ impl Opening {
     /// # Errors
     /// [`OpeningError`].
     pub fn of_launcher(
-        launch: String,
+        (launch, scheduled): (String, String),
         uid: u32,
         spread: Spread,
         description: Vec<u8>,
     ) -> Result<Self, OpeningError> {
-        check(&launch, &spread)?;
+        check(&launch, &scheduled, &spread)?;
         let description = Bytes::from(description);
         let member = |member: &Member| v1::Member {
             name: member.name.clone(),
@@ -159,6 +161,7 @@ impl Opening {
             star_limit: spread.star_limit,
             width: spread.width,
             description: description.clone(),
+            scheduled: scheduled.clone(),
         };
         let bytes = Bytes::from(opening.encode_to_vec());
         if bytes.len() > OPENING_MAX {
@@ -166,6 +169,7 @@ impl Opening {
         }
         Ok(Self {
             launch,
+            scheduled,
             token: Token::random(),
             uid,
             spread,
@@ -193,7 +197,7 @@ impl Opening {
             star_limit: opening.star_limit,
             width: opening.width,
         };
-        check(&hello.launch, &spread)?;
+        check(&hello.launch, &opening.scheduled, &spread)?;
         if hello.node as usize >= spread.members.len() {
             return Err(OpeningError::Node {
                 node: hello.node,
@@ -202,6 +206,7 @@ impl Opening {
         }
         Ok(Self {
             launch: hello.launch.clone(),
+            scheduled: opening.scheduled,
             token,
             uid: hello.uid,
             spread,
@@ -225,12 +230,15 @@ impl Opening {
     }
 }
 
-fn check(launch: &str, spread: &Spread) -> Result<(), OpeningError> {
+fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningError> {
     let printable = |text: &str, max: usize| {
         (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
     };
     if !printable(launch, LAUNCH_MAX) {
         return Err(OpeningError::Launch(launch.chars().take(80).collect()));
+    }
+    if !scheduled.is_empty() && !printable(scheduled, LAUNCH_MAX) {
+        return Err(OpeningError::Launch(scheduled.chars().take(80).collect()));
     }
     let members = &spread.members;
     if !(1..=NODES_MAX).contains(&members.len()) {
@@ -275,8 +283,13 @@ mod tests {
 
     #[test]
     fn what_a_launcher_asked_for_is_what_a_child_learns() {
-        let asked =
-            Opening::of_launcher("l1".into(), 1000, spread(&["n0", "n1"]), vec![1, 2]).unwrap();
+        let asked = Opening::of_launcher(
+            ("l1".into(), "s1".into()),
+            1000,
+            spread(&["n0", "n1"]),
+            vec![1, 2],
+        )
+        .unwrap();
         let mut hello = v1::Hello {
             launch: asked.launch.clone(),
             token: asked.token.to_bytes(),
@@ -306,7 +319,7 @@ mod tests {
     #[test]
     fn what_cannot_be_a_launch_is_refused_with_its_name() {
         let open = |launch: &str, spread| {
-            Opening::of_launcher(launch.into(), 0, spread, Vec::new())
+            Opening::of_launcher((launch.into(), String::new()), 0, spread, Vec::new())
                 .unwrap_err()
                 .to_string()
         };

@@ -79,6 +79,17 @@ impl Process {
         Ok(())
     }
 
+    /// Asks it to end its ranks and itself; its launch is told that it was.
+    /// False if it has not been started yet.
+    pub fn end(&self) -> bool {
+        let fd = self.0.get();
+        if let Some(fd) = fd {
+            // It may have ended.
+            let _ = rustix::process::pidfd_send_signal(fd.get_ref(), Signal::TERM);
+        }
+        fd.is_some()
+    }
+
     /// Ends it, whatever it does.
     pub fn kill(&self) {
         if let Some(fd) = self.0.get() {

@@ -34,6 +34,8 @@ pub struct Launch {
     exchange: Mutex<Exchange<oneshot::Sender<Answer>>>,
     /// When it ended.
     ended: Mutex<Option<i64>>,
+    /// This node's part is to end.
+    aborted: watch::Sender<bool>,
 }
 
 /// What an exchange of keys came to.
@@ -101,6 +103,7 @@ impl Launch {
             started: now(),
             exchange: Mutex::new(Exchange::new(nodes, request.place.is_head())),
             ended: Mutex::new(None),
+            aborted: watch::Sender::new(false),
             head,
         }
     }
@@ -114,6 +117,26 @@ impl Launch {
     pub fn end(&self) {
         lock(&self.ended).get_or_insert_with(now);
         self.end_exchange(&Err(ExchangeEnd::LaunchEnded));
+    }
+
+    /// This node's part is to end, or never to begin.
+    pub fn abort(&self) {
+        self.aborted.send_replace(true);
+        // Whoever carries it out is the other receiver.
+        if self.aborted.receiver_count() == 0 {
+            self.end();
+        }
+    }
+
+    /// Whether this node's part is to end.
+    pub fn is_aborted(&self) -> bool {
+        *self.aborted.borrow()
+    }
+
+    /// Waits until this node's part is to end.
+    pub async fn aborted(&self) {
+        // Its sender is here.
+        let _ = self.aborted.subscribe().wait_for(|aborted| *aborted).await;
     }
 
     /// A node's part in an exchange; what comes of it is sent.

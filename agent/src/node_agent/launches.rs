@@ -80,6 +80,16 @@ impl Launches {
         })
     }
 
+    /// This node's part of a launch that a scheduler has made known here, for who carries it out as
+    /// this user.
+    pub fn part(&self, id: &str, uid: u32) -> Option<Arc<Launch>> {
+        let names = lock(&self.0);
+        let found = names.get(id)?.as_ref()?;
+        let lives = found.ended().is_none() || found.is_aborted();
+        let fits = found.head.is_none() && found.owner == uid && lives;
+        fits.then(|| Arc::clone(found))
+    }
+
     /// The launch of this name, if the caller may see it.
     ///
     /// # Errors

@@ -74,7 +74,8 @@ impl Peers {
         let request = v1::StatusRequest { version: VERSION };
         let mut status = NodeStatus {
             name: member.name.clone(),
-            address: member.address.clone(),
+            advertised: String::new(),
+            asked: member.address.clone(),
             version: String::new(),
             launches: 0,
             draining: false,
@@ -88,6 +89,7 @@ impl Peers {
         match timeout(STATUS_TIMEOUT, asking).await {
             Ok(Ok(answer)) => {
                 let answer = answer.into_inner();
+                status.advertised = answer.address;
                 status.version = answer.version;
                 status.launches = answer.launches;
                 status.draining = answer.draining;

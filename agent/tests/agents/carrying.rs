@@ -84,6 +84,7 @@ fn much_data_goes_down_and_up_the_tree_complete() {
     launcher.ask(&ToAgent::Open {
         version: VERSION,
         launch: "large".into(),
+        scheduled: String::new(),
         spread: cluster.spread(4, 2),
         description,
     });
@@ -192,8 +193,8 @@ fn nodes_are_asked_how_they_are() {
     let status = nodes(&cluster.agents[0], members.clone());
     for (status, member) in status.iter().zip(&members).take(2) {
         assert_eq!(
-            (&status.name, &status.address),
-            (&member.name, &member.address)
+            (&status.name, &status.advertised, &status.asked),
+            (&member.name, &member.address, &member.address)
         );
         assert_eq!(status.version, env!("CARGO_PKG_VERSION"));
         assert_eq!((status.launches, status.problem.as_deref()), (0, None));
@@ -208,4 +209,25 @@ fn nodes_are_asked_how_they_are() {
     // Whoever names nobody learns of this agent.
     let own = nodes(&cluster.agents[1], Vec::new());
     assert_eq!((own.len(), own[0].name.as_str()), (1, "n1"));
+}
+
+#[test]
+fn a_service_manager_is_told_when_an_agent_serves_and_when_it_stops() {
+    use std::os::unix::net::UnixDatagram;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager
+        .set_read_timeout(Some(super::cluster::DEADLINE))
+        .unwrap();
+    let heard = || {
+        let mut bytes = [0; 64];
+        let count = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    };
+    let mut cluster = Cluster::start_under(1, &path);
+    assert_eq!(heard(), "READY=1\n");
+    cluster.agents[0].signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(heard(), "STOPPING=1\n");
+    assert_eq!(cluster.agents[0].ended(), Some(0));
 }

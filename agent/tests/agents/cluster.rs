@@ -23,6 +23,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) struct Cluster {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) agents: Vec<Agent>,
+    /// Socket of their service manager.
+    manager: Option<PathBuf>,
 }
 
 /// One agent.
@@ -43,6 +45,15 @@ struct Log(Arc<(Mutex<Vec<String>>, Condvar)>);
 impl Cluster {
     /// So many agents, with these options besides.
     pub(crate) fn start(count: usize, options: &[&str]) -> Self {
+        Self::prepare(count, None, options)
+    }
+
+    /// So many agents, started by the service manager with this socket.
+    pub(crate) fn start_under(count: usize, manager: &Path) -> Self {
+        Self::prepare(count, Some(manager), &[])
+    }
+
+    fn prepare(count: usize, manager: Option<&Path>, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         // The agent finds what runs steps beside itself.
@@ -64,6 +75,7 @@ impl Cluster {
         let mut cluster = Self {
             directory,
             agents: Vec::new(),
+            manager: manager.map(Path::to_owned),
         };
         let children: Vec<_> = names
             .iter()
@@ -90,6 +102,9 @@ impl Cluster {
             .arg("--socket")
             .arg(socket)
             .stderr(Stdio::piped());
+        if let Some(manager) = &self.manager {
+            command.env("NOTIFY_SOCKET", manager);
+        }
         command
     }
 

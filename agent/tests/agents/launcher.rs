@@ -56,6 +56,7 @@ impl Launcher {
         self.ask(&ToAgent::Open {
             version: VERSION,
             launch: format!("launch-{number}"),
+            scheduled: String::new(),
             spread,
             description: vec![1; 1000],
         });

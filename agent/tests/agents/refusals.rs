@@ -102,7 +102,8 @@ const LAUNCHER: u32 = u32::MAX;
 
 /// What makes the agent of a node take part in a launch.
 fn hello(launch: &str, spread: Spread, node: u32, uid: u32) -> v1::Hello {
-    let opening = Opening::of_launcher(launch.into(), uid, spread, vec![1]).unwrap();
+    let opening =
+        Opening::of_launcher((launch.into(), String::new()), uid, spread, vec![1]).unwrap();
     v1::Hello {
         version: VERSION,
         agent: "9.9.9".into(),
@@ -356,6 +357,7 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
     let open = |version, launch: &str, spread: Spread| ToAgent::Open {
         version,
         launch: launch.into(),
+        scheduled: String::new(),
         spread,
         description: Vec::new(),
     };

@@ -29,6 +29,8 @@ pub struct Terms {
     pub shape: Shape,
     /// How long a fence, or another process's data, may be waited for.
     pub limit: FenceLimit,
+    /// The job goes on when a rank dies.
+    pub tolerant: bool,
 }
 
 impl Terms {
@@ -40,6 +42,7 @@ impl Terms {
                 width: spread.tree_width,
             },
             limit: ending.fence,
+            tolerant: !ending.kill_on_bad_exit,
         }
     }
 

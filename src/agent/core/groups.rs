@@ -122,7 +122,7 @@ impl NodeCore {
     }
 
     /// The members in the order given, each once; `None` when they are not of this job.
-    fn member_ranks(&self, procs: &[Proc]) -> Option<Vec<Rank>> {
+    pub(super) fn member_ranks(&self, procs: &[Proc]) -> Option<Vec<Rank>> {
         let map = &self.job.ranks;
         let mut ranks = Vec::with_capacity(procs.len());
         for proc in procs {

@@ -4,23 +4,23 @@
 //! sidecar writes before libpmix lets the client go on, so they are read before its exit is
 //! judged. Source: docs/shim.md.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::host::HostState;
 use super::{FenceTicket, NodeCore, PmixState};
-use crate::agent::event::{Action, Notification, PeerMessage, Report};
-use crate::fence::{Contribution, FenceFailure, FenceInput, FenceResult, Nodes, Participants};
+use crate::agent::event::{Action, Notification, Report};
+use crate::fence::{
+    Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
+};
 use crate::job::clock::Moment;
-use crate::job::ids::{LocalRank, Rank};
-use crate::job::outcome::Cause;
+use crate::job::ids::LocalRank;
 use crate::job::proc;
 use crate::modex::{ModexFailure, ModexInput, ModexResult};
 use crate::pmix::control::Control;
 use crate::pmix::host::{HostEvent, UpcallId};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, Query, Upcall};
-use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Text, Value};
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
 
 impl NodeCore {
     pub(super) fn host_events(
@@ -59,6 +59,10 @@ impl NodeCore {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
                     self.heard[local.index()] = Some(now);
+                    if self.job.ranks.nodes() > 1 {
+                        let proc = proc::Proc::new(self.job.nspace.clone(), self.rank(local));
+                        self.modex(ModexInput::RankConnected { proc }, now, actions);
+                    }
                     actions.push(Action::Report(Report::RankConnected { rank: local }));
                 }
             }
@@ -96,7 +100,8 @@ impl NodeCore {
             | Upcall::Publish { .. }
             | Upcall::Lookup { .. }
             | Upcall::Unpublish { .. }
-            | Upcall::Group { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::Group { .. }
+            | Upcall::JobControl { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -111,7 +116,10 @@ impl NodeCore {
                     return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
                 };
                 let owner = self.job.ranks.node_of(proc.rank);
-                let timeout = self.terms.timeout_or(timeout(&infos)).map(|t| t.after);
+                // Where nobody has set a time, the owner knows how long is long.
+                let timeout = self.terms.timeout_or(timeout(&infos));
+                let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
+                let timeout = timeout.map(|timeout| timeout.after);
                 self.modex(
                     ModexInput::Ask {
                         proc,
@@ -127,28 +135,17 @@ impl NodeCore {
                 proc,
                 status,
                 message,
-                ..
-            } => {
-                // A subset cannot be spared: an MPI job that lost ranks cannot go on, and nobody
-                // asked for fault tolerance.
-                let rank = proc.rank.rank().unwrap_or(Rank(0));
-                let message = message.to_string();
-                let cause = Cause::Aborted {
-                    rank,
-                    code: status,
-                    message,
-                };
-                actions.push(Action::Report(Report::Failed(cause)));
-                self.answer(id, &Answer::Status(Status::SUCCESS), actions);
-            }
+                targets,
+            } => self.abort(id, &proc, (status, &message), &targets, actions),
             Upcall::Query { queries, .. } => {
                 let answer = self.query(&queries);
                 self.answer(id, &answer, actions);
             }
-            Upcall::Log { data, .. } => {
-                actions.extend(data.into_iter().filter_map(log_text).map(Action::Report));
-                self.answer(id, &Answer::Status(Status::SUCCESS), actions);
-            }
+            Upcall::Log {
+                proc,
+                data,
+                directives,
+            } => self.log(id, &proc, data, &directives, actions),
             Upcall::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
             Upcall::Lookup { proc, keys, infos } => {
                 self.look_up(id, &proc, keys, &infos, now, actions);
@@ -162,6 +159,11 @@ impl NodeCore {
                 procs,
                 infos,
             } => self.group(id, (op, name), &procs, infos, now, actions),
+            Upcall::JobControl {
+                proc,
+                targets,
+                directives,
+            } => self.job_control(id, &proc, &targets, &directives, actions),
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
@@ -322,53 +324,13 @@ impl NodeCore {
         }
     }
 
-    /// An event raised here: libpmix tells this node's clients, the other nodes hear it from us.
-    fn forward(&self, event: Notification, actions: &mut Vec<Action>) {
-        let everywhere = [
-            DataRange::NAMESPACE,
-            DataRange::SESSION,
-            DataRange::GLOBAL,
-            DataRange::CUSTOM,
-        ];
-        // An event of another node's process was brought here by its own node.
-        let ours = event
-            .source
-            .rank
-            .rank()
-            .is_none_or(|_| self.local_of(&event.source).is_some());
-        if !ours || !everywhere.contains(&event.range) {
-            return;
-        }
-        let event = Arc::new(event);
-        for to in self.job.ranks.node_ids().filter(|node| *node != self.node) {
-            actions.push(Action::SendPeer {
-                to,
-                message: PeerMessage::Notify(Arc::clone(&event)),
-            });
-        }
-    }
-
-    /// An event of another node.
-    pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
-        if self.host.state != HostState::Ready {
-            return;
-        }
-        let control = Control::Notify {
-            code: event.code,
-            source: event.source.clone(),
-            range: event.range,
-            infos: event.infos.clone(),
-        };
-        self.control(&control, now, actions);
-    }
-
     pub(super) fn named(&self, proc: &Proc) -> Option<proc::Proc> {
         (proc.nspace == self.job.nspace.as_str())
             .then(|| proc.rank.rank())?
             .map(|rank| proc::Proc::new(self.job.nspace.clone(), rank))
     }
 
-    fn local_of(&self, proc: &Proc) -> Option<LocalRank> {
+    pub(super) fn local_of(&self, proc: &Proc) -> Option<LocalRank> {
         self.local(self.named(proc)?.rank)
     }
 }
@@ -384,22 +346,6 @@ pub(super) fn timeout(infos: &[Info]) -> Option<Duration> {
             _ => None,
         })?;
     (seconds > 0).then(|| Duration::from_secs(seconds))
-}
-
-/// The text of one part of a log request, and where it goes.
-fn log_text(info: Info) -> Option<Report> {
-    let stdout = info.key == keys::LOG_STDOUT;
-    if !stdout && info.key != keys::LOG_STDERR && info.key != keys::LOG_MSG {
-        return None;
-    }
-    match info.value {
-        Value::String(text) => Some(Report::Log {
-            stdout,
-            text: text.into_bytes(),
-        }),
-        Value::Bytes(text) => Some(Report::Log { stdout, text }),
-        _ => None,
-    }
 }
 
 /// The special rank that stands for a whole nspace never names one process.

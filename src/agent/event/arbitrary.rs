@@ -15,7 +15,9 @@ use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation
 use crate::job::absence::{Absences, Absent, SomeNodes};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{process_set, rank_map};
+use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::log::{Channel, LogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::modex::{ModexFailure, ModexMessage};
@@ -432,6 +434,19 @@ pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
     .boxed()
 }
 
+fn demand() -> BoxedStrategy<Demand> {
+    let wish = prop_oneof![
+        (any::<i32>(), "\\PC{0,9}").prop_map(|(code, message)| Wish::Abort { code, message }),
+        Just(Wish::Terminate),
+        Just(Wish::Kill),
+        any::<i32>().prop_map(Wish::Signal),
+    ];
+    let ranks = proptest::option::of(vec(rank(), 0..4));
+    (rank(), wish, ranks)
+        .prop_map(|(by, what, ranks)| Demand { by, what, ranks })
+        .boxed()
+}
+
 fn cause() -> BoxedStrategy<Cause> {
     let text = || "\\PC{0,9}";
     let end = prop_oneof![
@@ -449,6 +464,7 @@ fn cause() -> BoxedStrategy<Cause> {
             code,
             message
         }),
+        (rank(), any::<i32>()).prop_map(|(rank, signal)| Cause::EndedBy { rank, signal }),
         (rank(), text()).prop_map(|(rank, error)| Cause::Misbehaved { rank, error }),
         (rank(), text(), any::<u8>()).prop_map(|(rank, error, code)| Cause::NotStarted {
             rank,
@@ -512,9 +528,23 @@ pub(crate) fn report() -> BoxedStrategy<Report> {
         local().prop_map(|rank| Report::RankFinalized { rank }),
         "\\PC{0,9}".prop_map(|text| Report::HostWarning { text }),
         cause().prop_map(Report::Failed),
+        demand().prop_map(Report::Demanded),
         late_fence().prop_map(Report::FenceLate),
-        (any::<bool>(), vec(any::<u8>(), 0..30))
-            .prop_map(|(stdout, text)| Report::Log { stdout, text }),
+        (
+            proptest::option::of(rank()),
+            proptest::sample::select(vec![Channel::Stdout, Channel::Stderr, Channel::Record]),
+            any::<bool>(),
+            vec(any::<u8>(), 0..30)
+        )
+            .prop_map(|(rank, channel, once, text)| {
+                let text = LogText {
+                    rank,
+                    channel,
+                    once,
+                    text,
+                };
+                Report::Log(text)
+            }),
     ]
     .boxed()
 }

@@ -52,25 +52,31 @@ impl HostsArgs {
             tree_width: self.tree_width,
             agent: self.agent,
         };
-        let hosts = match self.hostfile {
-            Some(path) => {
-                let wrong = |text: String| {
-                    RunFailure::refused(format!("--hostfile {}: {text}", path.display()))
-                };
-                let text = read(&path).map_err(|error| wrong(error.to_string()))?;
-                let entries = file::parse(&path, &text)
-                    .map_err(|error| RunFailure::refused(format!("--hostfile {error}")))?;
-                hosts::merge(entries).map_err(|problem| wrong(problem.to_string()))?
-            }
-            None if self.hosts.is_empty() => Vec::new(),
-            None => {
-                let entries = self.hosts.into_iter().flat_map(|list| list.0).collect();
-                hosts::merge(entries)
-                    .map_err(|problem| RunFailure::refused(format!("--hosts: {problem}")))?
-            }
-        };
-        Ok((hosts, spread))
+        Ok((listed(self.hosts, self.hostfile.as_deref())?, spread))
     }
+}
+
+/// The hosts of `--hosts` and `--hostfile`.
+///
+/// # Errors
+/// [`RunFailure`] with the option, file and line that are wrong.
+pub(in crate::cli) fn listed(
+    lists: Vec<HostList>,
+    file: Option<&Path>,
+) -> Result<Vec<HostSpec>, RunFailure> {
+    if let Some(path) = file {
+        let wrong =
+            |text: String| RunFailure::refused(format!("--hostfile {}: {text}", path.display()));
+        let text = read(path).map_err(|error| wrong(error.to_string()))?;
+        let entries = file::parse(path, &text)
+            .map_err(|error| RunFailure::refused(format!("--hostfile {error}")))?;
+        return hosts::merge(entries).map_err(|problem| wrong(problem.to_string()));
+    }
+    if lists.is_empty() {
+        return Ok(Vec::new());
+    }
+    let entries = lists.into_iter().flat_map(|list| list.0).collect();
+    hosts::merge(entries).map_err(|problem| RunFailure::refused(format!("--hosts: {problem}")))
 }
 
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {

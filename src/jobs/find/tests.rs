@@ -1,4 +1,6 @@
 use super::*;
+use crate::job::ids::NodeId;
+use crate::job::rank_map::RankMap;
 
 const OUTER: &str = "wireup-00000000000000aa";
 const INNER: &str = "wireup-00000000000000bb";
@@ -50,6 +52,7 @@ fn launcher(pid: i32, parent: i32) -> Seen {
     seen.role = Some(Role::Launcher {
         command: vec!["-n".into(), "2".into(), "./app".into()],
         starting: false,
+        plate: None,
     });
     seen
 }
@@ -58,6 +61,44 @@ fn guard(pid: i32, parent: i32, charge: &[i32]) -> Seen {
     let mut seen = plain(pid, parent);
     seen.role = Some(Role::Guard {
         charge: charge.to_vec(),
+    });
+    seen
+}
+
+/// What is shown of a job of four ranks on two hosts.
+fn shows(job: &str, node: Option<u32>, stage: Stage) -> Option<Box<plate::Seen>> {
+    let runs = [(NodeId(0), 2), (NodeId(1), 2)];
+    Some(Box::new(plate::Seen {
+        job: job.into(),
+        stage,
+        placement: plate::Placement {
+            node: node.map(NodeId),
+            hosts: vec!["alpha".into(), "beta".into()],
+            ranks: RankMap::from_runs(runs),
+        },
+    }))
+}
+
+fn fleet(pid: i32, job: &str, stage: Stage) -> Seen {
+    let mut seen = launcher(pid, 5);
+    if let Some(Role::Launcher { plate, .. }) = &mut seen.role {
+        *plate = shows(job, None, stage);
+    }
+    seen
+}
+
+fn agent(pid: i32) -> Seen {
+    let mut seen = plain(pid, 1);
+    seen.process.name = AGENT.into();
+    seen.uid = 0;
+    seen
+}
+
+fn step(pid: i32, parent: i32, job: &str, node: u32) -> Seen {
+    let mut seen = plain(pid, parent);
+    seen.process.name = "wireup".into();
+    seen.role = Some(Role::Step {
+        plate: shows(job, Some(node), Stage::Running),
     });
     seen
 }
@@ -190,6 +231,7 @@ fn a_job_without_ranks_starts_or_ends() {
     busy.role = Some(Role::Launcher {
         command: Vec::new(),
         starting: true,
+        plate: None,
     });
     let jobs = of([busy, rank(12, 10, OUTER, 0)]);
     assert_eq!(jobs[0].state, State::Starting);
@@ -266,4 +308,149 @@ fn jobs_come_in_the_order_of_their_start_and_belong_to_somebody() {
     assert_eq!(pids(Scope::All), [10, 20, 30]);
     assert_eq!(pids(Scope::User(8)), [30]);
     assert!(pids(Scope::User(9)).is_empty());
+}
+
+/// The nodes whose steps are here, with the pids of these.
+fn steps(job: &Job) -> Vec<(Option<u32>, i32)> {
+    let step = |step: &Step| (step.node.map(|node| node.0), step.process.pid);
+    job.steps.iter().map(step).collect()
+}
+
+#[test]
+fn a_launcher_on_several_hosts_shows_its_job_without_a_process_of_it() {
+    for (stage, state) in [
+        (Stage::Starting, State::Starting),
+        (Stage::Running, State::Running),
+        (Stage::Ending, State::Ending),
+    ] {
+        let jobs = of([fleet(10, OUTER, stage), agent(20)]);
+        assert_eq!(shown(&jobs), [(Some(OUTER), state, vec![])]);
+        assert_eq!((jobs[0].size, jobs[0].node_count), (Some(4), Some(2)));
+        assert_eq!((jobs[0].pid(), steps(&jobs[0])), (Some(10), vec![]));
+        let elsewhere = [("alpha".into(), vec![0, 1]), ("beta".into(), vec![2, 3])];
+        assert_eq!(jobs[0].elsewhere(), elsewhere);
+    }
+}
+
+#[test]
+fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
+    // Two agents, as one machine may have; the second step is seen before the first.
+    let with = |nodes: &[(i32, u32)]| {
+        let parts = nodes.iter().flat_map(|(pid, node)| {
+            let ranks = [2 * node, 2 * node + 1];
+            let ranks = ranks.map(|number| rank(pid + 1 + number as i32, *pid, OUTER, number));
+            [agent(pid - 1), step(*pid, pid - 1, OUTER, *node)]
+                .into_iter()
+                .chain(ranks)
+        });
+        of(parts.chain([fleet(10, OUTER, Stage::Running)]))
+    };
+    let jobs = with(&[(60, 1), (70, 0)]);
+    let all = vec![(0, 71), (1, 72), (2, 63), (3, 64)];
+    assert_eq!(shown(&jobs), [(Some(OUTER), State::Running, all)]);
+    assert_eq!(steps(&jobs[0]), [(Some(0), 70), (Some(1), 60)]);
+    assert_eq!((jobs[0].pid(), jobs[0].elsewhere()), (Some(10), vec![]));
+    let jobs = with(&[(60, 1)]);
+    assert_eq!(shown(&jobs)[0].2, [(2, 63), (3, 64)]);
+    assert_eq!(jobs[0].elsewhere(), [("alpha".into(), vec![0, 1])]);
+}
+
+#[test]
+fn where_a_step_is_alone_its_part_is_the_job() {
+    let part = [
+        agent(20),
+        step(21, 20, OUTER, 1),
+        guard(22, 21, &[23, 24]),
+        rank(23, 21, OUTER, 2),
+        rank(24, 21, OUTER, 3),
+    ];
+    let jobs = of(part.clone());
+    let ranks = vec![(2, 23), (3, 24)];
+    assert_eq!(shown(&jobs), [(Some(OUTER), State::Running, ranks.clone())]);
+    assert_eq!((jobs[0].launcher.as_ref(), jobs[0].size), (None, Some(4)));
+    let here: Vec<_> = jobs[0].nodes_here().map(|(_, name)| name).collect();
+    assert_eq!((jobs[0].pid(), here), (Some(21), vec![Some("beta")]));
+    // The agent was killed: the step, a child of init, ends by itself if it can.
+    let mut orphaned = part.clone();
+    orphaned[1].process.parent = 1;
+    let jobs = of(orphaned[1..].to_vec());
+    assert_eq!(shown(&jobs), [(Some(OUTER), State::Orphaned, ranks)]);
+    assert_eq!(steps(&jobs[0]), [(Some(1), 21)]);
+    // An agent that is out of sight.
+    let mut hidden = part.clone();
+    hidden[1].process.parent = 0;
+    assert_eq!(of(hidden[1..].to_vec())[0].state, State::Running);
+    // Stopped by one who stopped all ranks, or the step.
+    let stopped = |which: &[usize]| {
+        let mut part = part.clone();
+        which.iter().for_each(|at| part[*at].process.state = 'T');
+        of(part)[0].state
+    };
+    assert_eq!(stopped(&[3, 4]), State::Stopped);
+    assert_eq!(stopped(&[1]), State::Stopped);
+    assert_eq!(stopped(&[3]), State::Running);
+}
+
+#[test]
+fn a_step_that_has_heard_of_no_job_is_one_without_a_name() {
+    let mut early = step(21, 20, OUTER, 1);
+    early.role = Some(Role::Step { plate: None });
+    // What it forks looks like it.
+    let child = Seen {
+        process: process(22, 21),
+        ..early.clone()
+    };
+    let jobs = of([agent(20), early, child]);
+    assert_eq!(shown(&jobs), [(None, State::Starting, vec![])]);
+    assert_eq!(steps(&jobs[0]), [(None, 21)]);
+}
+
+#[test]
+fn steps_of_another_job_or_user_are_not_the_launchers() {
+    let mut foreign = step(31, 20, OUTER, 1);
+    foreign.uid = 8;
+    let jobs = of([
+        fleet(10, OUTER, Stage::Running),
+        agent(20),
+        step(21, 20, INNER, 0),
+        foreign,
+        rank(22, 21, INNER, 0),
+    ]);
+    let parts: Vec<_> = jobs.iter().map(|job| (job.uid, steps(job))).collect();
+    let expected = [
+        (7, vec![]),
+        (7, vec![(Some(0), 21)]),
+        (8, vec![(Some(1), 31)]),
+    ];
+    assert_eq!(parts, expected);
+    assert_eq!(jobs[1].name.as_deref(), Some(INNER));
+}
+
+#[test]
+fn a_rank_of_a_step_may_launch_a_job_of_its_own() {
+    let mut inner = launcher(23, 22);
+    inner.mark = mark(OUTER, Some(2));
+    let jobs = of([
+        agent(20),
+        step(21, 20, OUTER, 1),
+        rank(22, 21, OUTER, 2),
+        inner,
+        rank(24, 23, INNER, 0),
+        // Left by a job inside whose launcher was killed; the step has adopted it.
+        rank(25, 21, "wireup-00000000000000cc", 0),
+    ]);
+    assert_eq!(
+        shown(&jobs),
+        [
+            (Some(OUTER), State::Running, vec![(2, 22)]),
+            (Some(INNER), State::Running, vec![(0, 24)]),
+            (
+                Some("wireup-00000000000000cc"),
+                State::Orphaned,
+                vec![(0, 25)]
+            ),
+        ]
+    );
+    assert_eq!(jobs[1].within.as_deref(), Some(OUTER));
+    assert!(!jobs[1].is_on_several_hosts());
 }

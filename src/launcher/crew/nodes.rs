@@ -5,10 +5,10 @@ use crate::agent::core::NodeCore;
 use crate::agent::event::{Action, Event, PeerMessage, Report};
 use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
+use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
-use crate::launcher::record::Stream;
 use crate::pmix::control::{ForkEnv, Hello};
 
 /// One node of the job.
@@ -132,23 +132,29 @@ impl Crew {
             Report::RankConnected { rank } => {
                 let dialect = self.node(node).core.pmi_dialect(rank);
                 if let Some(rank) = self.rank_at(node, rank) {
-                    self.tell(FromCrew::Connected { rank, dialect });
+                    self.tell_of(rank, FromCrew::Connected { rank, dialect });
                 }
             }
             Report::RankFinalized { rank } => {
                 if let Some(rank) = self.rank_at(node, rank) {
-                    self.tell(FromCrew::Finalized { rank });
+                    self.tell_of(rank, FromCrew::Finalized { rank });
                 }
             }
             Report::FenceLate(late) => self.tell(FromCrew::FenceLate(late)),
             Report::Failed(cause) => self.fail_unless_consequence(cause),
-            Report::Log { stdout, text } => {
-                let stream = match stdout {
-                    true => Stream::Stdout,
-                    false => Stream::Stderr,
-                };
-                self.tell(FromCrew::Log { stream, text });
+            Report::Demanded(Demand {
+                by: rank,
+                what: Wish::Abort { code, message },
+                ..
+            }) if self.plan.spec.ending.kill_on_bad_exit => {
+                self.fail_unless_consequence(Cause::Aborted {
+                    rank,
+                    code,
+                    message,
+                });
             }
+            Report::Demanded(demand) => self.tell(FromCrew::Demanded(demand)),
+            Report::Log(text) => self.tell(FromCrew::Log(text)),
         }
     }
 

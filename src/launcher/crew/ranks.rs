@@ -67,6 +67,7 @@ impl Crew {
         self.owned.insert(raw(child.pid));
         let pid = raw(child.pid);
         self.tell(FromCrew::Started { rank, pid });
+        self.tell_early(rank);
         self.poll
             .add(&child.pidfd, Token::new(Source::RankExit, rank.0))?;
         let token = Token::new(Source::Pmi, rank.0);
@@ -303,6 +304,6 @@ impl Crew {
         let (node, local) = self.place(rank);
         let state = self.node(node).core.pmi_state(local);
         self.tell(FromCrew::Judged { rank, end, state });
-        self.feed(node, Event::RankEnded { rank: local });
+        self.feed(node, Event::RankEnded { rank: local, end });
     }
 }

@@ -3,10 +3,11 @@
 use super::{Drive, Life, Loaded};
 use crate::agent::poll::Source;
 use crate::job::ids::Rank;
+use crate::job::log::{Channel, LogText};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::spec::PmiChoice;
 use crate::launcher::message::FromCrew;
-use crate::launcher::record::{RankState, Stream};
+use crate::launcher::record::RankState;
 use crate::launcher::supervisor::Departure;
 use crate::launcher::{late, report};
 use crate::pmi::command::Dialect;
@@ -59,6 +60,12 @@ impl Drive {
                 self.supervisor.rank_left(waiting, cause, now);
             }
             FromCrew::Failed { cause, .. } => self.fail_by(cause),
+            FromCrew::Demanded(demand) => {
+                let mut orders = Vec::new();
+                let now = self.now();
+                self.supervisor.demanded(demand, now, &mut orders);
+                self.carry_out(orders);
+            }
             FromCrew::FenceLate(late) => {
                 if !std::mem::replace(&mut self.late_told, true) {
                     let text = late::note(&self.plan, &late, &|rank| self.pid_of(rank));
@@ -81,22 +88,14 @@ impl Drive {
                 self.streams.take(stream, rank, &bytes, now)?;
                 self.regulate()?;
             }
-            FromCrew::Log { stream, text } => {
-                let source = match stream {
-                    Stream::Stdout => Source::Stdout,
-                    Stream::Stderr => Source::Stderr,
-                };
-                let now = self.now();
-                self.streams.pass_on(source, text, now);
-            }
+            FromCrew::Log(text) => self.log(text),
             FromCrew::Tell { text } => self.tell(&text),
             FromCrew::Seen { app, seen } => self.alone.saw(app as usize, seen),
             // Asked for and answered between the crews and the hands.
             FromCrew::Waits(_) => {}
             FromCrew::Gone { rank } => {
-                self.lives[rank.index()]
-                    .end
-                    .get_or_insert((self.started.elapsed(), None));
+                let now = self.now();
+                self.lives[rank.index()].end.get_or_insert((now, None));
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::Ended);
             }
@@ -104,6 +103,26 @@ impl Drive {
             FromCrew::Over => self.over = true,
         }
         Ok(())
+    }
+
+    /// Shows a text of a rank, unless it is one to be shown once and has been.
+    fn log(&mut self, log: LogText) {
+        let LogText {
+            rank,
+            channel,
+            once,
+            text,
+        } = log;
+        if once && !self.logged.is_new(channel, &text) {
+            return;
+        }
+        let source = match channel {
+            Channel::Stdout => Source::Stdout,
+            Channel::Stderr => Source::Stderr,
+            Channel::Record => return self.record_log(rank, &text),
+        };
+        let now = self.now();
+        self.streams.pass_on(source, text, now);
     }
 
     fn rank_started(&mut self, rank: Rank, pid: i32) -> std::io::Result<()> {

@@ -35,16 +35,18 @@ impl Drive {
         }
     }
 
-    /// PMIx servers that are not ready.
+    /// PMIx servers, or hosts, that are not ready.
     fn servers(&self) -> Option<Wait> {
         let late = self.hands.late();
         let count = late.len();
         let named = late.iter().take(NAMED);
         let named = named.map(|node| self.plan.node_names[node.index()].clone());
-        (count > 0).then(|| Wait::Servers {
-            named: named.collect(),
-            count,
-        })
+        let named = named.collect();
+        match self.plan.spec.layout.across_hosts() {
+            _ if count == 0 => None,
+            true => Some(Wait::Hosts { named, count }),
+            false => Some(Wait::Servers { named, count }),
+        }
     }
 
     /// Ranks that have not made contact, if they are expected to: those of programs that load an

@@ -41,6 +41,11 @@ impl Drive {
         }
     }
 
+    /// Says what a rank wants in the job's record.
+    pub(super) fn record_log(&mut self, rank: Option<Rank>, text: &[u8]) {
+        self.record(&Record::log(rank, text));
+    }
+
     /// Says what is going to be run.
     pub(in crate::launcher) fn tell_plan(&mut self) {
         if self.status.is_none() {
@@ -216,6 +221,7 @@ impl Drive {
                 end: RankEnd::Signal(signal),
                 ..
             }
+            | Cause::EndedBy { signal, .. }
             | Cause::Interrupted(signal) => (None, Some(*signal)),
             Cause::Aborted { code, .. } => (Some(*code), None),
             Cause::NotFinalized { .. } | Cause::NeverJoined { .. } | Cause::LeftOthers { .. } => {

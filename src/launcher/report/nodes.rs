@@ -26,8 +26,10 @@ pub fn by_node(mut failures: Vec<(NodeId, RunFailure)>, names: &[String]) -> Vec
     for (node, failure) in failures {
         let name = names.get(node.index()).map_or("?", String::as_str);
         let shape = shape(&failure.message, name);
-        let same =
-            |other: &&mut Group<'_>| other.failure.code == failure.code && other.shape == shape;
+        let same = |other: &&mut Group<'_>| {
+            let alike = other.failure.message == failure.message || other.shape == shape;
+            other.failure.code == failure.code && alike
+        };
         match groups.iter_mut().find(same) {
             Some(group) => {
                 group.nodes.push(name);

@@ -289,3 +289,59 @@ static PMI_QUIET: PmiState = PmiState {
     active: false,
     last: String::new(),
 };
+
+fn wish(what: Wish, ranks: Option<&[u32]>) -> Demand {
+    Demand {
+        by: Rank(0),
+        what,
+        ranks: ranks.map(|ranks| ranks.iter().copied().map(Rank).collect()),
+    }
+}
+
+#[test]
+fn ranks_that_one_of_them_ends_are_killed_after_the_grace_time_and_are_no_failure() {
+    let mut job = Supervisor::new(2, &EndingSpec::default());
+    let mut orders = Vec::new();
+    job.demanded(wish(Wish::Terminate, Some(&[1])), T0, &mut orders);
+    let to_it = |signal| Order::SignalRanks(signal, vec![Rank(1)]);
+    assert_eq!(orders, [to_it(SIGTERM), to_it(SIGCONT)]);
+    orders.clear();
+    assert_eq!(job.next_deadline(), Some(GRACE));
+    job.tick(GRACE, |_| false, &mut orders);
+    assert_eq!(orders, [to_it(SIGKILL)]);
+    orders.clear();
+    let end = RankEnd::Signal(SIGKILL);
+    job.rank_ended(gone(Rank(1), end, &finalized()), GRACE, &mut orders);
+    job.rank_ended(
+        gone(Rank(0), RankEnd::Code(0), &finalized()),
+        GRACE,
+        &mut orders,
+    );
+    assert_eq!((orders.len(), job.exit_code(), job.failed()), (0, 0, 0));
+}
+
+#[test]
+fn an_abort_of_some_ranks_follows_the_policy_for_failures() {
+    let abort = || Wish::Abort {
+        code: 7,
+        message: String::new(),
+    };
+    for kill_on_bad_exit in [true, false] {
+        let ending = EndingSpec {
+            kill_on_bad_exit,
+            ..EndingSpec::default()
+        };
+        let mut job = Supervisor::new(2, &ending);
+        let mut orders = Vec::new();
+        job.demanded(wish(abort(), Some(&[1])), T0, &mut orders);
+        assert_eq!(job.is_ending(), kill_on_bad_exit);
+        let end = RankEnd::Signal(SIGTERM);
+        job.rank_ended(gone(Rank(1), end, &finalized()), T0, &mut orders);
+        job.rank_ended(
+            gone(Rank(0), RankEnd::Code(0), &finalized()),
+            T0,
+            &mut orders,
+        );
+        assert_eq!(job.exit_code(), 7);
+    }
+}

@@ -36,11 +36,13 @@ pub enum UpcallKind {
     Unpublish,
     /// See [`Upcall::Group`].
     Group,
+    /// See [`Upcall::JobControl`].
+    JobControl,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -55,6 +57,7 @@ impl UpcallKind {
         Self::Lookup,
         Self::Unpublish,
         Self::Group,
+        Self::JobControl,
     ];
 
     /// The operation's name as PMIx has it.
@@ -74,6 +77,7 @@ impl UpcallKind {
             Self::Lookup => "lookup",
             Self::Unpublish => "unpublish",
             Self::Group => "group",
+            Self::JobControl => "job_control",
         }
     }
 
@@ -106,6 +110,7 @@ impl UpcallKind {
             Self::Lookup => c::WIREUP_OP_LOOKUP,
             Self::Unpublish => c::WIREUP_OP_UNPUBLISH,
             Self::Group => c::WIREUP_OP_GROUP,
+            Self::JobControl => c::WIREUP_OP_JOB_CONTROL,
         };
         op as u16
     }

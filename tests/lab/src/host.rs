@@ -217,10 +217,11 @@ impl Host {
     /// When the host has crashed.
     pub fn pause(&self) -> Result<(), Error> {
         self.signal_all(Signal::STOP)?;
+        // One that waits for its child in a vfork is not shown as stopped, and gets no further.
         process::until("everything to stop", || {
             self.processes()
                 .iter()
-                .all(|process| matches!(process.state, 'T' | 't' | 'Z'))
+                .all(|process| matches!(process.state, 'T' | 't' | 'D' | 'Z'))
         });
         Ok(())
     }

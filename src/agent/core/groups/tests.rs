@@ -5,6 +5,7 @@ use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
 use crate::job::ids::{LocalRank, Nspace, UserId};
+use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::{Control, Hello, serve};
@@ -238,9 +239,21 @@ fn what_cannot_be_a_group_of_this_job_is_refused() {
 fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
     let mut job = Job::new();
     job.call(0, &construct(ranks(&[0, 3]), vec![assign()]));
-    job.feed(1, Event::RankEnded { rank: LocalRank(0) });
+    job.feed(
+        1,
+        Event::RankEnded {
+            rank: LocalRank(0),
+            end: RankEnd::Code(0),
+        },
+    );
     assert!(job.answers.is_empty(), "rank 2 is no member");
-    job.feed(1, Event::RankEnded { rank: LocalRank(1) });
+    job.feed(
+        1,
+        Event::RankEnded {
+            rank: LocalRank(1),
+            end: RankEnd::Code(0),
+        },
+    );
     let (node, _, parts) = job.answers.pop().unwrap();
     assert_eq!((node, parts.status), (0, Status::ERR_PROC_TERM_WO_SYNC));
     job.call(0, &construct(ranks(&[1, 2]), vec![assign()]));

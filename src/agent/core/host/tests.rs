@@ -5,6 +5,7 @@ use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::outcome::RankEnd;
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
@@ -274,6 +275,9 @@ fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
 fn ranks_that_ended_without_pmix_do_not_need_the_sidecar() {
     let mut node = Node::ready();
     node.rank_finalized(0);
-    node.handle(Event::RankEnded { rank: LocalRank(1) });
+    node.handle(Event::RankEnded {
+        rank: LocalRank(1),
+        end: RankEnd::Code(0),
+    });
     assert!(node.core.ranks_are_done());
 }

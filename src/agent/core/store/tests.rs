@@ -7,6 +7,7 @@ use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
 use crate::job::ids::{Nspace, UserId};
+use crate::job::outcome::RankEnd;
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
@@ -383,7 +384,13 @@ fn both_protocols_use_one_store() {
     let parts = job.ask(1, &lookup(1, &["text"], Vec::new()));
     assert_eq!(parts.status, Status::ERR_NOT_FOUND);
     // A name ends with the rank that published it, on whatever node.
-    job.feed(1, Event::RankEnded { rank: LocalRank(1) });
+    job.feed(
+        1,
+        Event::RankEnded {
+            rank: LocalRank(1),
+            end: RankEnd::Code(0),
+        },
+    );
     assert_eq!(job.pmi(0, "cmd=lookup_name service=a b"), not_found);
 }
 
@@ -392,7 +399,13 @@ fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
     let mut job = Job::new();
     let wait = || vec![Info::new(keys::WAIT, Value::Int(0))];
     let ids = [0, 1, 2, 3, 3].map(|rank| job.call(rank, &lookup(rank, &["a"], wait())));
-    job.feed(1, Event::RankEnded { rank: LocalRank(1) });
+    job.feed(
+        1,
+        Event::RankEnded {
+            rank: LocalRank(1),
+            end: RankEnd::Code(0),
+        },
+    );
     let lost = |answers: Vec<(u32, u64, Parts)>| {
         let lost = |(_, id, parts): (u32, u64, Parts)| {
             assert_eq!(parts.status, Status::ERR_LOST_CONNECTION);

@@ -1,0 +1,119 @@
+//! What ranks want to be done with ranks of their job: upcalls become [`Demand`]s, which the
+//! launcher judges and carries out on all nodes.
+
+use super::NodeCore;
+use crate::agent::event::{Action, Report};
+use crate::job::demand::{Demand, Wish};
+use crate::job::ids::Rank;
+use crate::job::outcome::Cause;
+use crate::pmix::host::UpcallId;
+use crate::pmix::keys;
+use crate::pmix::upcall::Answer;
+use crate::pmix::value::{Info, Proc, Status, Text, Value};
+
+/// Numbers of Linux.
+const SIGCONT: i32 = 18;
+/// Likewise.
+const SIGSTOP: i32 = 19;
+/// The highest real-time signal.
+const SIGNAL_MAX: i32 = 64;
+
+impl NodeCore {
+    /// `PMIx_Abort`. Without targets, or with all ranks as targets, the job has failed.
+    pub(super) fn abort(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (code, message): (i32, &Text),
+        targets: &[Proc],
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(ranks) = self.targets(targets) else {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        };
+        let by = proc.rank.rank().unwrap_or(Rank(0));
+        let message = message.to_string();
+        let report = match ranks {
+            None => Report::Failed(Cause::Aborted {
+                rank: by,
+                code,
+                message,
+            }),
+            ranks => Report::Demanded(Demand {
+                by,
+                what: Wish::Abort { code, message },
+                ranks,
+            }),
+        };
+        actions.push(Action::Report(report));
+        self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+    }
+
+    /// `PMIx_Job_control`: answered when it was passed on, not when it was done.
+    pub(super) fn job_control(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        targets: &[Proc],
+        directives: &[Info],
+        actions: &mut Vec<Action>,
+    ) {
+        let (ranks, wishes) = match (self.targets(targets), wishes(directives)) {
+            (Some(ranks), Ok(wishes)) => (ranks, wishes),
+            (None, _) => {
+                return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+            }
+            (_, Err(status)) => return self.answer(id, &Answer::Status(status), actions),
+        };
+        let by = proc.rank.rank().unwrap_or(Rank(0));
+        actions.extend(wishes.into_iter().map(|what| {
+            let ranks = ranks.clone();
+            Action::Report(Report::Demanded(Demand { by, what, ranks }))
+        }));
+        self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+    }
+
+    /// The ranks that are meant: `Some(None)` for all, `None` if some are not of this job.
+    fn targets(&self, procs: &[Proc]) -> Option<Option<Vec<Rank>>> {
+        if procs.is_empty() {
+            return Some(None);
+        }
+        let ranks = self.member_ranks(procs)?;
+        let all = ranks.len() == self.job.ranks.size() as usize;
+        Some((!all).then_some(ranks))
+    }
+}
+
+/// What directives ask for, in their order; there must be something.
+fn wishes(directives: &[Info]) -> Result<Vec<Wish>, Status> {
+    let mut wishes = Vec::new();
+    for info in directives {
+        let wish = match (&info.key, &info.value) {
+            (key, Value::Int(signal) | Value::Int32(signal)) if *key == keys::JOB_CTRL_SIGNAL => {
+                match (1..=SIGNAL_MAX).contains(signal) {
+                    true => Wish::Signal(*signal),
+                    false => return Err(Status::ERR_BAD_PARAM),
+                }
+            }
+            (key, _) if *key == keys::JOB_CTRL_ID => continue,
+            (_, Value::Bool(false)) => continue,
+            (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_KILL => Wish::Kill,
+            (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_TERMINATE => {
+                Wish::Terminate
+            }
+            (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_PAUSE => {
+                Wish::Signal(SIGSTOP)
+            }
+            (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_RESUME => {
+                Wish::Signal(SIGCONT)
+            }
+            _ if info.required => return Err(Status::ERR_NOT_SUPPORTED),
+            _ => continue,
+        };
+        wishes.push(wish);
+    }
+    match wishes.is_empty() {
+        true => Err(Status::ERR_NOT_SUPPORTED),
+        false => Ok(wishes),
+    }
+}

@@ -1,0 +1,187 @@
+//! `wireup ps --nodes`: how the agents of nodes are, asked through the agent of this machine.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+
+use super::{table, width};
+use crate::cli::options::listed;
+use crate::job::hosts::HostList;
+use crate::job::ids::UserId;
+use crate::launcher::local_agent;
+use crate::launcher::run::RunFailure;
+use crate::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
+use crate::link::decode;
+use crate::link::frame::{Address, Class, FrameReader};
+use crate::link::message::{Envelope, Reassembly, write};
+
+/// How long the agent may take: it gives every other one a few seconds.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Whose agents are asked.
+#[derive(Debug, Args)]
+pub(super) struct AskedArgs {
+    /// Ask the agents of these hosts; see `wireup run --help`
+    #[arg(
+        long,
+        value_name = "LIST",
+        requires = "nodes",
+        conflicts_with = "hostfile"
+    )]
+    hosts: Vec<HostList>,
+
+    /// Ask the agents of the hosts in this file
+    #[arg(long, value_name = "FILE", requires = "nodes", value_hint = ValueHint::FilePath)]
+    hostfile: Option<PathBuf>,
+
+    /// Socket of the agent of this machine [default: that of your own agent or of the system's]
+    #[arg(long, value_name = "SOCKET", requires = "nodes", value_hint = ValueHint::FilePath)]
+    agent: Option<PathBuf>,
+}
+
+/// Prints how they are; exit code 1 if one was not reached.
+pub(super) fn execute(args: AskedArgs, json: bool) -> Result<u8, RunFailure> {
+    let hosts = listed(args.hosts, args.hostfile.as_deref())?;
+    let members = hosts.into_iter().map(|host| Member {
+        name: host.name,
+        address: host.address,
+    });
+    let user = UserId(rustix::process::geteuid().as_raw());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    let socket = local_agent::find(args.agent.as_deref(), user, runtime.as_deref())?;
+    let nodes = ask(UnixStream::from(socket), members.collect())?;
+    let text = match json {
+        true => {
+            let mut text = serde_json::to_string_pretty(&nodes).expect("text and numbers only");
+            text.push('\n');
+            text
+        }
+        false => node_table(&nodes),
+    };
+    // A reader that has seen enough is no failure.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    Ok(u8::from(nodes.iter().any(|node| node.problem.is_some())))
+}
+
+fn ask(mut socket: UnixStream, members: Vec<Member>) -> Result<Vec<NodeStatus>, RunFailure> {
+    let failed = |error: std::io::Error| RunFailure::own("the agent does not answer", error);
+    let envelope = Envelope {
+        to: Address::EveryNode,
+        from: Address::Launcher,
+        class: Class::Control,
+    };
+    let request = ToAgent::Nodes {
+        version: VERSION,
+        members,
+    };
+    let mut bytes = Vec::new();
+    write(envelope, &request, &mut bytes);
+    socket.set_read_timeout(Some(LIMIT)).map_err(failed)?;
+    socket.set_write_timeout(Some(LIMIT)).map_err(failed)?;
+    // An agent that refuses may have closed the connection; what it said is there.
+    let sent = socket.write_all(&bytes);
+    let mut reader = FrameReader::default();
+    let mut parts = Reassembly::default();
+    let mut chunk = [0; 16 * 1024];
+    let garbled = |what: &dyn std::fmt::Display| RunFailure::own("the agent sent garbage", what);
+    loop {
+        while let Some(frame) = reader.next_frame().map_err(|error| garbled(&error))? {
+            let message = parts.take(frame).map_err(|error| garbled(&error))?;
+            match message.map(|(_, body)| decode(&body)) {
+                None => {}
+                Some(Ok(FromAgent::Nodes(nodes))) => return Ok(nodes),
+                Some(Ok(FromAgent::Refused { reason })) => return Err(RunFailure::refused(reason)),
+                Some(Ok(FromAgent::Unreachable { .. })) => return Err(garbled(&"about a launch")),
+                Some(Err(error)) => return Err(garbled(&error)),
+            }
+        }
+        match socket.read(&mut chunk) {
+            Ok(0) => {
+                sent.map_err(failed)?;
+                return Err(failed(std::io::ErrorKind::UnexpectedEof.into()));
+            }
+            Ok(count) => reader.push(&chunk[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+fn node_table(nodes: &[NodeStatus]) -> String {
+    let head = [
+        "NODE",
+        "ASKED AT",
+        "ADVERTISES",
+        "VERSION",
+        "LAUNCHES",
+        "STATE",
+    ];
+    let or = |text: &str| match text.is_empty() {
+        true => "-".to_owned(),
+        false => text.to_owned(),
+    };
+    let rows: Vec<Vec<String>> = nodes
+        .iter()
+        .map(|node| {
+            let launches = match node.problem {
+                None => node.launches.to_string(),
+                Some(_) => "-".to_owned(),
+            };
+            let state = match (&node.problem, node.draining) {
+                (Some(problem), _) => problem.as_str(),
+                (None, true) => "draining: takes no new launch",
+                (None, false) => "ready",
+            };
+            vec![
+                node.name.clone(),
+                or(&node.asked),
+                or(&node.advertised),
+                or(&node.version),
+                launches,
+                state.to_owned(),
+            ]
+        })
+        .collect();
+    table::render(&head, &rows, width())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_shows_what_is_known_and_why_not_more() {
+        let ready = NodeStatus {
+            name: "n1".into(),
+            advertised: "10.0.0.1:7437".into(),
+            asked: String::new(),
+            version: "0.1.0".into(),
+            launches: 2,
+            draining: false,
+            problem: None,
+        };
+        let lost = NodeStatus {
+            name: "n2".into(),
+            advertised: String::new(),
+            asked: "n2:7437".into(),
+            version: String::new(),
+            launches: 0,
+            draining: false,
+            problem: Some("no answer".into()),
+        };
+        let draining = NodeStatus {
+            draining: true,
+            ..ready.clone()
+        };
+        assert_eq!(
+            node_table(&[ready, lost, draining]),
+            "NODE  ASKED AT  ADVERTISES     VERSION  LAUNCHES  STATE\n\
+             n1    -         10.0.0.1:7437  0.1.0    2         ready\n\
+             n2    n2:7437   -              -        -         no answer\n\
+             n1    -         10.0.0.1:7437  0.1.0    2         draining: takes no new launch\n"
+        );
+    }
+}

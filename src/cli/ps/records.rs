@@ -1,0 +1,130 @@
+//! `wireup ps --json`.
+
+use serde::Serialize;
+
+use super::{node_of, state_of};
+use crate::jobs::{self, Job};
+
+/// A job as scripts see it.
+#[derive(Serialize)]
+struct JobRecord<'a> {
+    /// Name, null while no process of the job shows it.
+    job: Option<&'a str>,
+    /// The beginning of its digits that tells it from the others.
+    short: Option<&'a str>,
+    /// Process id of the launcher, null when it is gone or on another host.
+    pid: Option<i32>,
+    uid: u32,
+    state: &'static str,
+    /// The job of which the launcher is a process.
+    within: Option<&'a str>,
+    ranks_alive: usize,
+    size: Option<u32>,
+    node_count: Option<u32>,
+    /// Those on which ranks live, here.
+    nodes: Vec<String>,
+    /// What this machine has of a job on several hosts; null for others, which it has whole.
+    part: Option<PartRecord<'a>>,
+    elapsed: f64,
+    command: Vec<String>,
+    ranks: Vec<RankRecord<'a>>,
+}
+
+/// The part of a job that a machine has.
+#[derive(Serialize)]
+struct PartRecord<'a> {
+    /// Whether the launcher is here.
+    launcher: bool,
+    /// All nodes of the job, in order.
+    hosts: Vec<&'a str>,
+    /// Those that are here.
+    nodes: Vec<NodeRecord<'a>>,
+}
+
+/// A node of a job on several hosts.
+#[derive(Serialize)]
+struct NodeRecord<'a> {
+    /// Its number, from 0.
+    node: Option<u32>,
+    /// Number of nodes.
+    of: Option<u32>,
+    host: Option<&'a str>,
+    /// Process id of its step.
+    pid: i32,
+    /// The ranks it was given.
+    ranks: Vec<u32>,
+}
+
+fn part(job: &Job) -> Option<PartRecord<'_>> {
+    if !job.is_on_several_hosts() {
+        return None;
+    }
+    let hosts = job.placement.iter().flat_map(|placement| &placement.hosts);
+    let nodes = job.nodes_here().map(|(step, host)| NodeRecord {
+        node: step.node.map(|node| node.0),
+        of: job.node_count,
+        host,
+        pid: step.process.pid,
+        ranks: job.ranks_of(step).collect(),
+    });
+    Some(PartRecord {
+        launcher: job.launcher.is_some(),
+        hosts: hosts.map(String::as_str).collect(),
+        nodes: nodes.collect(),
+    })
+}
+
+/// A rank as scripts see it.
+#[derive(Serialize)]
+struct RankRecord<'a> {
+    rank: u32,
+    node: Option<u32>,
+    host: Option<&'a str>,
+    pid: i32,
+    state: &'static str,
+    cpu: f64,
+    memory: u64,
+    command: Vec<String>,
+}
+
+/// The jobs as a JSON array.
+pub(super) fn json<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> String {
+    let lossy = |words: &[std::ffi::OsString]| -> Vec<String> {
+        let texts = words.iter().map(|word| word.to_string_lossy().into_owned());
+        texts.collect()
+    };
+    let rank_record = |rank: &'a jobs::Rank| {
+        let (node, host) = node_of(rank);
+        RankRecord {
+            rank: rank.rank,
+            node,
+            host,
+            pid: rank.process.pid,
+            state: state_of(&rank.process),
+            cpu: rank.cpu.as_secs_f64(),
+            memory: rank.resident,
+            command: lossy(&rank.command),
+        }
+    };
+    let records: Vec<JobRecord<'a>> = jobs
+        .map(|(short, job)| JobRecord {
+            job: job.name.as_deref(),
+            short,
+            pid: job.launcher.as_ref().map(|launcher| launcher.pid),
+            uid: job.uid,
+            state: job.state.as_str(),
+            within: job.within.as_deref(),
+            ranks_alive: job.ranks.len(),
+            size: job.size,
+            node_count: job.node_count,
+            nodes: job.nodes().into_iter().map(|(_, name)| name).collect(),
+            part: part(job),
+            elapsed: job.elapsed.as_secs_f64(),
+            command: lossy(&job.command),
+            ranks: job.ranks.iter().map(rank_record).collect(),
+        })
+        .collect();
+    let mut text = serde_json::to_string_pretty(&records).expect("text and numbers only");
+    text.push('\n');
+    text
+}

@@ -1,0 +1,35 @@
+//! What a rank wants to be done with ranks of its own job, through `PMIx_Abort` or
+//! `PMIx_Job_control`.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::Rank;
+
+/// A rank's wish.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Demand {
+    /// Whose.
+    pub by: Rank,
+    /// What is to be done.
+    pub what: Wish,
+    /// With whom; with all ranks if absent.
+    pub ranks: Option<Vec<Rank>>,
+}
+
+/// What is to be done with ranks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Wish {
+    /// They failed, and are ended.
+    Abort {
+        /// The code given.
+        code: i32,
+        /// The text given, possibly empty.
+        message: String,
+    },
+    /// They are asked to end, and killed after the grace time. That is no failure.
+    Terminate,
+    /// They are killed. That is no failure.
+    Kill,
+    /// They get a signal, by its number.
+    Signal(i32),
+}

@@ -1,0 +1,67 @@
+//! What a crew needs and may not get: descriptors, directories, the nodes' state.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::nodes::Node;
+use super::{Parts, start};
+use crate::agent::core::{NodeCore, Terms};
+use crate::agent::poll::{Source, Token};
+use crate::launcher::directory::{JobDirectory, NodeDirectories};
+use crate::launcher::guard::become_subreaper;
+use crate::launcher::run::RunFailure;
+
+/// What a crew needs and may not get: descriptors, directories, the nodes' state.
+pub(super) struct Made {
+    pub(super) wake: Arc<OwnedFd>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) directories: Vec<NodeDirectories>,
+}
+
+impl Made {
+    /// `directory` is set as soon as there is one.
+    pub(super) fn new(
+        parts: &mut Parts<'_>,
+        directory: &mut Option<JobDirectory>,
+    ) -> Result<Self, RunFailure> {
+        let (plan, part) = (parts.plan, parts.part);
+        let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
+        become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| own("cannot wait for events", &error))?;
+        let wake = Arc::new(wake);
+        parts
+            .poll
+            .add(&wake, Token::new(Source::Wake, 0))
+            .map_err(|error| own("cannot wait for events", &error))?;
+        if plan.offer.pmix {
+            *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
+        }
+        let nodes = || part.nodes(&plan.job.ranks);
+        let directories = directory
+            .iter()
+            .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| own("cannot make the job's directories", &error))?;
+        let nodes = nodes()
+            .map(|node| {
+                NodeCore::new(
+                    node,
+                    Arc::clone(&plan.job),
+                    plan.offer.pmi,
+                    plan.offer.pmix,
+                    Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
+                )
+                .map(Node::new)
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| own("cannot serve this job", &error))?;
+        Ok(Self {
+            wake,
+            nodes,
+            directories,
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! Texts that ranks want logged once; no I/O.
+
+use std::collections::BTreeSet;
+
+use crate::job::log::Channel;
+
+/// Bytes that are remembered. What comes later is shown as often as it is said.
+const BYTES_MAX: usize = 1 << 20;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Logged {
+    texts: BTreeSet<(Channel, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Logged {
+    /// Whether a text is new there.
+    pub(super) fn is_new(&mut self, channel: Channel, text: &[u8]) -> bool {
+        let key = (channel, text.to_vec());
+        if self.texts.contains(&key) {
+            return false;
+        }
+        if self.bytes + text.len() <= BYTES_MAX {
+            self.bytes += text.len();
+            self.texts.insert(key);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_new_once_and_memory_is_bounded() {
+        let mut logged = Logged::default();
+        let mut is_new = |text: &[u8]| logged.is_new(Channel::Stderr, text);
+        assert!(is_new(b"a") && !is_new(b"a") && is_new(b"b"));
+        let long = vec![0; BYTES_MAX];
+        assert!(is_new(&long) && is_new(&long) && !is_new(b"b"));
+        assert!(logged.is_new(Channel::Record, b"b"));
+        assert_eq!(logged.bytes, 3);
+    }
+}

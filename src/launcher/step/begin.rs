@@ -1,0 +1,125 @@
+//! The beginning of a step: its link, what it is told first, and a crew that has started nothing.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use super::{LINK_FD, Messages, cannot_wait};
+use crate::agent::link_end::LinkEnd;
+use crate::agent::poll::{Poll, Source, Token};
+use crate::job::ids::NodeId;
+use crate::job::outcome::EXIT_WIREUP;
+use crate::launcher::carried::Description;
+use crate::launcher::crew::{self, Crew, Part};
+use crate::launcher::guard::Guard;
+use crate::launcher::plan::Plan;
+use crate::launcher::run::RunFailure;
+use crate::launcher::signals::Signals;
+use crate::launcher::surroundings::Surroundings;
+use crate::link::control::ToStep;
+use crate::link::decode;
+use crate::link::frame::Class;
+use crate::link::message::Envelope;
+
+/// The agent's socket, away from the numbers that ranks get.
+pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {
+    let not_ours = |errno| RunFailure {
+        code: EXIT_WIREUP,
+        message: format!(
+            "`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {errno}"
+        ),
+    };
+    // SAFETY: whoever starts a step gives it this descriptor, and nothing here has opened or taken
+    // any before; if there is none, duplicating fails.
+    let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
+    rustix::net::sockopt::socket_type(given).map_err(not_ours)?;
+    let link = rustix::io::fcntl_dupfd_cloexec(given, 10).map_err(not_ours)?;
+    // SAFETY: it is known to be open, and nobody else uses it.
+    drop(unsafe { OwnedFd::from_raw_fd(LINK_FD) });
+    Ok(link)
+}
+
+/// Waits for the agent's first message.
+pub(super) fn begin(
+    poll: &mut Poll,
+    link: &mut LinkEnd,
+    backlog: &mut Messages,
+) -> Result<(NodeId, Description), RunFailure> {
+    let broken = |error: &dyn std::fmt::Display| RunFailure::own("the agent's link", error);
+    let mut ready = Vec::new();
+    loop {
+        poll.wait(None, &mut ready).map_err(cannot_wait)?;
+        link.receive(poll, backlog)
+            .map_err(|error| broken(&error))?;
+        let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == Class::Control;
+        let Some(at) = backlog.iter().position(control) else {
+            continue;
+        };
+        let (_, message) = backlog.remove(at);
+        match decode(&message) {
+            Ok(ToStep::Begin {
+                node, description, ..
+            }) => {
+                let description = decode(&description).map_err(|error| broken(&error))?;
+                return Ok((node, description));
+            }
+            Ok(ToStep::Orphaned { reason }) => return Err(broken(&reason)),
+            Err(error) => return Err(broken(&error)),
+        }
+    }
+}
+
+/// Makes the node's plan and a crew that has started nothing.
+pub(super) fn make_crew(
+    poll: Poll,
+    node: NodeId,
+    description: Description,
+    surroundings: &Surroundings,
+) -> Result<(Crew, Signals, Arc<Plan>, Instant), RunFailure> {
+    let (started, since) = (Instant::now(), SystemTime::now());
+    let Description {
+        decided,
+        spec,
+        inheritance,
+    } = description;
+    let guard = Guard::start(&decided.job.nspace)
+        .map_err(|error| RunFailure::own("cannot start the guard process", error))?;
+    // Patterns of output files are relative to it. Where it is missing, the plan says so if that
+    // matters.
+    let _ = rustix::process::chdir(&inheritance.cwd);
+    let inheritance = inheritance.on_node(std::env::vars_os());
+    let limit = surroundings.nofile.rlim_max;
+    let signals = Signals::take(&surroundings.ignored, false)
+        .map_err(|error| RunFailure::own("cannot receive signals", error));
+    let plan = Plan::resolve(decided, spec, inheritance, node, limit);
+    let (plan, signals) = match plan.and_then(|plan| Ok((Arc::new(plan), signals?))) {
+        Ok(made) => made,
+        Err(failure) => {
+            guard.dismiss();
+            return Err(failure);
+        }
+    };
+    let mut crew = Crew::new(crew::Parts {
+        plan: &plan,
+        poll,
+        part: Part::Node(node),
+        started,
+        since,
+        guard,
+        namespaces: None,
+        surroundings,
+    })?;
+    let watched = crew
+        .poll
+        .add(signals.as_fd(), Token::new(Source::Signals, 0))
+        .map_err(cannot_wait);
+    match watched.and_then(|()| crew.start_sidecars(surroundings)) {
+        Ok(()) => Ok((crew, signals, plan, started)),
+        Err(failure) => {
+            crew.abandon();
+            Err(failure)
+        }
+    }
+}

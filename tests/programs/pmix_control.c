@@ -1,0 +1,230 @@
+/*
+ * pmix_control MODE
+ *
+ * What a rank may do with others of its job through PMIx, with 4 ranks. Rank 0 acts; those that come
+ * to the end print
+ *     pmix_control rank=R mode=MODE status=NUMBER
+ * with what rank 0's call returned, or 0.
+ *
+ *   abort       ranks 1 and 3 are aborted with code 7; the others go on
+ *   terminate   they are asked to end
+ *   kill        they are killed, and do not hear SIGTERM
+ *   stubborn    they are asked to end, and do not hear SIGTERM
+ *   signal      they get SIGUSR1, and nobody else
+ *   pause       rank 3 is stopped, which rank 2 on the same host sees, and continued
+ *   all         everybody is asked to end
+ *   kill_all    everybody is killed
+ *   refused     what is not supported, and processes that do not exist
+ */
+#include "common.h"
+#include <pmix.h>
+#include <signal.h>
+
+static pmix_proc_t me;
+
+__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
+{
+    fail(1, "pmix_control rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
+}
+
+static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
+{
+    if (status != wanted)
+        wrong(what, status);
+}
+
+static void barrier_of(const pmix_rank_t *ranks, size_t count)
+{
+    pmix_proc_t procs[4];
+    for (size_t i = 0; i < count; i++)
+        PMIX_LOAD_PROCID(&procs[i], me.nspace, ranks[i]);
+    expect(PMIX_SUCCESS, PMIx_Fence(procs, count, NULL, 0), "PMIx_Fence");
+}
+
+static void barrier(void)
+{
+    const pmix_rank_t all[] = {PMIX_RANK_WILDCARD};
+    barrier_of(all, 1);
+}
+
+static const pmix_rank_t others[] = {0, 2};
+
+static pmix_status_t control(const char *key, const void *value, pmix_data_type_t type,
+                             const pmix_rank_t *ranks, size_t count)
+{
+    pmix_proc_t targets[4];
+    pmix_info_t directive, *results = NULL;
+    size_t nresults = 0;
+    for (size_t i = 0; i < count; i++)
+        PMIX_LOAD_PROCID(&targets[i], me.nspace, ranks[i]);
+    PMIX_INFO_LOAD(&directive, key, value, type);
+    PMIX_INFO_REQUIRED(&directive);
+    return PMIx_Job_control(count == 0 ? NULL : targets, count, &directive, 1, &results, &nresults);
+}
+
+static void publish(const char *key, const char *text)
+{
+    pmix_info_t info;
+    PMIX_INFO_LOAD(&info, key, text, PMIX_STRING);
+    expect(PMIX_SUCCESS, PMIx_Publish(&info, 1), "PMIx_Publish");
+}
+
+static void await(const char *key, char *text, size_t room)
+{
+    pmix_pdata_t found;
+    pmix_info_t infos[2];
+    int all = 0, timeout = 120;
+    PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &all, PMIX_INT);
+    PMIX_INFO_LOAD(&infos[1], PMIX_TIMEOUT, &timeout, PMIX_INT);
+    PMIX_PDATA_CONSTRUCT(&found);
+    snprintf(found.key, sizeof found.key, "%s", key);
+    expect(PMIX_SUCCESS, PMIx_Lookup(&found, 1, infos, 2), key);
+    snprintf(text, room, "%s", found.value.data.string);
+}
+
+/* Ranks 1 and 3 wait to be ended; the others go on afterwards. */
+static pmix_status_t end_some(const char *mode)
+{
+    const pmix_rank_t victims[] = {1, 3};
+    const bool yes = true;
+    pmix_status_t status = PMIX_SUCCESS;
+    if (strcmp(mode, "kill") == 0 || strcmp(mode, "stubborn") == 0)
+        signal(SIGTERM, SIG_IGN);
+    barrier();
+    if (me.rank % 2 == 1)
+        wait_for_the_end();
+    if (me.rank == 0) {
+        if (strcmp(mode, "abort") == 0) {
+            pmix_proc_t procs[2];
+            for (size_t i = 0; i < 2; i++)
+                PMIX_LOAD_PROCID(&procs[i], me.nspace, victims[i]);
+            status = PMIx_Abort(7, "two of us", procs, 2);
+        } else {
+            const char *what = strcmp(mode, "kill") == 0 ? PMIX_JOB_CTRL_KILL : PMIX_JOB_CTRL_TERMINATE;
+            status = control(what, &yes, PMIX_BOOL, victims, 2);
+        }
+    }
+    barrier_of(others, 2);
+    return status;
+}
+
+static pmix_status_t end_all(const char *key)
+{
+    const bool yes = true;
+    barrier();
+    if (me.rank == 0)
+        expect(PMIX_SUCCESS, control(key, &yes, PMIX_BOOL, NULL, 0), key);
+    wait_for_the_end();
+}
+
+static volatile sig_atomic_t signals;
+
+static void on_signal(int number)
+{
+    (void)number;
+    signals++;
+}
+
+static pmix_status_t send_signal(void)
+{
+    const pmix_rank_t targets[] = {1, 3};
+    int number = SIGUSR1;
+    pmix_status_t status = PMIX_SUCCESS;
+    signal(SIGUSR1, on_signal);
+    barrier();
+    if (me.rank == 0)
+        status = control(PMIX_JOB_CTRL_SIGNAL, &number, PMIX_INT, targets, 2);
+    while (me.rank % 2 == 1 && signals == 0)
+        usleep(1000);
+    barrier();
+    if (signals != (sig_atomic_t)(me.rank % 2))
+        fail(1, "pmix_control rank=%u: %d signals", me.rank, (int)signals);
+    return status;
+}
+
+static char state_of(const char *pid)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%s/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fgets(text, sizeof text, file) == NULL)
+        fail(1, "pmix_control rank=%u: no %s", me.rank, path);
+    fclose(file);
+    return strrchr(text, ')')[2];
+}
+
+static pmix_status_t stop_one(void)
+{
+    const pmix_rank_t target[] = {3};
+    const bool yes = true;
+    char text[32];
+    pmix_status_t status = PMIX_SUCCESS;
+    if (me.rank == 3) {
+        snprintf(text, sizeof text, "%d", (int)getpid());
+        publish("pid", text);
+    }
+    barrier();
+    if (me.rank == 0) {
+        expect(PMIX_SUCCESS, control(PMIX_JOB_CTRL_PAUSE, &yes, PMIX_BOOL, target, 1), "pausing");
+        await("stopped", text, sizeof text);
+        status = control(PMIX_JOB_CTRL_RESUME, &yes, PMIX_BOOL, target, 1);
+    }
+    if (me.rank == 2) {
+        await("pid", text, sizeof text);
+        while (state_of(text) != 'T')
+            usleep(1000);
+        publish("stopped", "yes");
+    }
+    barrier();
+    return status;
+}
+
+static pmix_status_t refused(void)
+{
+    const pmix_rank_t nobody[] = {17};
+    const bool yes = true;
+    int number = 99;
+    pmix_proc_t stranger;
+    pmix_info_t directive, *results = NULL;
+    size_t nresults = 0;
+    if (me.rank == 0) {
+        expect(PMIX_ERR_NOT_FOUND, control(PMIX_JOB_CTRL_KILL, &yes, PMIX_BOOL, nobody, 1), "rank 17");
+        expect(PMIX_ERR_BAD_PARAM, control(PMIX_JOB_CTRL_SIGNAL, &number, PMIX_INT, NULL, 0),
+               "signal 99");
+        expect(PMIX_ERR_NOT_SUPPORTED, control(PMIX_JOB_CTRL_CHECKPOINT, "x", PMIX_STRING, NULL, 0),
+               "a checkpoint");
+        PMIX_LOAD_PROCID(&stranger, "somebody-else", PMIX_RANK_WILDCARD);
+        PMIX_INFO_LOAD(&directive, PMIX_JOB_CTRL_KILL, &yes, PMIX_BOOL);
+        expect(PMIX_ERR_NOT_FOUND, PMIx_Job_control(&stranger, 1, &directive, 1, &results, &nresults),
+               "another job");
+        /* libpmix does not hand the refusal on; that we are here afterwards shows it. */
+        expect(PMIX_SUCCESS, PMIx_Abort(3, "", &stranger, 1), "aborting another job");
+    }
+    barrier();
+    return PMIX_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc == 2 ? argv[1] : "";
+    pmix_status_t status;
+    expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    if (strcmp(mode, "abort") == 0 || strcmp(mode, "terminate") == 0 || strcmp(mode, "kill") == 0
+        || strcmp(mode, "stubborn") == 0)
+        status = end_some(mode);
+    else if (strcmp(mode, "signal") == 0)
+        status = send_signal();
+    else if (strcmp(mode, "pause") == 0)
+        status = stop_one();
+    else if (strcmp(mode, "all") == 0)
+        status = end_all(PMIX_JOB_CTRL_TERMINATE);
+    else if (strcmp(mode, "kill_all") == 0)
+        status = end_all(PMIX_JOB_CTRL_KILL);
+    else if (strcmp(mode, "refused") == 0)
+        status = refused();
+    else
+        fail(2, "pmix_control MODE");
+    report("pmix_control rank=%u mode=%s status=%d", me.rank, mode, status);
+    PMIx_Finalize(NULL, 0);
+    return 0;
+}

@@ -1,0 +1,236 @@
+/*
+ * pmix_events MODE [FILE]
+ *
+ * Raises and hears PMIx events, with 4 ranks. Ranks that come to the end print
+ *     pmix_events rank=R mode=MODE got=TEXT
+ * with how often they heard what: NAME:COUNT,...
+ *
+ *   ranges   rank 0 raises one event in each range; CUSTOM is for ranks 1 and 2
+ *   killed   rank 3 is killed, and the others hear of it
+ *   left     rank 3 exits with code 0 and has not finalized
+ *   beat     rank 3 wants its heartbeats watched, beats twice, and stops to
+ *   file     rank 3 wants FILE.RANK watched, lets it grow twice, and stops to
+ */
+#include "common.h"
+#include <pmix.h>
+#include <pthread.h>
+#include <signal.h>
+
+static pmix_proc_t me;
+
+__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
+{
+    fail(1, "pmix_events rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
+}
+
+static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
+{
+    if (status != wanted)
+        wrong(what, status);
+}
+
+static void barrier(void)
+{
+    pmix_proc_t all;
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    expect(PMIX_SUCCESS, PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
+}
+
+/* ---- what is heard ---- */
+
+enum { KINDS_MAX = 12 };
+
+struct kind {
+    const char *name;
+    pmix_status_t code;
+    int count;
+};
+
+static struct kind kinds[KINDS_MAX];
+static size_t kinds_used;
+static pmix_rank_t expected_source;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+static void on_event(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t infos[],
+                     size_t count, pmix_info_t *results, size_t nresults,
+                     pmix_event_notification_cbfunc_fn_t done, void *done_data)
+{
+    (void)id;
+    (void)results;
+    (void)nresults;
+    if (source->rank != expected_source || strcmp(source->nspace, me.nspace) != 0)
+        fail(1, "pmix_events rank=%u: event %d came from %s:%u", me.rank, status, source->nspace,
+             source->rank);
+    for (size_t i = 0; i < count; i++)
+        if (PMIX_CHECK_KEY(&infos[i], PMIX_EVENT_AFFECTED_PROC)
+            && infos[i].value.data.proc->rank != expected_source)
+            fail(1, "pmix_events rank=%u: event %d is about rank %u", me.rank, status,
+                 infos[i].value.data.proc->rank);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < kinds_used; i++)
+        if (kinds[i].code == status)
+            kinds[i].count++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (done != NULL)
+        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, done_data);
+}
+
+static void hear(const char *name, pmix_status_t code)
+{
+    kinds[kinds_used++] = (struct kind){.name = name, .code = code};
+    pmix_status_t id = PMIx_Register_event_handler(&code, 1, NULL, 0, on_event, NULL, NULL);
+    if (id < 0)
+        wrong(name, id);
+}
+
+static void await(pmix_status_t code)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < kinds_used; i++)
+        while (kinds[i].code == code && kinds[i].count == 0)
+            pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- modes ---- */
+
+static void raise_in(pmix_data_range_t range, pmix_status_t code)
+{
+    pmix_info_t info;
+    pmix_proc_t some[2];
+    pmix_data_array_t array = {.type = PMIX_PROC, .size = 2, .array = some};
+    PMIX_LOAD_PROCID(&some[0], me.nspace, 1);
+    PMIX_LOAD_PROCID(&some[1], me.nspace, 2);
+    PMIX_INFO_LOAD(&info, PMIX_EVENT_CUSTOM_RANGE, &array, PMIX_DATA_ARRAY);
+    expect(PMIX_SUCCESS, PMIx_Notify_event(code, &me, range, &info, range == PMIX_RANGE_CUSTOM, NULL, NULL),
+           "PMIx_Notify_event");
+}
+
+static void ranges(void)
+{
+    static const struct {
+        const char *name;
+        pmix_data_range_t range;
+    } all[] = {{"rm", PMIX_RANGE_RM},           {"local", PMIX_RANGE_LOCAL},
+               {"custom", PMIX_RANGE_CUSTOM},   {"namespace", PMIX_RANGE_NAMESPACE},
+               {"session", PMIX_RANGE_SESSION}, {"global", PMIX_RANGE_GLOBAL}};
+    const size_t count = sizeof all / sizeof all[0];
+    const pmix_status_t base = PMIX_EXTERNAL_ERR_BASE - 10;
+    for (size_t i = 0; i < count; i++)
+        hear(all[i].name, base - (pmix_status_t)i);
+    expected_source = 0;
+    hear("end", base - 100);
+    barrier();
+    if (me.rank == 0) {
+        for (size_t i = 0; i < count; i++)
+            raise_in(all[i].range, base - (pmix_status_t)i);
+        raise_in(PMIX_RANGE_NAMESPACE, base - 100);
+    }
+    /* An echo would come before the end of a fence that comes after it. */
+    if (me.rank != 0)
+        await(base - 100);
+    barrier();
+    barrier();
+}
+
+static void without_one(bool killed)
+{
+    const pmix_status_t code = killed ? PMIX_ERR_PROC_ABORTED : PMIX_ERR_PROC_TERM_WO_SYNC;
+    expected_source = 3;
+    hear("aborted", PMIX_ERR_PROC_ABORTED);
+    hear("left", PMIX_ERR_PROC_TERM_WO_SYNC);
+    barrier();
+    if (me.rank == 3 && killed)
+        raise(SIGKILL);
+    if (me.rank == 3)
+        _exit(0);
+    await(code);
+}
+
+static void watch(const char *kind, const void *what, pmix_data_type_t type, pmix_status_t alert,
+                  pmix_info_t *directives, size_t count)
+{
+    pmix_info_t monitor, *results = NULL;
+    size_t nresults = 0;
+    PMIX_INFO_LOAD(&monitor, kind, what, type);
+    expect(PMIX_SUCCESS, PMIx_Process_monitor(&monitor, alert, directives, count, &results, &nresults),
+           kind);
+}
+
+static void beat(void)
+{
+    const uint32_t seconds = 1, drops = 0;
+    pmix_info_t directives[2];
+    expected_source = 3;
+    hear("alert", PMIX_MONITOR_HEARTBEAT_ALERT);
+    barrier();
+    if (me.rank == 3) {
+        PMIX_INFO_LOAD(&directives[0], PMIX_MONITOR_HEARTBEAT_TIME, &seconds, PMIX_UINT32);
+        PMIX_INFO_LOAD(&directives[1], PMIX_MONITOR_HEARTBEAT_DROPS, &drops, PMIX_UINT32);
+        watch(PMIX_MONITOR_HEARTBEAT, NULL, PMIX_POINTER, PMIX_MONITOR_HEARTBEAT_ALERT, directives, 2);
+        for (int i = 0; i < 2; i++) {
+            PMIx_Heartbeat();
+            usleep(500000);
+        }
+    }
+    /* libpmix does not tell the one that is watched. */
+    if (me.rank != 3)
+        await(PMIX_MONITOR_HEARTBEAT_ALERT);
+    barrier();
+}
+
+static void watch_file(const char *stem)
+{
+    const uint32_t seconds = 1, drops = 1;
+    const bool yes = true;
+    char path[512];
+    pmix_info_t directives[3];
+    expected_source = 3;
+    hear("alert", PMIX_MONITOR_FILE_ALERT);
+    barrier();
+    if (me.rank == 3) {
+        snprintf(path, sizeof path, "%s.%u", stem, me.rank);
+        FILE *file = fopen(path, "w");
+        if (file == NULL)
+            fail(1, "pmix_events: cannot write %s", path);
+        PMIX_INFO_LOAD(&directives[0], PMIX_MONITOR_FILE_SIZE, &yes, PMIX_BOOL);
+        PMIX_INFO_LOAD(&directives[1], PMIX_MONITOR_FILE_CHECK_TIME, &seconds, PMIX_UINT32);
+        PMIX_INFO_LOAD(&directives[2], PMIX_MONITOR_FILE_DROPS, &drops, PMIX_UINT32);
+        watch(PMIX_MONITOR_FILE, path, PMIX_STRING, PMIX_MONITOR_FILE_ALERT, directives, 3);
+        for (int i = 0; i < 2; i++) {
+            fputs("grows\n", file);
+            fflush(file);
+            usleep(500000);
+        }
+    }
+    if (me.rank != 3)
+        await(PMIX_MONITOR_FILE_ALERT);
+    barrier();
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc >= 2 ? argv[1] : "";
+    char text[512] = "";
+    expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    if (strcmp(mode, "ranges") == 0)
+        ranges();
+    else if (strcmp(mode, "killed") == 0 || strcmp(mode, "left") == 0)
+        without_one(strcmp(mode, "killed") == 0);
+    else if (strcmp(mode, "beat") == 0)
+        beat();
+    else if (strcmp(mode, "file") == 0 && argc == 3)
+        watch_file(argv[2]);
+    else
+        fail(2, "pmix_events MODE [FILE]");
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0, used = 0; i < kinds_used; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s:%d", i == 0 ? "" : ",",
+                                 kinds[i].name, kinds[i].count);
+    pthread_mutex_unlock(&lock);
+    report("pmix_events rank=%u mode=%s got=%s", me.rank, mode, text);
+    PMIx_Finalize(NULL, 0);
+    return 0;
+}

@@ -1,0 +1,115 @@
+//! Ranks that end, stop and signal others of their job through PMIx: on one node and on two.
+
+use crate::common::{Outcome, Pmix, field, pmix};
+use crate::pmix::SERVERS;
+
+/// One node, and two.
+const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
+
+/// Every libpmix that is here, as server and as client.
+fn versions() -> impl Iterator<Item = Pmix> {
+    SERVERS.iter().filter_map(|(name, _)| pmix(name))
+}
+
+/// Runs a mode of `pmix_control` with each libpmix, on one node and on two.
+fn everywhere(options: &[&str], mode: &str, code: i32, check: impl Fn(&Outcome)) {
+    for client in versions() {
+        for nodes in NODES {
+            let options = [&["--libpmix", client.path()], options, nodes].concat();
+            let outcome = client.run(4, &options, "pmix_control", &[mode]).run();
+            check(&outcome.expect(code));
+        }
+    }
+}
+
+/// Ranks 0 and 2 came to the end, and nobody else.
+#[track_caller]
+fn expect_the_even_ones(outcome: &Outcome) {
+    let lines = outcome.sorted_lines();
+    let ranks: Vec<_> = lines.iter().map(|line| field(line, "rank")).collect();
+    assert_eq!(ranks, [Some("0"), Some("2")], "{outcome:?}");
+}
+
+#[test]
+fn an_abort_of_some_ranks_spares_the_others_where_failures_are_tolerated() {
+    everywhere(&["--no-kill-on-bad-exit"], "abort", 7, |outcome| {
+        expect_the_even_ones(outcome);
+        let err = outcome.err();
+        assert!(
+            err.contains("rank 0 aborted ranks 1,3 with code 7; the others go on"),
+            "{err}"
+        );
+        assert!(err.contains("2 of 4 ranks failed; exit code 7"), "{err}");
+    });
+}
+
+#[test]
+fn an_abort_of_some_ranks_is_the_end_of_the_job_otherwise() {
+    everywhere(&[], "abort", 7, |outcome| {
+        outcome.expect_one_line(&["rank 0 ", "called MPI_Abort with code 7: two of us"]);
+    });
+}
+
+#[test]
+fn ranks_that_are_ended_on_purpose_are_no_failure() {
+    // Killed at once: the time to be polite is longer than the test.
+    for (mode, grace) in [("terminate", "60"), ("kill", "60"), ("stubborn", "0.3")] {
+        everywhere(&["--grace", grace], mode, 0, |outcome| {
+            expect_the_even_ones(outcome);
+            assert_eq!(outcome.err(), "", "{mode}");
+        });
+    }
+}
+
+#[test]
+fn a_rank_can_end_its_whole_job() {
+    for (mode, signal, code) in [("all", 15, 143), ("kill_all", 9, 137)] {
+        everywhere(&[], mode, code, |outcome| {
+            let what = format!("had the job ended by signal {signal}");
+            outcome.expect_one_line(&["rank 0 ", &what]);
+        });
+    }
+}
+
+#[test]
+fn a_signal_reaches_the_ranks_named_and_no_others() {
+    everywhere(&[], "signal", 0, |outcome| {
+        outcome.by_rank("pmix_control", 4);
+    });
+}
+
+#[test]
+fn a_rank_is_stopped_and_continued() {
+    everywhere(&[], "pause", 0, |outcome| {
+        outcome.by_rank("pmix_control", 4);
+    });
+}
+
+#[test]
+fn what_cannot_be_done_is_said_at_once() {
+    everywhere(&[], "refused", 0, |outcome| {
+        outcome.by_rank("pmix_control", 4);
+    });
+}
+
+#[test]
+fn what_a_rank_registered_is_removed_at_its_end_and_links_are_not_followed() {
+    for client in versions() {
+        for nodes in NODES {
+            for (how, code) in [("finalize", 0), ("kill", 137), ("file", 0)] {
+                let dir = tempfile::tempdir().unwrap();
+                let options = ["--libpmix", client.path(), "--no-kill-on-bad-exit"];
+                let options = [&options, nodes].concat();
+                let args = [how, dir.path().to_str().unwrap()];
+                let run = client.run(2, &options, "pmix_cleanup", &args).run();
+                run.expect(code).by_rank("pmix_cleanup", 2);
+                for rank in 0..2 {
+                    let file = |name: &str| dir.path().join(format!("{rank}.{name}"));
+                    assert!(file("out/precious").exists(), "{how}");
+                    assert!(!file("d/file").exists(), "{how}");
+                    assert_eq!(file("d/below/file").exists(), how == "file", "{how}");
+                }
+            }
+        }
+    }
+}

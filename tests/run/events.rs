@@ -1,0 +1,90 @@
+//! PMIx events between the ranks of a job: on one node and on two.
+
+use crate::common::{Outcome, Pmix, field, pmix};
+use crate::pmix::SERVERS;
+
+/// One node, and two.
+const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
+
+/// Every libpmix that is here, as server and as client.
+fn versions() -> impl Iterator<Item = Pmix> {
+    SERVERS.iter().filter_map(|(name, _)| pmix(name))
+}
+
+/// Runs a mode of `pmix_events` with each libpmix, on one node and on two; gives the number of nodes.
+fn everywhere(options: &[&str], mode: &[&str], code: i32, check: impl Fn(&Outcome, usize)) {
+    for client in versions() {
+        for nodes in NODES {
+            let options = [&["--libpmix", client.path()], options, nodes].concat();
+            let outcome = client.run(4, &options, "pmix_events", mode).run();
+            check(&outcome.expect(code), nodes.len().max(1));
+        }
+    }
+}
+
+/// What each rank that came to the end had heard, by rank.
+fn heard(outcome: &Outcome) -> Vec<(String, String)> {
+    let text = |line: &str, key| field(line, key).unwrap().to_owned();
+    let lines = outcome.sorted_lines();
+    lines
+        .iter()
+        .map(|line| (text(line, "rank"), text(line, "got")))
+        .collect()
+}
+
+#[track_caller]
+fn expect_heard(outcome: &Outcome, expected: &[&str]) {
+    let expected: Vec<_> = (0..)
+        .zip(expected)
+        .map(|(rank, got): (u32, _)| (rank.to_string(), (*got).to_owned()))
+        .collect();
+    assert_eq!(heard(outcome), expected, "{outcome:?}");
+}
+
+#[test]
+fn an_event_is_heard_once_by_those_in_its_range_and_nobody_else() {
+    everywhere(&[], &["ranges"], 0, |outcome, nodes| {
+        // libpmix itself tells the one who raises an event, whatever its range.
+        let first = "rm:1,local:1,custom:0,namespace:1,session:1,global:1,end:1";
+        let second = "rm:0,local:1,custom:1,namespace:1,session:1,global:1,end:1";
+        let (third, fourth) = match nodes {
+            1 => (
+                second,
+                "rm:0,local:1,custom:0,namespace:1,session:1,global:1,end:1",
+            ),
+            _ => (
+                "rm:0,local:0,custom:1,namespace:1,session:1,global:1,end:1",
+                "rm:0,local:0,custom:0,namespace:1,session:1,global:1,end:1",
+            ),
+        };
+        expect_heard(outcome, &[first, second, third, fourth]);
+    });
+}
+
+#[test]
+fn ranks_hear_of_a_death_that_does_not_end_the_job() {
+    for (mode, code, got) in [
+        ("killed", 137, "aborted:1,left:0"),
+        ("left", 1, "aborted:0,left:1"),
+    ] {
+        everywhere(&["--no-kill-on-bad-exit"], &[mode], code, |outcome, _| {
+            expect_heard(outcome, &[got; 3]);
+        });
+    }
+}
+
+#[test]
+fn ranks_hear_that_the_heart_of_another_beats_no_more() {
+    everywhere(&[], &["beat"], 0, |outcome, _| {
+        expect_heard(outcome, &["alert:1", "alert:1", "alert:1", "alert:0"]);
+    });
+}
+
+#[test]
+fn ranks_hear_that_a_file_of_another_grows_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("log");
+    everywhere(&[], &["file", file.to_str().unwrap()], 0, |outcome, _| {
+        expect_heard(outcome, &["alert:1", "alert:1", "alert:1", "alert:0"]);
+    });
+}
