@@ -166,17 +166,24 @@ class Cluster:
         for child in (self.worker, self.lab):
             if child is None:
                 continue
-            child.stdin.close()
             try:
+                child.stdin.close()
                 child.wait(20)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
         if self.group:
-            try:
-                os.rmdir(self.group)
-            except OSError as error:
-                print(f"note: {self.group}: {error}", file=sys.stderr)
+            # The kernel lets go of what has ended a moment later.
+            deadline = time.monotonic() + 10
+            while True:
+                try:
+                    os.rmdir(self.group)
+                    break
+                except OSError as error:
+                    if time.monotonic() > deadline:
+                        print(f"note: {self.group}: {error}", file=sys.stderr)
+                        break
+                    time.sleep(0.05)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 

@@ -57,9 +57,11 @@ int main(int argc, char **argv)
         fail(1, "fences: descriptor %d: %s", fd, strerror(errno));
     ask("response_to_init", "cmd=init pmi_version=1 pmi_subversion=1\n");
     char line[512];
-    static const char name[] = "cmd=get_my_kvsname\n";
-    if (write_all(fd, name, sizeof name - 1) != 0 || fgets(line, sizeof line, replies) == NULL ||
-        sscanf(line, "cmd=my_kvsname kvsname=%255s", kvsname) != 1)
+    static const char name[] = "cmd=get_my_kvsname\n", field[] = " kvsname=";
+    const char *found = NULL;
+    if (write_all(fd, name, sizeof name - 1) == 0 && fgets(line, sizeof line, replies) != NULL)
+        found = strstr(line, field);
+    if (found == NULL || sscanf(found + sizeof field - 1, "%255s", kvsname) != 1)
         fail(1, "fences rank=%d: no name of a store", rank);
     fill_card(rank, value, PIECE);
     ask("barrier_out", "cmd=barrier_in\n");

@@ -73,7 +73,8 @@ class Hosts:
     def __init__(self, bench):
         self.bench, self.emit = bench, bench.emit
         self.quick = bench.options.quick
-        self.repeats = bench.options.repeats
+        # Few processes are many on a machine of a few cores: three samples would say little.
+        self.repeats = max(bench.options.repeats, 5)
         self.counts = [2, 8] if self.quick else [2, 4, 8, 16]
         self.per_host = [1, 4]
         self.cluster = None
@@ -187,7 +188,7 @@ class Hosts:
         names = [launcher.name for launcher in launchers]
         self.emit("| hosts × ranks | data | " + " | ".join(names) + " |")
         self.emit("|---" * (2 + len(names)) + "|")
-        program = os.path.join(self.bench.target, "bench", "fences")
+        program = os.path.join(os.path.abspath(self.bench.target), "bench", "fences")
         found = {}
         sizes = [(count, 1) for count in self.counts] + [(self.counts[-1], 4)]
         for count, per_host in sizes:
@@ -256,8 +257,10 @@ class Hosts:
     def weigh(self, launcher, hosts, per_host, ranks, program, kinds):
         output = os.path.join(self.cluster.dir, "output")
         argv = launcher.argv(hosts, per_host, program)
-        # It is ended by the limit, and everything is weighed shortly before.
         weighed = {}
+        # What an earlier command has printed is not to be taken for its.
+        with open(output, "wb"):
+            pass
         self.cluster.begin(argv, output, launcher.env)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -315,7 +318,8 @@ class Hosts:
         agents = list(self.cluster.processes("wireup-agent"))
         pss = statistics.mean(map(pss_kib, agents)) / 1024
         rss = statistics.mean(map(rss_kib, agents)) / 1024
-        self.emit("\nAn idle agent, mean of all. Goals: 10 MiB and one wake-up a second.\n")
+        self.emit("\nAn idle agent, mean of all. Goals: 10 MiB and one wake-up a second. Connections to other agents "
+                  "are kept, and watched, for 10 s after a launch.\n")
         self.emit("| Pss, MiB | Rss, MiB | wake-ups a second, fresh | the same after launches, connections open |")
         self.emit("|---|---|---|---|")
         self.emit(f"| {pss:.1f} | {rss:.1f} | {self.idle_before:.2f} | {self.wake_ups():.2f} |")
