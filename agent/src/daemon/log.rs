@@ -2,7 +2,10 @@
 
 use std::io::{self, IsTerminal};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt, registry};
 use wireup::cli::handed::agent::LogFormat;
 
 use super::settings::LogSettings;
@@ -12,24 +15,25 @@ use super::settings::LogSettings;
 /// # Errors
 /// One line: what is wrong with the filter.
 pub(super) fn start(settings: &LogSettings) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&settings.filter)
+    let filter: Targets = settings
+        .filter
+        .parse()
         .map_err(|error| format!("--log {:?}: {error}", settings.filter))?;
-    let lines = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_env_filter(filter);
-    // Fails if there is a log already: then that one is it.
-    let _ = match settings.format {
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    let lines = fmt::layer().with_writer(io::stderr);
+    let lines = match settings.format {
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
         LogFormat::Text => {
             let lines = lines
                 .with_ansi(io::stderr().is_terminal())
                 .with_target(false);
             // The journal has a time for each line.
             match std::env::var_os("JOURNAL_STREAM") {
-                Some(_) => lines.without_time().try_init(),
-                None => lines.try_init(),
+                Some(_) => lines.without_time().boxed(),
+                None => lines.boxed(),
             }
         }
     };
+    // Fails if there is a log already: then that one is it.
+    let _ = registry().with(lines.with_filter(filter)).try_init();
     Ok(())
 }
