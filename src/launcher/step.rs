@@ -8,6 +8,7 @@
 mod begin;
 mod input;
 
+use std::io::Write as _;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -136,6 +137,12 @@ pub fn run() -> Result<u8, RunFailure> {
     }
 }
 
+/// A line for the agent's log. When the agent is gone nobody reads it, which must not end the step
+/// before it has ended its ranks.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "wireup step: {text}");
+}
+
 fn cannot_wait(error: rustix::io::Errno) -> RunFailure {
     RunFailure::own("cannot wait for events", error)
 }
@@ -245,7 +252,7 @@ impl Step {
                     self.fail(format!(
                         "it was sent a message that it cannot read ({error})"
                     ));
-                    eprintln!("wireup step: a message of {from:?} cannot be read: {error}");
+                    say(&format!("a message of {from:?} cannot be read: {error}"));
                 }
             }
         }
@@ -366,7 +373,7 @@ impl Step {
             return;
         }
         if !reason.is_empty() {
-            eprintln!("wireup step: {} ends: {reason}", self.plan.job.nspace);
+            say(&format!("{} ends: {reason}", self.plan.job.nspace));
         }
         self.kill_at = Some(self.now() + self.plan.spec.ending.grace.min(ORPHAN_GRACE));
         self.plate.turn(Stage::Ending);

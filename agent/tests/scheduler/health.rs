@@ -24,18 +24,14 @@ if len(sys.argv) > 2:
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
         response_deserializer=reflection_pb2.ServerReflectionResponse.FromString)
     ask = reflection_pb2.ServerReflectionRequest
-    def answer(question):
-        for attempt in range(3):
-            try:
-                return next(call(iter([question]), timeout=10))
-            except grpc.RpcError as error:
-                failure = error
-        raise failure
-    print(sorted(s.name for s in answer(ask(list_services="")).list_services_response.service))
+    questions = [ask(list_services=""), ask(file_containing_symbol="wireup.v1.NodeAgent")]
+    services, described = call(iter(questions), timeout=30)
+    print(sorted(s.name for s in services.list_services_response.service))
     from google.protobuf import descriptor_pb2
     files = [descriptor_pb2.FileDescriptorProto.FromString(f)
-        for f in answer(ask(file_containing_symbol="wireup.v1.NodeAgent")).file_descriptor_response.file_descriptor_proto]
+        for f in described.file_descriptor_response.file_descriptor_proto]
     print(sorted(m.name for f in files for s in f.service for m in s.method))
+channel.close()
 "#;
 
 #[tokio::test]
