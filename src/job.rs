@@ -16,6 +16,8 @@ pub mod proc;
 pub mod pset;
 pub mod rank_map;
 pub mod rank_set;
+pub mod roster;
+pub mod spawn;
 pub mod spec;
 pub mod wall;
 

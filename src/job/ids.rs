@@ -109,7 +109,22 @@ number! {
     LocalRank
 }
 number! {
-    /// A node of a job: dense, from 0. Node 0 is the head node.
+    /// A job of a launch, in the order in which they were added: 0 is the one the user asked for,
+    /// the others were spawned.
+    JobNumber
+}
+number! {
+    /// A process of a launch, in the order of jobs and ranks (`PMIX_GLOBAL_RANK`). In the first job
+    /// it is the rank.
+    GlobalRank
+}
+number! {
+    /// Position of a process among those of its launch on its node, from 0, in the order of
+    /// [`GlobalRank`] (`PMIX_NODE_RANK`).
+    NodeRank
+}
+number! {
+    /// A node of a launch: dense, from 0. Node 0 is the head node.
     NodeId
 }
 number! {
