@@ -29,7 +29,7 @@ use crate::fence::{self, FenceEngine, FenceInput, Nodes, Participants};
 use crate::groups::GroupEngine;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
-use crate::job::ids::{LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::ids::{GlobalRank, LocalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
@@ -62,6 +62,10 @@ pub struct JobContext {
     pub user: UserId,
     /// Its process sets.
     pub psets: Vec<ProcessSet>,
+    /// Who had it started; nobody for the job the user asked for.
+    pub parent: Option<proc::Proc>,
+    /// Its first process among those of the launch.
+    pub offset: GlobalRank,
 }
 
 /// Who waits for a fence.

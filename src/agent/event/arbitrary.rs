@@ -16,7 +16,7 @@ use crate::job::absence::{Absences, Absent, SomeNodes};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::ids::{AppNum, GlobalRank, LocalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::log::{Channel, LogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
@@ -493,9 +493,10 @@ pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
                 vec(0..=size, 0..4),
                 any::<[u32; 2]>(),
                 vec(process_set(size), 0..3),
+                (proptest::option::of(proc()), 0..=u32::MAX - size),
             )
         })
-        .prop_map(|(ranks, nspace, mut ends, numbers, psets)| {
+        .prop_map(|(ranks, nspace, mut ends, numbers, psets, origin)| {
             ends.sort_unstable();
             ends.push(ranks.size());
             let mut before = 0;
@@ -509,6 +510,8 @@ pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
                 universe_size: numbers[0],
                 user: UserId(numbers[1]),
                 psets,
+                parent: origin.0,
+                offset: GlobalRank(origin.1),
             }
         })
         .boxed()
