@@ -17,6 +17,7 @@ mod hands;
 pub mod hostfile;
 pub mod inheritance;
 pub mod inspect;
+pub mod jobs;
 pub mod late;
 pub mod ldso;
 pub mod libpmix;
