@@ -59,11 +59,29 @@ impl Server {
         infos: &[u8],
     ) -> Result<ForkEnv, Refusal> {
         self.check_running()?;
-        if !self.jobs.insert(nspace.clone()) {
+        if self.jobs.contains(nspace) {
             let text = format!("job {nspace} is registered already");
             return Err(refusal(Status::ERR_BAD_PARAM, text));
         }
         let infos = Infos::decode(self.libraries.shim, infos)?;
+        let registered = self.register(nspace, clients, infos);
+        match &registered {
+            Ok(_) => {
+                self.jobs.insert(nspace.clone());
+            }
+            // What libpmix noted of it must not be there for a second attempt, nor for the others.
+            // The first failure is the one to tell.
+            Err(_) => drop(self.deregister(nspace)),
+        }
+        registered
+    }
+
+    fn register(
+        &self,
+        nspace: &Text,
+        clients: &[Client],
+        infos: Infos,
+    ) -> Result<ForkEnv, Refusal> {
         let name = c_string(nspace);
         let local = i32::try_from(clients.len()).expect("bounded by the frame's size");
         let waiter = Waiter::new();
@@ -127,6 +145,7 @@ impl Server {
         if !self.jobs.contains(&proc.nspace) {
             return Err(unknown_job(&proc.nspace));
         }
+        self.replies.concerns(id, &proc.nspace);
         let name = CProc::new(self.libraries.shim, &proc.nspace, proc.rank)?;
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
@@ -214,10 +233,12 @@ impl Server {
     }
 
     pub(crate) fn deregister_job(&mut self, nspace: &Text) -> Result<(), Refusal> {
-        match self.jobs.remove(nspace) {
-            true => self.deregister(nspace),
-            false => Err(unknown_job(nspace)),
+        if !self.jobs.remove(nspace) {
+            return Err(unknown_job(nspace));
         }
+        // libpmix never answers for those of its processes that published nothing.
+        self.replies.refuse_for(nspace, &unknown_job(nspace));
+        self.deregister(nspace)
     }
 
     fn deregister(&self, nspace: &Text) -> Result<(), Refusal> {
