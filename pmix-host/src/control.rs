@@ -20,6 +20,9 @@ pub(crate) struct Server {
     replies: Arc<Replies>,
     running: bool,
     jobs: BTreeSet<Text>,
+    /// Every name that libpmix was ever told, for 4.2.2 locks itself out when it is told one again: it
+    /// keeps the locks of a job's data, by name, for as long as the user has jobs.
+    names: BTreeSet<Text>,
 }
 
 impl Server {
@@ -29,6 +32,7 @@ impl Server {
             replies,
             running: false,
             jobs: BTreeSet::new(),
+            names: BTreeSet::new(),
         }
     }
 
@@ -59,18 +63,18 @@ impl Server {
         infos: &[u8],
     ) -> Result<ForkEnv, Refusal> {
         self.check_running()?;
-        if self.jobs.contains(nspace) {
-            let text = format!("job {nspace} is registered already");
+        let infos = Infos::decode(self.libraries.shim, infos)?;
+        if !self.names.insert(nspace.clone()) {
+            let text = format!("the name {nspace} was given to a job before, choose another");
             return Err(refusal(Status::ERR_BAD_PARAM, text));
         }
-        let infos = Infos::decode(self.libraries.shim, infos)?;
         let registered = self.register(nspace, clients, infos);
         match &registered {
             Ok(_) => {
                 self.jobs.insert(nspace.clone());
             }
-            // What libpmix noted of it must not be there for a second attempt, nor for the others.
-            // The first failure is the one to tell.
+            // What libpmix noted of it must not be there for the other jobs' sake. The first failure
+            // is the one to tell.
             Err(_) => drop(self.deregister(nspace)),
         }
         registered
