@@ -100,7 +100,10 @@ impl NodeCore {
             | Upcall::Lookup { .. }
             | Upcall::Unpublish { .. }
             | Upcall::Group { .. }
-            | Upcall::JobControl { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::JobControl { .. }
+            | Upcall::Spawn { .. }
+            | Upcall::Connect { .. }
+            | Upcall::Disconnect { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -163,6 +166,10 @@ impl NodeCore {
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
+            // Nothing is spawned yet.
+            Upcall::Spawn { .. } | Upcall::Connect { .. } | Upcall::Disconnect { .. } => {
+                self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+            }
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
