@@ -14,6 +14,7 @@
  *   bad=PATH        first asks for this program, as the last one of each spawn, which must fail
  *   info.KEY=VALUE  for the MPI_Info of each spawn; the first 16
  *   quiet=1         nothing from the children
+ *   linger=1        parents say that they linger when they are done, and wait for the end
  *   child=HOW       what children do, rank 0 alone where it says so:
  *     merge         what is said above (the default)
  *     exit          the same, then rank 0 exits with code=N
@@ -46,7 +47,7 @@ enum { APPS_MAX = 8, INFOS_MAX = 16, WORDS_MAX = 64, CHILDREN_MAX = 1024 };
 static const char awkward[] = "text=two words; a=\"b\", $HOME 'c'";
 
 static int rank, size;
-static int children = 2, apps = 1, levels = 1, times = 1, quiet, code = 3, level, app;
+static int children = 2, apps = 1, levels = 1, times = 1, quiet, linger, code = 3, level, app;
 static const char *from = "world", *program, *bad, *child = "merge", *until;
 static const char *infos[INFOS_MAX];
 static int info_count;
@@ -93,7 +94,7 @@ static void understand(const char *word)
         {"times", &times, NULL},       {"quiet", &quiet, NULL}, {"code", &code, NULL},
         {"level", &level, NULL},       {"app", &app, NULL},     {"from", NULL, &from},
         {"program", NULL, &program},   {"bad", NULL, &bad},     {"child", NULL, &child},
-        {"until", NULL, &until},
+        {"until", NULL, &until},       {"linger", &linger, NULL},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const char *value = value_of(word, known[i].key);
@@ -330,6 +331,10 @@ int main(int argc, char **argv)
             snprintf(universe, sizeof universe, "%d", *number);
         report("spawn rank=%d size=%d universe=%s times=%d children=%d merged=%d refused=%s us=%ld", rank,
                size, universe, times, spawned_by_one(), all, refused, median);
+        if (linger) {
+            report("lingers rank=%d", rank);
+            wait_for_the_end();
+        }
     } else if (strcmp(child, "outlive") == 0) {
         outlive();
     }

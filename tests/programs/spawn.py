@@ -13,6 +13,10 @@ other = parent if child else world.Spawn(sys.executable, [__file__, "an argument
 merged = other.Merge(high=child)
 total = merged.allreduce(merged.rank + 1)
 words = "|".join(sys.argv[1:])
-print(f'{"child" if child else "parent"} rank={world.rank} size={world.size} sum={total} words="{words}"', flush=True)
+who = "child" if child else "parent"
+line = f'{who} rank={world.rank} size={world.size} sum={total} words="{words}"'
+# In one piece: lines of several ranks must not mix.
+sys.stdout.write(line + "\n")
+sys.stdout.flush()
 merged.Free()
 other.Disconnect()
