@@ -15,6 +15,7 @@ mod host;
 mod jobs;
 mod logs;
 mod ranks;
+mod spawns;
 mod store;
 mod upcalls;
 
@@ -44,6 +45,7 @@ use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
 use crate::store::engine::StoreEngine;
+use spawns::{Meeting, Spawns};
 use store::Asker;
 
 /// The node where published names and values are kept.
@@ -80,6 +82,8 @@ enum FenceTicket {
     Pmi(JobNumber, Collective),
     /// The sidecar.
     Pmix(UpcallId),
+    /// The sidecar, for processes that become connected or are so no more.
+    Meeting(UpcallId),
     /// Nobody any more: the barrier was of ranks of this node, and has ended.
     Met,
 }
@@ -109,6 +113,7 @@ pub struct NodeCore {
     modex: ModexEngine<UpcallId>,
     store: StoreEngine<Asker>,
     groups: Groups,
+    spawns: Spawns,
     link: HostLink,
     host: HostLife,
     /// By position on the node.
@@ -152,6 +157,7 @@ impl NodeCore {
             modex,
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
+            spawns: Spawns::default(),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -184,6 +190,7 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
+            Event::Spawned { ticket, result } => self.spawned(ticket, &result, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
@@ -254,7 +261,16 @@ impl NodeCore {
             return false;
         };
         let pmi = self.jobs.get(job).and_then(|job| job.pmi.as_ref());
-        pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.fences.waits_for(&self.name_of(process))
+        pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.is_fenced_with(&self.name_of(process))
+    }
+
+    /// Whether some fence or meeting of this node's processes needs this one.
+    fn is_fenced_with(&self, proc: &proc::Proc) -> bool {
+        let met = |meeting: Meeting| {
+            let name = Nspace::new(&format!("{}{}", proc.nspace, meeting.suffix()));
+            name.is_ok_and(|name| self.fences.waits_for(&proc::Proc::new(name, proc.rank)))
+        };
+        self.fences.waits_for(proc) || Meeting::ALL.into_iter().any(met)
     }
 
     /// How often libpmix asked for something, and how many bytes that were.
@@ -321,6 +337,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
+        self.spawns_tear_down(actions);
         self.groups(actions, GroupEngine::tear_down);
         self.stop_host(now, actions);
     }

@@ -101,7 +101,11 @@ impl Crew {
         }
         self.stdin_pipes
             .extend(stdin.map(|pipe| (rank, child.pid, pipe)));
-        if self.ending {
+        let (job, _) = self.jobs.identity(rank);
+        let dropped = self.jobs.get(job).is_some_and(|job| job.dropped);
+        if dropped {
+            let _ = kill_process_group(child.pid, rustix::process::Signal::KILL);
+        } else if self.ending {
             let signal = if self.killed {
                 rustix::process::Signal::KILL
             } else {
