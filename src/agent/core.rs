@@ -32,7 +32,7 @@ use crate::fence::{self, FenceEngine, FenceInput};
 use crate::groups::GroupEngine;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank, Nspace, UserId};
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, UserId};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
@@ -67,6 +67,10 @@ pub struct JobContext {
     pub user: UserId,
     /// Its process sets.
     pub psets: Vec<ProcessSet>,
+    /// Who had it started; nobody for the job the user asked for.
+    pub parent: Option<proc::Proc>,
+    /// Its first process among those of the launch.
+    pub offset: GlobalRank,
 }
 
 impl Placed for Arc<JobContext> {
@@ -244,14 +248,17 @@ impl NodeCore {
         state.contacted().then(|| state.dialect())
     }
 
-    /// Whether some rank of this node is between init and finalize.
-    pub fn any_active(&self) -> bool {
-        let mut here = (0..self.pmix.len() as u32).map(NodeRank);
-        let in_session = |at| {
-            let seen = self.pmi_seen(at);
-            seen.is_some_and(|(local, pmi)| pmi.state(local).in_session())
+    /// Whether some rank of a job is between init and finalize on this node.
+    pub fn any_active(&self, job: JobNumber) -> bool {
+        let Some(member) = self.jobs.get(job) else {
+            return false;
         };
-        self.pmix.contains(&PmixState::Connected) || here.any(in_session)
+        let here = member.context.ranks.local_size(self.node);
+        (0..here).map(LocalRank).any(|local| {
+            let pmi = member.pmi.as_ref();
+            self.pmix[(member.first.0 + local.0) as usize] == PmixState::Connected
+                || pmi.is_some_and(|pmi| pmi.state(local).in_session())
+        })
     }
 
     /// Whether some rank of this node waits for what it gets only with the help of this rank of the

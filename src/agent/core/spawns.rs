@@ -168,7 +168,9 @@ fn app(app: App) -> Option<SpawnApp> {
         args: argv.collect(),
         env: app.env.into_iter().map(os).collect(),
         cwd: (!cwd.is_empty()).then(|| PathBuf::from(cwd)),
-        count: u32::try_from(app.maxprocs).ok().filter(|count| *count > 0)?,
+        count: u32::try_from(app.maxprocs)
+            .ok()
+            .filter(|count| *count > 0)?,
         infos: app.infos.iter().map(said).collect(),
     })
 }
