@@ -14,6 +14,7 @@ mod variable;
 mod wishes;
 
 use std::fmt::Display;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::app::{self, Stand, app_plan};
-use super::{Decided, Origin, Plan, size};
+use super::{App, Decided, Origin, Plan, size};
 use crate::agent::core::JobContext;
 use crate::job::appnums::Appnums;
 use crate::job::hosts::Entry;
@@ -399,16 +400,38 @@ impl SpawnedJob {
         if let Some(node) = node {
             decided.oversubscribed = self.processes_on(node) > first.slots.count();
         }
+        let stand = |ranks: &Range<u32>| match node.is_none_or(|node| decided.has(node, ranks)) {
+            true => Stand::Child,
+            false => Stand::Bystander,
+        };
+        let apps = self.look(first, stand)?;
+        Ok(self.plan(first, decided, spec, apps))
+    }
+
+    /// Makes the plan of a launcher whose ranks are on other hosts: what is found here is for people.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] for what can run nowhere.
+    pub fn seen(&self, first: &Plan) -> Result<Plan, SpawnFailure> {
+        self.check(first, None)?;
+        let apps = self.look(first, |_| Stand::Launcher)?;
+        let (decided, spec) = (self.decided(&first.decided), self.spec(&first.spec));
+        Ok(self.plan(first, decided, spec, apps))
+    }
+
+    /// Looks for what the ranks of the applications need.
+    fn look(
+        &self,
+        first: &Plan,
+        stand: impl Fn(&Range<u32>) -> Stand,
+    ) -> Result<Vec<App>, SpawnFailure> {
         let base = &first.apps[self.origin.base.index()];
         let mut apps = Vec::with_capacity(self.apps.len());
         for (number, app) in (0..).map(AppNum).zip(&self.apps) {
             let mut env = base.env[..base.common].to_vec();
             app.env.iter().for_each(|change| change.apply(&mut env));
             let ranks = self.job.appnums.ranks_of(number);
-            let stand = match node.is_none_or(|node| decided.has(node, &ranks)) {
-                true => Stand::Child,
-                false => Stand::Bystander,
-            };
+            let stand = stand(&ranks);
             app.check_files(first, stand)?;
             let ranks = (ranks, CountWhy::Given);
             let search = Some(app.search.as_slice());
@@ -423,7 +446,11 @@ impl SpawnedJob {
             })?;
             apps.push(app);
         }
-        Ok(Plan {
+        Ok(apps)
+    }
+
+    fn plan(&self, first: &Plan, decided: Decided, spec: JobSpec, apps: Vec<App>) -> Plan {
+        Plan {
             decided,
             spec,
             inheritance: first.inheritance.clone(),
@@ -432,7 +459,7 @@ impl SpawnedJob {
             slots: first.slots,
             notes: Vec::new(),
             warnings: Vec::new(),
-        })
+        }
     }
 
     /// What came over a link is not trusted to fit together.

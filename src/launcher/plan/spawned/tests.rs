@@ -114,7 +114,7 @@ fn nodes(job: &SpawnedJob) -> Vec<u32> {
         .collect()
 }
 
-fn variable<'a>(app: &'a super::super::App, name: &str) -> Option<&'a OsString> {
+fn variable<'a>(app: &'a App, name: &str) -> Option<&'a OsString> {
     let found = app.env.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| value)
 }
