@@ -6,7 +6,7 @@ use crate::fence::{self, Contribution, FenceInput};
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, LocalRank, NodeRank, Nspace};
 use crate::job::outcome::Cause;
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnResult};
+use crate::job::spawn::SpawnResult;
 use crate::pmi::collective::Collective;
 use crate::pmi::server::{Effect, KeyAnswer};
 
@@ -66,7 +66,10 @@ impl NodeCore {
                 Effect::Unpublish { rank, service } => {
                     self.pmi_unpublish(at(rank), service, now, actions);
                 }
-                Effect::Spawn { rank, .. } => self.pmi_spawn(job, rank, now, actions),
+                Effect::Spawn { rank, request } => {
+                    let by = self.process(at(rank));
+                    self.pmi_spawn((job, rank), by, request, actions);
+                }
                 Effect::Key {
                     rank,
                     job: other,
@@ -78,21 +81,6 @@ impl NodeCore {
                 }
             }
         }
-    }
-
-    /// A rank wants a job to be started.
-    fn pmi_spawn(
-        &mut self,
-        job: JobNumber,
-        rank: LocalRank,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let failure = SpawnFailure {
-            kind: SpawnFailureKind::NotSupported,
-            text: "not offered yet".to_owned(),
-        };
-        self.pmi_spawned(job, rank, &Err(failure), now, actions);
     }
 
     /// What has become of the job that a rank wanted to be started.

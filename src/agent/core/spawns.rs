@@ -14,6 +14,7 @@ use super::{FenceTicket, NodeCore};
 use crate::agent::event::{Action, Report, SpawnTicket};
 use crate::fence::{Contribution, FenceInput};
 use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank};
 use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult,
 };
@@ -47,6 +48,8 @@ impl Meeting {
 enum Asker {
     /// The sidecar.
     Pmix(UpcallId),
+    /// A rank of a job here, over its PMI connection.
+    Pmi(JobNumber, LocalRank),
 }
 
 /// The requests of this node that the launcher has not answered.
@@ -86,11 +89,28 @@ impl NodeCore {
         actions.push(Action::Report(report));
     }
 
+    /// A PMI rank wants a job to be started.
+    pub(super) fn pmi_spawn(
+        &mut self,
+        (job, rank): (JobNumber, LocalRank),
+        by: GlobalRank,
+        request: SpawnRequest,
+        actions: &mut Vec<Action>,
+    ) {
+        let ticket = self.spawns.ask(Asker::Pmi(job, rank));
+        actions.push(Action::Report(Report::Spawn {
+            ticket,
+            by,
+            request: Box::new(request),
+        }));
+    }
+
     /// The launcher's answer to a request.
     pub(super) fn spawned(
         &mut self,
         ticket: SpawnTicket,
         result: &SpawnResult,
+        now: Moment,
         actions: &mut Vec<Action>,
     ) {
         match self.spawns.waiting.remove(&ticket) {
@@ -101,19 +121,20 @@ impl NodeCore {
                 };
                 self.answer(id, &answer, actions);
             }
+            Some(Asker::Pmi(job, rank)) => self.pmi_spawned(job, rank, result, now, actions),
             None => {}
         }
     }
 
     /// Nothing is started any more.
-    pub(super) fn spawns_tear_down(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn spawns_tear_down(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let ending = Err(SpawnFailure {
             kind: SpawnFailureKind::Ending,
             text: String::new(),
         });
         let tickets: Vec<_> = self.spawns.waiting.keys().copied().collect();
         for ticket in tickets {
-            self.spawned(ticket, &ending, actions);
+            self.spawned(ticket, &ending, now, actions);
         }
     }
 
