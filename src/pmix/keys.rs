@@ -96,6 +96,8 @@ keys! {
     SERVER_SESSION_SUPPORT = "pmix.srvr.sess";
     /// Bool: let the library print forwarded output.
     IOF_LOCAL_OUTPUT = "pmix.iof.local";
+    /// Bool: no more output is wanted.
+    IOF_STOP = "pmix.iof.stop";
     /// Bool: make rendezvous files readable for others; known since 5.0.
     SERVER_ALLOW_FOREIGN_TOOLS = "pmix.srvr.ftools";
     /// Bool: a fence exchanges data.

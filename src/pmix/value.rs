@@ -240,6 +240,24 @@ impl DataRange {
     pub const PROC_LOCAL: Self = Self(7);
 }
 
+/// Standard streams, one or more of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Channels(pub u16);
+
+/// Numbers of the PMIx standard.
+#[allow(missing_docs, reason = "the PMIx standard's names")]
+impl Channels {
+    pub const STDIN: Self = Self(1);
+    pub const STDOUT: Self = Self(2);
+    pub const STDERR: Self = Self(4);
+    pub const STDDIAG: Self = Self(8);
+
+    /// Whether any of the others is among these.
+    pub fn has(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
+}
+
 /// How long a published value is kept: numbers of the PMIx standard for [`Value::Persistence`].
 #[allow(missing_docs, reason = "the PMIx standard's names")]
 pub mod persistence {
