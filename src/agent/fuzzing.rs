@@ -72,6 +72,8 @@ fn core(node: NodeId) -> NodeCore {
         universe_size: NODES * LOCAL,
         user: UserId(1),
         psets: Vec::new(),
+        parent: None,
+        offset: Default::default(),
     };
     NodeCore::new(node, Arc::new(job), true, true, Terms::default())
         .expect("a job that can be served")

@@ -378,6 +378,17 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("SUCCESS", Status::SUCCESS),
         ("ERROR", Status::ERROR),
         ("ERR_PROC_ABORTED", Status::ERR_PROC_ABORTED),
+        (
+            "ERR_JOB_APP_NOT_EXECUTABLE",
+            Status::ERR_JOB_APP_NOT_EXECUTABLE,
+        ),
+        ("ERR_JOB_CANCELED", Status::ERR_JOB_CANCELED),
+        ("ERR_JOB_FAILED_TO_LAUNCH", Status::ERR_JOB_FAILED_TO_LAUNCH),
+        ("ERR_JOB_EXE_NOT_FOUND", Status::ERR_JOB_EXE_NOT_FOUND),
+        (
+            "ERR_JOB_INSUFFICIENT_RESOURCES",
+            Status::ERR_JOB_INSUFFICIENT_RESOURCES,
+        ),
         ("ERR_NO_PERMISSIONS", Status::ERR_NO_PERMISSIONS),
         ("ERR_TIMEOUT", Status::ERR_TIMEOUT),
         ("ERR_UNREACH", Status::ERR_UNREACH),

@@ -182,6 +182,10 @@ keys! {
     EVENT_CUSTOM_RANGE = "pmix.evrange";
     /// Status with which a job ended.
     JOB_TERM_STATUS = "pmix.job.term.status";
+    /// Bool: the process was spawned.
+    SPAWNED = "pmix.spawned";
+    /// Proc that spawned the process.
+    PARENT_ID = "pmix.parent";
     /// Int: exit code of a process.
     EXIT_CODE = "pmix.exit.code";
 }

@@ -138,6 +138,11 @@ impl Status {
     pub const OPERATION_SUCCEEDED: Self = Self(-157);
     pub const ERR_PROC_TERM_WO_SYNC: Self = Self(-200);
     pub const EVENT_NODE_DOWN: Self = Self(-231);
+    pub const ERR_JOB_APP_NOT_EXECUTABLE: Self = Self(-177);
+    pub const ERR_JOB_CANCELED: Self = Self(-180);
+    pub const ERR_JOB_FAILED_TO_LAUNCH: Self = Self(-181);
+    pub const ERR_JOB_EXE_NOT_FOUND: Self = Self(-190);
+    pub const ERR_JOB_INSUFFICIENT_RESOURCES: Self = Self(-234);
     pub const ERR_PROC_ABORTED_BY_SIG: Self = Self(-402);
 }
 

@@ -201,7 +201,7 @@ impl NodeCore {
     ) {
         match reply {
             ControlReply::Init(Ok(())) => {}
-            ControlReply::RegisterJob(result) if self.spawned(id).is_some() => {
+            ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
                 self.job_registered(id, result, actions);
             }
             ControlReply::RegisterJob(Ok(env)) => {

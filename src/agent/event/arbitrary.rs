@@ -497,9 +497,10 @@ pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
                 vec(0..=size, 0..4),
                 any::<[u32; 2]>(),
                 vec(process_set(size), 0..3),
+                (proptest::option::of(proc()), 0..=u32::MAX - size),
             )
         })
-        .prop_map(|(ranks, nspace, mut ends, numbers, psets)| {
+        .prop_map(|(ranks, nspace, mut ends, numbers, psets, origin)| {
             ends.sort_unstable();
             ends.push(ranks.size());
             let mut before = 0;
@@ -513,6 +514,8 @@ pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
                 universe_size: numbers[0],
                 user: UserId(numbers[1]),
                 psets,
+                parent: origin.0,
+                offset: GlobalRank(origin.1),
             }
         })
         .boxed()

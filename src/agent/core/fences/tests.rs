@@ -18,6 +18,8 @@ fn core(limit: FenceLimit) -> NodeCore {
         universe_size: 4,
         user: UserId(1000),
         psets: Vec::new(),
+        parent: None,
+        offset: Default::default(),
     };
     let terms = Terms {
         limit,

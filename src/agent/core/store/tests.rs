@@ -35,6 +35,8 @@ impl Job {
             universe_size: 4,
             user: UserId(1000),
             psets: Vec::new(),
+            parent: None,
+            offset: Default::default(),
         });
         let core = |node| {
             let mut core =
