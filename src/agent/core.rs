@@ -71,6 +71,8 @@ pub struct JobContext {
     pub parent: Option<proc::Proc>,
     /// Its first process among those of the launch.
     pub offset: GlobalRank,
+    /// Pairs in its PMI key-value store from the beginning.
+    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Placed for Arc<JobContext> {

@@ -37,6 +37,7 @@ impl Job {
             psets: Vec::new(),
             parent: None,
             offset: Default::default(),
+            preputs: Vec::new(),
         });
         let core = |node| {
             let mut core =
