@@ -304,6 +304,7 @@ impl NodeCore {
             let proc = proc::Proc::new(self.job.nspace.clone(), rank);
             self.modex(ModexInput::RankGone { proc }, now, actions);
             self.tell_of_death(rank, end, now, actions);
+            self.tell_groups_of_death(rank, now, actions);
         }
     }
 

@@ -5,6 +5,8 @@
 //! for libpmix 5 sends that list when the group is ended. Rule: the servers' data goes into one
 //! info, one after the other. Source: docs/shim.md#groups.
 
+mod watching;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use crate::agent::event::{Action, PeerMessage, Report};
 use crate::fence::Participants;
 use crate::groups::{
     GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output,
-    Released,
+    Released, watch::Watch,
 };
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Rank};
@@ -29,9 +31,17 @@ use crate::pmix::wire::{Reader, Writer};
 /// First libpmix whose answers Open MPI's sessions understand.
 const SESSIONS_SINCE: u32 = 5;
 
+/// Who waits for an operation, and for which.
+pub(super) struct Ticket {
+    id: UpcallId,
+    key: GroupKey,
+}
+
 /// What the node knows of groups beside the engine.
 pub(super) struct Groups {
-    pub(super) engine: GroupEngine<UpcallId>,
+    pub(super) engine: GroupEngine<Ticket>,
+    /// Whose members hear of deaths.
+    watch: Watch,
     /// The server's libpmix, as it said itself.
     pub(super) libpmix: Text,
     /// The user was told that sessions do not work.
@@ -42,6 +52,7 @@ impl Groups {
     pub(super) fn new(node: NodeId, nodes: u32) -> Self {
         Self {
             engine: GroupEngine::new(node, nodes),
+            watch: Watch::default(),
             libpmix: Text::default(),
             warned: false,
         }
@@ -65,39 +76,26 @@ impl NodeCore {
         if procs.is_empty() || leaders.iter().any(|key| find(&infos, key).is_some()) {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
         }
-        let Some(ranks) = self.member_ranks(procs) else {
+        let Some(mut ranks) = self.member_ranks(procs) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
+        // Others are none of the node's then, and do not call.
+        let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
+        let (map, here) = (&self.job.ranks, self.node);
+        ranks.retain(|rank| !local_only || map.node_of(*rank) == Some(here));
         let nspace = &self.job.nspace;
         let named = ranks
             .iter()
             .map(|rank| (nspace.clone(), proc::ProcRank::One(*rank)));
-        let members = Participants::from_procs(named).expect("ranks of the job, at least one");
-        let nodes: BTreeSet<NodeId> = ranks
-            .iter()
-            .filter_map(|rank| self.job.ranks.node_of(*rank))
-            .collect();
+        let Ok(members) = Participants::from_procs(named) else {
+            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+        };
+        let homes: Arc<[NodeId]> = ranks.iter().filter_map(|rank| map.node_of(*rank)).collect();
+        let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
         let statuses = infos.iter().filter_map(|info| match &info.value {
             Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
             _ => None,
         });
-        let offer = Offer {
-            members: ranks
-                .iter()
-                .map(|rank| proc::Proc::new(nspace.clone(), *rank))
-                .collect(),
-            nodes: nodes.into_iter().collect(),
-            wants_context: infos.iter().any(|info| {
-                info.key == keys::GROUP_ASSIGN_CONTEXT_ID
-                    && matches!(info.value, Value::Bool(true) | Value::Undef)
-            }),
-            status: statuses
-                .into_iter()
-                .find(|status| *status != 0)
-                .unwrap_or(0),
-            timeout: self.group_timeout(&infos),
-            part: part(infos),
-        };
         let key = GroupKey {
             operation: match op {
                 GroupOp::Construct => Operation::Construct,
@@ -106,8 +104,31 @@ impl NodeCore {
             name: name.into_bytes().into(),
             members,
         };
+        let notify = is_set(&infos, keys::GROUP_NOTIFY_TERMINATION);
+        let offer = Offer {
+            members: ranks
+                .iter()
+                .map(|rank| proc::Proc::new(nspace.clone(), *rank))
+                .collect(),
+            homes,
+            nodes: nodes.into_iter().collect(),
+            ended: Vec::new(),
+            optional: is_set(&infos, keys::GROUP_OPTIONAL) || self.ends_without_the_dead(&key),
+            notify,
+            wants_context: is_set(&infos, keys::GROUP_ASSIGN_CONTEXT_ID),
+            status: statuses
+                .into_iter()
+                .find(|status| *status != 0)
+                .unwrap_or(0),
+            timeout: self.group_timeout(&infos),
+            part: part(infos),
+        };
+        let ticket = Ticket {
+            id,
+            key: key.clone(),
+        };
         self.groups(actions, |engine, out| {
-            engine.arrive(key, offer, id, now, out);
+            engine.arrive(key, offer, ticket, now, out);
         });
     }
 
@@ -162,7 +183,7 @@ impl NodeCore {
     pub(super) fn groups(
         &mut self,
         actions: &mut Vec<Action>,
-        what: impl FnOnce(&mut GroupEngine<UpcallId>, &mut Vec<Output<UpcallId>>),
+        what: impl FnOnce(&mut GroupEngine<Ticket>, &mut Vec<Output<Ticket>>),
     ) {
         let mut outputs = Vec::new();
         what(&mut self.groups.engine, &mut outputs);
@@ -173,7 +194,10 @@ impl NodeCore {
                     message: PeerMessage::Group(message),
                 }),
                 Output::Complete { ticket, result } => {
-                    self.answer(ticket, &group_answer(result), actions);
+                    if let Ok(released) = &result {
+                        self.follow(ticket.key, released);
+                    }
+                    self.answer(ticket.id, &group_answer(result), actions);
                 }
             }
         }
@@ -227,6 +251,13 @@ impl NodeCore {
             None
         }
     }
+}
+
+/// Whether a directive is there and not false.
+fn is_set(infos: &[Info], key: &str) -> bool {
+    infos
+        .iter()
+        .any(|info| info.key == key && matches!(info.value, Value::Bool(true) | Value::Undef))
 }
 
 /// The version in libpmix's own words, as in `OpenPMIx 5.0.11 (PMIx Standard: ...)`.
