@@ -37,6 +37,7 @@ mod python;
 mod refusals;
 mod signals;
 mod singleton;
+mod spawn;
 mod status;
 mod stdio;
 mod store;

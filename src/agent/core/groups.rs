@@ -20,12 +20,12 @@ use crate::groups::{
     Released, watch::Watch,
 };
 use crate::job::clock::Moment;
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::NodeId;
 use crate::job::proc;
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, GroupOp, Query};
-use crate::pmix::value::{Array, Info, Proc, ProcRank, Status, Text, Value, find};
+use crate::pmix::value::{Array, Info, Proc, Status, Text, Value, find};
 use crate::pmix::wire::{Reader, Writer};
 
 /// First libpmix whose answers Open MPI's sessions understand.
@@ -76,22 +76,22 @@ impl NodeCore {
         if procs.is_empty() || leaders.iter().any(|key| find(&infos, key).is_some()) {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
         }
-        let Some(mut ranks) = self.member_ranks(procs) else {
+        let Some(mut members) = self.members(procs) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
         // Others are none of the node's then, and do not call.
         let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
-        let (map, here) = (&self.job.ranks, self.node);
-        ranks.retain(|rank| !local_only || map.node_of(*rank) == Some(here));
-        let nspace = &self.job.nspace;
-        let named = ranks
+        let home = |member| self.jobs.node_of(member);
+        members.retain(|member| !local_only || home(*member) == Some(self.node));
+        let homes: Arc<[NodeId]> = members.iter().filter_map(|member| home(*member)).collect();
+        let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
+        let procs: Vec<proc::Proc> = members.iter().map(|member| self.name_of(*member)).collect();
+        let named = procs
             .iter()
-            .map(|rank| (nspace.clone(), proc::ProcRank::One(*rank)));
+            .map(|proc| (proc.nspace.clone(), proc::ProcRank::One(proc.rank)));
         let Ok(members) = Participants::from_procs(named) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
-        let homes: Arc<[NodeId]> = ranks.iter().filter_map(|rank| map.node_of(*rank)).collect();
-        let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
         let statuses = infos.iter().filter_map(|info| match &info.value {
             Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
             _ => None,
@@ -106,10 +106,7 @@ impl NodeCore {
         };
         let notify = is_set(&infos, keys::GROUP_NOTIFY_TERMINATION);
         let offer = Offer {
-            members: ranks
-                .iter()
-                .map(|rank| proc::Proc::new(nspace.clone(), *rank))
-                .collect(),
+            members: procs.into(),
             homes,
             nodes: nodes.into_iter().collect(),
             ended: Vec::new(),
@@ -140,31 +137,6 @@ impl NodeCore {
             true => Some(given * 3 / 4),
             false => Some(given),
         }
-    }
-
-    /// The members in the order given, each once; `None` when they are not of this job.
-    pub(super) fn member_ranks(&self, procs: &[Proc]) -> Option<Vec<Rank>> {
-        let map = &self.job.ranks;
-        let mut ranks = Vec::with_capacity(procs.len());
-        for proc in procs {
-            if proc.nspace != self.job.nspace.as_str() {
-                return None;
-            }
-            match proc.rank {
-                ProcRank::WILDCARD => ranks.extend((0..map.size()).map(Rank)),
-                ProcRank::LOCAL_PEERS | ProcRank::LOCAL_NODE => {
-                    ranks.extend(map.ranks_on(self.node));
-                }
-                rank => {
-                    let rank = rank.rank()?;
-                    map.node_of(rank)?;
-                    ranks.push(rank);
-                }
-            }
-        }
-        let mut seen = BTreeSet::new();
-        ranks.retain(|rank| seen.insert(*rank));
-        Some(ranks)
     }
 
     pub(super) fn group_message(
@@ -233,7 +205,7 @@ impl NodeCore {
     /// The infos that answer a query for process sets; `None` for any other key, or if there is no
     /// such set.
     pub(super) fn query_sets(&self, key: &Text, query: &Query) -> Option<Value> {
-        let sets = &self.job.psets;
+        let sets = &self.launch().psets;
         if *key == keys::QUERY_NUM_PSETS {
             Some(Value::Size(sets.len() as u64))
         } else if *key == keys::QUERY_PSET_NAMES {
@@ -244,7 +216,9 @@ impl NodeCore {
                 return None;
             };
             let set = sets.iter().find(|set| *name == set.name())?;
-            let members = set.ranks().map(|rank| Proc::new(&self.job.nspace, rank));
+            let members = set
+                .ranks()
+                .map(|rank| Proc::new(&self.launch().nspace, rank));
             let members = Array::new(members.map(Value::Proc).collect());
             Some(Value::Array(members?))
         } else {

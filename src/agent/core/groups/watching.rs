@@ -14,7 +14,7 @@ use crate::agent::event::{Action, Notification, PeerMessage};
 use crate::groups::watch::{Loss, Notice};
 use crate::groups::{GroupKey, Operation};
 use crate::job::clock::Moment;
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::proc;
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, Status, Text, Value, find};
@@ -59,6 +59,7 @@ impl NodeCore {
         let Some(source) = self.named(&event.source) else {
             return;
         };
+        let source = self.name_of(source);
         let name = name.as_bytes();
         match event.code {
             Status::GROUP_INVITED => {
@@ -85,21 +86,19 @@ impl NodeCore {
             }
             _ => return Vec::new(),
         };
-        let ranks = self.member_ranks(&procs).unwrap_or_default().into_iter();
-        ranks
-            .map(|rank| proc::Proc::new(self.job.nspace.clone(), rank))
-            .collect()
+        let members = self.members(&procs).unwrap_or_default().into_iter();
+        members.map(|member| self.name_of(member)).collect()
     }
 
     /// A rank of this node died between init and finalize: the members of its groups hear of it,
     /// where the job goes on.
     pub(in super::super) fn tell_groups_of_death(
         &mut self,
-        rank: Rank,
+        process: GlobalRank,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let dead = proc::Proc::new(self.job.nspace.clone(), rank);
+        let dead = self.name_of(process);
         let notices = self.groups.watch.died(&dead);
         if !self.terms.tolerant || !self.host.is_offered() {
             return;
@@ -117,14 +116,13 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let source = Proc::new(&dead.nspace, dead.rank);
-        let nodes: BTreeSet<NodeId> = notice
-            .to
-            .iter()
-            .filter_map(|proc| self.job.ranks.node_of(proc.rank))
-            .collect();
         let to = notice.to.iter();
-        let to = to.map(|proc| Value::Proc(Proc::new(&proc.nspace, proc.rank)));
-        let Some(to) = Array::new(to.collect()) else {
+        let to: Vec<Proc> = to.map(|proc| Proc::new(&proc.nspace, proc.rank)).collect();
+        let members = to.iter().filter_map(|proc| self.named(proc));
+        let nodes: BTreeSet<NodeId> = members
+            .filter_map(|member| self.jobs.node_of(member))
+            .collect();
+        let Some(to) = Array::new(to.into_iter().map(Value::Proc).collect()) else {
             return;
         };
         let mut infos = vec![
