@@ -281,7 +281,9 @@ static void notify(void)
     await("member@3");
     /* libpmix does not tell its host that all have called who are left of a node. */
     pmix_value_t *value = NULL;
-    expect(PMIX_SUCCESS, PMIx_Get(&me, PMIX_LOCAL_SIZE, NULL, 0, &value), "the number of local ranks");
+    pmix_proc_t job;
+    PMIX_LOAD_PROCID(&job, me.nspace, PMIX_RANK_WILDCARD);
+    expect(PMIX_SUCCESS, PMIx_Get(&job, PMIX_LOCAL_SIZE, NULL, 0, &value), "the number of local ranks");
     if (value->data.uint32 < 4)
         end("group");
 }
