@@ -311,6 +311,7 @@ impl NodeCore {
             let proc = self.name_of(process);
             self.modex(ModexInput::RankGone { proc }, now, actions);
             self.tell_of_death(process, end, now, actions);
+            self.tell_groups_of_death(process, now, actions);
         }
     }
 

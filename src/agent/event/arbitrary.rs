@@ -369,32 +369,42 @@ fn group() -> BoxedStrategy<GroupMessage> {
     let offer = (
         vec(proc(), 0..9),
         nodes(),
-        any::<(bool, i32)>(),
+        vec(proc(), 0..3),
+        any::<(bool, bool, bool, i32)>(),
         bytes(),
         wait(),
     )
         .prop_map(
-            |(members, nodes, (wants_context, status), part, timeout)| Offer {
-                members: members.into(),
-                nodes: nodes.into(),
-                wants_context,
-                status,
-                part,
-                timeout,
+            |(members, nodes, ended, (wants_context, optional, notify, status), part, timeout)| {
+                Offer {
+                    homes: nodes.iter().copied().cycle().take(members.len()).collect(),
+                    members: members.into(),
+                    nodes: nodes.into(),
+                    ended,
+                    optional,
+                    notify,
+                    wants_context,
+                    status,
+                    part,
+                    timeout,
+                }
             },
         );
     let released = (
         any::<Option<u64>>(),
         vec(proc(), 0..9),
         vec(bytes(), 0..3),
-        any::<i32>(),
+        any::<(bool, i32)>(),
     )
-        .prop_map(|(context, members, parts, status)| groups::Released {
-            context,
-            members: members.into(),
-            parts: parts.into(),
-            status,
-        });
+        .prop_map(
+            |(context, members, parts, (notify, status))| groups::Released {
+                context,
+                members: members.into(),
+                notify,
+                parts: parts.into(),
+                status,
+            },
+        );
     let failure = || {
         prop_oneof![
             (nodes(), any::<usize>())
