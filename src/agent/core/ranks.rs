@@ -66,10 +66,7 @@ impl NodeCore {
                 Effect::Unpublish { rank, service } => {
                     self.pmi_unpublish(at(rank), service, now, actions);
                 }
-                Effect::Spawn { rank, request } => {
-                    let by = self.process(at(rank));
-                    self.pmi_spawn((job, rank), by, request, actions);
-                }
+                Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request, actions),
                 Effect::Key {
                     rank,
                     job: other,
@@ -86,14 +83,12 @@ impl NodeCore {
     /// What has become of the job that a rank wanted to be started.
     pub(super) fn pmi_spawned(
         &mut self,
-        job: JobNumber,
-        rank: LocalRank,
+        at: NodeRank,
         result: &SpawnResult,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let member = self.jobs.get_mut(job);
-        let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
+        let Some((job, rank, server)) = self.pmi_of(at) else {
             return;
         };
         let mut effects = Vec::new();

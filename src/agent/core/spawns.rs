@@ -14,7 +14,7 @@ use super::{FenceTicket, NodeCore};
 use crate::agent::event::{Action, Report, SpawnTicket};
 use crate::fence::{Contribution, FenceInput};
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, LocalRank};
+use crate::job::ids::{GlobalRank, NodeRank};
 use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult,
 };
@@ -48,8 +48,8 @@ impl Meeting {
 enum Asker {
     /// The sidecar.
     Pmix(UpcallId),
-    /// A rank of a job here, over its PMI connection.
-    Pmi(JobNumber, LocalRank),
+    /// A rank, over PMI.
+    Pmi(NodeRank),
 }
 
 /// The requests of this node that the launcher has not answered.
@@ -75,33 +75,38 @@ impl NodeCore {
         let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
-        let request = Box::new(SpawnRequest {
+        let request = SpawnRequest {
             apps,
             infos: infos.iter().map(said).collect(),
             preputs: Vec::new(),
-        });
-        let ticket = self.spawns.ask(Asker::Pmix(id));
-        let report = Report::Spawn {
-            ticket,
-            by,
-            request,
         };
-        actions.push(Action::Report(report));
+        self.ask_to_spawn(Asker::Pmix(id), by, request, actions);
     }
 
-    /// A PMI rank wants a job to be started.
+    /// A rank wants a job to be started, over PMI.
     pub(super) fn pmi_spawn(
         &mut self,
-        (job, rank): (JobNumber, LocalRank),
+        at: NodeRank,
+        request: SpawnRequest,
+        actions: &mut Vec<Action>,
+    ) {
+        let by = self.process(at);
+        self.ask_to_spawn(Asker::Pmi(at), by, request, actions);
+    }
+
+    fn ask_to_spawn(
+        &mut self,
+        asker: Asker,
         by: GlobalRank,
         request: SpawnRequest,
         actions: &mut Vec<Action>,
     ) {
-        let ticket = self.spawns.ask(Asker::Pmi(job, rank));
+        let ticket = self.spawns.ask(asker);
+        let request = Box::new(request);
         actions.push(Action::Report(Report::Spawn {
             ticket,
             by,
-            request: Box::new(request),
+            request,
         }));
     }
 
@@ -121,7 +126,7 @@ impl NodeCore {
                 };
                 self.answer(id, &answer, actions);
             }
-            Some(Asker::Pmi(job, rank)) => self.pmi_spawned(job, rank, result, now, actions),
+            Some(Asker::Pmi(at)) => self.pmi_spawned(at, result, now, actions),
             None => {}
         }
     }
