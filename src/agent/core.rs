@@ -32,7 +32,7 @@ use crate::fence::{self, FenceEngine, FenceInput};
 use crate::groups::GroupEngine;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank, Nspace, UserId};
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, UserId};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
@@ -67,6 +67,12 @@ pub struct JobContext {
     pub user: UserId,
     /// Its process sets.
     pub psets: Vec<ProcessSet>,
+    /// Who had it started; nobody for the job the user asked for.
+    pub parent: Option<proc::Proc>,
+    /// Its first process among those of the launch.
+    pub offset: GlobalRank,
+    /// Pairs in its PMI key-value store from the beginning.
+    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Placed for Arc<JobContext> {
@@ -190,7 +196,7 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
-            Event::Spawned { ticket, result } => self.spawned(ticket, &result, actions),
+            Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
@@ -244,14 +250,17 @@ impl NodeCore {
         state.contacted().then(|| state.dialect())
     }
 
-    /// Whether some rank of this node is between init and finalize.
-    pub fn any_active(&self) -> bool {
-        let mut here = (0..self.pmix.len() as u32).map(NodeRank);
-        let in_session = |at| {
-            let seen = self.pmi_seen(at);
-            seen.is_some_and(|(local, pmi)| pmi.state(local).in_session())
+    /// Whether some rank of a job is between init and finalize on this node.
+    pub fn any_active(&self, job: JobNumber) -> bool {
+        let Some(member) = self.jobs.get(job) else {
+            return false;
         };
-        self.pmix.contains(&PmixState::Connected) || here.any(in_session)
+        let here = member.context.ranks.local_size(self.node);
+        (0..here).map(LocalRank).any(|local| {
+            let pmi = member.pmi.as_ref();
+            self.pmix[(member.first.0 + local.0) as usize] == PmixState::Connected
+                || pmi.is_some_and(|pmi| pmi.state(local).in_session())
+        })
     }
 
     /// Whether some rank of this node waits for what it gets only with the help of this rank of the
@@ -302,6 +311,7 @@ impl NodeCore {
             let proc = self.name_of(process);
             self.modex(ModexInput::RankGone { proc }, now, actions);
             self.tell_of_death(process, end, now, actions);
+            self.tell_groups_of_death(process, now, actions);
         }
     }
 
@@ -337,7 +347,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
-        self.spawns_tear_down(actions);
+        self.spawns_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
         self.stop_host(now, actions);
     }

@@ -381,7 +381,7 @@ impl Crew {
     /// Whether some rank here waits for what was asked about.
     pub(super) fn waits(&self, waiting: Waiting) -> bool {
         self.nodes.iter().any(|node| match waiting {
-            Waiting::Session => node.core.any_active(),
+            Waiting::Session(job) => node.core.any_active(job),
             Waiting::For(rank) => node.core.waits_for(rank),
         })
     }

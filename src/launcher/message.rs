@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
+use crate::agent::event::SpawnTicket;
 use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::log::LogText;
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
-use crate::agent::event::SpawnTicket;
 use crate::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
 use crate::pmi::command::Dialect;
 

@@ -92,6 +92,7 @@ impl NodeCore {
             // libpmix delivers events to local clients by itself, and every event of the job is
             // carried to every node anyway.
             Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
+            Upcall::IofPull { .. } => {}
             Upcall::Abort { .. }
             | Upcall::Fence { .. }
             | Upcall::DirectModex { .. }
@@ -104,7 +105,8 @@ impl NodeCore {
             | Upcall::JobControl { .. }
             | Upcall::Spawn { .. }
             | Upcall::Connect { .. }
-            | Upcall::Disconnect { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::Disconnect { .. }
+            | Upcall::PushStdin { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -167,6 +169,9 @@ impl NodeCore {
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
+            Upcall::PushStdin { .. } => {
+                self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+            }
             Upcall::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps), actions),
             Upcall::Connect { procs, infos } => {
                 self.meet(id, (Meeting::Connect, &procs), &infos, now, actions);
@@ -178,7 +183,8 @@ impl NodeCore {
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
             | Upcall::DeregisterEvents { .. }
-            | Upcall::NotifyEvent { .. } => unreachable!("the link gives notices no id"),
+            | Upcall::NotifyEvent { .. }
+            | Upcall::IofPull { .. } => unreachable!("the link gives notices no id"),
         }
     }
 

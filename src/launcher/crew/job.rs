@@ -29,6 +29,8 @@ pub(super) struct Job {
     pub(super) unreported: u32,
     /// What its ranks read and write, while they wait for the sidecar.
     pub(super) io: Option<RankIo>,
+    /// That all its ranks here have been started has been told.
+    pub(super) told: bool,
     /// It has failed: what still starts is to be killed.
     pub(super) dropped: bool,
 }
@@ -49,6 +51,7 @@ impl Job {
             starter: None,
             unreported: ranks,
             io: None,
+            told: false,
             dropped: false,
         }
     }
@@ -63,6 +66,7 @@ impl Job {
             starter: None,
             unreported: 0,
             io: None,
+            told: false,
             dropped: true,
         }
     }

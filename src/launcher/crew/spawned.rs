@@ -14,7 +14,6 @@ use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId};
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 use crate::launcher::describe::register_request;
-use crate::launcher::jobs::Planned;
 use crate::launcher::message::FromCrew;
 use crate::launcher::outputs;
 use crate::launcher::plan::{Plan, SpawnedJob};
@@ -93,7 +92,11 @@ impl Crew {
             }
         }
         let mut job = Job::new(Arc::clone(&plan), ranks, count, directories);
-        let here = plan.job.ranks.node_ids().filter(|node| self.part.holds(*node));
+        let here = plan
+            .job
+            .ranks
+            .node_ids()
+            .filter(|node| self.part.holds(*node));
         let here = here.flat_map(|node| plan.job.ranks.ranks_on(node));
         let mut here: Vec<_> = here.collect();
         here.sort_unstable();
@@ -166,16 +169,15 @@ impl Crew {
             None => {
                 job.io = None;
                 job.unreported = 0;
-                let mut told = false;
+                let told = std::mem::replace(&mut job.told, true);
                 for process in &processes {
                     if matches!(self.slot(*process), RankSlot::Planned) {
                         *self.slot_mut(*process) = RankSlot::Over;
                         let (rank, cause) = (*process, None);
                         self.tell(FromCrew::NotStarted { rank, cause });
-                        told = true;
                     }
                 }
-                if told || processes.is_empty() {
+                if !told {
                     self.tell(FromCrew::AllStarted { job: number });
                 }
             }
