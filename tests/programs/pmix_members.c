@@ -15,6 +15,7 @@
  *   local        each rank makes a group of the ranks of its node among all
  *   again        groups of one name and other members, one after the other
  *   leave        what PMIx_Group_leave says: as heard=NUMBER
+ *   wait         all ranks but the last, of any number, say "pmix_members waits" and wait for that one
  */
 #include "common.h"
 #include <pmix.h>
@@ -461,6 +462,28 @@ static void leave(void)
     barrier();
 }
 
+static void wait_for_one(void)
+{
+    pmix_proc_t all, *procs;
+    pmix_info_t info, *results = NULL;
+    pmix_value_t *value = NULL;
+    size_t count = 0;
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    expect(PMIX_SUCCESS, PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value), "the job's size");
+    const pmix_rank_t size = value->data.uint32;
+    barrier();
+    if (me.rank == size - 1)
+        wait_for_the_end();
+    procs = calloc(size, sizeof *procs);
+    for (pmix_rank_t rank = 0; rank < size; rank++)
+        PMIX_LOAD_PROCID(&procs[rank], me.nspace, rank);
+    PMIX_INFO_LOAD(&info, PMIX_GROUP_ASSIGN_CONTEXT_ID, NULL, PMIX_BOOL);
+    report("pmix_members waits");
+    hold(PMIx_Group_construct("group", procs, size, &info, 1, &results, &count) != PMIX_SUCCESS,
+         "the group is not made");
+    free(procs);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -468,7 +491,8 @@ int main(int argc, char **argv)
         void (*run)(void);
     } modes[] = {{"nonblocking", nonblocking}, {"optional", optional}, {"notify", notify},
                  {"invited", invited},         {"declined", declined}, {"leader", leader},
-                 {"local", local},             {"again", again},       {"leave", leave}};
+                 {"local", local},             {"again", again},       {"leave", leave},
+                 {"wait", wait_for_one}};
     const char *mode = argc == 2 ? argv[1] : "";
     expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
