@@ -96,6 +96,8 @@ keys! {
     SERVER_SESSION_SUPPORT = "pmix.srvr.sess";
     /// Bool: let the library print forwarded output.
     IOF_LOCAL_OUTPUT = "pmix.iof.local";
+    /// Bool: no more output is wanted.
+    IOF_STOP = "pmix.iof.stop";
     /// Bool: make rendezvous files readable for others; known since 5.0.
     SERVER_ALLOW_FOREIGN_TOOLS = "pmix.srvr.ftools";
     /// Bool: a fence exchanges data.
@@ -186,6 +188,10 @@ keys! {
     EVENT_CUSTOM_RANGE = "pmix.evrange";
     /// Status with which a job ended.
     JOB_TERM_STATUS = "pmix.job.term.status";
+    /// Bool: the process was spawned.
+    SPAWNED = "pmix.spawned";
+    /// Proc that spawned the process.
+    PARENT_ID = "pmix.parent";
     /// Int: exit code of a process.
     EXIT_CODE = "pmix.exit.code";
 }

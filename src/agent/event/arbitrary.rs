@@ -507,24 +507,31 @@ pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
                 vec(0..=size, 0..4),
                 any::<[u32; 2]>(),
                 vec(process_set(size), 0..3),
+                (proptest::option::of(proc()), 0..=u32::MAX - size),
+                vec(any::<(Vec<u8>, Vec<u8>)>(), 0..2),
             )
         })
-        .prop_map(|(ranks, nspace, mut ends, numbers, psets)| {
-            ends.sort_unstable();
-            ends.push(ranks.size());
-            let mut before = 0;
-            let sizes = ends
-                .into_iter()
-                .map(|end| end - std::mem::replace(&mut before, end));
-            JobContext {
-                nspace,
-                ranks,
-                appnums: Appnums::from_sizes(sizes),
-                universe_size: numbers[0],
-                user: UserId(numbers[1]),
-                psets,
-            }
-        })
+        .prop_map(
+            |(ranks, nspace, mut ends, numbers, psets, origin, preputs)| {
+                ends.sort_unstable();
+                ends.push(ranks.size());
+                let mut before = 0;
+                let sizes = ends
+                    .into_iter()
+                    .map(|end| end - std::mem::replace(&mut before, end));
+                JobContext {
+                    nspace,
+                    ranks,
+                    appnums: Appnums::from_sizes(sizes),
+                    universe_size: numbers[0],
+                    user: UserId(numbers[1]),
+                    psets,
+                    parent: origin.0,
+                    offset: GlobalRank(origin.1),
+                    preputs,
+                }
+            },
+        )
         .boxed()
 }
 
