@@ -8,6 +8,8 @@
  *   nonblocking  four groups are made and ended at once without a thread more
  *   optional     rank 3 is killed; ranks 0 and 1 make a group with it in which it may be missing
  *   notify       rank 3 is killed in a group whose members want to hear of that
+ *   ended        rank 3 is killed when such a group, of one node if they are on one, has ended, while
+ *                another goes on
  *   invited      rank 0 invites ranks 1 and 3, and rank 3 is killed instead of joining
  *   declined     rank 0 invites the others, of whom rank 2 declines
  *   leader       rank 0 invites the others and is killed when all have joined; rank 1 leads then, and
@@ -289,6 +291,32 @@ static void notify(void)
         end("group");
 }
 
+/* Without a context id, so that libpmix makes and ends groups of one node by itself. */
+static pmix_status_t construct_plain(const char *name)
+{
+    static const pmix_rank_t ranks[] = {0, 1, 2, 3};
+    pmix_proc_t procs[MEMBERS_MAX];
+    pmix_info_t info, *results = NULL;
+    size_t count = 0;
+    name_all(procs, ranks, 4);
+    PMIX_INFO_LOAD(&info, PMIX_GROUP_NOTIFY_TERMINATION, NULL, PMIX_BOOL);
+    return PMIx_Group_construct(name, procs, 4, &info, 1, &results, &count);
+}
+
+static void ended(void)
+{
+    listen_to(PMIX_GROUP_MEMBER_FAILED);
+    barrier();
+    /* Its event would come before that of the other, and be of another name than on_event wants. */
+    expect(PMIX_SUCCESS, construct_plain("ended"), "PMIx_Group_construct");
+    end("ended");
+    expect(PMIX_SUCCESS, construct_plain("group"), "PMIx_Group_construct");
+    barrier();
+    if (me.rank == 3)
+        raise(SIGKILL);
+    await("member@3");
+}
+
 /* ---- invitations ---- */
 
 static pmix_group_opt_t answer = PMIX_GROUP_ACCEPT;
@@ -490,7 +518,7 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
     } modes[] = {{"nonblocking", nonblocking}, {"optional", optional}, {"notify", notify},
-                 {"invited", invited},         {"declined", declined}, {"leader", leader},
+                 {"ended", ended},             {"invited", invited},         {"declined", declined}, {"leader", leader},
                  {"local", local},             {"again", again},       {"leave", leave},
                  {"wait", wait_for_one}};
     const char *mode = argc == 2 ? argv[1] : "";
