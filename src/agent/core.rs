@@ -196,7 +196,7 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
-            Event::Spawned { ticket, result } => self.spawned(ticket, &result, actions),
+            Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
@@ -347,7 +347,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
-        self.spawns_tear_down(actions);
+        self.spawns_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
         self.stop_host(now, actions);
     }
