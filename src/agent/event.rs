@@ -13,6 +13,7 @@ use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 use crate::store::engine::StoreMessage;
 
 /// Something that happened on a node.
@@ -59,6 +60,10 @@ pub enum Event<'a> {
         /// What was seen.
         reason: Arc<str>,
     },
+    /// At the head node: the rendezvous of this user's launches has something to say.
+    Rendezvous(FromRendezvous),
+    /// At the head node: the rendezvous is lost, or there is none.
+    RendezvousLost,
     /// All ranks of the job have ended: stop the sidecar, answer whatever still waits.
     JobEnded,
     /// Time has passed.
@@ -155,6 +160,15 @@ pub enum Report {
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
+    /// From the head node: tell the rendezvous of this user's launches, which is looked for when there
+    /// is something to tell.
+    Rendezvous {
+        /// Which one: the number of those that were lost before. What is for one that is lost by now is
+        /// dropped.
+        epoch: u32,
+        /// What.
+        message: ToRendezvous,
+    },
 }
 
 #[cfg(test)]

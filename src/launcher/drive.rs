@@ -5,6 +5,7 @@ mod alone;
 mod heard;
 mod progress;
 mod pty;
+mod rendezvous;
 mod signals;
 mod status;
 
@@ -31,6 +32,7 @@ use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::rank_set::RankSet;
 
 use alone::Alone;
+use rendezvous::Meeting;
 
 /// What is known of the process of one rank.
 #[derive(Clone, Debug, Default)]
@@ -107,6 +109,8 @@ pub(super) struct Drive {
     logged: Logged,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
+    /// The way to the rendezvous of the user's launches.
+    meeting: Meeting,
 }
 
 /// What the loop is made of, beside what it makes itself.
@@ -144,6 +148,7 @@ impl Drive {
             late_told: false,
             logged: Logged::default(),
             interrupts: 0,
+            meeting: Meeting::default(),
             pty: None,
             terminal_until: None,
             plan: parts.plan,
@@ -213,6 +218,7 @@ impl Drive {
                 Source::Signals => self.take_signals(),
                 Source::Orders => self.take_orders(),
                 Source::Wake => self.look_at_terminal(),
+                Source::Rendezvous => self.hear_rendezvous(*event),
                 _ => {}
             }
             self.hands.dispatch(*event)?;
@@ -231,6 +237,7 @@ impl Drive {
             self.alone.next_deadline(),
             self.progress.next_deadline(),
             self.terminal_until,
+            self.meeting.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -247,6 +254,7 @@ impl Drive {
         self.check_status();
         self.look_for_singletons(now);
         self.show_progress(now);
+        self.give_up_rendezvous(now);
         if let Some((what, errno)) = self.streams.failure() {
             let cause = Cause::OutputLost {
                 error: format!("{what} cannot be written: {errno}"),

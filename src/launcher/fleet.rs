@@ -27,6 +27,7 @@ use super::run::RunFailure;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
+use crate::agent::core::HEAD;
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source};
 use crate::job::ids::{NodeId, Rank};
@@ -169,6 +170,8 @@ impl Fleet {
                 state.over = true;
                 return self.check_over();
             }
+            // It keeps the names.
+            FromCrew::Rendezvous { .. } if node != HEAD => return,
             FromCrew::Output {
                 stream, ref bytes, ..
             } => state.owed[stream as usize] += bytes.len() as u32,
@@ -356,7 +359,11 @@ impl Hands for Fleet {
             }
             _ => {}
         }
-        self.send(Address::EveryNode, &Carried::Order(order));
+        let to = match order {
+            ToCrew::Rendezvous(_) | ToCrew::RendezvousLost => Address::Node(HEAD),
+            _ => Address::EveryNode,
+        };
+        self.send(to, &Carried::Order(order));
     }
 
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
