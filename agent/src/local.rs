@@ -34,6 +34,7 @@ use crate::launch::drive::{Above, drive};
 use crate::launch::opening::{OPENING_MAX, Opening};
 use crate::launch::router::Place;
 use crate::peer::client::PROGRAM_VERSION;
+use crate::rendezvous;
 use crate::user::User;
 
 /// Connections of one user at a time; each is a launch, or soon will be.
@@ -241,6 +242,7 @@ async fn caller(
                     reason
                 }
             },
+            Ok(Some(Wanted::Meeting)) => return rendezvous::meet(agent, uid, reader, writer).await,
             Ok(Some(Wanted::Nodes(members))) => {
                 let nodes = nodes(&agent, members).await;
                 return answer(&mut writer, &FromAgent::Nodes(nodes)).await;
@@ -283,6 +285,7 @@ async fn speaks_http(connection: &UnixStream) -> bool {
 enum Wanted {
     Launch(Box<(Opening, User)>),
     Nodes(Vec<Member>),
+    Meeting,
 }
 
 async fn wanted(
@@ -309,7 +312,9 @@ async fn wanted(
     let request = decode::<ToAgent>(&request).map_err(|_| {
         format!("its request cannot be read; this is an agent of wireup {PROGRAM_VERSION}")
     })?;
-    let (ToAgent::Open { version, .. } | ToAgent::Nodes { version, .. }) = &request;
+    let (ToAgent::Open { version, .. }
+    | ToAgent::Nodes { version, .. }
+    | ToAgent::Meet { version }) = &request;
     if *version != VERSION {
         return Err(format!(
             "it speaks link version {version}, and this agent (wireup {PROGRAM_VERSION}) version \
@@ -329,6 +334,7 @@ async fn wanted(
             let opening = opening.map_err(|error| error.to_string())?;
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))
         }
+        ToAgent::Meet { .. } => Ok(Some(Wanted::Meeting)),
         ToAgent::Nodes { members, .. } => Ok(Some(Wanted::Nodes(members))),
     }
 }
