@@ -31,6 +31,9 @@ use crate::store::request::{Answer, Requester};
 use crate::store::shared::{FromShared, Ticket, ToShared};
 use message::{FromRendezvous, ToRendezvous};
 
+/// Longest name, in bytes, by which launches of one user meet apart from others.
+pub const MEET_MAX: usize = 64;
+
 /// Names a launch that is connected; given by whoever owns its connection, never twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientId(pub u64);

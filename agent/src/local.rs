@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use tracing::warn;
 use wireup::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
 use wireup::link::{decode, encode};
+use wireup::rendezvous::MEET_MAX;
 
 use self::client::{Client, Clients};
 use self::link::{Incoming, LinkReader, LinkWriter, link};
@@ -242,7 +243,9 @@ async fn caller(
                     reason
                 }
             },
-            Ok(Some(Wanted::Meeting)) => return rendezvous::meet(agent, uid, reader, writer).await,
+            Ok(Some(Wanted::Meeting(name))) => {
+                return rendezvous::meet(agent, (uid, name), reader, writer).await;
+            }
             Ok(Some(Wanted::Nodes(members))) => {
                 let nodes = nodes(&agent, members).await;
                 return answer(&mut writer, &FromAgent::Nodes(nodes)).await;
@@ -285,7 +288,7 @@ async fn speaks_http(connection: &UnixStream) -> bool {
 enum Wanted {
     Launch(Box<(Opening, User)>),
     Nodes(Vec<Member>),
-    Meeting,
+    Meeting(String),
 }
 
 async fn wanted(
@@ -314,7 +317,7 @@ async fn wanted(
     })?;
     let (ToAgent::Open { version, .. }
     | ToAgent::Nodes { version, .. }
-    | ToAgent::Meet { version }) = &request;
+    | ToAgent::Meet { version, .. }) = &request;
     if *version != VERSION {
         return Err(format!(
             "it speaks link version {version}, and this agent (wireup {PROGRAM_VERSION}) version \
@@ -334,7 +337,10 @@ async fn wanted(
             let opening = opening.map_err(|error| error.to_string())?;
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))
         }
-        ToAgent::Meet { .. } => Ok(Some(Wanted::Meeting)),
+        ToAgent::Meet { name, .. } if name.len() > MEET_MAX => Err(format!(
+            "a name by which launches meet has at most {MEET_MAX} bytes"
+        )),
+        ToAgent::Meet { name, .. } => Ok(Some(Wanted::Meeting(name))),
         ToAgent::Nodes { members, .. } => Ok(Some(Wanted::Nodes(members))),
     }
 }

@@ -35,6 +35,9 @@ use crate::launch::queue::{Queue, Queued, queue};
 /// Longest message of a launch in bytes: what the store takes at most, and what is around it.
 const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
 
+/// A user, and the name by which some of the user's launches meet; empty for the others.
+pub type Whose = (u32, String);
+
 /// The rendezvous of all users, as far as they are here.
 #[derive(Debug)]
 pub struct Meetings {
@@ -48,7 +51,7 @@ pub struct Meetings {
 
 #[derive(Debug, Default)]
 struct State {
-    users: BTreeMap<u32, Rendezvous>,
+    users: BTreeMap<Whose, Rendezvous>,
     guests: BTreeMap<ClientId, Queue<Packet>>,
     last: u64,
     /// The deadline that is waited for.
@@ -59,7 +62,7 @@ struct State {
 #[derive(Debug)]
 pub struct Guest {
     meetings: Arc<Meetings>,
-    uid: u32,
+    whose: Whose,
     id: ClientId,
     /// What of a message has come.
     parts: Vec<u8>,
@@ -86,7 +89,7 @@ impl Meetings {
     }
 
     /// A launch of a user comes; what is queued is for it.
-    pub fn join(self: &Arc<Self>, uid: u32) -> (Guest, Queued<Packet>) {
+    pub fn join(self: &Arc<Self>, whose: Whose) -> (Guest, Queued<Packet>) {
         let (to, queued) = queue();
         let mut state = self.lock();
         state.last += 1;
@@ -95,7 +98,7 @@ impl Meetings {
         drop(state);
         let guest = Guest {
             meetings: self.clone(),
-            uid,
+            whose,
             id,
             parts: Vec::new(),
         };
@@ -166,13 +169,16 @@ impl Guest {
     fn act(&self, what: impl FnOnce(&mut Rendezvous, Moment, &mut Vec<Reply>)) {
         let meetings = &self.meetings;
         let mut state = meetings.lock();
-        let of_user = || Rendezvous::new(UserId(self.uid));
-        let rendezvous = state.users.entry(self.uid).or_insert_with(of_user);
+        let of_user = || Rendezvous::new(UserId(self.whose.0));
+        let rendezvous = state
+            .users
+            .entry(self.whose.clone())
+            .or_insert_with(of_user);
         let mut out = Vec::new();
         what(rendezvous, meetings.now(), &mut out);
         let deadline = rendezvous.next_deadline();
         if rendezvous.is_empty() {
-            state.users.remove(&self.uid);
+            state.users.remove(&self.whose);
         }
         state.send(out);
         let is_sooner = deadline.is_some_and(|at| state.awaited.is_none_or(|known| at < known));
@@ -212,14 +218,15 @@ impl Drop for Guest {
 /// A launch that another agent passes on: takes what it says until it ends, and gives what is for it.
 pub fn serve<S>(
     meetings: &Arc<Meetings>,
-    uid: u32,
+    whose: Whose,
     from: String,
     said: S,
 ) -> impl Stream<Item = Packet> + Send + use<S>
 where
     S: Stream<Item = Result<Packet, String>> + Send + 'static,
 {
-    let (mut guest, queued) = meetings.join(uid);
+    let uid = whose.0;
+    let (mut guest, queued) = meetings.join(whose);
     let (ended, end) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
         let mut said = std::pin::pin!(said);

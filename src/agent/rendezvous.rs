@@ -67,14 +67,15 @@ pub enum Found {
     },
 }
 
-/// Finds the rendezvous of this process's user.
+/// Finds the rendezvous of those launches of this process's user that meet by that name, which has at
+/// most [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes.
 ///
 /// # Errors
 /// The system's, or `EADDRINUSE` if others have taken all names.
-pub fn find() -> rustix::io::Result<Found> {
+pub fn find(meet: &str) -> rustix::io::Result<Found> {
     let user = rustix::process::geteuid();
     for number in 0..NAMES {
-        let name = format!("wireup-rendezvous-{}-{number}", user.as_raw());
+        let name = format!("wireup-rendezvous-{}-{number}-{meet}", user.as_raw());
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
         for _ in 0..RACES {
             let connection = socket()?;
@@ -125,6 +126,9 @@ struct Process {
     rendezvous: Rendezvous,
     callers: BTreeMap<ClientId, Caller>,
     last: u32,
+    /// The connections of launches that have just left. After the listening socket: a launch that sees
+    /// its own closed knows that nothing is left if it was the last one.
+    left: Vec<LinkEnd>,
 }
 
 /// Serves until the last launch has gone.
@@ -153,6 +157,7 @@ pub fn serve() -> rustix::io::Result<()> {
         rendezvous: Rendezvous::new(user),
         callers: BTreeMap::new(),
         last: 0,
+        left: Vec::new(),
     };
     process.run()
 }
@@ -186,6 +191,7 @@ impl Process {
                     return Ok(());
                 }
             }
+            self.left.clear();
         }
     }
 
@@ -238,7 +244,8 @@ impl Process {
             };
         }
         if !goes_on {
-            self.callers.remove(&id);
+            let caller = self.callers.remove(&id);
+            self.left.extend(caller.map(|caller| caller.link));
             self.rendezvous.left(id, out);
         }
     }
@@ -257,8 +264,11 @@ impl Process {
 /// understood here.
 fn meets(link: &mut LinkEnd, body: &[u8], poll: &Poll) -> bool {
     let reason = match decode(body) {
-        Ok(ToAgent::Meet { version: VERSION }) => return true,
-        Ok(ToAgent::Meet { version }) => format!(
+        // Its name is that of the socket.
+        Ok(ToAgent::Meet {
+            version: VERSION, ..
+        }) => return true,
+        Ok(ToAgent::Meet { version, .. }) => format!(
             "it was started by a wireup {} with link version {VERSION}, and this one has version \
              {version}; wait for that one's launches to end, or use the same wireup",
             env!("CARGO_PKG_VERSION")

@@ -79,6 +79,8 @@ pub enum ToAgent {
     Meet {
         /// [`VERSION`] of the launcher.
         version: u32,
+        /// Those meet that say the same; at most [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes, or none.
+        name: String,
     },
 }
 

@@ -9,6 +9,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 use wireup::job::ids::NodeId;
 use wireup::link::control::VERSION;
+use wireup::rendezvous::MEET_MAX;
 
 use super::client::PROGRAM_VERSION;
 use super::{cause, packet};
@@ -84,6 +85,11 @@ impl PeerService {
             ));
         };
         same_version(hello.version, Some(&hello.agent))?;
+        if hello.name.len() > MEET_MAX {
+            return Err(Status::invalid_argument(format!(
+                "a name by which launches meet has at most {MEET_MAX} bytes"
+            )));
+        }
         // Of a user who is not known here there is nothing to be run.
         self.0
             .serves(hello.uid)
@@ -94,8 +100,10 @@ impl PeerService {
             Err(status) => Err(cause(&status)),
         });
         let from = caller.identity.name;
-        let answers = rendezvous::serve(&self.0.meetings, hello.uid, from, said);
-        Ok(Response::new(answers.map(|packet| Ok(packet.into())).boxed()))
+        let answers = rendezvous::serve(&self.0.meetings, (hello.uid, hello.name), from, said);
+        Ok(Response::new(
+            answers.map(|packet| Ok(packet.into())).boxed(),
+        ))
     }
 
     async fn joined(

@@ -7,7 +7,7 @@ use tokio_stream::Stream;
 use tracing::warn;
 use wireup::link::control::Member;
 
-use super::refused;
+use super::{Whose, refused};
 use crate::daemon::Agent;
 use crate::launch::Packet;
 use crate::launch::queue::{Queue, queue};
@@ -15,20 +15,21 @@ use crate::local::link::{Incoming, LinkReader, LinkWriter};
 use crate::proto::v1;
 
 /// Serves a launch until one of both sides ends.
-pub async fn meet(agent: Arc<Agent>, uid: u32, reader: LinkReader, mut writer: LinkWriter) {
+pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut writer: LinkWriter) {
+    let uid = whose.0;
     let mut failures = Vec::new();
     let names = &agent.meetings.names;
     for member in names {
         if member.name == agent.name {
-            return here(&agent, uid, reader, writer).await;
+            return here(&agent, whose, reader, writer).await;
         }
-        match agent.peers.meet(member, uid).await {
+        match agent.peers.meet(member, &whose).await {
             Ok((queue, said)) => return elsewhere(member, queue, said, reader, writer).await,
             Err(reason) => failures.push(reason),
         }
     }
     if names.is_empty() {
-        return here(&agent, uid, reader, writer).await;
+        return here(&agent, whose, reader, writer).await;
     }
     let reason = failures.join("; ");
     warn!(uid, "no rendezvous for a launch: {reason}");
@@ -39,8 +40,9 @@ pub async fn meet(agent: Arc<Agent>, uid: u32, reader: LinkReader, mut writer: L
 }
 
 /// The rendezvous is here.
-async fn here(agent: &Agent, uid: u32, mut reader: LinkReader, mut writer: LinkWriter) {
-    let (mut guest, mut queued) = agent.meetings.join(uid);
+async fn here(agent: &Agent, whose: Whose, mut reader: LinkReader, mut writer: LinkWriter) {
+    let uid = whose.0;
+    let (mut guest, mut queued) = agent.meetings.join(whose);
     loop {
         tokio::select! {
             incoming = reader.next() => match incoming {
@@ -105,7 +107,7 @@ impl crate::peer::connection::Peers {
     async fn meet(
         self: &Arc<Self>,
         member: &Member,
-        uid: u32,
+        (uid, name): &Whose,
     ) -> Result<
         (
             Queue<v1::MeetRequest>,
@@ -118,14 +120,17 @@ impl crate::peer::connection::Peers {
         let hello = v1::meet_request::Message::Hello(v1::MeetHello {
             version: wireup::link::control::VERSION,
             agent: crate::peer::client::PROGRAM_VERSION.to_owned(),
-            uid,
+            uid: *uid,
+            name: name.clone(),
         });
         let hello = v1::MeetRequest {
             message: Some(hello),
         };
         to.push(hello, 0).expect("the queue is empty");
         let response = line.client().meet(queued).await;
-        let stream = response.map_err(|status| line.failed(&status))?.into_inner();
+        let stream = response
+            .map_err(|status| line.failed(&status))?
+            .into_inner();
         let said = stream.map(move |frame| match frame {
             Ok(frame) => crate::peer::packet(frame),
             Err(status) => Err(line.failed(&status)),

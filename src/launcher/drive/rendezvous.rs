@@ -6,6 +6,9 @@
 
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{Shutdown, shutdown};
+
 use super::Drive;
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Ready, Source, Token};
@@ -15,13 +18,23 @@ use crate::launcher::message::ToCrew;
 use crate::link::control::{FromAgent, ToAgent, VERSION};
 use crate::link::decode;
 use crate::link::frame::{Address, Class};
+use crate::rendezvous::MEET_MAX;
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 /// How long a rendezvous may take to show that it is there.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long it may take to hear that a launch leaves.
+const FAREWELL: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
 /// So often a launch looks for another rendezvous when the one it found ended.
 const ATTEMPTS: u32 = 8;
+
+/// The variable that tells with whom a launch meets that is not told so otherwise.
+const VARIABLE: &str = "WIREUP_MEET";
 
 /// See the module.
 #[derive(Default)]
@@ -66,11 +79,12 @@ impl Drive {
     /// Connects to the local agent, or else to the process that is the rendezvous without one, which
     /// is started if there is none.
     fn find_rendezvous(&mut self) -> Result<(), String> {
+        let name = self.meeting_name()?;
         let given = self.plan.spec.layout.spread.agent.as_deref();
         let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
         let socket = match local_agent::try_find(given, self.plan.job.user, runtime) {
             Some(socket) => socket,
-            None => match rendezvous::find() {
+            None => match rendezvous::find(&name) {
                 Ok(Found::There(socket)) => socket,
                 Ok(Found::New {
                     connection,
@@ -88,7 +102,10 @@ impl Drive {
         let token = Token::new(Source::Rendezvous, 0);
         let mut link = LinkEnd::new(socket, Address::Launcher, token, poll)
             .map_err(|errno| errno.to_string())?;
-        let meet = ToAgent::Meet { version: VERSION };
+        let meet = ToAgent::Meet {
+            version: VERSION,
+            name,
+        };
         link.send(Address::EveryNode, Class::Control, &meet, poll);
         for message in &self.meeting.unheard {
             send(&mut link, message, poll);
@@ -96,6 +113,18 @@ impl Drive {
         self.meeting.link = Some(link);
         self.meeting.silent_until = Some(self.now() + PATIENCE);
         Ok(())
+    }
+
+    /// By which name the launch meets others; empty for none.
+    fn meeting_name(&self) -> Result<String, String> {
+        if let Some(name) = &self.plan.spec.interface.meet {
+            return Ok(name.clone());
+        }
+        let name = self.plan.inheritance.variable(VARIABLE);
+        let name = name.unwrap_or_default().to_str();
+        let name = name.filter(|name| name.len() <= MEET_MAX);
+        let wrong = || format!("{VARIABLE} is no name: it has at most {MEET_MAX} bytes, in UTF-8");
+        name.map(str::to_owned).ok_or_else(wrong)
     }
 
     /// The connection is ready.
@@ -150,6 +179,19 @@ impl Drive {
             let seconds = PATIENCE.as_secs();
             self.lose_rendezvous(&format!("it does not answer within {seconds} s"));
         }
+    }
+
+    /// Leaves the rendezvous, which may end with that, and waits until it has heard of it.
+    pub(in crate::launcher) fn leave_rendezvous(&mut self) {
+        let Some(link) = self.meeting.link.take() else {
+            return;
+        };
+        // What cannot be shut down has ended already.
+        if shutdown(&link, Shutdown::Write).is_ok() {
+            let mut closed = [PollFd::new(&link, PollFlags::empty())];
+            let _ = poll(&mut closed, Some(&FAREWELL));
+        }
+        let _ = self.hands.poll().remove(&link);
     }
 
     fn lose_rendezvous(&mut self, reason: &str) {

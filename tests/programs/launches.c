@@ -1,5 +1,5 @@
 /*
- * meet MODE SERVICE
+ * launches MODE SERVICE
  *
  * Two launches that know nothing of each other but a service name:
  *   publish   publishes it, waits until somebody has seen it, withdraws it and says so, ends when that
@@ -10,7 +10,7 @@
  *   connect   the other side
  *   stay      as accept, and then waits for a message that never comes
  * Each rank prints
- *     meet rank=R mode=MODE got=TEXT
+ *     launches rank=R mode=MODE got=TEXT
  * where TEXT is the port that was looked up, or the sum over both sides of rank + 1.
  */
 #include "common.h"
@@ -27,7 +27,7 @@ static void must(int code, const char *what)
     if (code == MPI_SUCCESS)
         return;
     MPI_Error_string(code, text, &length);
-    fail(1, "meet rank=%d: %s: %s", rank, what, text);
+    fail(1, "launches rank=%d: %s: %s", rank, what, text);
 }
 
 static void nap(void)
@@ -52,7 +52,7 @@ static void await(const char *end, int there, char *port)
 {
     for (int i = 0; find(end, port) != there; i++) {
         if (i > 20000)
-            fail(1, "meet rank=%d: %s%s is still %s", rank, service, end, there ? "missing" : "there");
+            fail(1, "launches rank=%d: %s%s is still %s", rank, service, end, there ? "missing" : "there");
         nap();
     }
 }
@@ -76,11 +76,11 @@ static void looker(char *got)
     char port[MPI_MAX_PORT_NAME];
     await("", 1, got);
     if (MPI_Publish_name(named(""), MPI_INFO_NULL, "mine") == MPI_SUCCESS)
-        fail(1, "meet: the name of the other launch could be published twice");
+        fail(1, "launches: the name of the other launch could be published twice");
     publish(".seen", "seen");
     await(".gone", 1, port);
     if (find("", port))
-        fail(1, "meet: the name is there after it was withdrawn");
+        fail(1, "launches: the name is there after it was withdrawn");
     publish(".bye", "bye");
     await(".gone", 0, port);
 }
@@ -93,11 +93,11 @@ static void together(MPI_Comm other, int low, int waits, char *got)
     must(MPI_Intercomm_merge(other, !low, &all), "MPI_Intercomm_merge");
     MPI_Comm_rank(all, &merged);
     if (low != (merged < size && merged == rank))
-        fail(1, "meet rank=%d: is %d of both sides", rank, merged);
+        fail(1, "launches rank=%d: is %d of both sides", rank, merged);
     must(MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, all), "MPI_Allreduce");
     snprintf(got, MPI_MAX_PORT_NAME, "%d", sum);
     if (waits) {
-        report("meet rank=%d mode=met", rank);
+        report("launches rank=%d mode=met", rank);
         MPI_Recv(&sum, 1, MPI_INT, 0, 77, other, MPI_STATUS_IGNORE);
     }
     must(MPI_Comm_free(&all), "MPI_Comm_free");
@@ -134,7 +134,7 @@ int main(int argc, char **argv)
 {
     char got[MPI_MAX_PORT_NAME] = "-";
     if (argc != 3)
-        fail(2, "meet MODE SERVICE");
+        fail(2, "launches MODE SERVICE");
     const char *mode = argv[1];
     service = argv[2];
     must(MPI_Init(&argc, &argv), "MPI_Init");
@@ -151,7 +151,7 @@ int main(int argc, char **argv)
     else if (rank == 0 && strcmp(mode, "lookup") == 0)
         looker(got);
     must(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
-    report("meet rank=%d mode=%s got=%s", rank, mode, got);
+    report("launches rank=%d mode=%s got=%s", rank, mode, got);
     must(MPI_Finalize(), "MPI_Finalize");
     return 0;
 }
