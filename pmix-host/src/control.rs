@@ -7,9 +7,9 @@ use std::sync::Arc;
 use wireup::job::ids::Rank;
 use wireup::pmix::control::serve::Body;
 use wireup::pmix::control::{Client, ForkEnv, Refusal};
-use wireup::pmix::value::{DataRange, Proc, ProcRank, Status, Text};
+use wireup::pmix::value::{Channels, DataRange, Proc, ProcRank, Status, Text};
 
-use crate::foreign::{self, CProc, Call, Infos, c_string, check};
+use crate::foreign::{self, CBytes, CProc, Call, Infos, c_string, check};
 use crate::libs::Libraries;
 use crate::replies::Replies;
 use crate::waiter::{WaitError, Waiter};
@@ -20,6 +20,9 @@ pub(crate) struct Server {
     replies: Arc<Replies>,
     running: bool,
     jobs: BTreeSet<Text>,
+    /// Every name that libpmix was ever told, for 4.2.2 locks itself out when it is told one again: it
+    /// keeps the locks of a job's data, by name, for as long as the user has jobs.
+    names: BTreeSet<Text>,
 }
 
 impl Server {
@@ -29,6 +32,7 @@ impl Server {
             replies,
             running: false,
             jobs: BTreeSet::new(),
+            names: BTreeSet::new(),
         }
     }
 
@@ -59,11 +63,29 @@ impl Server {
         infos: &[u8],
     ) -> Result<ForkEnv, Refusal> {
         self.check_running()?;
-        if !self.jobs.insert(nspace.clone()) {
-            let text = format!("job {nspace} is registered already");
+        let infos = Infos::decode(self.libraries.shim, infos)?;
+        if !self.names.insert(nspace.clone()) {
+            let text = format!("the name {nspace} was given to a job before, choose another");
             return Err(refusal(Status::ERR_BAD_PARAM, text));
         }
-        let infos = Infos::decode(self.libraries.shim, infos)?;
+        let registered = self.register(nspace, clients, infos);
+        match &registered {
+            Ok(_) => {
+                self.jobs.insert(nspace.clone());
+            }
+            // What libpmix noted of it must not be there for the other jobs' sake. The first failure
+            // is the one to tell.
+            Err(_) => drop(self.deregister(nspace)),
+        }
+        registered
+    }
+
+    fn register(
+        &self,
+        nspace: &Text,
+        clients: &[Client],
+        infos: Infos,
+    ) -> Result<ForkEnv, Refusal> {
         let name = c_string(nspace);
         let local = i32::try_from(clients.len()).expect("bounded by the frame's size");
         let waiter = Waiter::new();
@@ -127,11 +149,12 @@ impl Server {
         if !self.jobs.contains(&proc.nspace) {
             return Err(unknown_job(&proc.nspace));
         }
+        self.replies.concerns(id, &proc.nspace);
         let name = CProc::new(self.libraries.shim, &proc.nspace, proc.rank)?;
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
             id,
-            infos: None,
+            kept: Box::new(()),
         });
         let data = Box::into_raw(call).cast();
         // SAFETY: libpmix copies the proc; the callback takes the box, once.
@@ -162,7 +185,7 @@ impl Server {
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
             id,
-            infos: Some(infos),
+            kept: Box::new(infos),
         });
         let data = Box::into_raw(call).cast();
         // SAFETY: libpmix copies the source; the infos live in the box until the callback, which
@@ -189,6 +212,47 @@ impl Server {
         check(status, "PMIx_Notify_event failed")
     }
 
+    /// Passes output on. libpmix copies neither the source nor the bytes.
+    pub(crate) fn iof_deliver(
+        &self,
+        id: u64,
+        source: &Proc,
+        channel: Channels,
+        data: &[u8],
+    ) -> Result<(), Refusal> {
+        self.check_running()?;
+        if !self.jobs.contains(&source.nspace) {
+            return Err(unknown_job(&source.nspace));
+        }
+        let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
+        let bytes = CBytes::new(self.libraries.shim, data)?;
+        let (proc, object) = (source.0, bytes.0);
+        let call = Box::new(Call {
+            replies: Arc::clone(&self.replies),
+            id,
+            kept: Box::new((source, bytes)),
+        });
+        let data = Box::into_raw(call).cast();
+        // SAFETY: proc and bytes live in the box until the callback, which takes it, once; there are no
+        // infos.
+        let status = unsafe {
+            self.libraries.pmix.PMIx_server_IOF_deliver(
+                proc,
+                channel.0,
+                object,
+                std::ptr::null(),
+                0,
+                Some(foreign::on_done),
+                data,
+            )
+        };
+        if status != Status::SUCCESS.0 {
+            // SAFETY: there will be no callback, so the box is still ours.
+            drop(unsafe { Box::from_raw(data.cast::<Call>()) });
+        }
+        check(status, "PMIx_server_IOF_deliver failed")
+    }
+
     /// Has libpmix's thread do something without effect: forget a process it never knew.
     pub(crate) fn probe(&self, id: u64) -> Result<(), Refusal> {
         self.check_running()?;
@@ -200,7 +264,7 @@ impl Server {
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
             id,
-            infos: None,
+            kept: Box::new(()),
         });
         // SAFETY: libpmix copies the proc; the callback takes the box, once, also on errors.
         unsafe {
@@ -214,10 +278,12 @@ impl Server {
     }
 
     pub(crate) fn deregister_job(&mut self, nspace: &Text) -> Result<(), Refusal> {
-        match self.jobs.remove(nspace) {
-            true => self.deregister(nspace),
-            false => Err(unknown_job(nspace)),
+        if !self.jobs.remove(nspace) {
+            return Err(unknown_job(nspace));
         }
+        // libpmix never answers for those of its processes that published nothing.
+        self.replies.refuse_for(nspace, &unknown_job(nspace));
+        self.deregister(nspace)
     }
 
     fn deregister(&self, nspace: &Text) -> Result<(), Refusal> {

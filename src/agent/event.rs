@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
-use crate::job::ids::{LocalRank, NodeId};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::log::LogText;
 use crate::job::outcome::{Cause, LateFence, RankEnd};
+use crate::job::spawn::{SpawnRequest, SpawnResult};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
@@ -22,14 +23,14 @@ pub enum Event<'a> {
     /// Bytes of a rank's PMI socket.
     PmiReceived {
         /// Whose.
-        rank: LocalRank,
+        rank: NodeRank,
         /// As read.
         bytes: &'a [u8],
     },
     /// A rank's process ended; everything it had sent was handed in before.
     RankEnded {
         /// Which.
-        rank: LocalRank,
+        rank: NodeRank,
         /// How.
         end: RankEnd,
     },
@@ -64,8 +65,17 @@ pub enum Event<'a> {
     Rendezvous(FromRendezvous),
     /// At the head node: the rendezvous is lost, or there is none.
     RendezvousLost,
-    /// All ranks of the job have ended: stop the sidecar, answer whatever still waits.
-    JobEnded,
+    /// The launcher's answer to [`Report::Spawn`].
+    Spawned {
+        /// Of the request.
+        ticket: SpawnTicket,
+        /// What became of it.
+        result: SpawnResult,
+    },
+    /// All ranks of a spawned job have ended, on all nodes: it is forgotten.
+    JobOver(JobNumber),
+    /// All ranks of the launch have ended: stop the sidecar, answer whatever still waits.
+    LaunchEnded,
     /// Time has passed.
     Tick,
 }
@@ -104,7 +114,7 @@ pub enum Action {
     /// Write to a rank's PMI socket.
     SendPmi {
         /// To whom.
-        rank: LocalRank,
+        rank: NodeRank,
         /// One or more whole messages.
         bytes: Vec<u8>,
     },
@@ -125,13 +135,29 @@ pub enum Action {
     Report(Report),
 }
 
+/// Names a node's request to the launcher.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct SpawnTicket(pub u64);
+
 /// What the launcher is told.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
     /// The sidecar has loaded its libraries.
     HostLoaded(Hello),
-    /// The sidecar knows the job: ranks may start with these variables.
-    HostReady(ForkEnv),
+    /// The sidecar knows a job: its ranks may start with these variables.
+    HostReady {
+        /// Which.
+        job: JobNumber,
+        /// Their variables.
+        env: ForkEnv,
+    },
+    /// The sidecar cannot serve a spawned job, and goes on.
+    JobRefused {
+        /// Which.
+        job: JobNumber,
+        /// Why, for people.
+        error: String,
+    },
     /// The sidecar failed, or ended without being asked to.
     HostLost {
         /// How, for people.
@@ -140,12 +166,12 @@ pub enum Report {
     /// A rank made contact with a process-management interface.
     RankConnected {
         /// Which.
-        rank: LocalRank,
+        rank: NodeRank,
     },
     /// A rank has left its process-management interface in order. It may come back.
     RankFinalized {
         /// Which.
-        rank: LocalRank,
+        rank: NodeRank,
     },
     /// The sidecar has something for the user, and goes on.
     HostWarning {
@@ -168,6 +194,15 @@ pub enum Report {
         epoch: u32,
         /// What.
         message: ToRendezvous,
+    },
+    /// A process wants others to be started; answered by [`Event::Spawned`].
+    Spawn {
+        /// Names the request.
+        ticket: SpawnTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<SpawnRequest>,
     },
 }
 

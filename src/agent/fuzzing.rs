@@ -59,7 +59,7 @@ pub fn link(data: &[u8]) {
     let mut actions = Vec::new();
     for (_, core) in &mut cores {
         core.handle(Event::Tick, Moment::default(), &mut actions);
-        core.handle(Event::JobEnded, Moment::default(), &mut actions);
+        core.handle(Event::LaunchEnded, Moment::default(), &mut actions);
     }
     known(&actions);
 }
@@ -72,6 +72,9 @@ fn core(node: NodeId) -> NodeCore {
         universe_size: NODES * LOCAL,
         user: UserId(1),
         psets: Vec::new(),
+        parent: None,
+        offset: Default::default(),
+        preputs: Vec::new(),
     };
     NodeCore::new(node, Arc::new(job), true, true, Terms::default())
         .expect("a job that can be served")

@@ -7,14 +7,17 @@ mod progress;
 mod pty;
 mod rendezvous;
 mod signals;
+mod spawn;
 mod status;
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::finish;
 use super::hands::Hands;
+use super::jobs::Jobs;
 use super::logged::Logged;
 use super::message::{Refusal, ToCrew};
 use super::orders::Orders;
@@ -27,12 +30,13 @@ use super::status::Status;
 use super::streams::Streams;
 use super::supervisor::{Order, Supervisor};
 use crate::agent::poll::{Ready, Source, Token};
-use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::rank_set::RankSet;
 
 use alone::Alone;
 use rendezvous::Meeting;
+use spawn::Family;
 
 /// What is known of the process of one rank.
 #[derive(Clone, Debug, Default)]
@@ -64,7 +68,9 @@ pub(super) struct Loaded {
 
 /// A job from the start of its processes to the end of the last one.
 pub(super) struct Drive {
+    /// Of the first job, which has what holds for the whole launch.
     pub(super) plan: Arc<Plan>,
+    pub(super) jobs: Jobs,
     pub(super) started: Instant,
     pub(super) hands: Box<dyn Hands>,
     pub(super) signals: Signals,
@@ -92,6 +98,8 @@ pub(super) struct Drive {
     phase_told: JobState,
     /// Ranks that were ever in contact with a process-management interface.
     connected: u32,
+    /// Jobs that were spawned.
+    family: Family,
     /// Looks out for ranks that never will be.
     alone: Alone,
     /// What is shown of what is waited for.
@@ -139,6 +147,7 @@ impl Drive {
             status: parts.status,
             phase_told: JobState::Planned,
             connected: 0,
+            family: Family::new(size),
             alone: Alone::new(parts.plan.apps.len()),
             end_expected: false,
             progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),
@@ -151,6 +160,7 @@ impl Drive {
             meeting: Meeting::default(),
             pty: None,
             terminal_until: None,
+            jobs: Jobs::new(Arc::clone(&parts.plan)),
             plan: parts.plan,
             started: parts.started,
             hands: parts.hands,
@@ -238,6 +248,7 @@ impl Drive {
             self.progress.next_deadline(),
             self.terminal_until,
             self.meeting.next_deadline(),
+            self.family.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -249,6 +260,7 @@ impl Drive {
         self.hear()?;
         let now = self.now();
         self.release_terminal(now);
+        self.look_at_family(now);
         self.streams.tick(now)?;
         self.regulate()?;
         self.check_status();
@@ -308,9 +320,10 @@ impl Drive {
                     self.hands.order(ToCrew::SignalRanks { signal, ranks });
                 }
                 Order::NoteAbort { by, code, ranks } => {
-                    if let Some(ranks) = RankSet::of(&ranks) {
+                    if let Some(ranks) = self.names_of(&ranks) {
                         let text = format!(
-                            "rank {by} aborted ranks {ranks} with code {code}; the others go on"
+                            "{} aborted {ranks} with code {code}; the others go on",
+                            self.jobs.name_of(by)
                         );
                         self.tell(&text);
                     }
@@ -319,7 +332,7 @@ impl Drive {
                     let text = format!(
                         "interrupted; {} of {} ranks still run, interrupt again to end them",
                         self.supervisor.remaining(),
-                        self.plan.job.ranks.size()
+                        self.jobs.size()
                     );
                     self.tell(&text);
                 }
@@ -341,14 +354,24 @@ impl Drive {
     }
 
     /// What a rank has done with its process-management interfaces.
-    pub(super) fn pmi_state(&self, rank: Rank) -> PmiState {
+    pub(super) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         self.hands.pmi_state(rank)
     }
 
-    /// Where a rank lives.
-    pub(super) fn place(&self, rank: Rank) -> (NodeId, LocalRank) {
-        let ranks = &self.plan.job.ranks;
-        let place = ranks.node_of(rank).zip(ranks.local_rank(rank));
-        place.expect("the loop only knows ranks of the job")
+    /// Some processes in words: `ranks 1,3-5`, `ranks 0-1 of spawned job 2`.
+    fn names_of(&self, processes: &[GlobalRank]) -> Option<String> {
+        let mut by_job: BTreeMap<JobNumber, Vec<Rank>> = BTreeMap::new();
+        for process in processes {
+            let (job, rank) = self.jobs.find(*process)?;
+            by_job.entry(job).or_default().push(rank);
+        }
+        let names = by_job.into_iter().map(|(job, ranks)| {
+            let ranks = RankSet::of(&ranks)?;
+            Some(match job {
+                JobNumber(0) => format!("ranks {ranks}"),
+                job => format!("ranks {ranks} of spawned job {job}"),
+            })
+        });
+        Some(names.collect::<Option<Vec<_>>>()?.join(" and "))
     }
 }

@@ -10,13 +10,14 @@ use rustix::process::Signal;
 use super::crew::{Crew, RankIo};
 use super::guard::Guard;
 use super::message::{FromCrew, ToCrew};
+use super::plan::{Plan, SpawnedJob};
 use super::record::Stream;
 use super::run::RunFailure;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
 use crate::agent::poll::{Poll, Ready};
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::PmiState;
 
 /// See the module.
@@ -66,6 +67,10 @@ pub(super) trait Hands {
     /// Does what the launcher wants.
     fn order(&mut self, order: ToCrew);
 
+    /// Takes a spawned job up and starts its ranks. `plan` is the launcher's own; where it starts no
+    /// ranks itself, other hosts make theirs of `job`.
+    fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>);
+
     /// Stops taking one of the ranks' streams, or goes on with it.
     ///
     /// # Errors
@@ -78,13 +83,13 @@ pub(super) trait Hands {
 
     /// Looks at the processes of some ranks of a program until one is found that has loaded an MPI;
     /// what takes longer comes as [`FromCrew::Seen`].
-    fn look(&mut self, app: u32, ranks: &[Rank]) -> Option<Seen>;
+    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen>;
 
     /// Judges ranks whose ends wait for what may explain them.
     fn judge_now(&mut self);
 
     /// What a rank has done with its process-management interfaces, as far as is known.
-    fn pmi_state(&self, rank: Rank) -> PmiState;
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState;
 
     /// Nodes that are not ready.
     fn late(&self) -> Vec<NodeId>;
@@ -93,7 +98,7 @@ pub(super) trait Hands {
     fn reap_orphans(&mut self);
 
     /// Sends a signal to the process group of one rank, if it runs.
-    fn signal_rank(&self, rank: Rank, signal: Signal);
+    fn signal_rank(&self, rank: GlobalRank, signal: Signal);
 }
 
 impl Hands for Crew {
@@ -143,6 +148,10 @@ impl Hands for Crew {
         Crew::order(self, order);
     }
 
+    fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>) {
+        Crew::add_job(self, &job, Ok(Arc::clone(plan)));
+    }
+
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
         Crew::pause(self, stream, paused)
     }
@@ -151,7 +160,7 @@ impl Hands for Crew {
         Crew::waits(self, waiting)
     }
 
-    fn look(&mut self, _app: u32, ranks: &[Rank]) -> Option<Seen> {
+    fn look(&mut self, _app: u32, ranks: &[GlobalRank]) -> Option<Seen> {
         self.look_at(ranks)
     }
 
@@ -159,7 +168,7 @@ impl Hands for Crew {
         Crew::judge_now(self);
     }
 
-    fn pmi_state(&self, rank: Rank) -> PmiState {
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         Crew::pmi_state(self, rank)
     }
 
@@ -171,7 +180,7 @@ impl Hands for Crew {
         Crew::reap_orphans(self);
     }
 
-    fn signal_rank(&self, rank: Rank, signal: Signal) {
+    fn signal_rank(&self, rank: GlobalRank, signal: Signal) {
         Crew::signal_rank(self, rank, signal);
     }
 }

@@ -6,11 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
+use crate::agent::event::SpawnTicket;
 use crate::job::demand::Demand;
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::log::LogText;
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
+use crate::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
 use crate::pmi::command::Dialect;
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
@@ -31,42 +33,63 @@ pub(super) enum FromCrew {
     /// A rank's process was started.
     Started {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// Its process.
         pid: i32,
     },
     /// A rank's process was not started: for a reason, or because the job had failed before.
     NotStarted {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// Why.
         cause: Option<Cause>,
     },
-    /// The start of every rank here has been reported.
-    AllStarted,
+    /// The start of every rank of a job here has been reported.
+    AllStarted {
+        /// Which job.
+        job: JobNumber,
+    },
+    /// A process wants others to be started; answered by [`ToCrew::Spawned`].
+    Spawn {
+        /// The node that waits for the answer.
+        node: NodeId,
+        /// Names its request.
+        ticket: SpawnTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<SpawnRequest>,
+    },
+    /// A spawned job cannot run here.
+    JobRefused {
+        /// Which.
+        job: JobNumber,
+        /// Why.
+        failure: SpawnFailure,
+    },
     /// A rank made contact with a process-management interface.
     Connected {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// The form of PMI it speaks, if it was PMI.
         dialect: Option<Dialect>,
     },
     /// A rank has left its process-management interface in order.
     Finalized {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
     },
     /// A rank's process ended.
     Ended {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// How, unless the system lost that.
         end: Option<RankEnd>,
     },
     /// The end of a rank can be judged: nothing that explains it otherwise is to come.
     Judged {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// How it ended.
         end: RankEnd,
         /// What it had done.
@@ -100,7 +123,7 @@ pub(super) enum FromCrew {
     /// What a rank printed; nothing when it has closed the stream.
     Output {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// Where.
         stream: Stream,
         /// As it was read.
@@ -133,7 +156,7 @@ pub(super) enum FromCrew {
     /// Nothing more will be heard of a rank that had not ended: its host was lost.
     Gone {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
     },
     /// Some nodes cannot take part, and why.
     Refused(Vec<(NodeId, Refusal)>),
@@ -143,7 +166,7 @@ pub(super) enum FromCrew {
 
 impl FromCrew {
     /// The rank it is about, if it is about one.
-    pub(super) fn rank(&self) -> Option<Rank> {
+    pub(super) fn rank(&self) -> Option<GlobalRank> {
         match self {
             Self::Started { rank, .. }
             | Self::NotStarted { rank, .. }
@@ -153,6 +176,7 @@ impl FromCrew {
             | Self::Judged { rank, .. }
             | Self::Output { rank, .. }
             | Self::Gone { rank }
+            | Self::Spawn { by: rank, .. }
             | Self::Demanded(Demand { by: rank, .. }) => Some(*rank),
             _ => None,
         }
@@ -197,7 +221,7 @@ pub(super) enum ToCrew {
         /// Its number.
         signal: i32,
         /// Which ranks; those that live elsewhere are passed over.
-        ranks: Vec<Rank>,
+        ranks: Vec<GlobalRank>,
     },
     /// Say so if somebody waits for this.
     Ask(Waiting),
@@ -206,8 +230,22 @@ pub(super) enum ToCrew {
         /// The program's number.
         app: u32,
         /// Which ranks.
-        ranks: Vec<Rank>,
+        ranks: Vec<GlobalRank>,
     },
+    /// What became of a request to start processes.
+    Spawned {
+        /// Who asked.
+        node: NodeId,
+        /// Its name for the request.
+        ticket: SpawnTicket,
+        /// What became of it.
+        result: SpawnResult,
+    },
+    /// A spawned job has failed: none of its ranks is to be started any more, and those that run are
+    /// to be killed.
+    DropJob(JobNumber),
+    /// All ranks of a spawned job have ended, everywhere.
+    JobOver(JobNumber),
     /// Some nodes of the job are lost: what waits for them is answered.
     NodesLost {
         /// Which.

@@ -8,11 +8,12 @@ use std::path::PathBuf;
 
 use super::host::{HostEvent, HostLink};
 use super::keys;
-use super::upcall::{Answer, GroupOp, Pdata, Query, Upcall, UpcallKind};
+use super::upcall::{Answer, App, GroupOp, Pdata, Query, Upcall, UpcallKind};
 use super::value::{
-    Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
+    Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
 };
 use super::wire::{HEADER_LEN, Reader, Writer};
+use crate::job::ids::Nspace;
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/shim/tests/golden")).join(name)
@@ -208,6 +209,47 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             targets: targets(),
             directives: collect(),
         },
+        Upcall::Spawn {
+            proc: me(),
+            infos: collect(),
+            apps: vec![
+                App {
+                    cmd: "/bin/child".into(),
+                    argv: vec!["child".into(), "".into(), "--go".into()],
+                    env: vec!["OMPI_PARENT_PORT=1;a=b".into()],
+                    cwd: "/tmp".into(),
+                    maxprocs: 2,
+                    infos: collect(),
+                },
+                App {
+                    cmd: "".into(),
+                    argv: Vec::new(),
+                    env: Vec::new(),
+                    cwd: "".into(),
+                    maxprocs: -1,
+                    infos: Vec::new(),
+                },
+            ],
+        },
+        Upcall::Connect {
+            procs: targets(),
+            infos: collect(),
+        },
+        Upcall::Disconnect {
+            procs: targets(),
+            infos: Vec::new(),
+        },
+        Upcall::IofPull {
+            procs: targets(),
+            infos: all_kinds()[..1].to_vec(),
+            channels: Channels(Channels::STDOUT.0 | Channels::STDERR.0),
+        },
+        Upcall::PushStdin {
+            source: me(),
+            targets: targets(),
+            infos: collect(),
+            data: b"a\0b".to_vec(),
+        },
     ];
     let mut link = HostLink::new();
     let mut last_id = 0;
@@ -226,7 +268,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 10);
+    assert_eq!(link.outstanding_upcalls().count(), 14);
 }
 
 #[test]
@@ -293,6 +335,18 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
             10,
             Answer::Status(Status::ERR_NOT_SUPPORTED),
         ),
+        (
+            UpcallKind::Spawn,
+            11,
+            Answer::Spawned(Nspace::new("job-1.2").unwrap()),
+        ),
+        (UpcallKind::Connect, 12, Answer::Status(Status::ERR_TIMEOUT)),
+        (UpcallKind::Disconnect, 13, Answer::Status(Status::SUCCESS)),
+        (
+            UpcallKind::PushStdin,
+            14,
+            Answer::Status(Status::ERR_NOT_SUPPORTED),
+        ),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());
         match_golden(&name, &answer.encode(kind, id).unwrap());
@@ -324,6 +378,17 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("SUCCESS", Status::SUCCESS),
         ("ERROR", Status::ERROR),
         ("ERR_PROC_ABORTED", Status::ERR_PROC_ABORTED),
+        (
+            "ERR_JOB_APP_NOT_EXECUTABLE",
+            Status::ERR_JOB_APP_NOT_EXECUTABLE,
+        ),
+        ("ERR_JOB_CANCELED", Status::ERR_JOB_CANCELED),
+        ("ERR_JOB_FAILED_TO_LAUNCH", Status::ERR_JOB_FAILED_TO_LAUNCH),
+        ("ERR_JOB_EXE_NOT_FOUND", Status::ERR_JOB_EXE_NOT_FOUND),
+        (
+            "ERR_JOB_INSUFFICIENT_RESOURCES",
+            Status::ERR_JOB_INSUFFICIENT_RESOURCES,
+        ),
         ("ERR_NO_PERMISSIONS", Status::ERR_NO_PERMISSIONS),
         ("ERR_TIMEOUT", Status::ERR_TIMEOUT),
         ("ERR_UNREACH", Status::ERR_UNREACH),
@@ -368,6 +433,15 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
     ];
     for (name, number) in persistences {
         assert_eq!(headers[&("persistence", name)], number.to_string());
+    }
+    let channels = [
+        ("STDIN", Channels::STDIN),
+        ("STDOUT", Channels::STDOUT),
+        ("STDERR", Channels::STDERR),
+        ("STDDIAG", Channels::STDDIAG),
+    ];
+    for (name, channel) in channels {
+        assert_eq!(headers[&("channel", name)], channel.0.to_string(), "{name}");
     }
     let ranks = [
         ("UNDEF", ProcRank::UNDEF),

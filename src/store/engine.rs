@@ -19,7 +19,7 @@ use super::Store;
 use super::request::{Answer, Persistence, Refusal, Request, Requester};
 use super::shared::{FromShared, Serial, Ticket, ToShared};
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, NodeId};
+use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::proc::Proc;
 
 /// A message between the engines of two nodes. The sender is named by the transport.
@@ -80,6 +80,9 @@ pub enum Output<T> {
     },
 }
 
+/// An application context of a job.
+type Program = (Nspace, AppNum);
+
 /// The head node's part.
 #[derive(Debug, Default)]
 struct Head {
@@ -89,9 +92,9 @@ struct Head {
     /// Rendezvous that were lost.
     epoch: u32,
     /// Application contexts that values live as long as, with their number of ranks.
-    watched: BTreeMap<AppNum, u32>,
+    watched: BTreeMap<Program, u32>,
     /// Ranks that were said to have ended, by application context.
-    ended: BTreeMap<AppNum, BTreeSet<Proc>>,
+    ended: BTreeMap<Program, BTreeSet<Proc>>,
 }
 
 /// What the rendezvous and the head node owe each other.
@@ -456,10 +459,12 @@ impl<T> StoreEngine<T> {
             }
         );
         let head = self.at_head.get_or_insert_default();
-        if lives_as_app && head.watched.insert(who.app, who.app_size).is_none() {
+        let program = (who.proc.nspace.clone(), who.app);
+        if lives_as_app && head.watched.insert(program, who.app_size).is_none() {
             // Ranks of this node that ended before count too; other nodes tell of theirs.
             for (proc, app) in &self.ended {
-                head.ended.entry(*app).or_default().insert(proc.clone());
+                let program = (proc.nspace.clone(), *app);
+                head.ended.entry(program).or_default().insert(proc.clone());
             }
             let others = (0..self.nodes).map(NodeId).filter(|to| *to != self.node);
             let others = others.filter(|to| !self.lost.contains(to));
@@ -484,9 +489,10 @@ impl<T> StoreEngine<T> {
             None => head.store.proc_ended(&proc, &mut answers),
         }
         let nspace = proc.nspace.clone();
-        let ended = head.ended.entry(app).or_default();
+        let program = (nspace.clone(), app);
+        let all = head.watched.get(&program).map(|size| *size as usize);
+        let ended = head.ended.entry(program).or_default();
         ended.insert(proc);
-        let all = head.watched.get(&app).map(|size| *size as usize);
         if all.is_some_and(|all| ended.len() >= all) {
             match head.abroad {
                 Some(_) => head.say(ToShared::AppEnded { nspace, app }, out),

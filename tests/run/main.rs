@@ -38,6 +38,7 @@ mod refusals;
 mod rendezvous;
 mod signals;
 mod singleton;
+mod spawn;
 mod status;
 mod stdio;
 mod store;

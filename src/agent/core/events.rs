@@ -11,7 +11,7 @@ use super::NodeCore;
 use super::host::HostState;
 use crate::agent::event::{Action, Notification, PeerMessage};
 use crate::job::clock::Moment;
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 use crate::job::outcome::RankEnd;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
@@ -19,7 +19,7 @@ use crate::pmix::value::{DataRange, Info, Proc, Status, Value};
 
 impl NodeCore {
     /// An event raised here: libpmix tells this node's clients, the other nodes hear it from us.
-    pub(super) fn forward(&self, event: Notification, actions: &mut Vec<Action>) {
+    pub(super) fn forward(&mut self, event: Notification, actions: &mut Vec<Action>) {
         let everywhere = [
             DataRange::NAMESPACE,
             DataRange::SESSION,
@@ -33,12 +33,13 @@ impl NodeCore {
             .rank()
             .is_none_or(|_| self.local_of(&event.source).is_some());
         if ours && everywhere.contains(&event.range) {
+            self.groups_hear(&event);
             self.carry(&Arc::new(event), actions);
         }
     }
 
     fn carry(&self, event: &Arc<Notification>, actions: &mut Vec<Action>) {
-        for to in self.job.ranks.node_ids().filter(|node| *node != self.node) {
+        for to in self.jobs.node_ids().filter(|node| *node != self.node) {
             actions.push(Action::SendPeer {
                 to,
                 message: PeerMessage::Notify(Arc::clone(event)),
@@ -48,6 +49,7 @@ impl NodeCore {
 
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
+        self.groups_hear(event);
         if self.host.state != HostState::Ready {
             return;
         }
@@ -64,7 +66,7 @@ impl NodeCore {
     /// where the job goes on.
     pub(super) fn tell_of_death(
         &mut self,
-        rank: Rank,
+        process: GlobalRank,
         end: RankEnd,
         now: Moment,
         actions: &mut Vec<Action>,
@@ -72,7 +74,8 @@ impl NodeCore {
         if !self.terms.tolerant || !self.host.is_offered() {
             return;
         }
-        let proc = Proc::new(&self.job.nspace, rank);
+        let name = self.name_of(process);
+        let proc = Proc::new(&name.nspace, name.rank);
         let code = match end {
             RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,
             // Also for signals: it is what fault-tolerant MPIs listen for.

@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use super::host::HostState;
+use super::spawns::Meeting;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::agent::event::{Action, Notification, Report};
 use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
 };
 use crate::job::clock::Moment;
-use crate::job::ids::LocalRank;
 use crate::job::proc;
 use crate::modex::{ModexFailure, ModexInput, ModexResult};
 use crate::pmix::control::Control;
@@ -59,8 +59,8 @@ impl NodeCore {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
                     self.heard[local.index()] = Some(now);
-                    if self.job.ranks.nodes() > 1 {
-                        let proc = proc::Proc::new(self.job.nspace.clone(), self.rank(local));
+                    if self.jobs.nodes() > 1 {
+                        let proc = self.name_of(self.process(local));
                         self.modex(ModexInput::RankConnected { proc }, now, actions);
                     }
                     actions.push(Action::Report(Report::RankConnected { rank: local }));
@@ -92,6 +92,7 @@ impl NodeCore {
             // libpmix delivers events to local clients by itself, and every event of the job is
             // carried to every node anyway.
             Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
+            Upcall::IofPull { .. } => {}
             Upcall::Abort { .. }
             | Upcall::Fence { .. }
             | Upcall::DirectModex { .. }
@@ -101,7 +102,11 @@ impl NodeCore {
             | Upcall::Lookup { .. }
             | Upcall::Unpublish { .. }
             | Upcall::Group { .. }
-            | Upcall::JobControl { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::JobControl { .. }
+            | Upcall::Spawn { .. }
+            | Upcall::Connect { .. }
+            | Upcall::Disconnect { .. }
+            | Upcall::PushStdin { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -111,11 +116,11 @@ impl NodeCore {
                 self.pmix_fence(id, &procs, &infos, data, now, actions);
             }
             Upcall::DirectModex { proc, infos } => {
-                let named = self.named(&proc);
-                let Some(proc) = named else {
+                let Some(process) = self.named(&proc) else {
                     return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
                 };
-                let owner = self.job.ranks.node_of(proc.rank);
+                let proc = self.name_of(process);
+                let owner = self.jobs.node_of(process);
                 // Where nobody has set a time, the owner knows how long is long.
                 let timeout = self.terms.timeout_or(timeout(&infos));
                 let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
@@ -164,11 +169,22 @@ impl NodeCore {
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
+            Upcall::PushStdin { .. } => {
+                self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+            }
+            Upcall::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps), actions),
+            Upcall::Connect { procs, infos } => {
+                self.meet(id, (Meeting::Connect, &procs), &infos, now, actions);
+            }
+            Upcall::Disconnect { procs, infos } => {
+                self.meet(id, (Meeting::Disconnect, &procs), &infos, now, actions);
+            }
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
             | Upcall::DeregisterEvents { .. }
-            | Upcall::NotifyEvent { .. } => unreachable!("the link gives notices no id"),
+            | Upcall::NotifyEvent { .. }
+            | Upcall::IofPull { .. } => unreachable!("the link gives notices no id"),
         }
     }
 
@@ -191,14 +207,10 @@ impl NodeCore {
         let collect = infos
             .iter()
             .any(|info| info.key == keys::COLLECT_DATA && info.value == Value::Bool(true));
-        let status = infos.iter().find_map(|info| match &info.value {
-            Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
-            _ => None,
-        });
         let contribution = Contribution {
             data: data.into(),
             collect,
-            status: status.unwrap_or(0),
+            status: local_status(infos),
         };
         let ticket = FenceTicket::Pmix(id);
         let timeout = self.terms.timeout_or(timeout(infos));
@@ -212,22 +224,21 @@ impl NodeCore {
         self.fence(input, now, actions);
     }
 
-    /// The participants and the nodes that host them; `None` when they are not of this job.
-    fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
+    /// The participants and the nodes that host them; `None` when they are not of this launch.
+    pub(super) fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
         let mut named = Vec::with_capacity(procs.len());
         let mut nodes = Vec::new();
         for proc in procs {
-            if proc.nspace != self.job.nspace.as_str() {
-                return None;
-            }
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+            let (_, member) = self.job_named(nspace)?;
             let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
             match rank {
-                proc::ProcRank::One(rank) => nodes.push(self.job.ranks.node_of(rank)?),
+                proc::ProcRank::One(rank) => nodes.push(member.context.ranks.node_of(rank)?),
                 proc::ProcRank::Wildcard => {
-                    nodes.extend(self.world.1.iter());
+                    nodes.extend(member.world.1.iter());
                 }
             }
-            named.push((self.job.nspace.clone(), rank));
+            named.push((member.context.nspace.clone(), rank));
         }
         let participants = Participants::from_procs(named).ok()?;
         Some((participants, Nodes::new(nodes)?))
@@ -242,18 +253,23 @@ impl NodeCore {
         let answer = match result {
             Ok(released) if released.status == 0 => Answer::Data(released.data.to_vec()),
             Ok(released) => Answer::Status(Status(released.status)),
-            Err(failure) => {
-                let status = match &failure {
-                    FenceFailure::Timeout { .. } => Status::ERR_TIMEOUT,
-                    FenceFailure::PeerLost { .. } | FenceFailure::TornDown { .. } => {
-                        Status::ERR_LOST_CONNECTION
-                    }
-                    _ => Status::ERROR,
-                };
-                Answer::Status(status)
-            }
+            Err(failure) => Answer::Status(failure_status(&failure)),
         };
         self.answer(id, &answer, actions);
+    }
+
+    /// The same where no data is exchanged.
+    pub(super) fn meeting_answer(
+        &mut self,
+        id: UpcallId,
+        result: FenceResult,
+        actions: &mut Vec<Action>,
+    ) {
+        let status = match result {
+            Ok(released) => Status(released.status),
+            Err(failure) => failure_status(&failure),
+        };
+        self.answer(id, &Answer::Status(status), actions);
     }
 
     pub(super) fn modex_answer(
@@ -290,6 +306,13 @@ impl NodeCore {
         }
     }
 
+    /// The names of the jobs that have not ended.
+    fn namespaces(&self) -> Text {
+        let jobs = self.jobs.jobs().filter(|(_, job)| !job.is_over());
+        let names: Vec<&str> = jobs.map(|(_, job)| job.context.nspace.as_str()).collect();
+        names.join(",").into()
+    }
+
     /// What this host can say; most keys belong to tools, which come later.
     fn query(&self, queries: &[Query]) -> Answer {
         let mut infos = Vec::new();
@@ -300,7 +323,7 @@ impl NodeCore {
         for (query, key) in keys {
             asked += 1;
             let value = if *key == keys::QUERY_NAMESPACES {
-                Some(Value::String(Text::from(&self.job.nspace)))
+                Some(Value::String(self.namespaces()))
             } else {
                 self.query_sets(key, query)
             };
@@ -323,16 +346,25 @@ impl NodeCore {
             _ => Answer::Infos(Status::QUERY_PARTIAL_SUCCESS, infos),
         }
     }
+}
 
-    pub(super) fn named(&self, proc: &Proc) -> Option<proc::Proc> {
-        (proc.nspace == self.job.nspace.as_str())
-            .then(|| proc.rank.rank())?
-            .map(|rank| proc::Proc::new(self.job.nspace.clone(), rank))
+fn failure_status(failure: &FenceFailure) -> Status {
+    match failure {
+        FenceFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+        FenceFailure::PeerLost { .. } | FenceFailure::TornDown { .. } => {
+            Status::ERR_LOST_CONNECTION
+        }
+        _ => Status::ERROR,
     }
+}
 
-    pub(super) fn local_of(&self, proc: &Proc) -> Option<LocalRank> {
-        self.local(self.named(proc)?.rank)
-    }
+/// How a collective went among the processes of this node, as libpmix has it.
+pub(super) fn local_status(infos: &[Info]) -> i32 {
+    let status = infos.iter().find_map(|info| match &info.value {
+        Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
+        _ => None,
+    });
+    status.unwrap_or(0)
 }
 
 /// `PMIX_TIMEOUT` comes as int or unsigned; 0 means none.

@@ -16,7 +16,7 @@ use crate::job::absence::{Absences, Absent, SomeNodes};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, NodeRank, Nspace, Rank, UserId};
 use crate::job::log::{Channel, LogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
@@ -59,6 +59,10 @@ fn nodes() -> BoxedStrategy<Vec<NodeId>> {
 fn nspace() -> BoxedStrategy<Nspace> {
     let name = prop_oneof![3 => Just("job".to_owned()), 1 => "[a-z]{1,3}"];
     name.prop_map(|name| Nspace::new(&name).unwrap()).boxed()
+}
+
+fn process() -> BoxedStrategy<GlobalRank> {
+    rank().prop_map(|rank| GlobalRank(rank.0)).boxed()
 }
 
 fn rank() -> BoxedStrategy<Rank> {
@@ -191,7 +195,7 @@ fn fence() -> BoxedStrategy<FenceMessage> {
 
 fn absences() -> BoxedStrategy<Absences> {
     let absent =
-        (rank(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| Absent { rank, last, idle });
+        (process(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| Absent { rank, last, idle });
     let some = || (nodes(), any::<u32>()).prop_map(|(named, count)| SomeNodes { named, count });
     let numbers = any::<(u32, bool)>();
     (vec(absent, 0..9), some(), some(), numbers)
@@ -371,32 +375,42 @@ fn group() -> BoxedStrategy<GroupMessage> {
     let offer = (
         vec(proc(), 0..9),
         nodes(),
-        any::<(bool, i32)>(),
+        vec(proc(), 0..3),
+        any::<(bool, bool, bool, i32)>(),
         bytes(),
         wait(),
     )
         .prop_map(
-            |(members, nodes, (wants_context, status), part, timeout)| Offer {
-                members: members.into(),
-                nodes: nodes.into(),
-                wants_context,
-                status,
-                part,
-                timeout,
+            |(members, nodes, ended, (wants_context, optional, notify, status), part, timeout)| {
+                Offer {
+                    homes: nodes.iter().copied().cycle().take(members.len()).collect(),
+                    members: members.into(),
+                    nodes: nodes.into(),
+                    ended,
+                    optional,
+                    notify,
+                    wants_context,
+                    status,
+                    part,
+                    timeout,
+                }
             },
         );
     let released = (
         any::<Option<u64>>(),
         vec(proc(), 0..9),
         vec(bytes(), 0..3),
-        any::<i32>(),
+        any::<(bool, i32)>(),
     )
-        .prop_map(|(context, members, parts, status)| groups::Released {
-            context,
-            members: members.into(),
-            parts: parts.into(),
-            status,
-        });
+        .prop_map(
+            |(context, members, parts, (notify, status))| groups::Released {
+                context,
+                members: members.into(),
+                notify,
+                parts: parts.into(),
+                status,
+            },
+        );
     let failure = || {
         prop_oneof![
             (nodes(), any::<usize>())
@@ -447,8 +461,8 @@ fn demand() -> BoxedStrategy<Demand> {
         Just(Wish::Kill),
         any::<i32>().prop_map(Wish::Signal),
     ];
-    let ranks = proptest::option::of(vec(rank(), 0..4));
-    (rank(), wish, ranks)
+    let ranks = proptest::option::of(vec(process(), 0..4));
+    (process(), wish, ranks)
         .prop_map(|(by, what, ranks)| Demand { by, what, ranks })
         .boxed()
 }
@@ -460,19 +474,19 @@ fn cause() -> BoxedStrategy<Cause> {
         any::<i32>().prop_map(RankEnd::Signal)
     ];
     prop_oneof![
-        (rank(), end).prop_map(|(rank, end)| Cause::RankFailed { rank, end }),
-        rank().prop_map(|rank| Cause::NotFinalized { rank }),
-        rank().prop_map(|rank| Cause::NeverJoined { rank }),
-        rank().prop_map(|rank| Cause::LeftOthers { rank }),
-        (rank(), text()).prop_map(|(rank, why)| Cause::RanAlone { rank, why }),
-        (rank(), any::<i32>(), text()).prop_map(|(rank, code, message)| Cause::Aborted {
+        (process(), end).prop_map(|(rank, end)| Cause::RankFailed { rank, end }),
+        process().prop_map(|rank| Cause::NotFinalized { rank }),
+        process().prop_map(|rank| Cause::NeverJoined { rank }),
+        process().prop_map(|rank| Cause::LeftOthers { rank }),
+        (process(), text()).prop_map(|(rank, why)| Cause::RanAlone { rank, why }),
+        (process(), any::<i32>(), text()).prop_map(|(rank, code, message)| Cause::Aborted {
             rank,
             code,
             message
         }),
-        (rank(), any::<i32>()).prop_map(|(rank, signal)| Cause::EndedBy { rank, signal }),
-        (rank(), text()).prop_map(|(rank, error)| Cause::Misbehaved { rank, error }),
-        (rank(), text(), any::<u8>()).prop_map(|(rank, error, code)| Cause::NotStarted {
+        (process(), any::<i32>()).prop_map(|(rank, signal)| Cause::EndedBy { rank, signal }),
+        (process(), text()).prop_map(|(rank, error)| Cause::Misbehaved { rank, error }),
+        (process(), text(), any::<u8>()).prop_map(|(rank, error, code)| Cause::NotStarted {
             rank,
             error,
             code
@@ -499,36 +513,48 @@ pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
                 vec(0..=size, 0..4),
                 any::<[u32; 2]>(),
                 vec(process_set(size), 0..3),
+                (proptest::option::of(proc()), 0..=u32::MAX - size),
+                vec(any::<(Vec<u8>, Vec<u8>)>(), 0..2),
             )
         })
-        .prop_map(|(ranks, nspace, mut ends, numbers, psets)| {
-            ends.sort_unstable();
-            ends.push(ranks.size());
-            let mut before = 0;
-            let sizes = ends
-                .into_iter()
-                .map(|end| end - std::mem::replace(&mut before, end));
-            JobContext {
-                nspace,
-                ranks,
-                appnums: Appnums::from_sizes(sizes),
-                universe_size: numbers[0],
-                user: UserId(numbers[1]),
-                psets,
-            }
-        })
+        .prop_map(
+            |(ranks, nspace, mut ends, numbers, psets, origin, preputs)| {
+                ends.sort_unstable();
+                ends.push(ranks.size());
+                let mut before = 0;
+                let sizes = ends
+                    .into_iter()
+                    .map(|end| end - std::mem::replace(&mut before, end));
+                JobContext {
+                    nspace,
+                    ranks,
+                    appnums: Appnums::from_sizes(sizes),
+                    universe_size: numbers[0],
+                    user: UserId(numbers[1]),
+                    psets,
+                    parent: origin.0,
+                    offset: GlobalRank(origin.1),
+                    preputs,
+                }
+            },
+        )
         .boxed()
 }
 
 /// Anything a launcher hears from a node's core.
 pub(crate) fn report() -> BoxedStrategy<Report> {
     let variables = || vec((text(), text()), 0..4);
-    let local = || any::<u32>().prop_map(LocalRank);
+    let local = || any::<u32>().prop_map(NodeRank);
     let env = (variables(), vec((rank(), variables()), 0..4));
     prop_oneof![
         (text(), vec(text(), 0..3))
             .prop_map(|(libpmix, warnings)| Report::HostLoaded(Hello { libpmix, warnings })),
-        env.prop_map(|(common, clients)| Report::HostReady(ForkEnv { common, clients })),
+        (any::<u32>().prop_map(JobNumber), env).prop_map(|(job, (common, clients))| {
+            let env = ForkEnv { common, clients };
+            Report::HostReady { job, env }
+        }),
+        (any::<u32>().prop_map(JobNumber), "\\PC{0,9}")
+            .prop_map(|(job, error)| Report::JobRefused { job, error }),
         "\\PC{0,9}".prop_map(|error| Report::HostLost { error }),
         local().prop_map(|rank| Report::RankConnected { rank }),
         local().prop_map(|rank| Report::RankFinalized { rank }),
@@ -537,7 +563,7 @@ pub(crate) fn report() -> BoxedStrategy<Report> {
         demand().prop_map(Report::Demanded),
         late_fence().prop_map(Report::FenceLate),
         (
-            proptest::option::of(rank()),
+            proptest::option::of(process()),
             proptest::sample::select(vec![Channel::Stdout, Channel::Stderr, Channel::Record]),
             any::<bool>(),
             vec(any::<u8>(), 0..30)

@@ -38,11 +38,21 @@ pub enum UpcallKind {
     Group,
     /// See [`Upcall::JobControl`].
     JobControl,
+    /// See [`Upcall::Spawn`].
+    Spawn,
+    /// See [`Upcall::Connect`].
+    Connect,
+    /// See [`Upcall::Disconnect`].
+    Disconnect,
+    /// See [`Upcall::IofPull`].
+    IofPull,
+    /// See [`Upcall::PushStdin`].
+    PushStdin,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 20] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -58,6 +68,11 @@ impl UpcallKind {
         Self::Unpublish,
         Self::Group,
         Self::JobControl,
+        Self::Spawn,
+        Self::Connect,
+        Self::Disconnect,
+        Self::IofPull,
+        Self::PushStdin,
     ];
 
     /// The operation's name as PMIx has it.
@@ -78,6 +93,11 @@ impl UpcallKind {
             Self::Unpublish => "unpublish",
             Self::Group => "group",
             Self::JobControl => "job_control",
+            Self::Spawn => "spawn",
+            Self::Connect => "connect",
+            Self::Disconnect => "disconnect",
+            Self::IofPull => "iof_pull",
+            Self::PushStdin => "push_stdin",
         }
     }
 
@@ -90,6 +110,7 @@ impl UpcallKind {
                 | Self::RegisterEvents
                 | Self::DeregisterEvents
                 | Self::NotifyEvent
+                | Self::IofPull
         )
     }
 
@@ -111,6 +132,11 @@ impl UpcallKind {
             Self::Unpublish => c::WIREUP_OP_UNPUBLISH,
             Self::Group => c::WIREUP_OP_GROUP,
             Self::JobControl => c::WIREUP_OP_JOB_CONTROL,
+            Self::Spawn => c::WIREUP_OP_SPAWN,
+            Self::Connect => c::WIREUP_OP_CONNECT,
+            Self::Disconnect => c::WIREUP_OP_DISCONNECT,
+            Self::IofPull => c::WIREUP_OP_IOF_PULL,
+            Self::PushStdin => c::WIREUP_OP_PUSH_STDIN,
         };
         op as u16
     }

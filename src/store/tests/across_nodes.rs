@@ -449,3 +449,17 @@ fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_nex
     assert_eq!(job.answer(2, publish(&["a"])), Answer::Done);
     assert_eq!(names(job.answer(0, lookup(&["a"]))), ["a"]);
 }
+
+#[test]
+fn a_program_of_another_job_that_has_the_same_number_does_not_end_what_lives_as_long_as_one() {
+    let mut job = Job::new(1);
+    let lives = publish_as(Range::Session, Persistence::App, &["a"]);
+    assert_eq!(job.answer(0, lives), Answer::Done);
+    for rank in 0..4 {
+        let spawned = who_of("spawned", rank);
+        job.on(NodeId(0), |engine, out| {
+            engine.rank_ended(spawned.proc, spawned.app, Moment::default(), out);
+        });
+    }
+    assert_eq!(names(job.answer(1, lookup(&["a"]))), ["a"]);
+}
