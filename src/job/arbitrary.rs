@@ -223,8 +223,10 @@ pub(crate) fn job_spec() -> BoxedStrategy<JobSpec> {
         Just(PmiChoice::All),
         Just(PmiChoice::None),
     ];
-    let interface = (pmi, any::<bool>(), of(path()), of(path()), of(path())).prop_map(
-        |(pmi, slurm_env, libpmix, pmix_host, shim)| InterfaceSpec {
+    let paths = (of(path()), of(path()), of(path()));
+    let interface = (pmi, any::<bool>(), paths, of("[a-z]{1,9}")).prop_map(
+        |(pmi, slurm_env, (libpmix, pmix_host, shim), meet)| InterfaceSpec {
+            meet,
             pmi,
             slurm_env,
             libpmix,

@@ -296,6 +296,9 @@ pub struct InterfaceSpec {
     pub shim: Option<PathBuf>,
     /// Ranks get Slurm's names for their place too.
     pub slurm_env: bool,
+    /// Those launches of the user meet that have the same one here; at most
+    /// [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes.
+    pub meet: Option<String>,
 }
 
 /// One job.
