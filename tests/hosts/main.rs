@@ -13,6 +13,7 @@ mod mpi;
 mod plain;
 mod pmi;
 mod pmix;
+mod rendezvous;
 mod spawn;
 mod users;
 
