@@ -35,6 +35,7 @@ mod ps;
 mod pty;
 mod python;
 mod refusals;
+mod rendezvous;
 mod signals;
 mod singleton;
 mod spawn;
