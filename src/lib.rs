@@ -24,4 +24,5 @@ pub mod link;
 pub mod modex;
 pub mod pmi;
 pub mod pmix;
+pub mod queries;
 pub mod store;

@@ -9,19 +9,23 @@
 mod context;
 mod demands;
 mod events;
+mod facts;
 mod fences;
 mod groups;
 mod host;
 mod logs;
+mod queries;
 mod ranks;
 mod store;
 mod upcalls;
 
 use std::sync::Arc;
 
+pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
+use queries::Queries;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Action, Event, PeerMessage};
@@ -40,6 +44,7 @@ use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
+use crate::queries::QueryEngine;
 use crate::store::engine::StoreEngine;
 use store::Asker;
 
@@ -103,6 +108,7 @@ pub struct NodeCore {
     modex: ModexEngine<UpcallId>,
     store: StoreEngine<Asker>,
     groups: Groups,
+    queries: Queries,
     link: HostLink,
     host: HostLife,
     /// By local rank.
@@ -160,6 +166,7 @@ impl NodeCore {
             modex,
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
+            queries: Queries::new(node),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -179,6 +186,7 @@ impl NodeCore {
                 }
                 self.pmi_effects(effects, now, actions);
             }
+            Event::RankStarted { rank, pid } => self.rank_started(rank, pid),
             Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
             Event::ControlReceived(bytes) => {
                 let events = self.link.on_control_bytes(bytes);
@@ -192,12 +200,18 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
+            Event::Weighed {
+                asked,
+                server,
+                processes,
+            } => self.weighed(asked, server, &processes, actions),
             Event::JobEnded => self.job_ended(now, actions),
             Event::Tick => {
                 self.fence(FenceInput::Tick, now, actions);
                 self.modex(ModexInput::Tick, now, actions);
                 self.store_tick(now, actions);
                 self.groups(actions, |engine, out| engine.tick(now, out));
+                self.ask_nodes(actions, |engine, out| engine.tick(now, out));
                 self.host_tick(now, actions);
             }
         }
@@ -210,6 +224,7 @@ impl NodeCore {
             self.modex.next_deadline(),
             self.store.next_deadline(),
             self.groups.engine.next_deadline(),
+            self.queries.next_deadline(),
             self.host.next_deadline(),
         ]
         .into_iter()
@@ -289,6 +304,7 @@ impl NodeCore {
             PmixState::Connected => PmixState::Died,
             other => other,
         };
+        self.note_end(local, end, died);
         let mut effects = Vec::new();
         if let Some(pmi) = &mut self.pmi {
             pmi.closed(local, &mut effects);
@@ -331,6 +347,7 @@ impl NodeCore {
             };
             self.modex(lost, now, actions);
             self.groups(actions, |engine, out| engine.node_lost(node, out));
+            self.ask_nodes(actions, |engine, out| engine.node_lost(node, out));
             self.store_node_lost(node, now, actions);
         }
     }
@@ -340,6 +357,7 @@ impl NodeCore {
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
+        self.ask_nodes(actions, QueryEngine::tear_down);
         self.stop_host(now, actions);
     }
 
@@ -364,6 +382,7 @@ impl NodeCore {
             }
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
+            PeerMessage::Query(message) => self.query_message(from, message, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
         }
     }

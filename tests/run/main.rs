@@ -34,6 +34,7 @@ mod processes;
 mod ps;
 mod pty;
 mod python;
+mod queries;
 mod refusals;
 mod signals;
 mod singleton;

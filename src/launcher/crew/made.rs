@@ -7,7 +7,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::nodes::Node;
 use super::{Parts, start};
-use crate::agent::core::{NodeCore, Terms};
+use crate::agent::core::{Facts, NodeCore, Terms};
 use crate::agent::poll::{Source, Token};
 use crate::launcher::directory::{JobDirectory, NodeDirectories};
 use crate::launcher::guard::become_subreaper;
@@ -54,7 +54,10 @@ impl Made {
                     plan.offer.pmix,
                     Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
                 )
-                .map(Node::new)
+                .map(|mut core| {
+                    core.set_facts(Arc::clone(plan) as Arc<dyn Facts>);
+                    Node::new(core)
+                })
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;

@@ -1,0 +1,287 @@
+//! PMIx queries: what a node's core can say of the launch, and what it has to ask the others for.
+//!
+//! Rule: who asks is not told, only the server's own name. So nothing here depends on who asks:
+//! every client of a sidecar is of the launch's user, since the sidecar runs as that user and lets
+//! nobody else connect (see `pmix-host/src/peers.rs`). Source: `pmix_server.h`, `query`.
+//! Rule: a client of libpmix 5 drops the answers that come with any status but success and
+//! `PMIX_ERR_PARTIAL_SUCCESS`; one of 4.2 keeps them with success alone. Source: `query_cbfunc` in
+//! `src/common/pmix_query.c` of 4.2.2 and 5.0.11.
+
+mod answers;
+mod scope;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Facts, JobContext, NodeCore, PmixState};
+use crate::agent::event::{Action, PeerMessage};
+use crate::job::clock::Moment;
+use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
+use crate::job::outcome::RankEnd;
+use crate::pmix::host::UpcallId;
+use crate::pmix::upcall::Query;
+use crate::pmix::value::{Status, Text};
+use crate::queries::{
+    Asked, Heard, Life, Output, Part, Process, QueryEngine, QueryMessage, Question,
+};
+use answers::{View, Wants};
+use scope::Scope;
+
+/// How long the other nodes are waited for if the asker sets no time. No rank has to do anything for
+/// the answer, so a node that needs longer is in trouble.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A query that waits for other nodes, or for the driver.
+pub(super) struct Pending {
+    id: UpcallId,
+    queries: Vec<Query>,
+    /// Those asked about, in the order of the question.
+    jobs: Vec<Nspace>,
+}
+
+/// One process of this node.
+#[derive(Clone, Copy, Default)]
+struct Seat {
+    pid: Option<u32>,
+    end: Option<(RankEnd, bool)>,
+}
+
+/// What a node's core keeps for queries.
+pub(super) struct Queries {
+    engine: QueryEngine<Pending>,
+    /// By local rank.
+    seats: Vec<Seat>,
+    facts: Option<Arc<dyn Facts>>,
+    /// What the driver has been asked to weigh processes for.
+    weighing: BTreeMap<Asked, Question>,
+    /// Jobs that have ended, and how.
+    ended: BTreeMap<Nspace, Status>,
+}
+
+impl Queries {
+    pub(super) fn new(node: NodeId) -> Self {
+        Self {
+            engine: QueryEngine::new(node),
+            seats: Vec::new(),
+            facts: None,
+            weighing: BTreeMap::new(),
+            ended: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
+    fn seat(&self, rank: LocalRank) -> Seat {
+        self.seats.get(rank.index()).copied().unwrap_or_default()
+    }
+
+    fn seat_mut(&mut self, rank: LocalRank) -> &mut Seat {
+        if self.seats.len() <= rank.index() {
+            self.seats.resize_with(rank.index() + 1, Seat::default);
+        }
+        &mut self.seats[rank.index()]
+    }
+}
+
+impl NodeCore {
+    /// Where answers to queries come from that no message carries.
+    pub fn set_facts(&mut self, facts: Arc<dyn Facts>) {
+        self.queries.facts = Some(facts);
+    }
+
+    pub(super) fn rank_started(&mut self, rank: LocalRank, pid: u32) {
+        if self.host.is_offered() {
+            self.queries.seat_mut(rank).pid = Some(pid);
+        }
+    }
+
+    /// `connected`: it was between init and finalize of PMIx.
+    pub(super) fn note_end(&mut self, rank: LocalRank, end: RankEnd, connected: bool) {
+        if self.host.is_offered() {
+            self.queries.seat_mut(rank).end = Some((end, connected));
+        }
+    }
+
+    pub(super) fn query(
+        &mut self,
+        id: UpcallId,
+        queries: Vec<Query>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let mut wants = Wants::default();
+        let mut limit = LIMIT;
+        for query in &queries {
+            if let Ok(scope) = Scope::of(self, query) {
+                limit = scope.timeout.unwrap_or(limit);
+                query.keys.iter().for_each(|key| {
+                    self.want(key, &scope, &mut wants);
+                });
+            }
+        }
+        let jobs: Vec<Nspace> = wants.jobs.into_iter().collect();
+        let pending = Pending {
+            id,
+            queries,
+            jobs: jobs.clone(),
+        };
+        if wants.nodes.is_empty() {
+            return self.answer_query(&pending, &BTreeMap::new(), actions);
+        }
+        let question = Question {
+            jobs,
+            memory: wants.memory,
+        };
+        self.ask_nodes(actions, |engine, out| {
+            engine.ask(&question, wants.nodes, pending, now + limit, out);
+        });
+    }
+
+    /// Lets the engine do something, and does what it orders.
+    pub(super) fn ask_nodes(
+        &mut self,
+        actions: &mut Vec<Action>,
+        act: impl FnOnce(&mut QueryEngine<Pending>, &mut Vec<Output<Pending>>),
+    ) {
+        let mut outputs = Vec::new();
+        act(&mut self.queries.engine, &mut outputs);
+        for output in outputs {
+            match output {
+                Output::Send { to, message } => actions.push(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Query(message),
+                }),
+                Output::Look { asked, question } => self.look(asked, question, actions),
+                Output::Complete { ticket, heard } => {
+                    self.answer_query(&ticket, &heard, actions);
+                }
+            }
+        }
+    }
+
+    pub(super) fn query_message(
+        &mut self,
+        from: NodeId,
+        message: QueryMessage,
+        actions: &mut Vec<Action>,
+    ) {
+        self.ask_nodes(actions, |engine, out| engine.message(from, message, out));
+    }
+
+    /// What this node says of its processes; at once, unless they have to be weighed.
+    fn look(&mut self, asked: Asked, question: Question, actions: &mut Vec<Action>) {
+        if question.memory {
+            let pids = self.living(&question).collect();
+            self.queries.weighing.insert(asked, question);
+            return actions.push(Action::Weigh { asked, pids });
+        }
+        let part = self.part(&question, None, &BTreeMap::new());
+        self.ask_nodes(actions, |engine, out| engine.looked(asked, part, out));
+    }
+
+    /// The driver has weighed what it was asked to.
+    pub(super) fn weighed(
+        &mut self,
+        asked: Asked,
+        server: Option<u64>,
+        processes: &BTreeMap<u32, u64>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(question) = self.queries.weighing.remove(&asked) else {
+            return;
+        };
+        let part = self.part(&question, server, processes);
+        self.ask_nodes(actions, |engine, out| engine.looked(asked, part, out));
+    }
+
+    fn living(&self, question: &Question) -> impl Iterator<Item = u32> {
+        let jobs = question
+            .jobs
+            .iter()
+            .filter_map(|nspace| self.job_of(nspace));
+        let ranks = jobs.flat_map(|job| job.ranks.ranks_on(self.node));
+        let seats = ranks.filter_map(|rank| Some(self.queries.seat(self.local(rank)?)));
+        seats.filter_map(|seat| seat.pid.filter(|_| seat.end.is_none()))
+    }
+
+    fn part(&self, question: &Question, server: Option<u64>, memory: &BTreeMap<u32, u64>) -> Part {
+        let of_job = |nspace| {
+            let Some(job) = self.job_of(nspace) else {
+                return Vec::new();
+            };
+            let ranks = job.ranks.ranks_on(self.node);
+            ranks.map(|rank| self.process(job, rank, memory)).collect()
+        };
+        Part {
+            jobs: question.jobs.iter().map(of_job).collect(),
+            server,
+        }
+    }
+
+    fn process(&self, job: &JobContext, rank: Rank, memory: &BTreeMap<u32, u64>) -> Process {
+        let local = self.local(rank);
+        let seat = local.map(|local| self.queries.seat(local));
+        let Seat { pid, end } = seat.unwrap_or_default();
+        let connected = local.is_some_and(|local| self.pmix[local.index()] == PmixState::Connected);
+        let life = match (end, pid) {
+            (Some((end, connected)), _) => Life::Ended { end, connected },
+            (None, None) => Life::Planned,
+            (None, Some(_)) if connected => Life::Connected,
+            (None, Some(_)) => Life::Running,
+        };
+        let facts = self.queries.facts.as_ref();
+        let executable = facts.and_then(|facts| facts.executable(job.appnums.of(rank)));
+        Process {
+            rank,
+            pid,
+            executable: executable.unwrap_or_default(),
+            life,
+            memory: pid.and_then(|pid| memory.get(&pid).copied()),
+        }
+    }
+
+    fn answer_query(
+        &mut self,
+        pending: &Pending,
+        heard: &BTreeMap<NodeId, Heard>,
+        actions: &mut Vec<Action>,
+    ) {
+        let view = View {
+            core: self,
+            jobs: &pending.jobs,
+            heard,
+        };
+        let answer = view.answer(&pending.queries);
+        self.answer(pending.id, &answer, actions);
+    }
+
+    /// The job of that name.
+    pub(super) fn job_of(&self, nspace: &Nspace) -> Option<&Arc<JobContext>> {
+        (self.job.nspace == *nspace).then_some(&self.job)
+    }
+
+    /// The job that has this name in PMIx.
+    fn job_named(&self, nspace: &Text) -> Option<&Arc<JobContext>> {
+        let name = std::str::from_utf8(nspace.as_bytes()).ok()?;
+        self.job_of(&Nspace::new(name).ok()?)
+    }
+
+    /// The jobs of the launch that have not ended, in the order of their start.
+    fn running_jobs(&self) -> impl Iterator<Item = &Arc<JobContext>> {
+        let running = |job: &&Arc<JobContext>| !self.queries.ended.contains_key(&job.nspace);
+        std::iter::once(&self.job).filter(running)
+    }
+
+    /// The nodes that host processes of a job.
+    fn hosting(&self, job: &JobContext) -> BTreeSet<NodeId> {
+        let nodes = job.ranks.node_ids();
+        nodes
+            .filter(|node| job.ranks.local_size(*node) > 0)
+            .collect()
+    }
+}
