@@ -30,7 +30,7 @@ impl NodeCore {
         );
         let recorded = is_set(keys::LOG_JOB_RECORD)
             || find(&data, keys::LOG_JOB_RECORD) == Some(&Value::Bool(true));
-        let rank = self.named(proc).map(|proc| proc.rank);
+        let rank = self.named(proc);
         let (mut texts, mut lost) = (Vec::new(), false);
         for info in data {
             let text = match info.value {

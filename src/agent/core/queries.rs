@@ -19,11 +19,10 @@ use std::time::Duration;
 use super::{Facts, JobContext, NodeCore, PmixState};
 use crate::agent::event::{Action, PeerMessage};
 use crate::job::clock::Moment;
-use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
+use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::pmix::host::UpcallId;
 use crate::pmix::upcall::Query;
-use crate::pmix::value::{Status, Text};
 use crate::queries::{
     Asked, Heard, Life, Output, Part, Process, QueryEngine, QueryMessage, Question,
 };
@@ -52,13 +51,12 @@ struct Seat {
 /// What a node's core keeps for queries.
 pub(super) struct Queries {
     engine: QueryEngine<Pending>,
-    /// By local rank.
+    /// By position on the node.
     seats: Vec<Seat>,
-    facts: Option<Arc<dyn Facts>>,
+    /// By job.
+    facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
     /// What the driver has been asked to weigh processes for.
     weighing: BTreeMap<Asked, Question>,
-    /// Jobs that have ended, and how.
-    ended: BTreeMap<Nspace, Status>,
 }
 
 impl Queries {
@@ -66,9 +64,8 @@ impl Queries {
         Self {
             engine: QueryEngine::new(node),
             seats: Vec::new(),
-            facts: None,
+            facts: BTreeMap::new(),
             weighing: BTreeMap::new(),
-            ended: BTreeMap::new(),
         }
     }
 
@@ -76,11 +73,11 @@ impl Queries {
         self.engine.next_deadline()
     }
 
-    fn seat(&self, rank: LocalRank) -> Seat {
+    fn seat(&self, rank: NodeRank) -> Seat {
         self.seats.get(rank.index()).copied().unwrap_or_default()
     }
 
-    fn seat_mut(&mut self, rank: LocalRank) -> &mut Seat {
+    fn seat_mut(&mut self, rank: NodeRank) -> &mut Seat {
         if self.seats.len() <= rank.index() {
             self.seats.resize_with(rank.index() + 1, Seat::default);
         }
@@ -89,19 +86,19 @@ impl Queries {
 }
 
 impl NodeCore {
-    /// Where answers to queries come from that no message carries.
-    pub fn set_facts(&mut self, facts: Arc<dyn Facts>) {
-        self.queries.facts = Some(facts);
+    /// Where answers to queries about a job come from that no message carries.
+    pub fn add_facts(&mut self, job: JobNumber, facts: Arc<dyn Facts>) {
+        self.queries.facts.insert(job, facts);
     }
 
-    pub(super) fn rank_started(&mut self, rank: LocalRank, pid: u32) {
+    pub(super) fn rank_started(&mut self, rank: NodeRank, pid: u32) {
         if self.host.is_offered() {
             self.queries.seat_mut(rank).pid = Some(pid);
         }
     }
 
     /// `connected`: it was between init and finalize of PMIx.
-    pub(super) fn note_end(&mut self, rank: LocalRank, end: RankEnd, connected: bool) {
+    pub(super) fn note_end(&mut self, rank: NodeRank, end: RankEnd, connected: bool) {
         if self.host.is_offered() {
             self.queries.seat_mut(rank).end = Some((end, connected));
         }
@@ -200,22 +197,28 @@ impl NodeCore {
     }
 
     fn living(&self, question: &Question) -> impl Iterator<Item = u32> {
-        let jobs = question
-            .jobs
-            .iter()
-            .filter_map(|nspace| self.job_of(nspace));
-        let ranks = jobs.flat_map(|job| job.ranks.ranks_on(self.node));
-        let seats = ranks.filter_map(|rank| Some(self.queries.seat(self.local(rank)?)));
-        seats.filter_map(|seat| seat.pid.filter(|_| seat.end.is_none()))
+        let jobs = question.jobs.iter();
+        let jobs = jobs.filter_map(|nspace| self.job_named(nspace.as_str()));
+        let seats = jobs.flat_map(|(job, _)| self.seats_of(job));
+        seats.filter_map(|(_, _, seat)| seat.pid.filter(|_| seat.end.is_none()))
+    }
+
+    /// The ranks of a job on this node, with their positions on it.
+    fn seats_of(&self, job: JobNumber) -> impl Iterator<Item = (Rank, NodeRank, Seat)> {
+        let ranks = self.job(job).ranks.ranks_on(self.node);
+        ranks.filter_map(move |rank| {
+            let at = self.jobs.node_rank(self.jobs.global(job, rank))?;
+            Some((rank, at, self.queries.seat(at)))
+        })
     }
 
     fn part(&self, question: &Question, server: Option<u64>, memory: &BTreeMap<u32, u64>) -> Part {
-        let of_job = |nspace| {
-            let Some(job) = self.job_of(nspace) else {
+        let of_job = |nspace: &Nspace| {
+            let Some((job, _)) = self.job_named(nspace.as_str()) else {
                 return Vec::new();
             };
-            let ranks = job.ranks.ranks_on(self.node);
-            ranks.map(|rank| self.process(job, rank, memory)).collect()
+            let seats = self.seats_of(job);
+            seats.map(|seat| self.look_at(job, seat, memory)).collect()
         };
         Part {
             jobs: question.jobs.iter().map(of_job).collect(),
@@ -223,19 +226,22 @@ impl NodeCore {
         }
     }
 
-    fn process(&self, job: &JobContext, rank: Rank, memory: &BTreeMap<u32, u64>) -> Process {
-        let local = self.local(rank);
-        let seat = local.map(|local| self.queries.seat(local));
-        let Seat { pid, end } = seat.unwrap_or_default();
-        let connected = local.is_some_and(|local| self.pmix[local.index()] == PmixState::Connected);
+    fn look_at(
+        &self,
+        job: JobNumber,
+        (rank, at, Seat { pid, end }): (Rank, NodeRank, Seat),
+        memory: &BTreeMap<u32, u64>,
+    ) -> Process {
+        let connected = self.pmix[at.index()] == PmixState::Connected;
         let life = match (end, pid) {
             (Some((end, connected)), _) => Life::Ended { end, connected },
             (None, None) => Life::Planned,
             (None, Some(_)) if connected => Life::Connected,
             (None, Some(_)) => Life::Running,
         };
-        let facts = self.queries.facts.as_ref();
-        let executable = facts.and_then(|facts| facts.executable(job.appnums.of(rank)));
+        let app = self.job(job).appnums.of(rank);
+        let facts = self.queries.facts.get(&job);
+        let executable = facts.and_then(|facts| facts.executable(app));
         Process {
             rank,
             pid,
@@ -260,21 +266,10 @@ impl NodeCore {
         self.answer(pending.id, &answer, actions);
     }
 
-    /// The job of that name.
-    pub(super) fn job_of(&self, nspace: &Nspace) -> Option<&Arc<JobContext>> {
-        (self.job.nspace == *nspace).then_some(&self.job)
-    }
-
-    /// The job that has this name in PMIx.
-    fn job_named(&self, nspace: &Text) -> Option<&Arc<JobContext>> {
-        let name = std::str::from_utf8(nspace.as_bytes()).ok()?;
-        self.job_of(&Nspace::new(name).ok()?)
-    }
-
     /// The jobs of the launch that have not ended, in the order of their start.
-    fn running_jobs(&self) -> impl Iterator<Item = &Arc<JobContext>> {
-        let running = |job: &&Arc<JobContext>| !self.queries.ended.contains_key(&job.nspace);
-        std::iter::once(&self.job).filter(running)
+    fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
+        let running = self.jobs.jobs().filter(|(_, job)| !job.is_over());
+        running.map(|(number, job)| (number, &job.context))
     }
 
     /// The nodes that host processes of a job.

@@ -9,6 +9,7 @@ use super::nodes::Node;
 use super::{Parts, start};
 use crate::agent::core::{Facts, NodeCore, Terms};
 use crate::agent::poll::{Source, Token};
+use crate::job::ids::JobNumber;
 use crate::launcher::directory::{JobDirectory, NodeDirectories};
 use crate::launcher::guard::become_subreaper;
 use crate::launcher::run::RunFailure;
@@ -39,7 +40,7 @@ impl Made {
         if plan.offer.pmix {
             *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
         }
-        let nodes = || part.nodes(&plan.job.ranks);
+        let nodes = || part.nodes(plan.job.ranks.nodes());
         let directories = directory
             .iter()
             .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
@@ -55,7 +56,7 @@ impl Made {
                     Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
                 )
                 .map(|mut core| {
-                    core.set_facts(Arc::clone(plan) as Arc<dyn Facts>);
+                    core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
                     Node::new(core)
                 })
             })

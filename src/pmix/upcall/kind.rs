@@ -38,11 +38,17 @@ pub enum UpcallKind {
     Group,
     /// See [`Upcall::JobControl`].
     JobControl,
+    /// See [`Upcall::Spawn`].
+    Spawn,
+    /// See [`Upcall::Connect`].
+    Connect,
+    /// See [`Upcall::Disconnect`].
+    Disconnect,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -58,6 +64,9 @@ impl UpcallKind {
         Self::Unpublish,
         Self::Group,
         Self::JobControl,
+        Self::Spawn,
+        Self::Connect,
+        Self::Disconnect,
     ];
 
     /// The operation's name as PMIx has it.
@@ -78,6 +87,9 @@ impl UpcallKind {
             Self::Unpublish => "unpublish",
             Self::Group => "group",
             Self::JobControl => "job_control",
+            Self::Spawn => "spawn",
+            Self::Connect => "connect",
+            Self::Disconnect => "disconnect",
         }
     }
 
@@ -111,6 +123,9 @@ impl UpcallKind {
             Self::Unpublish => c::WIREUP_OP_UNPUBLISH,
             Self::Group => c::WIREUP_OP_GROUP,
             Self::JobControl => c::WIREUP_OP_JOB_CONTROL,
+            Self::Spawn => c::WIREUP_OP_SPAWN,
+            Self::Connect => c::WIREUP_OP_CONNECT,
+            Self::Disconnect => c::WIREUP_OP_DISCONNECT,
         };
         op as u16
     }

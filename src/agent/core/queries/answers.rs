@@ -159,14 +159,11 @@ impl View<'_> {
                 Ok(Value::String(keys.join(",").into()))
             }
             keys::QUERY_NAMESPACES => {
-                let names = self.core.running_jobs().map(|job| job.nspace.as_str());
+                let names = self.core.running_jobs().map(|(_, job)| job.nspace.as_str());
                 Ok(Value::String(names.collect::<Vec<_>>().join(",").into()))
             }
             keys::QUERY_NAMESPACE_INFO => Ok(self.namespaces(scope)),
-            keys::QUERY_JOB_STATUS => {
-                let ended = self.core.queries.ended.get(&job.nspace);
-                Ok(Value::Status(ended.copied().unwrap_or(Status::SUCCESS)))
-            }
+            keys::QUERY_JOB_STATUS => Ok(Value::Status(Status::SUCCESS)),
             keys::QUERY_PROC_TABLE | keys::QUERY_LOCAL_PROC_TABLE => {
                 let local = key_text == keys::QUERY_LOCAL_PROC_TABLE && scope.node.is_none();
                 self.table(scope, local || scope.local_only)
@@ -197,10 +194,10 @@ impl View<'_> {
     /// One array per job: its name, command lines, size, and where its ranks are.
     fn namespaces(&self, scope: &Scope<'_>) -> Value {
         let jobs = self.core.running_jobs();
-        let meant = jobs.filter(|job| !scope.names_job || job.nspace == scope.job.nspace);
-        let infos = meant.map(|job| {
+        let meant = jobs.filter(|(number, _)| !scope.names_job || *number == scope.number);
+        let infos = meant.map(|(number, job)| {
             let commands = (0..apps(job)).filter_map(|app| {
-                let facts = self.core.queries.facts.as_ref()?;
+                let facts = self.core.queries.facts.get(&number)?;
                 facts.command(AppNum(app))
             });
             let command = commands.collect::<Vec<_>>().join(&b" : "[..]);

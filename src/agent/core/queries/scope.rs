@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::upcalls::timeout;
 use super::super::{JobContext, NodeCore};
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{JobNumber, NodeId, Rank};
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::{Status, Text, Value};
@@ -13,6 +13,8 @@ use crate::pmix::value::{Status, Text, Value};
 /// A query's qualifiers, read.
 pub(super) struct Scope<'a> {
     /// The job meant; the one the user asked for, if none is named.
+    pub(super) number: JobNumber,
+    /// The same.
     pub(super) job: &'a Arc<JobContext>,
     /// One job was named.
     pub(super) names_job: bool,
@@ -36,7 +38,8 @@ impl<'a> Scope<'a> {
     /// known, a job or node that is not of this launch.
     pub(super) fn of(core: &'a NodeCore, query: &Query) -> Result<Self, Status> {
         let mut scope = Self {
-            job: &core.job,
+            number: JobNumber(0),
+            job: core.launch(),
             names_job: false,
             rank: None,
             node: None,
@@ -116,7 +119,10 @@ impl<'a> Scope<'a> {
         if self.names_job && *nspace != *self.job.nspace.as_str() {
             return Err(Status::ERR_BAD_PARAM);
         }
-        self.job = core.job_named(nspace).ok_or(Status::ERR_NOT_FOUND)?;
+        let name = std::str::from_utf8(nspace.as_bytes()).ok();
+        let named = name.and_then(|name| core.job_named(name));
+        let (number, member) = named.ok_or(Status::ERR_NOT_FOUND)?;
+        (self.number, self.job) = (number, &member.context);
         self.names_job = true;
         Ok(())
     }
@@ -130,6 +136,6 @@ impl<'a> Scope<'a> {
 impl NodeCore {
     /// The name of a node, if it is known.
     pub(super) fn host_name(&self, node: NodeId) -> Option<&str> {
-        self.queries.facts.as_ref()?.host(node)
+        self.queries.facts.get(&JobNumber(0))?.host(node)
     }
 }

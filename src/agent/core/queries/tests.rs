@@ -9,7 +9,7 @@ use crate::job::rank_map::RankMap;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, Parts, Upcall};
-use crate::pmix::value::{Info, Proc, Value, find};
+use crate::pmix::value::{Info, Proc, Status, Value, find};
 use crate::pmix::wire::FrameDecoder;
 
 struct Names;
@@ -50,7 +50,7 @@ impl Job {
         let core = |node| {
             let job = Arc::clone(&job);
             let mut core = NodeCore::new(NodeId(node), job, false, true, Terms::default()).unwrap();
-            core.set_facts(Arc::new(Names));
+            core.add_facts(JobNumber(0), Arc::new(Names));
             core.start_host(&[Control::Finalize], Moment::default(), &mut Vec::new());
             core
         };
@@ -62,7 +62,7 @@ impl Job {
             answers: Vec::new(),
         };
         for rank in 0..4 {
-            let (node, local, pid) = (rank / 2, LocalRank(rank % 2), 100 + rank);
+            let (node, local, pid) = (rank / 2, NodeRank(rank % 2), 100 + rank);
             job.feed(node, Event::RankStarted { rank: local, pid });
         }
         job
@@ -169,7 +169,7 @@ fn a_table_has_every_process_with_its_state_and_exit_code() {
     let frame = connected.encode(0).unwrap();
     job.feed(0, Event::UpcallReceived(&frame));
     for (rank, end) in [(0, RankEnd::Signal(9)), (1, RankEnd::Code(3))] {
-        let rank = LocalRank(rank);
+        let rank = NodeRank(rank);
         job.feed(1, Event::RankEnded { rank, end });
     }
     let parts = job.answer(&[keys::QUERY_PROC_TABLE], Vec::new());
@@ -292,7 +292,7 @@ fn what_cannot_be_answered_says_why() {
 fn the_memory_of_each_node_is_told_with_its_bounds() {
     let mut job = Job::new();
     let ended = RankEnd::Code(0);
-    let rank = LocalRank(0);
+    let rank = NodeRank(0);
     job.feed(1, Event::RankEnded { rank, end: ended });
     let minmax = Info::new(keys::QUERY_REPORT_MINMAX, Value::Bool(true));
     let parts = job.answer(&[keys::QUERY_MEMORY_USAGE], vec![minmax]);
