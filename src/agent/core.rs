@@ -16,6 +16,7 @@ mod host;
 mod jobs;
 mod logs;
 mod queries;
+mod raised;
 mod ranks;
 mod store;
 mod upcalls;
@@ -196,7 +197,7 @@ impl NodeCore {
                 asked,
                 server,
                 processes,
-            } => self.weighed(asked, server, &processes, actions),
+            } => self.weighed(asked, server, &processes, now, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
@@ -204,7 +205,7 @@ impl NodeCore {
                 self.modex(ModexInput::Tick, now, actions);
                 self.store_tick(now, actions);
                 self.groups(actions, |engine, out| engine.tick(now, out));
-                self.ask_nodes(actions, |engine, out| engine.tick(now, out));
+                self.ask_nodes(now, actions, |engine, out| engine.tick(now, out));
                 self.host_tick(now, actions);
             }
         }
@@ -329,9 +330,10 @@ impl NodeCore {
             };
             self.modex(lost, now, actions);
             self.groups(actions, |engine, out| engine.node_lost(node, out));
-            self.ask_nodes(actions, |engine, out| engine.node_lost(node, out));
+            self.ask_nodes(now, actions, |engine, out| engine.node_lost(node, out));
             self.store_node_lost(node, now, actions);
         }
+        self.tell_of_lost_nodes(nodes, now, actions);
     }
 
     fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
@@ -339,7 +341,7 @@ impl NodeCore {
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
-        self.ask_nodes(actions, QueryEngine::tear_down);
+        self.ask_nodes(now, actions, QueryEngine::tear_down);
         self.stop_host(now, actions);
     }
 
@@ -364,7 +366,7 @@ impl NodeCore {
             }
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
-            PeerMessage::Query(message) => self.query_message(from, message, actions),
+            PeerMessage::Query(message) => self.query_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
         }
     }

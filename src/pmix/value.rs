@@ -136,6 +136,10 @@ impl Status {
     pub const QUERY_PARTIAL_SUCCESS: Self = Self(-104);
     pub const EVENT_JOB_END: Self = Self(-145);
     pub const OPERATION_SUCCEEDED: Self = Self(-157);
+    pub const ERR_JOB_ABORTED: Self = Self(-182);
+    pub const ERR_JOB_ABORTED_BY_SIG: Self = Self(-184);
+    pub const ERR_JOB_TERM_WO_SYNC: Self = Self(-185);
+    pub const ERR_JOB_NON_ZERO_TERM: Self = Self(-187);
     pub const ERR_PROC_TERM_WO_SYNC: Self = Self(-200);
     pub const EVENT_NODE_DOWN: Self = Self(-231);
     pub const ERR_PROC_ABORTED_BY_SIG: Self = Self(-402);

@@ -33,12 +33,17 @@ use scope::Scope;
 /// the answer, so a node that needs longer is in trouble.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A query that waits for other nodes, or for the driver.
-pub(super) struct Pending {
-    id: UpcallId,
-    queries: Vec<Query>,
-    /// Those asked about, in the order of the question.
-    jobs: Vec<Nspace>,
+/// Who wants to know.
+pub(super) enum Pending {
+    /// libpmix.
+    Upcall {
+        id: UpcallId,
+        queries: Vec<Query>,
+        /// The jobs asked about, in the order of the question.
+        jobs: Vec<Nspace>,
+    },
+    /// This node, to tell how a job has ended.
+    End(JobNumber),
 }
 
 /// One process of this node.
@@ -122,19 +127,19 @@ impl NodeCore {
             }
         }
         let jobs: Vec<Nspace> = wants.jobs.into_iter().collect();
-        let pending = Pending {
+        if wants.nodes.is_empty() {
+            return self.answer_query((id, &queries, &jobs), &BTreeMap::new(), actions);
+        }
+        let pending = Pending::Upcall {
             id,
             queries,
             jobs: jobs.clone(),
         };
-        if wants.nodes.is_empty() {
-            return self.answer_query(&pending, &BTreeMap::new(), actions);
-        }
         let question = Question {
             jobs,
             memory: wants.memory,
         };
-        self.ask_nodes(actions, |engine, out| {
+        self.ask_nodes(now, actions, |engine, out| {
             engine.ask(&question, wants.nodes, pending, now + limit, out);
         });
     }
@@ -142,6 +147,7 @@ impl NodeCore {
     /// Lets the engine do something, and does what it orders.
     pub(super) fn ask_nodes(
         &mut self,
+        now: Moment,
         actions: &mut Vec<Action>,
         act: impl FnOnce(&mut QueryEngine<Pending>, &mut Vec<Output<Pending>>),
     ) {
@@ -153,10 +159,13 @@ impl NodeCore {
                     to,
                     message: PeerMessage::Query(message),
                 }),
-                Output::Look { asked, question } => self.look(asked, question, actions),
-                Output::Complete { ticket, heard } => {
-                    self.answer_query(&ticket, &heard, actions);
-                }
+                Output::Look { asked, question } => self.look(asked, question, now, actions),
+                Output::Complete { ticket, heard } => match ticket {
+                    Pending::Upcall { id, queries, jobs } => {
+                        self.answer_query((id, &queries, &jobs), &heard, actions);
+                    }
+                    Pending::End(job) => self.tell_of_job_end(job, &heard, now, actions),
+                },
             }
         }
     }
@@ -165,20 +174,23 @@ impl NodeCore {
         &mut self,
         from: NodeId,
         message: QueryMessage,
+        now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        self.ask_nodes(actions, |engine, out| engine.message(from, message, out));
+        self.ask_nodes(now, actions, |engine, out| {
+            engine.message(from, message, out)
+        });
     }
 
     /// What this node says of its processes; at once, unless they have to be weighed.
-    fn look(&mut self, asked: Asked, question: Question, actions: &mut Vec<Action>) {
+    fn look(&mut self, asked: Asked, question: Question, now: Moment, actions: &mut Vec<Action>) {
         if question.memory {
             let pids = self.living(&question).collect();
             self.queries.weighing.insert(asked, question);
             return actions.push(Action::Weigh { asked, pids });
         }
         let part = self.part(&question, None, &BTreeMap::new());
-        self.ask_nodes(actions, |engine, out| engine.looked(asked, part, out));
+        self.ask_nodes(now, actions, |engine, out| engine.looked(asked, part, out));
     }
 
     /// The driver has weighed what it was asked to.
@@ -187,13 +199,14 @@ impl NodeCore {
         asked: Asked,
         server: Option<u64>,
         processes: &BTreeMap<u32, u64>,
+        now: Moment,
         actions: &mut Vec<Action>,
     ) {
         let Some(question) = self.queries.weighing.remove(&asked) else {
             return;
         };
         let part = self.part(&question, server, processes);
-        self.ask_nodes(actions, |engine, out| engine.looked(asked, part, out));
+        self.ask_nodes(now, actions, |engine, out| engine.looked(asked, part, out));
     }
 
     fn living(&self, question: &Question) -> impl Iterator<Item = u32> {
@@ -253,17 +266,40 @@ impl NodeCore {
 
     fn answer_query(
         &mut self,
-        pending: &Pending,
+        (id, queries, jobs): (UpcallId, &[Query], &[Nspace]),
         heard: &BTreeMap<NodeId, Heard>,
         actions: &mut Vec<Action>,
     ) {
         let view = View {
             core: self,
-            jobs: &pending.jobs,
+            jobs,
             heard,
         };
-        let answer = view.answer(&pending.queries);
-        self.answer(pending.id, &answer, actions);
+        let answer = view.answer(queries);
+        self.answer(id, &answer, actions);
+    }
+
+    /// A spawned job has ended everywhere: the lowest of its nodes that is left finds out how, and
+    /// tells all.
+    pub(super) fn ask_for_end(&mut self, job: JobNumber, now: Moment, actions: &mut Vec<Action>) {
+        if !self.host.is_offered() {
+            return;
+        }
+        let nodes = self.hosting(self.job(job));
+        if nodes
+            .iter()
+            .find(|node| !self.queries.engine.is_lost(**node))
+            != Some(&self.node)
+        {
+            return;
+        }
+        let question = Question {
+            jobs: vec![self.job(job).nspace.clone()],
+            memory: false,
+        };
+        self.ask_nodes(now, actions, |engine, out| {
+            engine.ask(&question, nodes, Pending::End(job), now + LIMIT, out);
+        });
     }
 
     /// The jobs of the launch that have not ended, in the order of their start.

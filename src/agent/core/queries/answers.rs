@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{JobContext, NodeCore};
+use super::super::raised::end_of_job;
+use super::super::{JobContext, Member, NodeCore};
 use super::scope::Scope;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
@@ -69,7 +70,10 @@ impl NodeCore {
         if scope.qualifiers_only {
             return;
         }
-        let (local, memory) = if *key == keys::QUERY_PROC_TABLE {
+        let over = || self.jobs.get(scope.number).is_some_and(Member::is_over);
+        let (local, memory) = if *key == keys::QUERY_JOB_STATUS && over() {
+            (false, false)
+        } else if *key == keys::QUERY_PROC_TABLE {
             (scope.local_only, false)
         } else if *key == keys::QUERY_LOCAL_PROC_TABLE {
             (scope.node.is_none(), false)
@@ -163,7 +167,7 @@ impl View<'_> {
                 Ok(Value::String(names.collect::<Vec<_>>().join(",").into()))
             }
             keys::QUERY_NAMESPACE_INFO => Ok(self.namespaces(scope)),
-            keys::QUERY_JOB_STATUS => Ok(Value::Status(Status::SUCCESS)),
+            keys::QUERY_JOB_STATUS => Ok(Value::Status(self.job_status(scope))),
             keys::QUERY_PROC_TABLE | keys::QUERY_LOCAL_PROC_TABLE => {
                 let local = key_text == keys::QUERY_LOCAL_PROC_TABLE && scope.node.is_none();
                 self.table(scope, local || scope.local_only)
@@ -189,6 +193,18 @@ impl View<'_> {
                 value.ok_or(Status::ERR_NOT_FOUND)
             }
         }
+    }
+
+    /// Success while it runs; then how it ended.
+    fn job_status(&self, scope: &Scope<'_>) -> Status {
+        let job = self.core.jobs.get(scope.number);
+        if !job.is_some_and(Member::is_over) {
+            return Status::SUCCESS;
+        }
+        let at = self.jobs.iter().position(|job| *job == scope.job.nspace);
+        let hosting = self.core.hosting(scope.job);
+        let heard = self.heard.iter().filter(|(node, _)| hosting.contains(node));
+        end_of_job(heard.map(|(_, heard)| heard), at.unwrap_or_default())
     }
 
     /// One array per job: its name, command lines, size, and where its ranks are.

@@ -135,7 +135,7 @@ impl<'a> Scope<'a> {
 
 impl NodeCore {
     /// The name of a node, if it is known.
-    pub(super) fn host_name(&self, node: NodeId) -> Option<&str> {
+    pub(in super::super) fn host_name(&self, node: NodeId) -> Option<&str> {
         self.queries.facts.get(&JobNumber(0))?.host(node)
     }
 }
