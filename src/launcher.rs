@@ -15,6 +15,7 @@ mod finish;
 mod fleet;
 pub mod guard;
 mod hands;
+pub mod hostfile;
 pub mod inheritance;
 pub mod inspect;
 pub mod jobs;

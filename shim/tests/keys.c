@@ -15,6 +15,7 @@
 #define STATUS(name) printf("status %s %d\n", #name, PMIX_##name)
 #define RANGE(name) printf("range %s %d\n", #name, PMIX_RANGE_##name)
 #define PERSIST(name) printf("persistence %s %d\n", #name, PMIX_PERSIST_##name)
+#define CHANNEL(name) printf("channel %s %u\n", #name, (unsigned)(PMIX_FWD_##name##_CHANNEL))
 #define RANK(name) printf("rank %s %u\n", #name, (unsigned)(PMIX_RANK_##name))
 
 int main(void)
@@ -62,6 +63,7 @@ int main(void)
     KEY(SERVER_SYSTEM_SUPPORT);
     KEY(SERVER_SESSION_SUPPORT);
     KEY(IOF_LOCAL_OUTPUT);
+    KEY(IOF_STOP);
     KEY(SERVER_ALLOW_FOREIGN_TOOLS);
     KEY(COLLECT_DATA);
     KEY(LOCAL_COLLECTIVE_STATUS);
@@ -113,6 +115,7 @@ int main(void)
     KEY(QUERY_JOB_STATUS);
     KEY(QUERY_PROC_TABLE);
     KEY(QUERY_LOCAL_PROC_TABLE);
+    KEY(QUERY_SPAWN_SUPPORT);
     KEY(QUERY_DEBUG_SUPPORT);
     KEY(QUERY_MEMORY_USAGE);
     KEY(QUERY_REFRESH_CACHE);
@@ -128,6 +131,11 @@ int main(void)
     STATUS(SUCCESS);
     STATUS(ERROR);
     STATUS(ERR_PROC_ABORTED);
+    STATUS(ERR_JOB_APP_NOT_EXECUTABLE);
+    STATUS(ERR_JOB_CANCELED);
+    STATUS(ERR_JOB_FAILED_TO_LAUNCH);
+    STATUS(ERR_JOB_EXE_NOT_FOUND);
+    STATUS(ERR_JOB_INSUFFICIENT_RESOURCES);
     STATUS(ERR_NO_PERMISSIONS);
     STATUS(ERR_TIMEOUT);
     STATUS(ERR_UNREACH);
@@ -167,5 +175,9 @@ int main(void)
     RANK(WILDCARD);
     RANK(LOCAL_NODE);
     RANK(LOCAL_PEERS);
+    CHANNEL(STDIN);
+    CHANNEL(STDOUT);
+    CHANNEL(STDERR);
+    CHANNEL(STDDIAG);
     return 0;
 }

@@ -259,6 +259,12 @@ static void general(void)
     hold(result(PMIX_QUERY_DEBUG_SUPPORT) != NULL, "what debuggers may ask for");
 
     begin();
+    key(PMIX_QUERY_SPAWN_SUPPORT);
+    expect(PMIX_SUCCESS, ask(), "what spawns can do");
+    hold(strstr(the(PMIX_QUERY_SPAWN_SUPPORT, PMIX_STRING)->data.string, PMIX_HOST) != NULL,
+         "spawns go to hosts that are named");
+
+    begin();
     const bool yes = true;
     key(PMIX_QUERY_PROC_TABLE);
     qualify(PMIX_QUERY_SUPPORTED_QUALIFIERS, &yes, PMIX_BOOL);

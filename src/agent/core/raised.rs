@@ -64,6 +64,14 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
+        let processes = heard.values().filter_map(|heard| match heard {
+            Heard::Part(part) => Some(part.jobs.iter().flatten()),
+            Heard::Lost | Heard::Nothing => None,
+        });
+        // Of a job that could not be started only who asked for it knows, and has been told.
+        if processes.flatten().all(|one| one.life == Life::Planned) {
+            return;
+        }
         let nspace = &self.job(job).nspace;
         let whole = Proc::new(nspace, ProcRank::WILDCARD);
         let event = Arc::new(Notification {

@@ -168,6 +168,16 @@ impl Crew {
             }
             Report::Demanded(demand) => self.tell(FromCrew::Demanded(demand)),
             Report::Log(text) => self.tell(FromCrew::Log(text)),
+            Report::Spawn {
+                ticket,
+                by,
+                request,
+            } => self.tell(FromCrew::Spawn {
+                node,
+                ticket,
+                by,
+                request,
+            }),
         }
     }
 

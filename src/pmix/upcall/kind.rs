@@ -44,11 +44,15 @@ pub enum UpcallKind {
     Connect,
     /// See [`Upcall::Disconnect`].
     Disconnect,
+    /// See [`Upcall::IofPull`].
+    IofPull,
+    /// See [`Upcall::PushStdin`].
+    PushStdin,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -67,6 +71,8 @@ impl UpcallKind {
         Self::Spawn,
         Self::Connect,
         Self::Disconnect,
+        Self::IofPull,
+        Self::PushStdin,
     ];
 
     /// The operation's name as PMIx has it.
@@ -90,6 +96,8 @@ impl UpcallKind {
             Self::Spawn => "spawn",
             Self::Connect => "connect",
             Self::Disconnect => "disconnect",
+            Self::IofPull => "iof_pull",
+            Self::PushStdin => "push_stdin",
         }
     }
 
@@ -102,6 +110,7 @@ impl UpcallKind {
                 | Self::RegisterEvents
                 | Self::DeregisterEvents
                 | Self::NotifyEvent
+                | Self::IofPull
         )
     }
 
@@ -126,6 +135,8 @@ impl UpcallKind {
             Self::Spawn => c::WIREUP_OP_SPAWN,
             Self::Connect => c::WIREUP_OP_CONNECT,
             Self::Disconnect => c::WIREUP_OP_DISCONNECT,
+            Self::IofPull => c::WIREUP_OP_IOF_PULL,
+            Self::PushStdin => c::WIREUP_OP_PUSH_STDIN,
         };
         op as u16
     }

@@ -7,6 +7,7 @@ use super::super::{JobContext, Member, NodeCore};
 use super::scope::Scope;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
+use crate::job::spawn;
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, Query};
 use crate::pmix::value::{Array, Info, Proc, ProcInfo, Status, Text, Value};
@@ -45,6 +46,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     (keys::QUERY_MEMORY_USAGE, OF_MEMORY),
     (keys::DAEMON_MEMORY, ""),
     (keys::CLIENT_AVG_MEMORY, OF_JOB),
+    (keys::QUERY_SPAWN_SUPPORT, ""),
     (keys::QUERY_DEBUG_SUPPORT, ""),
     (keys::QUERY_NUM_PSETS, ""),
     (keys::QUERY_PSET_NAMES, ""),
@@ -182,6 +184,7 @@ impl View<'_> {
                 let sizes = self.sizes(scope, self.core.node);
                 average(&sizes).ok_or(Status::ERR_NOT_FOUND)
             }
+            keys::QUERY_SPAWN_SUPPORT => Ok(Value::String(spawn::HONOURED.into())),
             // No debugger can stop processes at their start.
             keys::QUERY_DEBUG_SUPPORT => Ok(Value::String(Text::default())),
             keys::JOB_SIZE => Ok(Value::Uint32(job.ranks.size())),
