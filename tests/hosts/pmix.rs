@@ -1,5 +1,7 @@
 //! PMIx itself across hosts, used by programs that have no MPI.
 
+use rustix::process::Signal;
+
 use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Pmix, field, pmix};
 
@@ -143,4 +145,37 @@ fn ranks_hear_of_the_loss_of_a_host_before_the_launch_ends() {
     let expected =
         [0, 1, 4, 5].map(|rank| format!("pmix_events rank={rank} mode=lost got=down:1 lost=2,3"));
     assert_eq!(told, expected, "{outcome:?}");
+}
+
+#[test]
+fn the_processes_of_a_lost_host_are_listed_as_lost() {
+    let (Some(cluster), Some(client)) = (Cluster::new(3), newest()) else {
+        return;
+    };
+    let hosts = "node01:2,node02:1,node03:1";
+    let start = [
+        "--oversubscribe",
+        "--grace",
+        "30",
+        "--hosts",
+        hosts,
+        "-n",
+        "4",
+    ];
+    let run = cluster.run(0, start).more(["--libpmix", client.path()]);
+    let run = run.more([client.dir.join("pmix_query")]).more(["wait"]);
+    let running = run.start();
+    running.wait_for_many(Output::Stdout, "mode=ready", 4);
+    cluster.lab().crash(cluster.host(1)).unwrap();
+    let line = running.wait_for(Output::Stdout, "mode=wait");
+    let table = field(&line, "all").unwrap();
+    let ends: Vec<&str> = table.split(',').collect();
+    assert!(ends[2].starts_with("2/node02//0/0/56"), "{line}");
+    for living in [0, 1, 3] {
+        assert!(ends[living].ends_with("/0/6"), "{line}");
+    }
+    // The others ignore the polite signal.
+    running.signal(Signal::TERM);
+    running.signal(Signal::TERM);
+    assert_ne!(running.finish().code, 0);
 }

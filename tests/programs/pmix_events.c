@@ -9,6 +9,7 @@
  *   killed   rank 3 is killed, and the others hear of it
  *   left     rank 3 exits with code 0 and has not finalized
  *   spawned  rank 0 spawns FILE, and all hear of its end: prints JOB_TERM_STATUS as status=NUMBER
+ *            and what the server answers when asked for it as asked=NUMBER
  *   lost     nobody ends until told that a node is down: prints its processes as lost=RANK,...
  *   beat     rank 3 wants its heartbeats watched, beats twice, and stops to
  *   file     rank 3 wants FILE.RANK watched, lets it grow twice, and stops to
@@ -19,7 +20,7 @@
 #include <signal.h>
 
 static pmix_proc_t me;
-static char more[512];
+static char more[512], heard_of[PMIX_MAX_NSLEN + 1];
 
 __attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
 {
@@ -161,6 +162,7 @@ static void on_news(size_t id, pmix_status_t status, const pmix_proc_t *source, 
     (void)results;
     (void)nresults;
     size_t used = 0;
+    PMIX_LOAD_NSPACE(heard_of, source->nspace);
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < count; i++) {
         if (PMIX_CHECK_KEY(&infos[i], PMIX_JOB_TERM_STATUS))
@@ -207,6 +209,23 @@ static void spawned(char *program)
         PMIX_APP_DESTRUCT(&app);
     }
     await(PMIX_EVENT_JOB_END);
+
+    pmix_query_t query;
+    pmix_info_t *results = NULL;
+    size_t nresults = 0;
+    pmix_status_t rc;
+    PMIX_QUERY_CONSTRUCT(&query);
+    PMIX_ARGV_APPEND(rc, query.keys, PMIX_QUERY_JOB_STATUS);
+    expect(PMIX_SUCCESS, rc, "keys");
+    PMIX_QUERY_QUALIFIERS_CREATE(&query, 1);
+    PMIX_INFO_LOAD(&query.qualifiers[0], PMIX_NSPACE, heard_of, PMIX_STRING);
+    expect(PMIX_SUCCESS, PMIx_Query_info(&query, 1, &results, &nresults), "PMIx_Query_info");
+    if (nresults != 1 || results[0].value.type != PMIX_STATUS)
+        fail(1, "pmix_events rank=%u: no status among %zu answers", me.rank, nresults);
+    const size_t used = strlen(more);
+    snprintf(more + used, sizeof more - used, " asked=%d", results[0].value.data.status);
+    PMIX_INFO_FREE(results, nresults);
+    PMIX_QUERY_DESTRUCT(&query);
     barrier();
 }
 

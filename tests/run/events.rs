@@ -97,8 +97,10 @@ fn ranks_hear_how_a_job_that_one_of_them_spawned_has_ended() {
         everywhere(options, &["spawned", program], code, |outcome, _| {
             expect_heard(outcome, &["ended:1"; 4]);
             for line in outcome.by_rank("pmix_events", 4) {
-                let told = field(&line, "status").unwrap().to_owned();
-                assert_eq!(told, status.to_string(), "{line}");
+                for key in ["status", "asked"] {
+                    let told = field(&line, key).unwrap().to_owned();
+                    assert_eq!(told, status.to_string(), "{key}: {line}");
+                }
                 assert_eq!(field(&line, "own"), Some("0"), "{line}");
             }
         });

@@ -133,3 +133,49 @@ impl NodeCore {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queries::{Part, Process};
+
+    fn part(ends: &[(RankEnd, bool)]) -> Heard {
+        let process = |(end, connected): &(RankEnd, bool)| Process {
+            rank: Rank(0),
+            pid: Some(1),
+            executable: Vec::new(),
+            life: Life::Ended {
+                end: *end,
+                connected: *connected,
+            },
+            memory: None,
+        };
+        Heard::Part(Part {
+            jobs: vec![ends.iter().map(process).collect()],
+            server: None,
+        })
+    }
+
+    #[test]
+    fn a_job_has_ended_as_the_worst_of_its_processes() {
+        let good = (RankEnd::Code(0), false);
+        let silent = (RankEnd::Code(0), true);
+        let bad = (RankEnd::Code(3), false);
+        let killed = (RankEnd::Signal(9), true);
+        for (heard, status) in [
+            (vec![part(&[good]), part(&[])], Status::SUCCESS),
+            (vec![part(&[good, silent])], Status::ERR_JOB_TERM_WO_SYNC),
+            (
+                vec![part(&[bad]), part(&[silent])],
+                Status::ERR_JOB_NON_ZERO_TERM,
+            ),
+            (vec![part(&[bad]), Heard::Lost], Status::ERR_JOB_ABORTED),
+            (
+                vec![Heard::Lost, part(&[bad, killed, good])],
+                Status::ERR_JOB_ABORTED_BY_SIG,
+            ),
+        ] {
+            assert_eq!(end_of_job(&heard, 0), status, "{heard:?}");
+        }
+    }
+}

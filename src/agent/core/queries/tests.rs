@@ -46,6 +46,9 @@ impl Job {
             universe_size: 8,
             user: UserId(1000),
             psets: Vec::new(),
+            parent: None,
+            offset: Default::default(),
+            preputs: Vec::new(),
         });
         let core = |node| {
             let job = Arc::clone(&job);
