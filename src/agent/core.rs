@@ -210,7 +210,9 @@ impl NodeCore {
                 server,
                 processes,
             } => self.weighed(asked, server, &processes, now, actions),
-            Event::Spawned { ticket, result } => self.spawned(ticket, &result, actions),
+            Event::Rendezvous(message) => self.rendezvous_said(message, now, actions),
+            Event::RendezvousLost => self.rendezvous_lost(now, actions),
+            Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
@@ -366,7 +368,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
-        self.spawns_tear_down(actions);
+        self.spawns_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
         self.ask_nodes(now, actions, QueryEngine::tear_down);
         self.stop_host(now, actions);

@@ -16,6 +16,7 @@ use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
 use crate::queries::{Asked, QueryMessage};
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 use crate::store::engine::StoreMessage;
 
 /// Something that happened on a node.
@@ -78,6 +79,10 @@ pub enum Event<'a> {
         /// By process, bytes of memory it uses; without those that have ended.
         processes: BTreeMap<u32, u64>,
     },
+    /// At the head node: the rendezvous of this user's launches has something to say.
+    Rendezvous(FromRendezvous),
+    /// At the head node: the rendezvous is lost, or there is none.
+    RendezvousLost,
     /// The launcher's answer to [`Report::Spawn`].
     Spawned {
         /// Of the request.
@@ -208,6 +213,15 @@ pub enum Report {
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
+    /// From the head node: tell the rendezvous of this user's launches, which is looked for when there
+    /// is something to tell.
+    Rendezvous {
+        /// Which one: the number of those that were lost before. What is for one that is lost by now is
+        /// dropped.
+        epoch: u32,
+        /// What.
+        message: ToRendezvous,
+    },
     /// A process wants others to be started; answered by [`Event::Spawned`].
     Spawn {
         /// Names the request.

@@ -36,6 +36,7 @@ mod pty;
 mod python;
 mod queries;
 mod refusals;
+mod rendezvous;
 mod signals;
 mod singleton;
 mod spawn;
