@@ -35,6 +35,7 @@ mod processes;
 mod ps;
 mod pty;
 mod python;
+mod queries;
 mod refusals;
 mod rendezvous;
 mod signals;
