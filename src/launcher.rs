@@ -10,6 +10,7 @@ mod dry_run;
 pub mod elf;
 pub mod environment;
 pub mod explain;
+mod facts;
 mod finish;
 mod fleet;
 pub mod guard;

@@ -9,11 +9,14 @@
 mod context;
 mod demands;
 mod events;
+mod facts;
 mod fences;
 mod groups;
 mod host;
 mod jobs;
 mod logs;
+mod queries;
+mod raised;
 mod ranks;
 mod spawns;
 mod store;
@@ -21,10 +24,12 @@ mod upcalls;
 
 use std::sync::Arc;
 
+pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
 use jobs::Member;
+use queries::Queries;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Action, Event, PeerMessage};
@@ -44,6 +49,7 @@ use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
+use crate::queries::QueryEngine;
 use crate::store::engine::StoreEngine;
 use spawns::{Meeting, Spawns};
 use store::Asker;
@@ -119,6 +125,7 @@ pub struct NodeCore {
     modex: ModexEngine<UpcallId>,
     store: StoreEngine<Asker>,
     groups: Groups,
+    queries: Queries,
     spawns: Spawns,
     link: HostLink,
     host: HostLife,
@@ -163,6 +170,7 @@ impl NodeCore {
             modex,
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
+            queries: Queries::new(node),
             spawns: Spawns::default(),
             link: HostLink::new(),
             host: HostLife::new(pmix),
@@ -183,6 +191,7 @@ impl NodeCore {
                     self.pmi_effects(job, effects, now, actions);
                 }
             }
+            Event::RankStarted { rank, pid } => self.rank_started(rank, pid),
             Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
             Event::ControlReceived(bytes) => {
                 let events = self.link.on_control_bytes(bytes);
@@ -196,6 +205,11 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
+            Event::Weighed {
+                asked,
+                server,
+                processes,
+            } => self.weighed(asked, server, &processes, now, actions),
             Event::Rendezvous(message) => self.rendezvous_said(message, now, actions),
             Event::RendezvousLost => self.rendezvous_lost(now, actions),
             Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
@@ -206,6 +220,7 @@ impl NodeCore {
                 self.modex(ModexInput::Tick, now, actions);
                 self.store_tick(now, actions);
                 self.groups(actions, |engine, out| engine.tick(now, out));
+                self.ask_nodes(now, actions, |engine, out| engine.tick(now, out));
                 self.host_tick(now, actions);
             }
         }
@@ -218,6 +233,7 @@ impl NodeCore {
             self.modex.next_deadline(),
             self.store.next_deadline(),
             self.groups.engine.next_deadline(),
+            self.queries.next_deadline(),
             self.host.next_deadline(),
         ]
         .into_iter()
@@ -298,6 +314,7 @@ impl NodeCore {
             PmixState::Connected => PmixState::Died,
             other => other,
         };
+        self.note_end(at, end, died);
         if let Some((job, local, pmi)) = self.pmi_of(at) {
             let mut effects = Vec::new();
             pmi.closed(local, &mut effects);
@@ -341,8 +358,10 @@ impl NodeCore {
             };
             self.modex(lost, now, actions);
             self.groups(actions, |engine, out| engine.node_lost(node, out));
+            self.ask_nodes(now, actions, |engine, out| engine.node_lost(node, out));
             self.store_node_lost(node, now, actions);
         }
+        self.tell_of_lost_nodes(nodes, now, actions);
     }
 
     fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
@@ -351,6 +370,7 @@ impl NodeCore {
         self.store_tear_down(now, actions);
         self.spawns_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
+        self.ask_nodes(now, actions, QueryEngine::tear_down);
         self.stop_host(now, actions);
     }
 
@@ -375,6 +395,7 @@ impl NodeCore {
             }
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
+            PeerMessage::Query(message) => self.query_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
         }
     }

@@ -1,5 +1,6 @@
 //! What happens to a node's core, and what it orders.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use crate::job::spawn::{SpawnRequest, SpawnResult};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
+use crate::queries::{Asked, QueryMessage};
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 use crate::store::engine::StoreMessage;
 
@@ -26,6 +28,13 @@ pub enum Event<'a> {
         rank: NodeRank,
         /// As read.
         bytes: &'a [u8],
+    },
+    /// A rank's process was started.
+    RankStarted {
+        /// Which.
+        rank: NodeRank,
+        /// Its process.
+        pid: u32,
     },
     /// A rank's process ended; everything it had sent was handed in before.
     RankEnded {
@@ -61,6 +70,15 @@ pub enum Event<'a> {
         /// What was seen.
         reason: Arc<str>,
     },
+    /// The answer to an [`Action::Weigh`].
+    Weighed {
+        /// As it was there.
+        asked: Asked,
+        /// Bytes of memory that the sidecar uses.
+        server: Option<u64>,
+        /// By process, bytes of memory it uses; without those that have ended.
+        processes: BTreeMap<u32, u64>,
+    },
     /// At the head node: the rendezvous of this user's launches has something to say.
     Rendezvous(FromRendezvous),
     /// At the head node: the rendezvous is lost, or there is none.
@@ -91,6 +109,8 @@ pub enum PeerMessage {
     Store(StoreMessage),
     /// Part of making or ending a group.
     Group(GroupMessage),
+    /// Part of a question about processes.
+    Query(QueryMessage),
     /// An event raised by a process of the sending node.
     Notify(Arc<Notification>),
 }
@@ -130,6 +150,13 @@ pub enum Action {
         to: NodeId,
         /// What to say.
         message: PeerMessage,
+    },
+    /// Find out how much memory the sidecar and these processes use: [`Event::Weighed`].
+    Weigh {
+        /// To be handed back.
+        asked: Asked,
+        /// The processes.
+        pids: Vec<u32>,
     },
     /// Tell the launcher.
     Report(Report),

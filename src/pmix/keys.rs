@@ -194,4 +194,46 @@ keys! {
     PARENT_ID = "pmix.parent";
     /// Int: exit code of a process.
     EXIT_CODE = "pmix.exit.code";
+    /// String: a job's name.
+    NSPACE = "pmix.nspace";
+    /// String: what a job runs.
+    CMD_LINE = "pmix.cmd.line";
+    /// Infos: one job.
+    JOB_INFO_ARRAY = "pmix.job.arr";
+    /// String: what can be asked, comma separated.
+    QUERY_SUPPORTED_KEYS = "pmix.qry.keys";
+    /// Infos: the jobs that run, a `JOB_INFO_ARRAY` each.
+    QUERY_NAMESPACE_INFO = "pmix.qry.nsinfo";
+    /// Status of a job.
+    QUERY_JOB_STATUS = "pmix.qry.jst";
+    /// Array of process infos: the processes of a job.
+    QUERY_PROC_TABLE = "pmix.qry.ptable";
+    /// Array of process infos: those on this node.
+    QUERY_LOCAL_PROC_TABLE = "pmix.qry.lptable";
+    /// String: attributes of spawns that are honoured, comma separated.
+    QUERY_SPAWN_SUPPORT = "pmix.qry.spawn";
+    /// String: attributes for debuggers that are honoured, comma separated.
+    QUERY_DEBUG_SUPPORT = "pmix.qry.debug";
+    /// Infos: memory of servers and clients.
+    QUERY_MEMORY_USAGE = "pmix.qry.mem";
+    /// Bool: what is known already is not good enough.
+    QUERY_REFRESH_CACHE = "pmix.qry.rfsh";
+    /// Bool: of this node only.
+    QUERY_LOCAL_ONLY = "pmix.qry.local";
+    /// Bool: with averages.
+    QUERY_REPORT_AVG = "pmix.qry.avg";
+    /// Bool: with the smallest and largest values.
+    QUERY_REPORT_MINMAX = "pmix.qry.minmax";
+    /// Bool: the qualifiers of the keys are wanted, not their values.
+    QUERY_SUPPORTED_QUALIFIERS = "pmix.qry.quals";
+    /// Float: megabytes that the PMIx server uses.
+    DAEMON_MEMORY = "pmix.dmn.mem";
+    /// Float: megabytes that clients use on average.
+    CLIENT_AVG_MEMORY = "pmix.cl.mem.avg";
+    /// The smallest value.
+    MIN_VALUE = "pmix.descr.minval";
+    /// The largest value.
+    MAX_VALUE = "pmix.descr.maxval";
+    /// Array of procs that an event is about.
+    EVENT_AFFECTED_PROCS = "pmix.evaffected";
 }

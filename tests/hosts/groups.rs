@@ -78,6 +78,28 @@ fn deaths_are_heard_by_members_on_all_hosts() {
 }
 
 #[test]
+fn parents_and_their_children_make_groups_on_several_hosts() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for client in versions() {
+        let start = ["--oversubscribe", "--hosts", "node01:1,node02:1", "-n", "2"];
+        let run = |mode: &str| {
+            let run = cluster.run(0, start);
+            run.more(["--libpmix", client.path(), "--no-kill-on-bad-exit"])
+                .more([client.dir.join("pmix_families")])
+                .more([mode])
+                .run()
+        };
+        assert_eq!(run("make").expect(0).sorted_lines().len(), 4);
+        let outcome = run("notify");
+        let lines = outcome.sorted_lines();
+        let heard: Vec<_> = lines.iter().map(|line| field(line, "heard")).collect();
+        assert_eq!(heard, [Some("child1"); 3], "{outcome:?}");
+    }
+}
+
+#[test]
 fn sessions_make_communicators_over_several_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;

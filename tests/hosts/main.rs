@@ -14,6 +14,7 @@ mod mpi;
 mod plain;
 mod pmi;
 mod pmix;
+mod rendezvous;
 mod spawn;
 mod users;
 

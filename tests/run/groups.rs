@@ -233,6 +233,48 @@ fn leaving_a_group_is_refused_as_not_supported() {
     }
 }
 
+/// Parents, then children: what each said under that name.
+fn families(outcome: &Outcome, key: &str) -> Vec<String> {
+    let text = outcome.out();
+    let said = |who: &str, rank: &str| {
+        let mut lines = text.lines();
+        let line = lines.find(|l| field(l, "who") == Some(who) && field(l, "rank") == Some(rank));
+        line.map(|line| field(line, key).unwrap().to_owned())
+    };
+    let family = [
+        ("parent", "0"),
+        ("parent", "1"),
+        ("child", "0"),
+        ("child", "1"),
+    ];
+    let said = family.map(|(who, rank)| said(who, rank));
+    said.into_iter().flatten().collect()
+}
+
+#[test]
+fn parents_and_their_children_make_groups_and_hear_of_deaths() {
+    for (client, _) in versions() {
+        for nodes in NODES {
+            let options = [&["--libpmix", client.path()], nodes].concat();
+            let outcome = client.run(2, &options, "pmix_families", &["make"]).run();
+            let ids = families(&outcome.expect(0), "contexts");
+            assert_eq!((&ids[0], &ids[1]), (&ids[2], &ids[3]), "{ids:?}");
+            let split = |ids: &str| {
+                ids.rsplit_once(',')
+                    .map(|(all, pair)| (all.to_owned(), pair.to_owned()))
+            };
+            let (first, second) = (split(&ids[0]).unwrap(), split(&ids[1]).unwrap());
+            assert_eq!(first.0, second.0, "the groups of all");
+            assert_ne!(first.1, second.1, "those of pairs");
+
+            let options = [&options[..], &["--no-kill-on-bad-exit"]].concat();
+            let outcome = client.run(2, &options, "pmix_families", &["notify"]).run();
+            assert_ne!(outcome.code, 0, "{outcome:?}");
+            assert_eq!(families(&outcome, "heard"), ["child1"; 3], "{outcome:?}");
+        }
+    }
+}
+
 #[test]
 fn process_sets_have_the_ranks_that_were_named_in_their_order() {
     for (client, _) in versions() {

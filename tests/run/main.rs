@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
 mod auto;
+mod children;
 mod common;
 mod config;
 mod control;
@@ -34,6 +35,7 @@ mod processes;
 mod ps;
 mod pty;
 mod python;
+mod queries;
 mod refusals;
 mod rendezvous;
 mod signals;

@@ -19,8 +19,8 @@ use crate::modex::{ModexFailure, ModexInput, ModexResult};
 use crate::pmix::control::Control;
 use crate::pmix::host::{HostEvent, UpcallId};
 use crate::pmix::keys;
-use crate::pmix::upcall::{Answer, Query, Upcall};
-use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
+use crate::pmix::upcall::{Answer, Upcall};
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
 
 impl NodeCore {
     pub(super) fn host_events(
@@ -143,10 +143,7 @@ impl NodeCore {
                 message,
                 targets,
             } => self.abort(id, &proc, (status, &message), &targets, actions),
-            Upcall::Query { queries, .. } => {
-                let answer = self.query(&queries);
-                self.answer(id, &answer, actions);
-            }
+            Upcall::Query { queries, .. } => self.query(id, queries, now, actions),
             Upcall::Log {
                 proc,
                 data,
@@ -305,47 +302,6 @@ impl NodeCore {
         let control = Control::DirectModex { nspace, rank };
         if let Some(id) = self.control(&control, now, actions) {
             self.modex_requests.push((id, proc));
-        }
-    }
-
-    /// The names of the jobs that have not ended.
-    fn namespaces(&self) -> Text {
-        let jobs = self.jobs.jobs().filter(|(_, job)| !job.is_over());
-        let names: Vec<&str> = jobs.map(|(_, job)| job.context.nspace.as_str()).collect();
-        names.join(",").into()
-    }
-
-    /// What this host can say; most keys belong to tools, which come later.
-    fn query(&self, queries: &[Query]) -> Answer {
-        let mut infos = Vec::new();
-        let mut asked = 0;
-        let keys = queries
-            .iter()
-            .flat_map(|query| query.keys.iter().map(move |key| (query, key)));
-        for (query, key) in keys {
-            asked += 1;
-            let value = if *key == keys::QUERY_NAMESPACES {
-                Some(Value::String(self.namespaces()))
-            } else {
-                self.query_sets(key, query)
-            };
-            // Open MPI 5.0 cannot read the number, but has it from the names if they come first.
-            if *key == keys::QUERY_NUM_PSETS {
-                let names = keys::QUERY_PSET_NAMES.into();
-                let value = self.query_sets(&names, query);
-                infos.extend(value.map(|value| Info::new(keys::QUERY_PSET_NAMES, value)));
-                asked += 1;
-            }
-            infos.extend(value.map(|value| Info {
-                key: key.clone(),
-                required: false,
-                value,
-            }));
-        }
-        match infos.len() {
-            0 => Answer::Status(Status::ERR_NOT_FOUND),
-            found if found == asked => Answer::Infos(Status::SUCCESS, infos),
-            _ => Answer::Infos(Status::QUERY_PARTIAL_SUCCESS, infos),
         }
     }
 }

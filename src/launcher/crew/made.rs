@@ -7,8 +7,9 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::nodes::Node;
 use super::{Parts, start};
-use crate::agent::core::{NodeCore, Terms};
+use crate::agent::core::{Facts, NodeCore, Terms};
 use crate::agent::poll::{Source, Token};
+use crate::job::ids::JobNumber;
 use crate::launcher::directory::{JobDirectory, NodeDirectories};
 use crate::launcher::guard::become_subreaper;
 use crate::launcher::run::RunFailure;
@@ -54,7 +55,10 @@ impl Made {
                     plan.offer.pmix,
                     Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
                 )
-                .map(Node::new)
+                .map(|mut core| {
+                    core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
+                    Node::new(core)
+                })
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;
