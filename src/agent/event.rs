@@ -8,7 +8,7 @@ use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
 use crate::job::ids::{LocalRank, NodeId};
-use crate::job::log::LogText;
+use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
@@ -155,6 +155,8 @@ pub enum Report {
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
+    /// A rank has something for a system's log.
+    Syslog(SyslogText),
 }
 
 #[cfg(test)]

@@ -25,8 +25,10 @@ use super::signals::Signals;
 use super::status::Status;
 use super::streams::Streams;
 use super::supervisor::{Order, Supervisor};
+use super::syslog::Syslog;
 use crate::agent::poll::{Ready, Source, Token};
 use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::log::Channel;
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::rank_set::RankSet;
 
@@ -104,7 +106,9 @@ pub(super) struct Drive {
     /// That a fence takes long has been said.
     late_told: bool,
     /// Texts that are to be logged once, and have been.
-    logged: Logged,
+    logged: Logged<Channel>,
+    /// The log of this host's system.
+    syslog: Syslog,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
 }
@@ -143,6 +147,7 @@ impl Drive {
             orders: None,
             late_told: false,
             logged: Logged::default(),
+            syslog: Syslog::default(),
             interrupts: 0,
             pty: None,
             terminal_until: None,

@@ -8,7 +8,7 @@ use super::singleton::Seen;
 use super::supervisor::Waiting;
 use crate::job::demand::Demand;
 use crate::job::ids::{NodeId, Rank};
-use crate::job::log::LogText;
+use crate::job::log::{LogText, SyslogText};
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
 use crate::pmi::command::Dialect;
@@ -108,6 +108,8 @@ pub(super) enum FromCrew {
     },
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
+    /// A rank has something for the log of the launcher's host.
+    Syslog(SyslogText),
     /// A line for the user.
     Tell {
         /// Without a prefix.

@@ -124,6 +124,24 @@ keys! {
     LOG_STDOUT = "pmix.log.stdout";
     /// Bytes: text for the user.
     LOG_MSG = "pmix.log.msg";
+    /// String: text for the system's log, the global one if there is one.
+    LOG_SYSLOG = "pmix.log.syslog";
+    /// String: text for the log of the client's host.
+    LOG_LOCAL_SYSLOG = "pmix.log.lsys";
+    /// String: text for the log of the whole system.
+    LOG_GLOBAL_SYSLOG = "pmix.log.gsys";
+    /// Int: severity in the system's log, and maybe facility.
+    LOG_SYSLOG_PRI = "pmix.log.syspri";
+    /// Proc: who has something to log.
+    LOG_SOURCE = "pmix.log.source";
+    /// Time of a text.
+    LOG_TIMESTAMP = "pmix.log.tstmp";
+    /// Bool: the time is shown.
+    LOG_TIMESTAMP_OUTPUT = "pmix.log.tsout";
+    /// Bool: the channel's name is shown.
+    LOG_TAG_OUTPUT = "pmix.log.tag";
+    /// Bool: the text is shown as XML.
+    LOG_XML_OUTPUT = "pmix.log.xml";
     /// Bool: the texts also go to the job's record.
     LOG_JOB_RECORD = "pmix.log.jrec";
     /// Bool: log what several processes say once.

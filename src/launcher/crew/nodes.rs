@@ -7,6 +7,7 @@ use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::log::SyslogPlace;
 use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
 use crate::pmix::control::{ForkEnv, Hello};
@@ -155,6 +156,16 @@ impl Crew {
             }
             Report::Demanded(demand) => self.tell(FromCrew::Demanded(demand)),
             Report::Log(text) => self.tell(FromCrew::Log(text)),
+            Report::Syslog(text) if text.place == SyslogPlace::Launcher => {
+                self.tell(FromCrew::Syslog(text));
+            }
+            Report::Syslog(text) => {
+                if let Some(problem) = self.syslog.log(&text) {
+                    let name = &self.plan.node_names[node.index()];
+                    let text = format!("warning: {name}: {problem}");
+                    self.tell(FromCrew::Tell { text });
+                }
+            }
         }
     }
 
