@@ -88,12 +88,14 @@ struct wireup_infos {
 
 /* How libpmix wants to be called back. */
 struct completion {
-    enum { COMPLETE_OP, COMPLETE_MODEX, COMPLETE_INFO, COMPLETE_GROUP, COMPLETE_LOOKUP } kind;
+    enum { COMPLETE_OP, COMPLETE_MODEX, COMPLETE_INFO, COMPLETE_GROUP, COMPLETE_LOOKUP, COMPLETE_CREDENTIAL, COMPLETE_VALIDATION } kind;
     union {
         pmix_op_cbfunc_t op;
         pmix_modex_cbfunc_t modex;
         pmix_info_cbfunc_t info;
         pmix_lookup_cbfunc_t lookup;
+        pmix_credential_cbfunc_t credential;
+        pmix_validation_cbfunc_t validation;
     } call;
     void *cbdata;
 };
@@ -124,7 +126,23 @@ void complete(const struct completion *completion, struct answer *answer);
 pmix_status_t link_notice(struct out *o, uint16_t op);
 /* With PMIX_SUCCESS the completion is called exactly once, otherwise never. */
 pmix_status_t link_request(struct out *o, uint16_t op, const struct completion *completion);
+/* Sends a request whose completion was added to the table before, and empties o. If that fails the
+ * completion is called. Not from an upcall. */
+void link_forward(uint64_t id, uint16_t op, struct out *o);
 /* Has the reader thread call op back with status; for upcalls that cannot refuse. */
 void link_refuse_later(pmix_op_cbfunc_t op, void *cbdata, pmix_status_t status);
+
+/* ---- munge.c: credentials of munge ---- */
+
+/* Makes a credential; if munge cannot and may_forward is set, the agent gets the request instead. */
+pmix_status_t munge_make(struct out *request, uint16_t op, bool may_forward,
+                         const struct completion *completion);
+/* Whether a credential is munge's; NULL is none. */
+bool munge_made(const pmix_byte_object_t *credential);
+/* Checks a credential of munge. */
+pmix_status_t munge_check(struct out *request, uint16_t op, const pmix_byte_object_t *credential,
+                          const struct completion *completion);
+/* libpmix is not called back from here any more. What it waits for is left to the table. */
+void munge_stop(void);
 
 #endif

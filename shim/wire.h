@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 5
+#define WIREUP_SHIM_ABI 6
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1
@@ -57,7 +57,9 @@ enum wireup_op {
     WIREUP_OP_LOOKUP = 0x0116,
     WIREUP_OP_UNPUBLISH = 0x0117,
     WIREUP_OP_GROUP = 0x0118,
-    WIREUP_OP_JOB_CONTROL = 0x0119
+    WIREUP_OP_JOB_CONTROL = 0x0119,
+    WIREUP_OP_GET_CREDENTIAL = 0x0130,
+    WIREUP_OP_VALIDATE_CREDENTIAL = 0x0131
 };
 
 /* How far the host came when it sent WIREUP_OP_FAILED. */

@@ -33,6 +33,7 @@ void agent_write(const void *bytes, size_t len);
 void test_wire(void);
 void test_upcalls(void);
 void test_completions(void);
+void test_munge(void);
 void test_local_groups(void);
 void test_loss(void);
 

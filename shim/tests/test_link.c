@@ -96,11 +96,48 @@ static void on_found(pmix_status_t status, pmix_pdata_t found[], size_t count, v
     bump(&result->calls);
 }
 
+static void on_credential(pmix_status_t status, pmix_byte_object_t *credential, pmix_info_t infos[],
+                          size_t count, void *data)
+{
+    struct result *result = data;
+    result->status = status;
+    result->infos = count;
+    if (status == PMIX_SUCCESS) {
+        CHECK(credential->size > 0);
+        result->data_len = credential->size < sizeof(result->data) ? credential->size : sizeof(result->data);
+        memcpy(result->data, credential->bytes, result->data_len);
+        CHECK(count == 1 && infos[0].value.type == PMIX_STRING);
+        strncpy(result->text, infos[0].value.data.string, sizeof(result->text) - 1);
+    }
+    bump(&result->calls);
+}
+
+static void on_validation(pmix_status_t status, pmix_info_t infos[], size_t count, void *data)
+{
+    struct result *result = data;
+    result->status = status;
+    result->infos = count;
+    if (count > 0) {
+        CHECK(infos[0].value.type == PMIX_UINT32 && infos[0].value.data.uint32 == 1000);
+    }
+    bump(&result->calls);
+}
+
+static pmix_info_t kinds(const char *list)
+{
+    pmix_info_t info;
+    memset(&info, 0, sizeof(info));
+    strcpy(info.key, PMIX_CRED_TYPE);
+    info.value.type = PMIX_STRING;
+    info.value.data.string = (char *)list;
+    return info;
+}
+
 static pmix_proc_t me;
 static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped,
-    controlled;
-static struct result *const all[] = {&aborted, &fenced,    &modexed,   &queried, &logged,
-                                     &found,   &published, &withdrawn, &grouped, &controlled};
+    controlled, vouched, checked;
+static struct result *const all[] = {&aborted, &fenced,    &modexed,   &queried, &logged,     &found,
+                                     &published, &withdrawn, &grouped, &controlled, &vouched, &checked};
 enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 
 static void make_requests(void)
@@ -132,6 +169,10 @@ static void make_requests(void)
     CHECK(m->group(PMIX_GROUP_CONSTRUCT, "tag-1", procs, 2, &info, 1, on_group, &grouped)
           == PMIX_SUCCESS);
     CHECK(m->job_control(&me, procs, 2, &info, 1, on_infos, &controlled) == PMIX_SUCCESS);
+    pmix_info_t own = kinds("wireup,munge");
+    CHECK(m->get_credential(&me, &own, 1, on_credential, &vouched) == PMIX_SUCCESS);
+    const pmix_byte_object_t token = {.bytes = "to\0ken", .size = 6};
+    CHECK(m->validate_credential(&me, &token, NULL, 0, on_validation, &checked) == PMIX_SUCCESS);
 }
 
 static void expect_frame(const char *name)
@@ -169,7 +210,7 @@ static void test_alerts(void)
     }
 }
 
-/* The first requests of the process, so their ids are 1 to 10. */
+/* The first requests of the process, so their ids are 1 to 12. */
 void test_upcalls(void)
 {
     int fds[2];
@@ -206,6 +247,8 @@ void test_upcalls(void)
     expect_frame("c/unpublish.bin");
     expect_frame("c/group.bin");
     expect_frame("c/job_control.bin");
+    expect_frame("c/get_credential.bin");
+    expect_frame("c/validate_credential.bin");
     /* Everything else is left to libpmix. */
     CHECK(m->spawn == NULL && m->connect == NULL && m->disconnect == NULL);
     CHECK(m->tool_connected == NULL && m->iof_pull == NULL && m->fabric == NULL);
@@ -262,9 +305,51 @@ void test_completions(void)
     send_golden("rust/answer_job_control.bin");
     wait_until(&controlled.calls, 1);
     CHECK(controlled.status == PMIX_ERR_NOT_SUPPORTED && controlled.infos == 0);
+    send_golden("rust/answer_get_credential.bin");
+    wait_until(&vouched.calls, 1);
+    CHECK(vouched.status == PMIX_SUCCESS && vouched.data_len == 6);
+    CHECK(memcmp(vouched.data, "to\0ken", 6) == 0 && strcmp(vouched.text, "wireup") == 0);
+    send_golden("rust/answer_validate_credential.bin");
+    wait_until(&checked.calls, 1);
+    CHECK(checked.status == PMIX_SUCCESS && checked.infos == 1);
     for (size_t i = 0; i < REQUESTS; i++) {
         CHECK(all[i]->calls == 1);
     }
+}
+
+/* Munge's are made and checked here; what its daemon cannot do goes to the agent if it may. Whether
+ * there is a daemon is the machine's affair. */
+void test_munge(void)
+{
+    struct result only = {0}, either = {0}, wrong = {0}, never = {0};
+    pmix_info_t munge = kinds("munge"), both = kinds("kerberos,munge,wireup"), other = kinds("kerberos");
+    const pmix_byte_object_t forged = {.bytes = "MUNGE:AwQFAAD:", .size = 14};
+    const pmix_byte_object_t token = {.bytes = "token", .size = 5};
+    CHECK(m->get_credential(&me, &other, 1, on_credential, &never) == PMIX_ERR_NOT_SUPPORTED);
+    CHECK(m->validate_credential(&me, &forged, &other, 1, on_validation, &never) == PMIX_ERR_NOT_SUPPORTED);
+    CHECK(m->validate_credential(&me, &token, &munge, 1, on_validation, &never) == PMIX_ERR_NOT_SUPPORTED);
+    CHECK(m->get_credential(&me, &munge, 1, on_credential, &only) == PMIX_SUCCESS);
+    wait_until(&only.calls, 1);
+    CHECK(m->validate_credential(&me, &forged, NULL, 0, on_validation, &wrong) == PMIX_SUCCESS);
+    wait_until(&wrong.calls, 1);
+    CHECK(wrong.infos == 0);
+    CHECK(m->get_credential(&me, &both, 1, on_credential, &either) == PMIX_SUCCESS);
+    if (only.status == PMIX_SUCCESS) {
+        CHECK(memcmp(only.data, "MUNGE:", 6) == 0 && strcmp(only.text, "munge") == 0);
+        CHECK(wrong.status == PMIX_ERR_INVALID_CRED);
+    } else {
+        size_t len;
+        uint8_t *frame = agent_read(&len);
+        CHECK(frame[4] == (WIREUP_OP_GET_CREDENTIAL & 0xff) && frame[8] == REQUESTS + 3);
+        free(frame);
+        uint8_t *answer = read_golden("rust/answer_get_credential.bin", &len);
+        answer[8] = REQUESTS + 3;
+        agent_write(answer, len);
+        free(answer);
+        CHECK(only.status == PMIX_ERR_NOT_SUPPORTED);
+    }
+    wait_until(&either.calls, 1);
+    CHECK(either.status == PMIX_SUCCESS && never.calls == 0);
 }
 
 /* The agent hears nothing of these, and nothing is called back. */
@@ -286,11 +371,11 @@ void test_local_groups(void)
     size_t len;
     uint8_t *frame = agent_read(&len);
     CHECK(len > WIREUP_HEADER_LEN && frame[4] == (WIREUP_OP_GROUP & 0xff));
-    CHECK(frame[8] == REQUESTS + 1 && frame[WIREUP_HEADER_LEN] == WIREUP_GROUP_DESTRUCT);
+    CHECK(frame[8] == REQUESTS + 4 && frame[WIREUP_HEADER_LEN] == WIREUP_GROUP_DESTRUCT);
     free(frame);
     /* Endpoint data that nobody takes over is freed all the same. */
     uint8_t *answer = read_golden("rust/answer_group.bin", &len);
-    answer[8] = REQUESTS + 1;
+    answer[8] = REQUESTS + 4;
     agent_write(answer, len);
     wait_until(&never.calls, 1);
     CHECK(never.status == PMIX_SUCCESS && never.infos == 3);

@@ -7,6 +7,7 @@
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
 mod context;
+mod credentials;
 mod demands;
 mod events;
 mod fences;
@@ -19,6 +20,7 @@ mod upcalls;
 
 use std::sync::Arc;
 
+pub use credentials::Voucher;
 pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
@@ -103,6 +105,7 @@ pub struct NodeCore {
     modex: ModexEngine<UpcallId>,
     store: StoreEngine<Asker>,
     groups: Groups,
+    voucher: Option<Voucher>,
     link: HostLink,
     host: HostLife,
     /// By local rank.
@@ -160,6 +163,7 @@ impl NodeCore {
             modex,
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
+            voucher: None,
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],

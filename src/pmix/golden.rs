@@ -208,6 +208,18 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             targets: targets(),
             directives: collect(),
         },
+        Upcall::GetCredential {
+            proc: me(),
+            directives: vec![Info::new(
+                keys::CRED_TYPE,
+                Value::String("wireup,munge".into()),
+            )],
+        },
+        Upcall::ValidateCredential {
+            proc: me(),
+            credential: b"to\0ken".to_vec(),
+            directives: Vec::new(),
+        },
     ];
     let mut link = HostLink::new();
     let mut last_id = 0;
@@ -226,7 +238,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 10);
+    assert_eq!(link.outstanding_upcalls().count(), 12);
 }
 
 #[test]
@@ -293,6 +305,22 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
             10,
             Answer::Status(Status::ERR_NOT_SUPPORTED),
         ),
+        (
+            UpcallKind::GetCredential,
+            11,
+            Answer::Credential(
+                b"to\0ken".to_vec(),
+                vec![Info::new(keys::CRED_TYPE, Value::String("wireup".into()))],
+            ),
+        ),
+        (
+            UpcallKind::ValidateCredential,
+            12,
+            Answer::Infos(
+                Status::SUCCESS,
+                vec![Info::new(keys::USERID, Value::Uint32(1000))],
+            ),
+        ),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());
         match_golden(&name, &answer.encode(kind, id).unwrap());
@@ -324,6 +352,7 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("SUCCESS", Status::SUCCESS),
         ("ERROR", Status::ERROR),
         ("ERR_PROC_ABORTED", Status::ERR_PROC_ABORTED),
+        ("ERR_INVALID_CRED", Status::ERR_INVALID_CRED),
         ("ERR_NO_PERMISSIONS", Status::ERR_NO_PERMISSIONS),
         ("ERR_TIMEOUT", Status::ERR_TIMEOUT),
         ("ERR_UNREACH", Status::ERR_UNREACH),

@@ -190,6 +190,8 @@ keys! {
     JOB_CTRL_RESUME = "pmix.jctrl.resume";
     /// String: name of a request.
     JOB_CTRL_ID = "pmix.jctrl.id";
+    /// String: kinds of credentials, comma separated, the preferred one first; or a credential's.
+    CRED_TYPE = "pmix.sec.ctype";
     /// Proc that an event is about.
     EVENT_AFFECTED_PROC = "pmix.evproc";
     /// Bool: not for default handlers.

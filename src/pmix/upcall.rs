@@ -174,6 +174,22 @@ pub enum Upcall {
         /// What: `JOB_CTRL_KILL` and the like.
         directives: Vec<Info>,
     },
+    /// A process wants something that tells others who it is. Munge's credentials never come here.
+    GetCredential {
+        /// Who.
+        proc: Proc,
+        /// `CRED_TYPE`, `TIMEOUT`.
+        directives: Vec<Info>,
+    },
+    /// A process wants to know who made a credential. Munge's never come here.
+    ValidateCredential {
+        /// Who wants to know.
+        proc: Proc,
+        /// The credential.
+        credential: Vec<u8>,
+        /// `CRED_TYPE`, `TIMEOUT`.
+        directives: Vec<Info>,
+    },
 }
 
 impl Upcall {
@@ -195,6 +211,8 @@ impl Upcall {
             Self::Unpublish { .. } => UpcallKind::Unpublish,
             Self::Group { .. } => UpcallKind::Group,
             Self::JobControl { .. } => UpcallKind::JobControl,
+            Self::GetCredential { .. } => UpcallKind::GetCredential,
+            Self::ValidateCredential { .. } => UpcallKind::ValidateCredential,
         }
     }
 
@@ -277,6 +295,15 @@ impl Upcall {
             UpcallKind::JobControl => Self::JobControl {
                 proc: Proc::decode(&mut from)?,
                 targets: from.list(Proc::decode)?,
+                directives: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::GetCredential => Self::GetCredential {
+                proc: Proc::decode(&mut from)?,
+                directives: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::ValidateCredential => Self::ValidateCredential {
+                proc: Proc::decode(&mut from)?,
+                credential: from.bytes()?.to_vec(),
                 directives: Info::decode_list(&mut from)?,
             },
         };
@@ -371,6 +398,19 @@ impl Upcall {
             } => {
                 proc.encode(&mut out);
                 encode_procs(targets, &mut out);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::GetCredential { proc, directives } => {
+                proc.encode(&mut out);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::ValidateCredential {
+                proc,
+                credential,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                out.bytes(credential);
                 Info::encode_list(directives, &mut out);
             }
         }

@@ -82,3 +82,14 @@ fn a_text_to_be_logged_once_is_shown_once_for_all_hosts() {
         ("the same\n".into(), String::new())
     );
 }
+
+#[test]
+fn a_credential_made_on_one_host_is_good_on_the_others() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), newest()) else {
+        return;
+    };
+    let outcome = run(&cluster, &client, &[], "pmix_credential", "own").expect(0);
+    for line in outcome.by_rank("pmix_credential", 4) {
+        assert_eq!(field(&line, "kind"), Some("wireup"), "{line}");
+    }
+}

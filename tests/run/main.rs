@@ -9,6 +9,7 @@ mod auto;
 mod common;
 mod config;
 mod control;
+mod credentials;
 mod ending;
 mod ends;
 mod endurance;

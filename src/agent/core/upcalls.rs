@@ -101,7 +101,9 @@ impl NodeCore {
             | Upcall::Lookup { .. }
             | Upcall::Unpublish { .. }
             | Upcall::Group { .. }
-            | Upcall::JobControl { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::JobControl { .. }
+            | Upcall::GetCredential { .. }
+            | Upcall::ValidateCredential { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -164,6 +166,18 @@ impl NodeCore {
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
+            Upcall::GetCredential { proc, directives } => {
+                let answer = self.vouch_for(proc, &directives, now);
+                self.answer(id, &answer, actions);
+            }
+            Upcall::ValidateCredential {
+                credential,
+                directives,
+                ..
+            } => {
+                let answer = self.validate(&credential, &directives, now);
+                self.answer(id, &answer, actions);
+            }
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }

@@ -2,12 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::nodes::Node;
 use super::{Parts, start};
-use crate::agent::core::{NodeCore, Terms};
+use crate::agent::core::{NodeCore, Terms, Voucher};
 use crate::agent::poll::{Source, Token};
 use crate::launcher::directory::{JobDirectory, NodeDirectories};
 use crate::launcher::guard::become_subreaper;
@@ -45,6 +46,11 @@ impl Made {
             .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot make the job's directories", &error))?;
+        let voucher = plan.key.clone().map(|key| {
+            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+            let since = parts.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+            Voucher::new(key, (uid.as_raw(), gid.as_raw()), since)
+        });
         let nodes = nodes()
             .map(|node| {
                 NodeCore::new(
@@ -54,7 +60,7 @@ impl Made {
                     plan.offer.pmix,
                     Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
                 )
-                .map(Node::new)
+                .map(|core| Node::new(core.vouching(voucher.clone())))
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;

@@ -38,11 +38,15 @@ pub enum UpcallKind {
     Group,
     /// See [`Upcall::JobControl`].
     JobControl,
+    /// See [`Upcall::GetCredential`].
+    GetCredential,
+    /// See [`Upcall::ValidateCredential`].
+    ValidateCredential,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -58,6 +62,8 @@ impl UpcallKind {
         Self::Unpublish,
         Self::Group,
         Self::JobControl,
+        Self::GetCredential,
+        Self::ValidateCredential,
     ];
 
     /// The operation's name as PMIx has it.
@@ -78,6 +84,8 @@ impl UpcallKind {
             Self::Unpublish => "unpublish",
             Self::Group => "group",
             Self::JobControl => "job_control",
+            Self::GetCredential => "get_credential",
+            Self::ValidateCredential => "validate_credential",
         }
     }
 
@@ -111,6 +119,8 @@ impl UpcallKind {
             Self::Unpublish => c::WIREUP_OP_UNPUBLISH,
             Self::Group => c::WIREUP_OP_GROUP,
             Self::JobControl => c::WIREUP_OP_JOB_CONTROL,
+            Self::GetCredential => c::WIREUP_OP_GET_CREDENTIAL,
+            Self::ValidateCredential => c::WIREUP_OP_VALIDATE_CREDENTIAL,
         };
         op as u16
     }
