@@ -175,15 +175,15 @@ void put_infos(struct out *o, const pmix_info_t *infos, size_t count)
     put_info_list(o, infos, count, 0);
 }
 
-void put_keys(struct out *o, char *const *keys)
+void put_texts(struct out *o, char *const *texts)
 {
     size_t count = 0;
-    while (keys != NULL && keys[count] != NULL) {
+    while (texts != NULL && texts[count] != NULL) {
         count++;
     }
     put_count(o, count);
     for (size_t i = 0; i < count; i++) {
-        put_text(o, keys[i]);
+        put_text(o, texts[i]);
     }
 }
 
@@ -192,7 +192,21 @@ void put_queries(struct out *o, const pmix_query_t *queries, size_t count)
     count = queries == NULL ? 0 : count;
     put_count(o, count);
     for (size_t i = 0; i < count; i++) {
-        put_keys(o, queries[i].keys);
+        put_texts(o, queries[i].keys);
         put_infos(o, queries[i].qualifiers, queries[i].nqual);
+    }
+}
+
+void put_apps(struct out *o, const pmix_app_t *apps, size_t count)
+{
+    count = apps == NULL ? 0 : count;
+    put_count(o, count);
+    for (size_t i = 0; i < count; i++) {
+        put_text(o, apps[i].cmd);
+        put_texts(o, apps[i].argv);
+        put_texts(o, apps[i].env);
+        put_text(o, apps[i].cwd);
+        put_u32(o, (uint32_t)apps[i].maxprocs);
+        put_infos(o, apps[i].info, apps[i].ninfo);
     }
 }

@@ -147,6 +147,16 @@ static enum outcome receive(uint8_t *bytes, size_t len)
     return GOT_IT;
 }
 
+/* A spawn that succeeded names its job. */
+static bool is_good_name(uint16_t op, const struct answer *answer)
+{
+    if (op != WIREUP_OP_SPAWN || answer->status != PMIX_SUCCESS) {
+        return true;
+    }
+    return answer->data_len > 0 && answer->data_len <= WIREUP_MAX_NSPACE
+           && memchr(answer->data, 0, answer->data_len) == NULL;
+}
+
 /* Reads the fields of an answer to that operation; takes frame over in any case. */
 static bool parse_answer(uint16_t op, uint8_t *frame, size_t len, struct answer *answer)
 {
@@ -167,7 +177,7 @@ static bool parse_answer(uint16_t op, uint8_t *frame, size_t len, struct answer 
     if (answer->data_len == 0) {
         answer->data = NULL;
     }
-    if (!in_ok(&in) || in.next != in.end) {
+    if (!in_ok(&in) || in.next != in.end || !is_good_name(op, answer)) {
         free(frame);
         wireup_infos_free(answer->infos);
         return false;

@@ -128,6 +128,44 @@ static void release_group(void *data)
     wireup_infos_free(list);
 }
 
+/* A spawn's callback that waits for libpmix's thread. */
+struct spawned {
+    struct completion completion;
+    pmix_nspace_t nspace;
+};
+
+static void on_libpmix_thread(pmix_status_t status, void *data)
+{
+    struct spawned *spawned = data;
+    (void)status; /* how it went with a process that nobody knows */
+    spawned->completion.call.spawn(PMIX_SUCCESS, spawned->nspace, spawned->completion.cbdata);
+    free(spawned);
+}
+
+/*
+ * libpmix's callback itself notes whose output the caller wants, in lists that only its own thread
+ * may touch. So that thread is asked to forget a process it never knew, and calls back then.
+ * A failure needs no list, and no name: clients store what they know of any name that is given.
+ */
+static void complete_spawn(const struct completion *completion, const struct answer *answer)
+{
+    struct spawned *spawned = NULL;
+    if (answer->status == PMIX_SUCCESS) {
+        spawned = calloc(1, sizeof(*spawned));
+    }
+    if (spawned == NULL) {
+        completion->call.spawn(answer->status == PMIX_SUCCESS ? PMIX_ERR_NOMEM : answer->status, NULL,
+                               completion->cbdata);
+        return;
+    }
+    spawned->completion = *completion;
+    memcpy(spawned->nspace, answer->data, answer->data_len);
+    pmix_proc_t nobody;
+    memset(&nobody, 0, sizeof(nobody));
+    strcpy(nobody.nspace, "wireup-spawned");
+    PMIx_server_deregister_client(&nobody, on_libpmix_thread, spawned);
+}
+
 void complete(const struct completion *completion, struct answer *answer)
 {
     switch (completion->kind) {
@@ -177,6 +215,9 @@ void complete(const struct completion *completion, struct answer *answer)
         /* libpmix packs or copies the values before it returns; there is no release function. */
         completion->call.lookup(answer->status, answer->found, answer->found_count,
                                 completion->cbdata);
+        break;
+    case COMPLETE_SPAWN:
+        complete_spawn(completion, answer);
         break;
     }
     free(answer->frame);

@@ -69,8 +69,9 @@ void put_proc(struct out *o, const pmix_proc_t *proc); /* NULL counts as "", PMI
 void put_procs(struct out *o, const pmix_proc_t *procs, size_t count);
 void put_infos(struct out *o, const pmix_info_t *infos, size_t count);
 void put_codes(struct out *o, const pmix_status_t *codes, size_t count);
-void put_keys(struct out *o, char *const *keys); /* up to the NULL behind the last; NULL counts as none */
+void put_texts(struct out *o, char *const *texts); /* up to the NULL behind the last; NULL counts as none */
 void put_queries(struct out *o, const pmix_query_t *queries, size_t count);
+void put_apps(struct out *o, const pmix_app_t *apps, size_t count);
 /* An info list whose memory is in the arena. Infos of types that cannot be rebuilt are left out,
  * or make the list fail with PMIX_ERR_NOT_SUPPORTED if they are required. */
 pmix_info_t *take_infos(struct in *in, size_t *count);
@@ -88,12 +89,22 @@ struct wireup_infos {
 
 /* How libpmix wants to be called back. */
 struct completion {
-    enum { COMPLETE_OP, COMPLETE_MODEX, COMPLETE_INFO, COMPLETE_GROUP, COMPLETE_LOOKUP, COMPLETE_CREDENTIAL, COMPLETE_VALIDATION } kind;
+    enum {
+        COMPLETE_OP,
+        COMPLETE_MODEX,
+        COMPLETE_INFO,
+        COMPLETE_GROUP,
+        COMPLETE_LOOKUP,
+        COMPLETE_SPAWN,
+        COMPLETE_CREDENTIAL,
+        COMPLETE_VALIDATION
+    } kind;
     union {
         pmix_op_cbfunc_t op;
         pmix_modex_cbfunc_t modex;
         pmix_info_cbfunc_t info;
         pmix_lookup_cbfunc_t lookup;
+        pmix_spawn_cbfunc_t spawn;
         pmix_credential_cbfunc_t credential;
         pmix_validation_cbfunc_t validation;
     } call;

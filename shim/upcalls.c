@@ -169,7 +169,7 @@ static pmix_status_t lookup(const pmix_proc_t *proc, char **keys, const pmix_inf
     struct out o;
     out_init(&o);
     put_proc(&o, proc);
-    put_keys(&o, keys);
+    put_texts(&o, keys);
     put_infos(&o, info, ninfo);
     return link_request(&o, WIREUP_OP_LOOKUP, &completion);
 }
@@ -181,9 +181,46 @@ static pmix_status_t unpublish(const pmix_proc_t *proc, char **keys, const pmix_
     struct out o;
     out_init(&o);
     put_proc(&o, proc);
-    put_keys(&o, keys);
+    put_texts(&o, keys);
     put_infos(&o, info, ninfo);
     return link_request(&o, WIREUP_OP_UNPUBLISH, &completion);
+}
+
+static pmix_status_t spawn(const pmix_proc_t *proc, const pmix_info_t infos[], size_t ninfo,
+                           const pmix_app_t apps[], size_t napps, pmix_spawn_cbfunc_t cbfunc,
+                           void *cbdata)
+{
+    struct completion completion = {COMPLETE_SPAWN, {.spawn = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, proc);
+    put_infos(&o, infos, ninfo);
+    put_apps(&o, apps, napps);
+    return link_request(&o, WIREUP_OP_SPAWN, &completion);
+}
+
+static pmix_status_t meet(uint16_t op, const pmix_proc_t procs[], size_t nprocs,
+                          const pmix_info_t infos[], size_t ninfo, pmix_op_cbfunc_t cbfunc,
+                          void *cbdata)
+{
+    struct completion completion = {COMPLETE_OP, {.op = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_procs(&o, procs, nprocs);
+    put_infos(&o, infos, ninfo);
+    return link_request(&o, op, &completion);
+}
+
+static pmix_status_t connect_(const pmix_proc_t procs[], size_t nprocs, const pmix_info_t infos[],
+                              size_t ninfo, pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    return meet(WIREUP_OP_CONNECT, procs, nprocs, infos, ninfo, cbfunc, cbdata);
+}
+
+static pmix_status_t disconnect(const pmix_proc_t procs[], size_t nprocs, const pmix_info_t infos[],
+                                size_t ninfo, pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    return meet(WIREUP_OP_DISCONNECT, procs, nprocs, infos, ninfo, cbfunc, cbdata);
 }
 
 static pmix_status_t query(pmix_proc_t *proct, pmix_query_t *queries, size_t nqueries,
@@ -354,6 +391,9 @@ static union {
             .publish = publish,
             .lookup = lookup,
             .unpublish = unpublish,
+            .spawn = spawn,
+            .connect = connect_,
+            .disconnect = disconnect,
             .register_events = register_events,
             .deregister_events = deregister_events,
             .notify_event = notify_event,

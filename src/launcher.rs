@@ -16,6 +16,7 @@ pub mod guard;
 mod hands;
 pub mod inheritance;
 pub mod inspect;
+pub mod jobs;
 pub mod late;
 pub mod ldso;
 pub mod libpmix;

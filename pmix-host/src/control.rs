@@ -20,6 +20,9 @@ pub(crate) struct Server {
     replies: Arc<Replies>,
     running: bool,
     jobs: BTreeSet<Text>,
+    /// Every name that libpmix was ever told, for 4.2.2 locks itself out when it is told one again: it
+    /// keeps the locks of a job's data, by name, for as long as the user has jobs.
+    names: BTreeSet<Text>,
 }
 
 impl Server {
@@ -29,6 +32,7 @@ impl Server {
             replies,
             running: false,
             jobs: BTreeSet::new(),
+            names: BTreeSet::new(),
         }
     }
 
@@ -59,11 +63,29 @@ impl Server {
         infos: &[u8],
     ) -> Result<ForkEnv, Refusal> {
         self.check_running()?;
-        if !self.jobs.insert(nspace.clone()) {
-            let text = format!("job {nspace} is registered already");
+        let infos = Infos::decode(self.libraries.shim, infos)?;
+        if !self.names.insert(nspace.clone()) {
+            let text = format!("the name {nspace} was given to a job before, choose another");
             return Err(refusal(Status::ERR_BAD_PARAM, text));
         }
-        let infos = Infos::decode(self.libraries.shim, infos)?;
+        let registered = self.register(nspace, clients, infos);
+        match &registered {
+            Ok(_) => {
+                self.jobs.insert(nspace.clone());
+            }
+            // What libpmix noted of it must not be there for the other jobs' sake. The first failure
+            // is the one to tell.
+            Err(_) => drop(self.deregister(nspace)),
+        }
+        registered
+    }
+
+    fn register(
+        &self,
+        nspace: &Text,
+        clients: &[Client],
+        infos: Infos,
+    ) -> Result<ForkEnv, Refusal> {
         let name = c_string(nspace);
         let local = i32::try_from(clients.len()).expect("bounded by the frame's size");
         let waiter = Waiter::new();
@@ -127,6 +149,7 @@ impl Server {
         if !self.jobs.contains(&proc.nspace) {
             return Err(unknown_job(&proc.nspace));
         }
+        self.replies.concerns(id, &proc.nspace);
         let name = CProc::new(self.libraries.shim, &proc.nspace, proc.rank)?;
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
@@ -214,10 +237,12 @@ impl Server {
     }
 
     pub(crate) fn deregister_job(&mut self, nspace: &Text) -> Result<(), Refusal> {
-        match self.jobs.remove(nspace) {
-            true => self.deregister(nspace),
-            false => Err(unknown_job(nspace)),
+        if !self.jobs.remove(nspace) {
+            return Err(unknown_job(nspace));
         }
+        // libpmix never answers for those of its processes that published nothing.
+        self.replies.refuse_for(nspace, &unknown_job(nspace));
+        self.deregister(nspace)
     }
 
     fn deregister(&self, nspace: &Text) -> Result<(), Refusal> {

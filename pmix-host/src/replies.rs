@@ -9,13 +9,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use wireup::pmix::control::serve::{self, Body};
 use wireup::pmix::control::{ControlKind, HostNotice, Refusal};
-use wireup::pmix::value::Status;
+use wireup::pmix::value::{Status, Text};
 
 /// Writer and the requests that wait for their reply.
 #[derive(Debug)]
 pub(crate) struct Replies {
     socket: Mutex<UnixStream>,
-    outstanding: Mutex<BTreeMap<u64, ControlKind>>,
+    outstanding: Mutex<BTreeMap<u64, Outstanding>>,
+}
+
+/// A request that waits for its reply.
+#[derive(Debug)]
+struct Outstanding {
+    kind: ControlKind,
+    /// The job without which there is nothing to wait for.
+    job: Option<Text>,
 }
 
 impl Replies {
@@ -28,13 +36,22 @@ impl Replies {
 
     /// Notes a request; false if one with this id is outstanding already.
     pub(crate) fn begin(&self, id: u64, kind: ControlKind) -> bool {
-        lock(&self.outstanding).insert(id, kind).is_none()
+        let request = Outstanding { kind, job: None };
+        lock(&self.outstanding).insert(id, request).is_none()
+    }
+
+    /// Notes which job an outstanding request is about.
+    pub(crate) fn concerns(&self, id: u64, job: &Text) {
+        if let Some(request) = lock(&self.outstanding).get_mut(&id) {
+            request.job = Some(job.clone());
+        }
     }
 
     /// Replies, unless that was done before. Callable from libpmix's callbacks: the agent always
     /// reads, so the write does not block for long.
     pub(crate) fn finish(&self, id: u64, outcome: Result<Body<'_>, &Refusal>) {
-        let Some(kind) = lock(&self.outstanding).remove(&id) else {
+        let request = lock(&self.outstanding).remove(&id);
+        let Some(Outstanding { kind, .. }) = request else {
             return;
         };
         let frame = serve::reply(kind, id, outcome).or_else(|error| {
@@ -53,6 +70,18 @@ impl Replies {
     pub(crate) fn refuse_all_but(&self, last: u64, refusal: &Refusal) {
         let ids: Vec<u64> = lock(&self.outstanding).keys().copied().collect();
         for id in ids.into_iter().filter(|id| *id != last) {
+            self.finish(id, Err(refusal));
+        }
+    }
+
+    /// Refuses everything outstanding that is about a job.
+    pub(crate) fn refuse_for(&self, job: &Text, refusal: &Refusal) {
+        let outstanding = lock(&self.outstanding);
+        let about = |request: &Outstanding| request.job.as_ref() == Some(job);
+        let ids = outstanding.iter().filter(|(_, request)| about(request));
+        let ids: Vec<u64> = ids.map(|(id, _)| *id).collect();
+        drop(outstanding);
+        for id in ids {
             self.finish(id, Err(refusal));
         }
     }

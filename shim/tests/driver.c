@@ -122,6 +122,7 @@ int main(int argc, char **argv)
     if (!writing) {
         test_wire();
         test_completions();
+        test_spawns();
         test_munge();
         test_local_groups();
         test_loss();

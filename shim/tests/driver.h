@@ -3,6 +3,8 @@
 #ifndef WIREUP_DRIVER_H
 #define WIREUP_DRIVER_H
 
+#include <pthread.h>
+
 #include "../shim.h"
 
 /* Ends the program with the place and the text if the condition is false. */
@@ -33,6 +35,7 @@ void agent_write(const void *bytes, size_t len);
 void test_wire(void);
 void test_upcalls(void);
 void test_completions(void);
+void test_spawns(void);
 void test_munge(void);
 void test_local_groups(void);
 void test_loss(void);
@@ -40,6 +43,9 @@ void test_loss(void);
 /* Waits until *counter, changed under the driver's lock, reaches the value. */
 void bump(int *counter);
 void wait_until(const int *counter, int value);
+
+/* The thread on which the last spawn was called back. */
+extern pthread_t libpmix_thread;
 
 /* What the shim registered for alerts. */
 extern pmix_notification_fn_t alert_handler;

@@ -96,6 +96,21 @@ static void on_found(pmix_status_t status, pmix_pdata_t found[], size_t count, v
     bump(&result->calls);
 }
 
+static void on_spawned(pmix_status_t status, pmix_nspace_t nspace, void *data)
+{
+    struct result *result = data;
+    result->status = status;
+    result->thread = pthread_self();
+    CHECK((nspace == NULL) == (status != PMIX_SUCCESS));
+    if (nspace != NULL) {
+        CHECK(memchr(nspace, 0, PMIX_MAX_NSLEN + 1) != NULL);
+        result->data_len = strlen(nspace);
+        strncpy(result->text, nspace, sizeof(result->text) - 1);
+        memset(nspace, 0xff, PMIX_MAX_NSLEN + 1);
+    }
+    bump(&result->calls);
+}
+
 static void on_credential(pmix_status_t status, pmix_byte_object_t *credential, pmix_info_t infos[],
                           size_t count, void *data)
 {
@@ -135,9 +150,10 @@ static pmix_info_t kinds(const char *list)
 
 static pmix_proc_t me;
 static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped,
-    controlled, vouched, checked;
-static struct result *const all[] = {&aborted, &fenced,    &modexed,   &queried, &logged,     &found,
-                                     &published, &withdrawn, &grouped, &controlled, &vouched, &checked};
+    controlled, spawned, connected, disconnected, vouched, checked;
+static struct result *const all[] = {&aborted,   &fenced,  &modexed,   &queried,     &logged,
+                                     &found,     &published, &withdrawn, &grouped,     &controlled,
+                                     &spawned,   &connected, &disconnected, &vouched,     &checked};
 enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 
 static void make_requests(void)
@@ -169,6 +185,19 @@ static void make_requests(void)
     CHECK(m->group(PMIX_GROUP_CONSTRUCT, "tag-1", procs, 2, &info, 1, on_group, &grouped)
           == PMIX_SUCCESS);
     CHECK(m->job_control(&me, procs, 2, &info, 1, on_infos, &controlled) == PMIX_SUCCESS);
+    char *argv[] = {"child", "", "--go", NULL};
+    char *env[] = {"OMPI_PARENT_PORT=1;a=b", NULL};
+    pmix_app_t apps[2] = {{.cmd = "/bin/child",
+                           .argv = argv,
+                           .env = env,
+                           .cwd = "/tmp",
+                           .maxprocs = 2,
+                           .info = &info,
+                           .ninfo = 1},
+                          {.maxprocs = -1, .ninfo = 3}};
+    CHECK(m->spawn(&me, &info, 1, apps, 2, on_spawned, &spawned) == PMIX_SUCCESS);
+    CHECK(m->connect(procs, 2, &info, 1, on_op, &connected) == PMIX_SUCCESS);
+    CHECK(m->disconnect(procs, 2, NULL, 3, on_op, &disconnected) == PMIX_SUCCESS);
     pmix_info_t own = kinds("wireup,munge");
     CHECK(m->get_credential(&me, &own, 1, on_credential, &vouched) == PMIX_SUCCESS);
     const pmix_byte_object_t token = {.bytes = "to\0ken", .size = 6};
@@ -210,7 +239,7 @@ static void test_alerts(void)
     }
 }
 
-/* The first requests of the process, so their ids are 1 to 12. */
+/* The first requests of the process, so their ids are 1 to 15. */
 void test_upcalls(void)
 {
     int fds[2];
@@ -247,10 +276,12 @@ void test_upcalls(void)
     expect_frame("c/unpublish.bin");
     expect_frame("c/group.bin");
     expect_frame("c/job_control.bin");
+    expect_frame("c/spawn.bin");
+    expect_frame("c/connect.bin");
+    expect_frame("c/disconnect.bin");
     expect_frame("c/get_credential.bin");
     expect_frame("c/validate_credential.bin");
     /* Everything else is left to libpmix. */
-    CHECK(m->spawn == NULL && m->connect == NULL && m->disconnect == NULL);
     CHECK(m->tool_connected == NULL && m->iof_pull == NULL && m->fabric == NULL);
 }
 
@@ -305,6 +336,16 @@ void test_completions(void)
     send_golden("rust/answer_job_control.bin");
     wait_until(&controlled.calls, 1);
     CHECK(controlled.status == PMIX_ERR_NOT_SUPPORTED && controlled.infos == 0);
+    send_golden("rust/answer_disconnect.bin");
+    wait_until(&disconnected.calls, 1);
+    CHECK(disconnected.status == PMIX_SUCCESS && !pthread_equal(disconnected.thread, pthread_self()));
+    send_golden("rust/answer_connect.bin");
+    wait_until(&connected.calls, 1);
+    CHECK(connected.status == PMIX_ERR_TIMEOUT);
+    send_golden("rust/answer_spawn.bin");
+    wait_until(&spawned.calls, 1);
+    CHECK(spawned.status == PMIX_SUCCESS && strcmp(spawned.text, "job-1.2") == 0);
+    CHECK(pthread_equal(spawned.thread, libpmix_thread));
     send_golden("rust/answer_get_credential.bin");
     wait_until(&vouched.calls, 1);
     CHECK(vouched.status == PMIX_SUCCESS && vouched.data_len == 6);
@@ -314,6 +355,49 @@ void test_completions(void)
     CHECK(checked.status == PMIX_SUCCESS && checked.infos == 1);
     for (size_t i = 0; i < REQUESTS; i++) {
         CHECK(all[i]->calls == 1);
+    }
+}
+
+static uint8_t *answer_to_spawn(uint64_t id, pmix_status_t status, const char *name, size_t *len)
+{
+    struct out o;
+    out_init(&o);
+    put_u32(&o, (uint32_t)status);
+    put_text(&o, name);
+    put_count(&o, 0);
+    uint8_t *frame = out_finish(&o, WIREUP_OP_SPAWN, id, len);
+    CHECK(frame != NULL);
+    frame[6] = WIREUP_FLAG_REPLY;
+    return frame;
+}
+
+/* A failed one has no name, and one name may be as long as PMIx allows. */
+void test_spawns(void)
+{
+    char longest[WIREUP_MAX_NSPACE + 1];
+    memset(longest, 'n', WIREUP_MAX_NSPACE);
+    longest[WIREUP_MAX_NSPACE] = '\0';
+    const struct {
+        pmix_status_t status;
+        const char *name;
+        size_t len;
+    } answers[] = {{PMIX_ERR_NOT_FOUND, "", 0},
+                   {PMIX_ERR_NOT_FOUND, "ignored", 0},
+                   {PMIX_SUCCESS, longest, WIREUP_MAX_NSPACE}};
+    pmix_app_t app = {.cmd = "child", .maxprocs = 1};
+    for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+        struct result result = {0};
+        CHECK(m->spawn(&me, NULL, 0, &app, 1, on_spawned, &result) == PMIX_SUCCESS);
+        size_t len;
+        uint8_t *frame = agent_read(&len);
+        const uint64_t id = frame[8];
+        CHECK(len > WIREUP_HEADER_LEN && frame[4] == (WIREUP_OP_SPAWN & 0xff));
+        free(frame);
+        uint8_t *answer = answer_to_spawn(id, answers[i].status, answers[i].name, &len);
+        agent_write(answer, len);
+        free(answer);
+        wait_until(&result.calls, 1);
+        CHECK(result.status == answers[i].status && result.data_len == answers[i].len);
     }
 }
 
@@ -371,11 +455,12 @@ void test_local_groups(void)
     size_t len;
     uint8_t *frame = agent_read(&len);
     CHECK(len > WIREUP_HEADER_LEN && frame[4] == (WIREUP_OP_GROUP & 0xff));
-    CHECK(frame[8] == REQUESTS + 4 && frame[WIREUP_HEADER_LEN] == WIREUP_GROUP_DESTRUCT);
+    const uint8_t id = frame[8];
+    CHECK(frame[WIREUP_HEADER_LEN] == WIREUP_GROUP_DESTRUCT);
     free(frame);
     /* Endpoint data that nobody takes over is freed all the same. */
     uint8_t *answer = read_golden("rust/answer_group.bin", &len);
-    answer[8] = REQUESTS + 4;
+    answer[8] = id;
     agent_write(answer, len);
     wait_until(&never.calls, 1);
     CHECK(never.status == PMIX_SUCCESS && never.infos == 3);
@@ -401,7 +486,10 @@ void test_loss(void)
     CHECK(m->fence_nb(&proc, 1, NULL, 0, malloc(9), 9, on_modex, &fenced) == PMIX_ERR_LOST_CONNECTION);
     CHECK(m->abort(&proc, NULL, 1, NULL, NULL, 0, on_op, &aborted) == PMIX_ERR_LOST_CONNECTION);
     CHECK(m->lookup(&proc, NULL, NULL, 0, on_found, &found) == PMIX_ERR_LOST_CONNECTION);
+    CHECK(m->spawn(&proc, NULL, 0, NULL, 0, on_spawned, &spawned) == PMIX_ERR_LOST_CONNECTION);
+    CHECK(m->connect(&proc, 1, NULL, 0, on_op, &connected) == PMIX_ERR_LOST_CONNECTION);
     wireup_link_stop();
     CHECK(fenced.calls == 1 && aborted.calls == 1 && found.calls == 1 && lost_calls == 1);
+    CHECK(spawned.calls == 1 && connected.calls == 1 && disconnected.calls == 1);
     close(agent_fd);
 }

@@ -1,4 +1,4 @@
-//! The state of one node of one job: composes the protocol cores; no I/O.
+//! The state of one node of one launch: composes the protocol cores; no I/O.
 //!
 //! ```text
 //! PMI sockets ──▶ pmi::server ──┐                      ┌──▶ fence, modex ◀──▶ other nodes
@@ -13,6 +13,7 @@ mod events;
 mod fences;
 mod groups;
 mod host;
+mod jobs;
 mod logs;
 mod ranks;
 mod store;
@@ -24,18 +25,20 @@ pub use credentials::Voucher;
 pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
+use jobs::Member;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Action, Event, PeerMessage};
-use crate::fence::{self, FenceEngine, FenceInput, Nodes, Participants};
+use crate::fence::{self, FenceEngine, FenceInput};
 use crate::groups::GroupEngine;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
-use crate::job::ids::{LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank, Nspace, UserId};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_map::RankMap;
+use crate::job::roster::{Placed, Roster};
 use crate::modex::{self, ModexEngine, ModexInput};
 use crate::pmi::collective::Collective;
 use crate::pmi::command::Dialect;
@@ -66,11 +69,17 @@ pub struct JobContext {
     pub psets: Vec<ProcessSet>,
 }
 
+impl Placed for Arc<JobContext> {
+    fn ranks(&self) -> &RankMap {
+        &self.ranks
+    }
+}
+
 /// Who waits for a fence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum FenceTicket {
     /// The PMI ranks of this node that are in a barrier or ring.
-    Pmi(Collective),
+    Pmi(JobNumber, Collective),
     /// The sidecar.
     Pmix(UpcallId),
     /// Nobody any more: the barrier was of ranks of this node, and has ended.
@@ -93,14 +102,11 @@ enum PmixState {
     Stayed,
 }
 
-/// One node of one job.
+/// One node of one launch.
 pub struct NodeCore {
     node: NodeId,
-    job: Arc<JobContext>,
-    pmi: Option<pmi::Server>,
+    jobs: Roster<Member>,
     terms: Terms,
-    /// Who takes part in the barrier of all ranks.
-    world: (Participants, Nodes),
     fences: FenceEngine<FenceTicket>,
     modex: ModexEngine<UpcallId>,
     store: StoreEngine<Asker>,
@@ -108,16 +114,18 @@ pub struct NodeCore {
     voucher: Option<Voucher>,
     link: HostLink,
     host: HostLife,
-    /// By local rank.
+    /// By position on the node.
     pmix: Vec<PmixState>,
-    /// When each local rank was last heard of, by its own word.
+    /// When each process here was last heard of, by its own word.
     heard: Vec<Option<Moment>>,
     /// The sidecar's requests for local ranks' data that wait for a direct modex.
     modex_requests: Vec<(crate::pmix::host::RequestId, proc::Proc)>,
+    /// Requests to register spawned jobs.
+    registering: Vec<(crate::pmix::host::RequestId, JobNumber)>,
 }
 
 impl NodeCore {
-    /// A node whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix`), or
+    /// A node of a launch of one job, whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix`), or
     /// both. The terms are the same on all nodes.
     ///
     /// # Errors
@@ -129,22 +137,7 @@ impl NodeCore {
         pmix: bool,
         terms: Terms,
     ) -> Result<Self, pmi::SetupError> {
-        let server = pmi
-            .then(|| {
-                let appnums = job
-                    .ranks
-                    .ranks_on(node)
-                    .map(|r| job.appnums.of(r))
-                    .collect();
-                let info = pmi::JobInfo {
-                    kvsname: job.nspace.clone(),
-                    appnums,
-                    universe_size: Some(job.universe_size),
-                    attributes: Vec::new(),
-                };
-                pmi::Server::new(info, &job.ranks, node)
-            })
-            .transpose()?;
+        let member = Member::new(Arc::clone(&job), node, pmi, NodeRank(0))?;
         let mut modex = ModexEngine::new(node, terms.timeout().map(|timeout| timeout.after));
         let local = job.ranks.ranks_on(node).collect();
         let added = ModexInput::NspaceAdded {
@@ -155,9 +148,8 @@ impl NodeCore {
         let local_size = job.ranks.local_size(node) as usize;
         Ok(Self {
             node,
-            pmi: server,
+            jobs: Roster::new(member),
             fences: FenceEngine::new(node, terms.shape, fence::Limits::default()),
-            world: fences::world(&job.nspace, &job.ranks, node),
             terms,
             heard: vec![None; local_size],
             modex,
@@ -168,7 +160,7 @@ impl NodeCore {
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
             modex_requests: Vec::new(),
-            job,
+            registering: Vec::new(),
         })
     }
 
@@ -177,11 +169,11 @@ impl NodeCore {
         match event {
             Event::PmiReceived { rank, bytes } => {
                 self.heard[rank.index()] = Some(now);
-                let mut effects = Vec::new();
-                if let Some(pmi) = &mut self.pmi {
-                    pmi.receive(rank, bytes, &mut effects);
+                if let Some((job, local, pmi)) = self.pmi_of(rank) {
+                    let mut effects = Vec::new();
+                    pmi.receive(local, bytes, &mut effects);
+                    self.pmi_effects(job, effects, now, actions);
                 }
-                self.pmi_effects(effects, now, actions);
             }
             Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
             Event::ControlReceived(bytes) => {
@@ -196,7 +188,8 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
-            Event::JobEnded => self.job_ended(now, actions),
+            Event::JobOver(job) => self.job_over(job, now, actions),
+            Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
                 self.fence(FenceInput::Tick, now, actions);
                 self.modex(ModexInput::Tick, now, actions);
@@ -222,9 +215,11 @@ impl NodeCore {
     }
 
     /// What a rank has done with its process-management interfaces.
-    pub fn pmi_state(&self, rank: LocalRank) -> PmiState {
+    pub fn pmi_state(&self, rank: NodeRank) -> PmiState {
         let pmix = self.pmix[rank.index()];
-        let pmi = self.pmi.as_ref().map(|server| server.state(rank));
+        let pmi = self
+            .pmi_seen(rank)
+            .map(|(local, server)| server.state(local));
         let last = match (pmi.filter(|state| state.contacted()), pmix) {
             (Some(state), _) => format!("{}: {state}", state.dialect()),
             (None, PmixState::Connected | PmixState::Died) => "PMIx: connected".to_owned(),
@@ -240,26 +235,30 @@ impl NodeCore {
     }
 
     /// The form in which a rank speaks PMI, once it has said something.
-    pub fn pmi_dialect(&self, rank: LocalRank) -> Option<Dialect> {
-        let state = self.pmi.as_ref()?.state(rank);
+    pub fn pmi_dialect(&self, rank: NodeRank) -> Option<Dialect> {
+        let (local, server) = self.pmi_seen(rank)?;
+        let state = server.state(local);
         state.contacted().then(|| state.dialect())
     }
 
     /// Whether some rank of this node is between init and finalize.
     pub fn any_active(&self) -> bool {
-        let mut local = (0..self.job.ranks.local_size(self.node)).map(LocalRank);
-        self.pmix.contains(&PmixState::Connected)
-            || self
-                .pmi
-                .as_ref()
-                .is_some_and(|pmi| local.any(|rank| pmi.state(rank).in_session()))
+        let mut here = (0..self.pmix.len() as u32).map(NodeRank);
+        let in_session = |at| {
+            let seen = self.pmi_seen(at);
+            seen.is_some_and(|(local, pmi)| pmi.state(local).in_session())
+        };
+        self.pmix.contains(&PmixState::Connected) || here.any(in_session)
     }
 
     /// Whether some rank of this node waits for what it gets only with the help of this rank of the
-    /// job, whose process has ended: as in a PMI barrier, or a PMIx fence between nodes.
-    pub fn waits_for(&self, rank: Rank) -> bool {
-        let proc = proc::Proc::new(self.job.nspace.clone(), rank);
-        self.pmi.as_ref().is_some_and(|pmi| pmi.waits_for(rank)) || self.fences.waits_for(&proc)
+    /// launch, whose process has ended: as in a PMI barrier, or a PMIx fence between nodes.
+    pub fn waits_for(&self, process: GlobalRank) -> bool {
+        let Some((job, rank)) = self.jobs.find(process) else {
+            return false;
+        };
+        let pmi = self.jobs.get(job).and_then(|job| job.pmi.as_ref());
+        pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.fences.waits_for(&self.name_of(process))
     }
 
     /// How often libpmix asked for something, and how many bytes that were.
@@ -267,47 +266,30 @@ impl NodeCore {
         self.link.count(kind)
     }
 
-    fn rank(&self, local: LocalRank) -> Rank {
-        self.job
-            .ranks
-            .rank_at(self.node, local)
-            .expect("the driver uses local ranks of the map")
-    }
-
-    fn local(&self, rank: Rank) -> Option<LocalRank> {
-        (self.job.ranks.node_of(rank)? == self.node).then(|| self.job.ranks.local_rank(rank))?
-    }
-
-    fn rank_ended(
-        &mut self,
-        local: LocalRank,
-        end: RankEnd,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let rank = self.rank(local);
-        let pmix = &mut self.pmix[local.index()];
+    fn rank_ended(&mut self, at: NodeRank, end: RankEnd, now: Moment, actions: &mut Vec<Action>) {
+        let process = self.process(at);
+        let pmix = &mut self.pmix[at.index()];
         let died = *pmix == PmixState::Connected;
         *pmix = match *pmix {
             PmixState::Absent => PmixState::Stayed,
             PmixState::Connected => PmixState::Died,
             other => other,
         };
-        let mut effects = Vec::new();
-        if let Some(pmi) = &mut self.pmi {
+        if let Some((job, local, pmi)) = self.pmi_of(at) {
+            let mut effects = Vec::new();
             pmi.closed(local, &mut effects);
+            self.pmi_effects(job, effects, now, actions);
         }
-        self.pmi_effects(effects, now, actions);
-        self.store_rank_ended(rank, now, actions);
+        self.store_rank_ended(process, now, actions);
         if self.host.is_offered() {
-            let proc = proc::Proc::new(self.job.nspace.clone(), rank);
+            let proc = self.name_of(process);
             self.groups(actions, |engine, out| engine.rank_ended(proc, out));
         }
         // What a rank published stays with the sidecar after it has left in order.
         if died {
-            let proc = proc::Proc::new(self.job.nspace.clone(), rank);
+            let proc = self.name_of(process);
             self.modex(ModexInput::RankGone { proc }, now, actions);
-            self.tell_of_death(rank, end, now, actions);
+            self.tell_of_death(process, end, now, actions);
         }
     }
 
@@ -339,7 +321,7 @@ impl NodeCore {
         }
     }
 
-    fn job_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
@@ -359,7 +341,7 @@ impl NodeCore {
             PeerMessage::Fence(message)
                 if message
                     .last_node()
-                    .is_some_and(|last| last.0 >= self.job.ranks.nodes()) => {}
+                    .is_some_and(|last| last.0 >= self.jobs.nodes()) => {}
             PeerMessage::Fence(message) => {
                 self.fence(FenceInput::Message { from, message }, now, actions);
             }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
-use crate::job::ids::{LocalRank, NodeId};
+use crate::job::ids::{JobNumber, NodeId, NodeRank};
 use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::modex::ModexMessage;
@@ -21,14 +21,14 @@ pub enum Event<'a> {
     /// Bytes of a rank's PMI socket.
     PmiReceived {
         /// Whose.
-        rank: LocalRank,
+        rank: NodeRank,
         /// As read.
         bytes: &'a [u8],
     },
     /// A rank's process ended; everything it had sent was handed in before.
     RankEnded {
         /// Which.
-        rank: LocalRank,
+        rank: NodeRank,
         /// How.
         end: RankEnd,
     },
@@ -59,8 +59,10 @@ pub enum Event<'a> {
         /// What was seen.
         reason: Arc<str>,
     },
-    /// All ranks of the job have ended: stop the sidecar, answer whatever still waits.
-    JobEnded,
+    /// All ranks of a spawned job have ended, on all nodes: it is forgotten.
+    JobOver(JobNumber),
+    /// All ranks of the launch have ended: stop the sidecar, answer whatever still waits.
+    LaunchEnded,
     /// Time has passed.
     Tick,
 }
@@ -99,7 +101,7 @@ pub enum Action {
     /// Write to a rank's PMI socket.
     SendPmi {
         /// To whom.
-        rank: LocalRank,
+        rank: NodeRank,
         /// One or more whole messages.
         bytes: Vec<u8>,
     },
@@ -125,8 +127,20 @@ pub enum Action {
 pub enum Report {
     /// The sidecar has loaded its libraries.
     HostLoaded(Hello),
-    /// The sidecar knows the job: ranks may start with these variables.
-    HostReady(ForkEnv),
+    /// The sidecar knows a job: its ranks may start with these variables.
+    HostReady {
+        /// Which.
+        job: JobNumber,
+        /// Their variables.
+        env: ForkEnv,
+    },
+    /// The sidecar cannot serve a spawned job, and goes on.
+    JobRefused {
+        /// Which.
+        job: JobNumber,
+        /// Why, for people.
+        error: String,
+    },
     /// The sidecar failed, or ended without being asked to.
     HostLost {
         /// How, for people.
@@ -135,12 +149,12 @@ pub enum Report {
     /// A rank made contact with a process-management interface.
     RankConnected {
         /// Which.
-        rank: LocalRank,
+        rank: NodeRank,
     },
     /// A rank has left its process-management interface in order. It may come back.
     RankFinalized {
         /// Which.
-        rank: LocalRank,
+        rank: NodeRank,
     },
     /// The sidecar has something for the user, and goes on.
     HostWarning {

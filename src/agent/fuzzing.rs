@@ -59,7 +59,7 @@ pub fn link(data: &[u8]) {
     let mut actions = Vec::new();
     for (_, core) in &mut cores {
         core.handle(Event::Tick, Moment::default(), &mut actions);
-        core.handle(Event::JobEnded, Moment::default(), &mut actions);
+        core.handle(Event::LaunchEnded, Moment::default(), &mut actions);
     }
     known(&actions);
 }

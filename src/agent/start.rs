@@ -19,7 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::namespace::NodeNamespaces;
 use super::spawn::{Child, Command, Spawner, Step};
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 
 /// Descriptor number of the PMI socket in a rank.
 pub const PMI_FD: i32 = 3;
@@ -87,7 +87,7 @@ pub enum OutputPlan {
 #[derive(Debug)]
 pub struct RankPlan {
     /// Which.
-    pub rank: Rank,
+    pub process: GlobalRank,
     /// Index of its node into [`StartShared::node_env`] and the namespaces.
     pub node: usize,
     /// Index into [`StartShared::apps`].
@@ -150,7 +150,7 @@ pub enum StartError {
 }
 
 /// What a starting thread reports: one per planned rank.
-pub type Started = (Rank, Result<Process, StartError>);
+pub type Started = (GlobalRank, Result<Process, StartError>);
 
 /// The starting threads.
 #[derive(Debug)]
@@ -194,7 +194,7 @@ impl Starter {
                     let Some(slot) = plans.get(index) else { return };
                     let plan = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
                     let Some(plan) = plan else { return };
-                    let rank = plan.rank;
+                    let rank = plan.process;
                     let result = if stop.load(Ordering::Acquire) {
                         Err(StartError::Skipped)
                     } else {

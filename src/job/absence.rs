@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::{NodeId, Rank};
+use super::ids::{GlobalRank, NodeId};
 
 /// Most ranks, and most nodes, that are named; the others are counted.
 pub const NAMED_MAX: usize = 10;
@@ -13,7 +13,7 @@ pub const NAMED_MAX: usize = 10;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Absent {
     /// Which.
-    pub rank: Rank,
+    pub rank: GlobalRank,
     /// What it did last, for people.
     pub last: String,
     /// How long ago that was, if it ever did anything.
@@ -99,7 +99,7 @@ mod tests {
         let of = |ranks: &[u32]| {
             let mut all = Absences::default();
             for &rank in ranks {
-                let rank = Rank(rank);
+                let rank = GlobalRank(rank);
                 let last = "connected".to_owned();
                 let idle = None;
                 all.add(Absent { rank, last, idle }, rank.0 == 40);

@@ -1,19 +1,19 @@
-//! What a rank wants to be done with ranks of its own job, through `PMIx_Abort` or
+//! What a process wants to be done with processes of its launch, through `PMIx_Abort` or
 //! `PMIx_Job_control`.
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::Rank;
+use super::ids::GlobalRank;
 
 /// A rank's wish.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Demand {
     /// Whose.
-    pub by: Rank,
+    pub by: GlobalRank,
     /// What is to be done.
     pub what: Wish,
     /// With whom; with all ranks if absent.
-    pub ranks: Option<Vec<Rank>>,
+    pub ranks: Option<Vec<GlobalRank>>,
 }
 
 /// What is to be done with ranks.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::Rank;
+use super::ids::{GlobalRank, Rank};
 
 /// The rule that chooses the job's exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ impl Tally {
     }
 
     /// A rank came to its own end; `code` is not 0 for any kind of failure.
-    pub fn count(&mut self, rank: Rank, code: u8) {
+    pub fn count(&mut self, rank: GlobalRank, code: u8) {
         if code == 0 {
             self.any_zero = true;
         } else {
@@ -97,7 +97,8 @@ impl Tally {
         }
         self.highest = self.highest.max(code);
         self.last = Some(code);
-        if self.policy == ExitPolicy::Rank(rank) {
+        // The policy names ranks of the first job, which have the same number in the launch.
+        if self.policy == ExitPolicy::Rank(Rank(rank.0)) {
             self.chosen = Some(code);
         }
     }
@@ -124,7 +125,7 @@ mod tests {
     fn result(policy: &str, codes: &[(u32, u8)]) -> u8 {
         let mut tally = Tally::new(policy.parse().unwrap());
         for (rank, code) in codes {
-            tally.count(Rank(*rank), *code);
+            tally.count(GlobalRank(*rank), *code);
         }
         tally.exit_code()
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::Rank;
+use super::ids::GlobalRank;
 use super::octets;
 
 /// Where a text is to go.
@@ -20,7 +20,7 @@ pub enum Channel {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LogText {
     /// Whose, if that is known.
-    pub rank: Option<Rank>,
+    pub rank: Option<GlobalRank>,
     /// Where it is to go.
     pub channel: Channel,
     /// Only if no rank of the job has had the same text logged once before.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::absence::Absences;
-use super::ids::{NodeId, Rank};
+use super::ids::{GlobalRank, NodeId};
 
 /// `--strict-pmi`: a program that loads an MPI did not use what it was offered.
 pub const EXIT_ALONE: u8 = 123;
@@ -123,38 +123,38 @@ pub enum Cause {
     /// A rank ended with a code other than 0, or by a signal.
     RankFailed {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// How.
         end: RankEnd,
     },
     /// A rank exited with code 0 between init and finalize.
     NotFinalized {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
     },
     /// A rank exited without joining while others wait for all ranks.
     NeverJoined {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
     },
     /// A rank left in order while others wait for it: in a barrier, or for an attribute of their
     /// node that no other rank is left to put.
     LeftOthers {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
     },
     /// A rank of a program that loads an MPI never used what it was offered, and the user asked to
     /// make that a failure.
     RanAlone {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// Why, with the remedy.
         why: String,
     },
     /// A rank called abort.
     Aborted {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// The code it gave.
         code: i32,
         /// The text it gave, possibly empty.
@@ -163,21 +163,21 @@ pub enum Cause {
     /// A rank had the job ended, by a signal.
     EndedBy {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// The signal's number.
         signal: i32,
     },
     /// A rank broke its protocol.
     Misbehaved {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// How.
         error: String,
     },
     /// A rank's process could not be started.
     NotStarted {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// Why, with the remedy.
         error: String,
         /// 126, 127 or [`EXIT_WIREUP`].
@@ -244,7 +244,7 @@ impl Cause {
     }
 
     /// The rank that caused it, when one did.
-    pub fn rank(&self) -> Option<Rank> {
+    pub fn rank(&self) -> Option<GlobalRank> {
         match self {
             Self::RankFailed { rank, .. }
             | Self::NotFinalized { rank }
@@ -264,7 +264,7 @@ impl Cause {
 ///
 /// Rule: an exit between init and finalize is a failure even with code 0, because the others wait
 /// for this rank for ever. Source: docs/pmi-wire.md#failures.
-pub fn judge(rank: Rank, end: RankEnd, pmi: &PmiState) -> Option<Cause> {
+pub fn judge(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> Option<Cause> {
     match end {
         RankEnd::Code(0) if pmi.active => Some(Cause::NotFinalized { rank }),
         RankEnd::Code(0) => None,
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn exit_codes_follow_the_first_cause() {
-        let rank = Rank(1);
+        let rank = GlobalRank(1);
         let abort = |code| {
             Cause::Aborted {
                 rank,
@@ -305,7 +305,7 @@ mod tests {
             active: true,
             last: String::new(),
         };
-        let rank = Rank(0);
+        let rank = GlobalRank(0);
         assert_eq!(
             judge(rank, RankEnd::Code(0), &active),
             Some(Cause::NotFinalized { rank })

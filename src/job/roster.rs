@@ -51,6 +51,11 @@ impl<T: Placed> Roster<T> {
         self.jobs.get(job.index()).map(|(_, job)| job)
     }
 
+    /// The same, to change what is not its placement.
+    pub fn get_mut(&mut self, job: JobNumber) -> Option<&mut T> {
+        self.jobs.get_mut(job.index()).map(|(_, job)| job)
+    }
+
     /// The jobs, in the order of their numbers.
     pub fn jobs(&self) -> impl DoubleEndedIterator<Item = (JobNumber, &T)> {
         let jobs = self.jobs.iter().enumerate();

@@ -7,6 +7,7 @@
 
 mod end;
 mod hosts;
+mod job;
 mod made;
 mod nodes;
 mod outside;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::Pid;
 
-use super::directory::{JobDirectory, NodeDirectories};
+use super::directory::JobDirectory;
 use super::guard::Guard;
 use super::message::{FromCrew, ToCrew};
 use super::plan::Plan;
@@ -36,11 +37,13 @@ use crate::agent::event::{Event, PeerMessage};
 use crate::agent::namespace::NodeNamespaces;
 use crate::agent::poll::{Poll, Ready, Source};
 use crate::agent::spawn::Child;
-use crate::agent::start::{Started, Starter};
-use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::agent::start::Started;
+use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
+use crate::job::roster::Roster;
 
 use end::End;
+use job::Job;
 use made::Made;
 use nodes::Node;
 pub(super) use part::Part;
@@ -64,7 +67,9 @@ enum RankSlot {
 
 /// See the module.
 pub(super) struct Crew {
+    /// Of the first job, which has what holds for the whole launch.
     plan: Arc<Plan>,
+    jobs: Roster<Job>,
     part: Part,
     started: Instant,
     since: SystemTime,
@@ -73,26 +78,21 @@ pub(super) struct Crew {
     pub(super) wake: Arc<OwnedFd>,
     /// Of its nodes, in order.
     nodes: Vec<Node>,
-    /// Of its ranks, in order.
+    /// Of its processes, in order.
     ranks: Vec<RankSlot>,
     pipes: Pipes,
     pub(super) guard: Option<Guard>,
     namespaces: Option<Arc<NodeNamespaces>>,
     directory: Option<JobDirectory>,
-    /// By node, when there is a job directory.
-    directories: Vec<NodeDirectories>,
-    starter: Option<Starter>,
     /// Reports of the starting threads go here.
     results_to: Sender<Started>,
     results: Receiver<Started>,
-    /// Ranks whose start has not been reported yet.
-    unreported: u32,
     /// Writing ends of pipes that feed ranks' standard input.
-    stdin_pipes: Vec<(Rank, Pid, OwnedFd)>,
+    stdin_pipes: Vec<(GlobalRank, Pid, OwnedFd)>,
     /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
-    closed: BTreeMap<Rank, Duration>,
+    closed: BTreeMap<GlobalRank, Duration>,
     /// Ranks that ended badly while it is not known whether their PMIx server lives.
-    unjudged: Vec<(Rank, RankEnd)>,
+    unjudged: Vec<(GlobalRank, RankEnd)>,
     /// An abort that may follow from the end of a rank that is not reported yet, and until when
     /// that is waited for.
     held: Option<(Cause, Duration)>,
@@ -105,7 +105,7 @@ pub(super) struct Crew {
     /// What the launcher has not heard yet.
     told: VecDeque<FromCrew>,
     /// What ranks did whose start has not been reported.
-    early: Vec<(Rank, FromCrew)>,
+    early: Vec<(GlobalRank, FromCrew)>,
     /// The log of this host's system.
     syslog: Syslog,
     buffer: Vec<u8>,
@@ -155,6 +155,8 @@ impl Crew {
         };
         let (results_to, results) = channel();
         let size = parts.part.size(&parts.plan.job.ranks);
+        let plan = Arc::clone(parts.plan);
+        let first = Job::new(plan, size, made.nodes.len(), made.directories);
         Ok(Self {
             part: parts.part,
             started: parts.started,
@@ -167,11 +169,9 @@ impl Crew {
             guard: Some(parts.guard),
             namespaces: parts.namespaces.map(Arc::new),
             directory,
-            directories: made.directories,
-            starter: None,
+            jobs: Roster::new(first),
             results_to,
             results,
-            unreported: size,
             stdin_pipes: Vec::new(),
             closed: BTreeMap::new(),
             unjudged: Vec::new(),
@@ -214,7 +214,7 @@ impl Crew {
 
     /// Tells what a rank did, not before its start: it may connect before the thread that started it
     /// has come to report that.
-    fn tell_of(&mut self, rank: Rank, told: FromCrew) {
+    fn tell_of(&mut self, rank: GlobalRank, told: FromCrew) {
         match self.slot(rank) {
             RankSlot::Planned => self.early.push((rank, told)),
             RankSlot::Running { .. } | RankSlot::Over => self.tell(told),
@@ -222,7 +222,7 @@ impl Crew {
     }
 
     /// A rank's start has been reported.
-    fn tell_early(&mut self, rank: Rank) {
+    fn tell_early(&mut self, rank: GlobalRank) {
         for (early, told) in std::mem::take(&mut self.early) {
             match early == rank {
                 true => self.tell(told),
@@ -276,8 +276,10 @@ impl Crew {
     /// The job is being ended.
     fn stop_starting(&mut self) {
         self.ending = true;
-        if let Some(starter) = &self.starter {
-            starter.stop();
+        for (_, job) in self.jobs.jobs() {
+            if let Some(starter) = &job.starter {
+                starter.stop();
+            }
         }
     }
 
@@ -296,11 +298,11 @@ impl Crew {
             Source::Signals | Source::Orders | Source::Link | Source::Feed | Source::Input => {}
             Source::Wake => self.take_results()?,
             Source::Pmi => {
-                let rank = Rank(token.index);
+                let rank = GlobalRank(token.index);
                 if writable
                     && let RankSlot::Running {
                         pmi: Some(channel), ..
-                    } = &mut self.ranks[self.part.seat(&self.plan.job.ranks, rank)]
+                    } = &mut self.ranks[self.part.seat(&self.jobs, rank)]
                 {
                     channel.writable(&self.poll);
                 }
@@ -308,8 +310,10 @@ impl Crew {
                     self.read_pmi(rank);
                 }
             }
-            Source::RankExit => self.rank_exit(Rank(token.index)),
-            Source::Stdout | Source::Stderr => self.read_pipe(token.source, Rank(token.index))?,
+            Source::RankExit => self.rank_exit(GlobalRank(token.index)),
+            Source::Stdout | Source::Stderr => {
+                self.read_pipe(token.source, GlobalRank(token.index))?
+            }
             Source::Control | Source::Upcall => {
                 if writable {
                     self.write_host(node, token.source);
@@ -372,24 +376,23 @@ impl Crew {
     }
 
     /// What a rank here has done with its process-management interfaces.
-    pub(super) fn pmi_state(&self, rank: Rank) -> PmiState {
+    pub(super) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         let (node, local) = self.place(rank);
         self.node(node).core.pmi_state(local)
     }
 
     /// Where a rank lives.
-    fn place(&self, rank: Rank) -> (NodeId, LocalRank) {
-        let ranks = &self.plan.job.ranks;
-        let place = ranks.node_of(rank).zip(ranks.local_rank(rank));
-        place.expect("the loop only knows ranks of the job")
+    fn place(&self, rank: GlobalRank) -> (NodeId, NodeRank) {
+        let place = self.jobs.node_of(rank).zip(self.jobs.node_rank(rank));
+        place.expect("the loop only knows processes of the launch")
     }
 
-    fn slot(&self, rank: Rank) -> &RankSlot {
-        &self.ranks[self.part.seat(&self.plan.job.ranks, rank)]
+    fn slot(&self, rank: GlobalRank) -> &RankSlot {
+        &self.ranks[self.part.seat(&self.jobs, rank)]
     }
 
-    fn slot_mut(&mut self, rank: Rank) -> &mut RankSlot {
-        let seat = self.part.seat(&self.plan.job.ranks, rank);
+    fn slot_mut(&mut self, rank: GlobalRank) -> &mut RankSlot {
+        let seat = self.part.seat(&self.jobs, rank);
         &mut self.ranks[seat]
     }
 

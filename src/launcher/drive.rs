@@ -8,12 +8,14 @@ mod pty;
 mod signals;
 mod status;
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::finish;
 use super::hands::Hands;
+use super::jobs::Jobs;
 use super::logged::Logged;
 use super::message::{Refusal, ToCrew};
 use super::orders::Orders;
@@ -27,7 +29,7 @@ use super::streams::Streams;
 use super::supervisor::{Order, Supervisor};
 use super::syslog::Syslog;
 use crate::agent::poll::{Ready, Source, Token};
-use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
 use crate::job::log::Channel;
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::rank_set::RankSet;
@@ -64,7 +66,9 @@ pub(super) struct Loaded {
 
 /// A job from the start of its processes to the end of the last one.
 pub(super) struct Drive {
+    /// Of the first job, which has what holds for the whole launch.
     pub(super) plan: Arc<Plan>,
+    pub(super) jobs: Jobs,
     pub(super) started: Instant,
     pub(super) hands: Box<dyn Hands>,
     pub(super) signals: Signals,
@@ -151,6 +155,7 @@ impl Drive {
             interrupts: 0,
             pty: None,
             terminal_until: None,
+            jobs: Jobs::new(Arc::clone(&parts.plan)),
             plan: parts.plan,
             started: parts.started,
             hands: parts.hands,
@@ -305,9 +310,10 @@ impl Drive {
                     self.hands.order(ToCrew::SignalRanks { signal, ranks });
                 }
                 Order::NoteAbort { by, code, ranks } => {
-                    if let Some(ranks) = RankSet::of(&ranks) {
+                    if let Some(ranks) = self.names_of(&ranks) {
                         let text = format!(
-                            "rank {by} aborted ranks {ranks} with code {code}; the others go on"
+                            "{} aborted {ranks} with code {code}; the others go on",
+                            self.jobs.name_of(by)
                         );
                         self.tell(&text);
                     }
@@ -316,7 +322,7 @@ impl Drive {
                     let text = format!(
                         "interrupted; {} of {} ranks still run, interrupt again to end them",
                         self.supervisor.remaining(),
-                        self.plan.job.ranks.size()
+                        self.jobs.size()
                     );
                     self.tell(&text);
                 }
@@ -338,14 +344,24 @@ impl Drive {
     }
 
     /// What a rank has done with its process-management interfaces.
-    pub(super) fn pmi_state(&self, rank: Rank) -> PmiState {
+    pub(super) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         self.hands.pmi_state(rank)
     }
 
-    /// Where a rank lives.
-    pub(super) fn place(&self, rank: Rank) -> (NodeId, LocalRank) {
-        let ranks = &self.plan.job.ranks;
-        let place = ranks.node_of(rank).zip(ranks.local_rank(rank));
-        place.expect("the loop only knows ranks of the job")
+    /// Some processes in words: `ranks 1,3-5`, `ranks 0-1 of spawned job 2`.
+    fn names_of(&self, processes: &[GlobalRank]) -> Option<String> {
+        let mut by_job: BTreeMap<JobNumber, Vec<Rank>> = BTreeMap::new();
+        for process in processes {
+            let (job, rank) = self.jobs.find(*process)?;
+            by_job.entry(job).or_default().push(rank);
+        }
+        let names = by_job.into_iter().map(|(job, ranks)| {
+            let ranks = RankSet::of(&ranks)?;
+            Some(match job {
+                JobNumber(0) => format!("ranks {ranks}"),
+                job => format!("ranks {ranks} of spawned job {job}"),
+            })
+        });
+        Some(names.collect::<Option<Vec<_>>>()?.join(" and "))
     }
 }

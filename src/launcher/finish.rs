@@ -67,7 +67,7 @@ fn tell_failures(drive: &mut Drive) {
     let supervisor = &drive.supervisor;
     let (code, failed) = (supervisor.exit_code(), supervisor.failed());
     if let Some(first) = supervisor.tolerated() {
-        let size = drive.plan.job.ranks.size();
+        let size = drive.jobs.size();
         let policy = drive.plan.spec.ending.exit;
         if supervisor.cause().is_none() && (failed > 1 || code != first.exit_code()) {
             let text = format!(
@@ -92,7 +92,7 @@ pub(super) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
     let cause = cause?;
     let rank = cause.rank();
     let state = rank.map(|rank| drive.pmi_state(rank));
-    report::failure(&drive.plan, cause, state.as_ref(), &|rank| {
+    report::failure(&drive.jobs, cause, state.as_ref(), &|rank| {
         drive.pid_of(rank)
     })
 }

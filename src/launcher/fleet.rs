@@ -27,10 +27,12 @@ use super::run::RunFailure;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
+use crate::agent::core::JobContext;
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source};
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
+use crate::job::roster::Roster;
 use crate::link::control::FromAgent;
 use crate::link::decode;
 use crate::link::frame::{Address, Class};
@@ -56,7 +58,9 @@ enum Stage {
 
 /// See the module.
 pub(super) struct Fleet {
+    /// Of the first job, which has what holds for the whole launch.
     plan: Arc<Plan>,
+    jobs: Roster<Arc<JobContext>>,
     plate: Plate,
     origin: Instant,
     poll: Poll,
@@ -67,7 +71,7 @@ pub(super) struct Fleet {
     nodes: Vec<NodeState>,
     ranks: Vec<Stage>,
     /// What ranks had done, where it is known.
-    states: BTreeMap<Rank, PmiState>,
+    states: BTreeMap<GlobalRank, PmiState>,
     told: VecDeque<FromCrew>,
     /// What may follow from what another host has not told yet, and when it is told.
     held: VecDeque<(Duration, FromCrew)>,
@@ -76,6 +80,8 @@ pub(super) struct Fleet {
     /// What is known of what was asked for.
     waits: BTreeSet<Waiting>,
     input: Option<Input>,
+    /// Jobs that are not known to have been started on all nodes.
+    starting: BTreeSet<JobNumber>,
     /// Ranks were started, or are not to be.
     decided: bool,
     ending: bool,
@@ -148,11 +154,8 @@ impl Fleet {
 
     /// Takes what a node tells, if it is its to tell.
     fn take_told_by(&mut self, node: NodeId, told: FromCrew) {
-        let ranks = &self.plan.job.ranks;
-        if told
-            .rank()
-            .is_some_and(|rank| ranks.node_of(rank) != Some(node))
-        {
+        let elsewhere = |rank| self.jobs.node_of(rank) != Some(node);
+        if told.rank().is_some_and(elsewhere) {
             return;
         }
         let state = &mut self.nodes[node.index()];
@@ -161,9 +164,9 @@ impl Fleet {
                 state.ready = true;
                 return self.check_ready();
             }
-            FromCrew::AllStarted => {
-                state.started = true;
-                return self.check_started();
+            FromCrew::AllStarted { job } => {
+                state.started.insert(job);
+                return self.check_started(job);
             }
             FromCrew::Over => {
                 state.over = true;
@@ -239,10 +242,14 @@ impl Fleet {
         }
     }
 
-    fn check_started(&mut self) {
-        if self.nodes.iter().all(|node| node.started || node.is_lost()) {
+    fn check_started(&mut self, job: JobNumber) {
+        let started = |node: &NodeState| node.started.contains(&job) || node.is_lost();
+        if !self.nodes.iter().all(started) || !self.starting.remove(&job) {
+            return;
+        }
+        self.tell(FromCrew::AllStarted { job });
+        if job == JobNumber(0) {
             self.plate.turn(Life::Running);
-            self.tell(FromCrew::AllStarted);
             self.start_input();
         }
     }
@@ -375,10 +382,10 @@ impl Hands for Fleet {
         false
     }
 
-    fn look(&mut self, app: u32, ranks: &[Rank]) -> Option<Seen> {
-        let mut by_node: BTreeMap<NodeId, Vec<Rank>> = BTreeMap::new();
+    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen> {
+        let mut by_node: BTreeMap<NodeId, Vec<GlobalRank>> = BTreeMap::new();
         for rank in ranks {
-            if let Some(node) = self.plan.job.ranks.node_of(*rank) {
+            if let Some(node) = self.jobs.node_of(*rank) {
                 by_node.entry(node).or_default().push(*rank);
             }
         }
@@ -393,7 +400,7 @@ impl Hands for Fleet {
         self.tell_held();
     }
 
-    fn pmi_state(&self, rank: Rank) -> PmiState {
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         self.states.get(&rank).cloned().unwrap_or_default()
     }
 
@@ -405,5 +412,5 @@ impl Hands for Fleet {
 
     fn reap_orphans(&mut self) {}
 
-    fn signal_rank(&self, _rank: Rank, _signal: Signal) {}
+    fn signal_rank(&self, _rank: GlobalRank, _signal: Signal) {}
 }

@@ -16,7 +16,7 @@ use super::singleton::Seen;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
 use crate::agent::poll::{Poll, Ready};
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::PmiState;
 
 /// See the module.
@@ -78,13 +78,13 @@ pub(super) trait Hands {
 
     /// Looks at the processes of some ranks of a program until one is found that has loaded an MPI;
     /// what takes longer comes as [`FromCrew::Seen`].
-    fn look(&mut self, app: u32, ranks: &[Rank]) -> Option<Seen>;
+    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen>;
 
     /// Judges ranks whose ends wait for what may explain them.
     fn judge_now(&mut self);
 
     /// What a rank has done with its process-management interfaces, as far as is known.
-    fn pmi_state(&self, rank: Rank) -> PmiState;
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState;
 
     /// Nodes that are not ready.
     fn late(&self) -> Vec<NodeId>;
@@ -93,7 +93,7 @@ pub(super) trait Hands {
     fn reap_orphans(&mut self);
 
     /// Sends a signal to the process group of one rank, if it runs.
-    fn signal_rank(&self, rank: Rank, signal: Signal);
+    fn signal_rank(&self, rank: GlobalRank, signal: Signal);
 }
 
 impl Hands for Crew {
@@ -151,7 +151,7 @@ impl Hands for Crew {
         Crew::waits(self, waiting)
     }
 
-    fn look(&mut self, _app: u32, ranks: &[Rank]) -> Option<Seen> {
+    fn look(&mut self, _app: u32, ranks: &[GlobalRank]) -> Option<Seen> {
         self.look_at(ranks)
     }
 
@@ -159,7 +159,7 @@ impl Hands for Crew {
         Crew::judge_now(self);
     }
 
-    fn pmi_state(&self, rank: Rank) -> PmiState {
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         Crew::pmi_state(self, rank)
     }
 
@@ -171,7 +171,7 @@ impl Hands for Crew {
         Crew::reap_orphans(self);
     }
 
-    fn signal_rank(&self, rank: Rank, signal: Signal) {
+    fn signal_rank(&self, rank: GlobalRank, signal: Signal) {
         Crew::signal_rank(self, rank, signal);
     }
 }

@@ -2,32 +2,32 @@
 
 use std::time::Duration;
 
-use super::plan::Plan;
+use super::jobs::Jobs;
 use crate::job::absence::{Absent, NAMED_MAX, SomeNodes};
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::{FenceKind, LateFence};
 
 /// Tells the process of a rank, if it has one.
-pub type PidOf<'a> = &'a dyn Fn(Rank) -> Option<i32>;
+pub type PidOf<'a> = &'a dyn Fn(GlobalRank) -> Option<i32>;
 
 /// Why the job fails: "PMI fence timeout: 2 of 64 ranks missing: rank 17 (n3, pid 811, connected,
 /// last put 58 s ago), …".
-pub fn timeout(plan: &Plan, late: &LateFence, pid_of: PidOf<'_>) -> String {
+pub fn timeout(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     format!(
         "{} timeout: {}; others waited {} (--fence-timeout)",
         name(late.kind),
-        missing(plan, late, pid_of),
+        missing(jobs, late, pid_of),
         time(late.waited)
     )
 }
 
 /// What is said of a fence that goes on.
-pub fn note(plan: &Plan, late: &LateFence, pid_of: PidOf<'_>) -> String {
+pub fn note(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     format!(
         "waiting for {} in a {}: {}; --fence-timeout SECONDS makes that a failure",
         time(late.waited),
         name(late.kind),
-        missing(plan, late, pid_of)
+        missing(jobs, late, pid_of)
     )
 }
 
@@ -42,13 +42,13 @@ fn time(time: Duration) -> String {
     format!("{} s", time.as_secs_f64().round())
 }
 
-fn missing(plan: &Plan, late: &LateFence, pid_of: PidOf<'_>) -> String {
+fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     let absences = &late.absences;
-    let host = |node: NodeId| plan.node_names[node.index()].to_string();
+    let host = |node: NodeId| jobs.first().node_names[node.index()].to_string();
     let mut parts = Vec::new();
     if absences.ranks > 0 {
         let named = absences.named.iter().take(NAMED_MAX);
-        let named = named.map(|absent| rank(plan, absent, pid_of)).collect();
+        let named = named.map(|absent| rank(jobs, absent, pid_of)).collect();
         let (missing, all) = (absences.ranks, late.ranks);
         let named = listed(named, missing);
         parts.push(format!("{missing} of {all} ranks missing: {named}"));
@@ -58,9 +58,8 @@ fn missing(plan: &Plan, late: &LateFence, pid_of: PidOf<'_>) -> String {
         listed(named.map(|node| host(*node)).collect(), nodes.count)
     };
     if absences.nodes.count > 0 {
-        let ranks = &plan.job.ranks;
         let count = match absences.nodes.named[..] {
-            [node] if absences.nodes.count == 1 => match ranks.local_size(node) {
+            [node] if absences.nodes.count == 1 => match jobs.local_size(node) {
                 1 => "the rank".to_owned(),
                 here => format!("some of the {here} ranks"),
             },
@@ -88,10 +87,9 @@ fn listed(mut named: Vec<String>, count: u32) -> String {
     named.join(", ")
 }
 
-fn rank(plan: &Plan, absent: &Absent, pid_of: PidOf<'_>) -> String {
-    let node = plan.job.ranks.node_of(absent.rank);
-    let host = node.map_or("?", |node| &plan.node_names[node.index()]);
-    let mut text = format!("rank {} ({host}", absent.rank);
+fn rank(jobs: &Jobs, absent: &Absent, pid_of: PidOf<'_>) -> String {
+    let (name, host) = (jobs.name_of(absent.rank), jobs.host_of(absent.rank));
+    let mut text = format!("{name} ({host}");
     if let Some(pid) = pid_of(absent.rank) {
         text.push_str(&format!(", pid {pid}"));
     }

@@ -7,10 +7,11 @@ use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
 use crate::job::demand::Demand;
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::log::{LogText, SyslogText};
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
+use crate::job::spawn::SpawnFailure;
 use crate::pmi::command::Dialect;
 
 /// What a crew tells the launcher.
@@ -30,42 +31,52 @@ pub(super) enum FromCrew {
     /// A rank's process was started.
     Started {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// Its process.
         pid: i32,
     },
     /// A rank's process was not started: for a reason, or because the job had failed before.
     NotStarted {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// Why.
         cause: Option<Cause>,
     },
-    /// The start of every rank here has been reported.
-    AllStarted,
+    /// The start of every rank of a job here has been reported.
+    AllStarted {
+        /// Which job.
+        job: JobNumber,
+    },
+    /// A spawned job cannot run here.
+    JobRefused {
+        /// Which.
+        job: JobNumber,
+        /// Why.
+        failure: SpawnFailure,
+    },
     /// A rank made contact with a process-management interface.
     Connected {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// The form of PMI it speaks, if it was PMI.
         dialect: Option<Dialect>,
     },
     /// A rank has left its process-management interface in order.
     Finalized {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
     },
     /// A rank's process ended.
     Ended {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// How, unless the system lost that.
         end: Option<RankEnd>,
     },
     /// The end of a rank can be judged: nothing that explains it otherwise is to come.
     Judged {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// How it ended.
         end: RankEnd,
         /// What it had done.
@@ -99,7 +110,7 @@ pub(super) enum FromCrew {
     /// What a rank printed; nothing when it has closed the stream.
     Output {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
         /// Where.
         stream: Stream,
         /// As it was read.
@@ -127,7 +138,7 @@ pub(super) enum FromCrew {
     /// Nothing more will be heard of a rank that had not ended: its host was lost.
     Gone {
         /// Which.
-        rank: Rank,
+        rank: GlobalRank,
     },
     /// Some nodes cannot take part, and why.
     Refused(Vec<(NodeId, Refusal)>),
@@ -137,7 +148,7 @@ pub(super) enum FromCrew {
 
 impl FromCrew {
     /// The rank it is about, if it is about one.
-    pub(super) fn rank(&self) -> Option<Rank> {
+    pub(super) fn rank(&self) -> Option<GlobalRank> {
         match self {
             Self::Started { rank, .. }
             | Self::NotStarted { rank, .. }
@@ -191,7 +202,7 @@ pub(super) enum ToCrew {
         /// Its number.
         signal: i32,
         /// Which ranks; those that live elsewhere are passed over.
-        ranks: Vec<Rank>,
+        ranks: Vec<GlobalRank>,
     },
     /// Say so if somebody waits for this.
     Ask(Waiting),
@@ -200,7 +211,7 @@ pub(super) enum ToCrew {
         /// The program's number.
         app: u32,
         /// Which ranks.
-        ranks: Vec<Rank>,
+        ranks: Vec<GlobalRank>,
     },
     /// Some nodes of the job are lost: what waits for them is answered.
     NodesLost {

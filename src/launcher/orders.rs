@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::run::RunFailure;
 use super::status::readable;
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 
 /// Most bytes of a line: enough for many ranks.
 const LINE_MAX: usize = 1 << 20;
@@ -24,7 +24,7 @@ pub(super) struct Order {
     /// The number of a signal.
     pub(super) signal: i32,
     /// For these ranks; for the job if absent.
-    pub(super) ranks: Option<Vec<Rank>>,
+    pub(super) ranks: Option<Vec<GlobalRank>>,
 }
 
 /// Where orders come from.
@@ -120,7 +120,7 @@ mod tests {
             .write_all(b"{\"signal\":10}\n{\"signal\":9,")
             .unwrap();
         let order = |signal, ranks: Option<&[u32]>| {
-            let ranks = ranks.map(|ranks| ranks.iter().copied().map(Rank).collect());
+            let ranks = ranks.map(|ranks| ranks.iter().copied().map(GlobalRank).collect());
             Read::Order(Order { signal, ranks })
         };
         assert_eq!(orders.next(), order(10, None));

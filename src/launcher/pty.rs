@@ -26,7 +26,7 @@ use rustix::termios::{
 
 use super::guard::Guard;
 use crate::agent::start::OutputPlan;
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 
 pub use modes::{Modes, TerminalCharge};
 
@@ -42,7 +42,7 @@ struct Shared {
 /// The launcher's side of the pseudo-terminal.
 #[derive(Debug)]
 pub struct Pty {
-    rank: Rank,
+    rank: GlobalRank,
     master: OwnedFd,
     /// Standard input, if it is a terminal.
     terminal: Option<OwnedFd>,
@@ -58,7 +58,7 @@ impl Pty {
     ///
     /// # Errors
     /// When the system has none left, or none at all.
-    pub fn open(rank: Rank) -> io::Result<(Self, OutputPlan)> {
+    pub fn open(rank: GlobalRank) -> io::Result<(Self, OutputPlan)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags)?;
         unlockpt(&master)?;
@@ -98,7 +98,7 @@ impl Pty {
     }
 
     /// The rank that has it.
-    pub fn rank(&self) -> Rank {
+    pub fn rank(&self) -> GlobalRank {
         self.rank
     }
 

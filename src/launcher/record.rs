@@ -3,11 +3,12 @@
 //! Rule: names and meanings of version 1 stay; new fields and events may be added. Source:
 //! docs/status.md.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::ids::{AppNum, NodeId, Rank};
+use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use crate::job::outcome::{Cause, RankEnd, signal_name};
 use crate::job::wall::WallClock;
 
@@ -113,10 +114,40 @@ pub struct App {
     pub ranks: u32,
 }
 
+/// Whose rank something is about.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Speaker {
+    /// Its job, unless that is the one the user asked for.
+    #[serde(rename = "spawned_job", skip_serializing_if = "is_first")]
+    pub job: JobNumber,
+    /// Its rank there.
+    pub rank: Rank,
+}
+
+fn is_first(job: &JobNumber) -> bool {
+    *job == JobNumber(0)
+}
+
+impl From<(JobNumber, Rank)> for Speaker {
+    fn from((job, rank): (JobNumber, Rank)) -> Self {
+        Self { job, rank }
+    }
+}
+
+impl fmt::Display for Speaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.job {
+            JobNumber(0) => write!(f, "{}", self.rank),
+            job => write!(f, "{job}:{}", self.rank),
+        }
+    }
+}
+
 /// Where a rank lives.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Place<'a> {
-    rank: u32,
+    #[serde(flatten)]
+    speaker: Speaker,
     node: u32,
     host: &'a str,
     app: u32,
@@ -124,9 +155,9 @@ pub struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// Puts it together.
-    pub fn new(rank: Rank, node: NodeId, host: &'a str, app: AppNum) -> Self {
+    pub fn new(speaker: Speaker, node: NodeId, host: &'a str, app: AppNum) -> Self {
         Self {
-            rank: rank.0,
+            speaker,
             node: node.0,
             host,
             app: app.0,
@@ -192,7 +223,8 @@ impl From<RankEnd> for EndRecord {
 /// See [`Record::Output`].
 #[derive(Debug, Serialize)]
 pub struct Output<'a> {
-    rank: Option<u32>,
+    #[serde(flatten)]
+    speaker: Whose,
     stream: Stream,
     #[serde(flatten)]
     content: Content<'a>,
@@ -201,9 +233,28 @@ pub struct Output<'a> {
 /// See [`Record::Log`].
 #[derive(Debug, Serialize)]
 pub struct Log<'a> {
-    rank: Option<u32>,
+    #[serde(flatten)]
+    speaker: Whose,
     #[serde(flatten)]
     content: Content<'a>,
+}
+
+/// The rank that says something, if one does.
+#[derive(Debug, Serialize)]
+struct Whose {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spawned_job: Option<JobNumber>,
+    rank: Option<Rank>,
+}
+
+impl From<Option<Speaker>> for Whose {
+    fn from(speaker: Option<Speaker>) -> Self {
+        let spawned = |speaker: &Speaker| !is_first(&speaker.job);
+        Self {
+            spawned_job: speaker.filter(spawned).map(|speaker| speaker.job),
+            rank: speaker.map(|speaker| speaker.rank),
+        }
+    }
 }
 
 /// Bytes, as text where they are text.
@@ -368,18 +419,18 @@ struct Timed<'a> {
 
 impl<'a> Record<'a> {
     /// Bytes of a rank, or of an MPI library that speaks through the launcher.
-    pub fn output(rank: Option<Rank>, stream: Stream, bytes: &'a [u8]) -> Self {
+    pub fn output(speaker: Option<Speaker>, stream: Stream, bytes: &'a [u8]) -> Self {
         Self::Output(Output {
-            rank: rank.map(|rank| rank.0),
+            speaker: Whose::from(speaker),
             stream,
             content: Content::of(bytes),
         })
     }
 
     /// What a rank wants in the record.
-    pub fn log(rank: Option<Rank>, bytes: &'a [u8]) -> Self {
+    pub fn log(speaker: Option<Speaker>, bytes: &'a [u8]) -> Self {
         Self::Log(Log {
-            rank: rank.map(|rank| rank.0),
+            speaker: Whose::from(speaker),
             content: Content::of(bytes),
         })
     }

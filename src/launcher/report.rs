@@ -4,11 +4,12 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use super::jobs::Jobs;
 use super::late::{self, PidOf};
 use super::plan::Plan;
 use crate::agent::spawn::{SpawnError, Step};
 use crate::agent::start::StartError;
-use crate::job::ids::Rank;
+use crate::job::ids::{GlobalRank, Rank};
 use crate::job::outcome::{
     Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd,
 };
@@ -18,7 +19,7 @@ mod nodes;
 pub use nodes::by_node;
 
 /// Why a rank could not be started, as a cause of the job's failure.
-pub fn start_failure(plan: &Plan, rank: Rank, error: StartError) -> Cause {
+pub fn start_failure(plan: &Plan, (process, rank): (GlobalRank, Rank), error: StartError) -> Cause {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
     let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
@@ -57,7 +58,11 @@ pub fn start_failure(plan: &Plan, rank: Rank, error: StartError) -> Cause {
             EXIT_WIREUP,
         ),
     };
-    Cause::NotStarted { rank, error, code }
+    Cause::NotStarted {
+        rank: process,
+        error,
+        code,
+    }
 }
 
 const NO_PROCESSES: &str = "no more processes are allowed; raise the limit (ulimit -u, or the pids \
@@ -133,19 +138,17 @@ fn words(end: RankEnd) -> String {
 
 /// The one line about a failed job. `None` when the exit code says it all.
 pub fn failure(
-    plan: &Plan,
+    jobs: &Jobs,
     cause: &Cause,
     state: Option<&PmiState>,
     pid_of: PidOf<'_>,
 ) -> Option<String> {
-    let rank = |rank: Rank| {
-        let ranks = &plan.job.ranks;
-        let node = ranks
-            .node_of(rank)
-            .map_or("?", |node| &plan.node_names[node.index()]);
-        let program = plan.apps[plan.app_of(rank)].program.path().display();
+    let rank = |rank: GlobalRank| {
+        let (plan, local) = jobs.plan_of(rank);
+        let program = plan.apps[plan.app_of(local)].program.path().display();
         let pid = pid_of(rank).map_or_else(String::new, |pid| format!(", pid {pid}"));
-        format!("rank {rank} ({program}, host {node}{pid})")
+        let (name, node) = (jobs.name_of(rank), jobs.host_of(rank));
+        format!("{name} ({program}, host {node}{pid})")
     };
     let last = state.map_or_else(String::new, |state| format!("; {}", state.last));
     Some(match cause {
@@ -197,20 +200,20 @@ pub fn failure(
             error,
             ..
         } => {
-            format!("rank {failed} was not started: {error}")
+            format!("{} was not started: {error}", jobs.name_of(*failed))
         }
         Cause::HostFailed { node, error } => {
-            let name = &plan.node_names[node.index()];
+            let name = &jobs.first().node_names[node.index()];
             let error: String = plain(error).collect();
             format!("the PMIx server of {name} failed: {error}")
         }
         Cause::NodeFailed { node, error } => {
-            let name = &plan.node_names[node.index()];
+            let name = &jobs.first().node_names[node.index()];
             let error: String = plain(error).collect();
             format!("host {name}: {error}")
         }
         Cause::FenceFailed { error } => error.clone(),
-        Cause::FenceTimeout(late) => late::timeout(plan, late, pid_of),
+        Cause::FenceTimeout(late) => late::timeout(jobs, late, pid_of),
         Cause::Timeout(time) => format!("the job did not end within {} s", time.as_secs_f64()),
         Cause::Interrupted(signal) if *signal == libc::SIGINT => "interrupted".to_owned(),
         Cause::Interrupted(signal) => format!("ended by signal {signal}"),

@@ -147,7 +147,7 @@ fn prepare(
         namespaces,
         surroundings: &surroundings,
     })?;
-    let (signals, streams) = match outside(&plan, (&crew.poll, &crew.wake), signals, show) {
+    let (signals, streams) = match outside((&crew.poll, &crew.wake), signals, show) {
         Ok(outside) => outside,
         Err(failure) => {
             crew.abandon();
@@ -176,7 +176,6 @@ fn show(plan: &Plan, since: SystemTime, status: Option<&Target>) -> Show {
 
 /// What connects the run with its user.
 fn outside(
-    plan: &Plan,
     (poll, wake): (&Poll, &Arc<OwnedFd>),
     signals: nix::Result<Signals>,
     show: Show,
@@ -185,7 +184,7 @@ fn outside(
     let token = Token::new(Source::Signals, 0);
     let watched = poll.add(signals.as_fd(), token);
     watched.map_err(|error| RunFailure::own("cannot wait for events", error))?;
-    let streams = Streams::new(plan.job.ranks.size(), show, wake)
+    let streams = Streams::new(show, wake)
         .map_err(|error| RunFailure::own("cannot duplicate standard output", error))?;
     Ok((signals, streams))
 }

@@ -12,8 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::record::{Record, Stream};
-use crate::job::ids::Rank;
+use super::record::{Record, Speaker, Stream};
 use crate::job::wall::WallClock;
 
 /// Longest part of an unfinished line held per rank, in bytes.
@@ -49,9 +48,9 @@ pub enum Dress {
 pub struct Merger {
     dress: Dress,
     /// Unfinished line of each rank that has one, and since when it waits.
-    partial: BTreeMap<Rank, (Vec<u8>, Duration)>,
+    partial: BTreeMap<Speaker, (Vec<u8>, Duration)>,
     /// The rank whose unfinished line is the last thing shown.
-    mid_line: Option<Rank>,
+    mid_line: Option<Speaker>,
 }
 
 impl Merger {
@@ -65,20 +64,20 @@ impl Merger {
 
     /// Takes bytes a rank wrote and appends to `out` what can be shown now. `now` is the time
     /// since the start of the run.
-    pub fn push(&mut self, rank: Rank, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
+    pub fn push(&mut self, speaker: Speaker, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
         let (lines, rest) = match memchr::memrchr(b'\n', bytes) {
             Some(end) => bytes.split_at(end + 1),
             None => (&bytes[..0], bytes),
         };
         if !lines.is_empty() {
-            if let Some((mut held, since)) = self.partial.remove(&rank) {
+            if let Some((mut held, since)) = self.partial.remove(&speaker) {
                 // The first newline ends the held line.
                 let end = memchr::memchr(b'\n', lines).map_or(lines.len(), |at| at + 1);
                 held.extend_from_slice(&lines[..end]);
-                self.show(rank, &held, since, out);
-                self.show(rank, &lines[end..], now, out);
+                self.show(speaker, &held, since, out);
+                self.show(speaker, &lines[end..], now, out);
             } else {
-                self.show(rank, lines, now, out);
+                self.show(speaker, lines, now, out);
             }
         }
         if rest.is_empty() {
@@ -86,29 +85,37 @@ impl Merger {
         }
         let (held, _) = self
             .partial
-            .entry(rank)
+            .entry(speaker)
             .or_insert_with(|| (Vec::new(), now));
         held.extend_from_slice(rest);
         if held.len() > LINE_MAX {
-            self.flush(rank, out);
+            self.flush(speaker, out);
         }
     }
 
     /// The rank closed its stream: shows what it left unfinished.
-    pub fn close(&mut self, rank: Rank, out: &mut Vec<u8>) {
-        self.flush(rank, out);
+    pub fn close(&mut self, speaker: Speaker, out: &mut Vec<u8>) {
+        self.flush(speaker, out);
+    }
+
+    /// Nothing more will come: shows what is left unfinished.
+    pub fn close_all(&mut self, out: &mut Vec<u8>) {
+        let open: Vec<Speaker> = self.partial.keys().copied().collect();
+        for speaker in open {
+            self.flush(speaker, out);
+        }
     }
 
     /// Shows unfinished lines that have waited long enough.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
-        let due: Vec<Rank> = self
+        let due: Vec<Speaker> = self
             .partial
             .iter()
             .filter(|(_, (_, since))| now >= *since + PARTIAL_DELAY)
-            .map(|(rank, _)| *rank)
+            .map(|(speaker, _)| *speaker)
             .collect();
-        for rank in due {
-            self.flush(rank, out);
+        for speaker in due {
+            self.flush(speaker, out);
         }
     }
 
@@ -120,9 +127,9 @@ impl Merger {
             .min()
     }
 
-    fn flush(&mut self, rank: Rank, out: &mut Vec<u8>) {
-        if let Some((held, since)) = self.partial.remove(&rank) {
-            self.show(rank, &held, since, out);
+    fn flush(&mut self, speaker: Speaker, out: &mut Vec<u8>) {
+        if let Some((held, since)) = self.partial.remove(&speaker) {
+            self.show(speaker, &held, since, out);
         }
     }
 
@@ -132,7 +139,7 @@ impl Merger {
     }
 
     /// Appends bytes of one rank, which came at `at`, dressing every line that starts in them.
-    fn show(&mut self, rank: Rank, bytes: &[u8], at: Duration, out: &mut Vec<u8>) {
+    fn show(&mut self, speaker: Speaker, bytes: &[u8], at: Duration, out: &mut Vec<u8>) {
         let Some(last) = bytes.last() else {
             return;
         };
@@ -141,12 +148,12 @@ impl Merger {
             Dress::Plain => out.extend_from_slice(bytes),
             Dress::Event { stream, clock } => {
                 for line in lines {
-                    Record::output(Some(rank), stream, line).write(clock, at, out);
+                    Record::output(Some(speaker), stream, line).write(clock, at, out);
                 }
                 return;
             }
             Dress::Prefix { label, clock } => {
-                let continues = self.mid_line == Some(rank);
+                let continues = self.mid_line == Some(speaker);
                 if self.mid_line.is_some() && !continues {
                     out.push(b'\n');
                 }
@@ -155,7 +162,7 @@ impl Merger {
                     prefix = format!("{} ", clock.at(at));
                 }
                 if label {
-                    prefix += &format!("[{rank}] ");
+                    prefix += &format!("[{speaker}] ");
                 }
                 for (index, line) in lines.enumerate() {
                     if index > 0 || !continues {
@@ -165,7 +172,7 @@ impl Merger {
                 }
             }
         }
-        self.mid_line = (*last != b'\n').then_some(rank);
+        self.mid_line = (*last != b'\n').then_some(speaker);
     }
 }
 

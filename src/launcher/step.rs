@@ -32,7 +32,7 @@ use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source, Token};
 use crate::agent::spawn::reserve_low_descriptors;
 use crate::agent::start::StdinPlan;
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
 use crate::job::outcome::Cause;
 use crate::job::spec::StdinTarget;
 use crate::link::control::ToStep;
@@ -200,7 +200,8 @@ impl Step {
                 }
             }
             Source::Feed => {
-                self.feeds.ready(Rank(event.token.index), &self.crew.poll);
+                self.feeds
+                    .ready(GlobalRank(event.token.index), &self.crew.poll);
                 self.report_input();
             }
             _ => self.crew.dispatch(event)?,
@@ -331,7 +332,7 @@ impl Step {
                         self.crew.pause(*stream, true)?;
                     }
                 }
-                FromCrew::AllStarted => {
+                FromCrew::AllStarted { job: JobNumber(0) } => {
                     self.plate.turn(Stage::Running);
                     self.feeds.add(self.crew.take_stdin(), &self.crew.poll);
                 }

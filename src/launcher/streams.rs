@@ -11,11 +11,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use self::outlets::{Outlet, Outlets};
-use super::record::{Record, Stream as Channel};
+use super::record::{Record, Speaker, Stream as Channel};
 use super::stdio::{Dress, Merger};
 use crate::agent::poll::Source;
 use crate::agent::start::OutputPlan;
-use crate::job::ids::Rank;
+use crate::job::ids::{JobNumber, Rank};
 use crate::job::wall::WallClock;
 
 /// How the ranks' output is shown.
@@ -60,17 +60,15 @@ pub struct Streams {
     /// By rank, when the launcher writes them.
     files: Vec<RankFiles>,
     /// The rank that has a terminal: what it writes goes to standard output as it is.
-    unframed: Option<Rank>,
-    /// Number of ranks.
-    size: u32,
+    unframed: Option<Speaker>,
 }
 
 impl Streams {
-    /// Streams for `size` ranks into the launcher's standard output and error.
+    /// Streams into the launcher's standard output and error.
     ///
     /// # Errors
     /// When these cannot be duplicated.
-    pub fn new(size: u32, show: Show, wake: &Arc<OwnedFd>) -> io::Result<Self> {
+    pub fn new(show: Show, wake: &Arc<OwnedFd>) -> io::Result<Self> {
         let stream = |channel, own| {
             let (dress, outlet) = match show {
                 Show {
@@ -110,7 +108,6 @@ impl Streams {
             show,
             files: Vec::new(),
             unframed: None,
-            size,
         })
     }
 
@@ -140,8 +137,8 @@ impl Streams {
     }
 
     /// What this rank writes is shown as it is.
-    pub fn set_unframed(&mut self, rank: Rank) {
-        self.unframed = Some(rank);
+    pub fn set_unframed(&mut self, speaker: Speaker) {
+        self.unframed = Some(speaker);
     }
 
     /// The user's terminal is in raw mode from now on, or is so no more.
@@ -156,30 +153,34 @@ impl Streams {
     pub fn take(
         &mut self,
         stream: Channel,
-        rank: Rank,
+        speaker: Speaker,
         bytes: &[u8],
         now: Duration,
     ) -> io::Result<()> {
         let index = index_of(stream);
-        if self.unframed == Some(rank) {
+        if self.unframed == Some(speaker) {
             return match bytes {
                 [] => Ok(()),
                 bytes => self.outlets.put_raw(bytes.to_vec()),
             };
         }
         let mut out = Vec::new();
-        let (merger, outlet, key) = match self.files.get_mut(rank.index()) {
+        let files = match speaker.job {
+            JobNumber(0) => self.files.get_mut(speaker.rank.index()),
+            _ => None,
+        };
+        let (merger, outlet, key) = match files {
             // One merger for both streams keeps a line of one out of the middle of the other's.
             Some(files) => {
                 let file = match (index, &mut files.err) {
                     (1, Some(err)) => err,
                     _ => &mut files.out,
                 };
-                (&mut file.merger, &file.outlet, Rank(index as u32))
+                (&mut file.merger, &file.outlet, key_of(index))
             }
             None => {
                 let stream = &mut self.streams[index];
-                (&mut stream.merger, &stream.outlet, rank)
+                (&mut stream.merger, &stream.outlet, speaker)
             }
         };
         match bytes {
@@ -275,17 +276,13 @@ impl Streams {
     pub fn end_lines(&mut self) {
         for stream in &mut self.streams {
             let mut out = Vec::new();
-            for rank in 0..self.size {
-                stream.merger.close(Rank(rank), &mut out);
-            }
+            stream.merger.close_all(&mut out);
             // A thread that cannot be started is reported by the stream's failure.
             let _ = self.outlets.put(&stream.outlet, out);
         }
         for file in rank_files(&mut self.files) {
             let mut out = Vec::new();
-            for key in [Rank(0), Rank(1)] {
-                file.merger.close(key, &mut out);
-            }
+            file.merger.close_all(&mut out);
             let _ = self.outlets.put(&file.outlet, out);
         }
     }
@@ -300,6 +297,11 @@ impl Streams {
     pub fn is_written(&self) -> bool {
         self.outlets.is_written()
     }
+}
+
+/// What stands for one of a rank's two streams in its file.
+fn key_of(index: usize) -> Speaker {
+    (JobNumber(0), Rank(index as u32)).into()
 }
 
 fn index_of(stream: Channel) -> usize {

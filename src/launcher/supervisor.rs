@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::job::exit_policy::Tally;
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
 use crate::job::spec::EndingSpec;
 
@@ -36,15 +36,15 @@ pub enum Order {
     /// Send a signal to the process group of every living rank.
     Signal(i32),
     /// Send a signal to the process groups of these ranks, as far as they run.
-    SignalRanks(i32, Vec<Rank>),
+    SignalRanks(i32, Vec<GlobalRank>),
     /// Tell the user that a rank had others aborted, and that the job goes on.
     NoteAbort {
         /// Who.
-        by: Rank,
+        by: GlobalRank,
         /// With which code.
         code: i32,
         /// Whom.
-        ranks: Vec<Rank>,
+        ranks: Vec<GlobalRank>,
     },
     /// Tell the user that ranks still run after an interrupt.
     NoteInterrupt,
@@ -56,7 +56,7 @@ pub enum Order {
 #[derive(Clone, Copy, Debug)]
 pub struct Departure<'a> {
     /// Which.
-    pub rank: Rank,
+    pub rank: GlobalRank,
     /// How.
     pub end: RankEnd,
     /// What it had done with its process-management interface.
@@ -75,7 +75,7 @@ pub enum Waiting {
     Session,
     /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
     /// or died.
-    For(Rank),
+    For(GlobalRank),
 }
 
 /// Ranks that left, and may be waited for in vain.
@@ -126,9 +126,9 @@ pub struct Supervisor {
     /// All that finalized and left.
     leavers: Absences,
     /// Ranks that are ended at the wish of one: what their end counts for.
-    dismissed: BTreeMap<Rank, Dismissal>,
+    dismissed: BTreeMap<GlobalRank, Dismissal>,
     /// When those that were only asked to end are killed.
-    kills: Vec<(Duration, Vec<Rank>)>,
+    kills: Vec<(Duration, Vec<GlobalRank>)>,
 }
 
 /// What the end of a rank counts for that others wanted to end.

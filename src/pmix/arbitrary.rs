@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::upcall::{GroupOp, Query, Upcall};
+use super::upcall::{App, GroupOp, Query, Upcall};
 use super::value::{Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value};
 
 pub(crate) fn text() -> impl Strategy<Value = Text> {
@@ -120,6 +120,19 @@ pub(crate) fn infos() -> impl Strategy<Value = Vec<Info>> {
     )
 }
 
+fn app() -> impl Strategy<Value = App> {
+    let texts = || vec(text(), 0..3);
+    let parts = (text(), texts(), texts(), text(), any::<i32>(), infos());
+    parts.prop_map(|(cmd, argv, env, cwd, maxprocs, infos)| App {
+        cmd,
+        argv,
+        env,
+        cwd,
+        maxprocs,
+        infos,
+    })
+}
+
 pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
     let codes = || vec(any::<i32>().prop_map(Status), 0..4);
     let query = (vec(text(), 0..3), infos());
@@ -172,6 +185,17 @@ pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
             proc,
             keys,
             infos
+        }),
+        (proc(), infos(), vec(app(), 0..3)).prop_map(|(proc, infos, apps)| Upcall::Spawn {
+            proc,
+            infos,
+            apps
+        }),
+        (any::<bool>(), vec(proc(), 0..4), infos()).prop_map(|(connect, procs, infos)| {
+            match connect {
+                true => Upcall::Connect { procs, infos },
+                false => Upcall::Disconnect { procs, infos },
+            }
         }),
         (proc(), infos()).prop_map(|(proc, directives)| Upcall::GetCredential { proc, directives }),
         (proc(), vec(any::<u8>(), 0..99), infos()).prop_map(|(proc, credential, directives)| {

@@ -8,11 +8,12 @@ use std::path::PathBuf;
 
 use super::host::{HostEvent, HostLink};
 use super::keys;
-use super::upcall::{Answer, GroupOp, Pdata, Query, Upcall, UpcallKind};
+use super::upcall::{Answer, App, GroupOp, Pdata, Query, Upcall, UpcallKind};
 use super::value::{
     Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
 };
 use super::wire::{HEADER_LEN, Reader, Writer};
+use crate::job::ids::Nspace;
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/shim/tests/golden")).join(name)
@@ -208,6 +209,36 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             targets: targets(),
             directives: collect(),
         },
+        Upcall::Spawn {
+            proc: me(),
+            infos: collect(),
+            apps: vec![
+                App {
+                    cmd: "/bin/child".into(),
+                    argv: vec!["child".into(), "".into(), "--go".into()],
+                    env: vec!["OMPI_PARENT_PORT=1;a=b".into()],
+                    cwd: "/tmp".into(),
+                    maxprocs: 2,
+                    infos: collect(),
+                },
+                App {
+                    cmd: "".into(),
+                    argv: Vec::new(),
+                    env: Vec::new(),
+                    cwd: "".into(),
+                    maxprocs: -1,
+                    infos: Vec::new(),
+                },
+            ],
+        },
+        Upcall::Connect {
+            procs: targets(),
+            infos: collect(),
+        },
+        Upcall::Disconnect {
+            procs: targets(),
+            infos: Vec::new(),
+        },
         Upcall::GetCredential {
             proc: me(),
             directives: vec![Info::new(
@@ -238,7 +269,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 12);
+    assert_eq!(link.outstanding_upcalls().count(), 15);
 }
 
 #[test]
@@ -306,8 +337,15 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
             Answer::Status(Status::ERR_NOT_SUPPORTED),
         ),
         (
-            UpcallKind::GetCredential,
+            UpcallKind::Spawn,
             11,
+            Answer::Spawned(Nspace::new("job-1.2").unwrap()),
+        ),
+        (UpcallKind::Connect, 12, Answer::Status(Status::ERR_TIMEOUT)),
+        (UpcallKind::Disconnect, 13, Answer::Status(Status::SUCCESS)),
+        (
+            UpcallKind::GetCredential,
+            14,
             Answer::Credential(
                 b"to\0ken".to_vec(),
                 vec![Info::new(keys::CRED_TYPE, Value::String("wireup".into()))],
@@ -315,7 +353,7 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         ),
         (
             UpcallKind::ValidateCredential,
-            12,
+            15,
             Answer::Infos(
                 Status::SUCCESS,
                 vec![Info::new(keys::USERID, Value::Uint32(1000))],

@@ -7,9 +7,11 @@ use wireup_shim::wire as c;
 use super::value::{DataRange, Info, Proc, Status, Text};
 use super::wire::{Reader, WireError, Writer};
 pub use answer::{Answer, Parts, Pdata};
+pub use app::App;
 pub use kind::UpcallKind;
 
 mod answer;
+mod app;
 mod kind;
 
 /// One query of a client: keys, and what narrows them.
@@ -174,6 +176,29 @@ pub enum Upcall {
         /// What: `JOB_CTRL_KILL` and the like.
         directives: Vec<Info>,
     },
+    /// A process wants a job to be started.
+    Spawn {
+        /// Who.
+        proc: Proc,
+        /// What is wanted for the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
+        infos: Vec<Info>,
+        /// The application contexts.
+        apps: Vec<App>,
+    },
+    /// All local participants want to be connected with processes of other jobs or nodes.
+    Connect {
+        /// All participants, sorted by libpmix.
+        procs: Vec<Proc>,
+        /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
+        infos: Vec<Info>,
+    },
+    /// All local participants of a connection want to end it.
+    Disconnect {
+        /// All participants, sorted by libpmix.
+        procs: Vec<Proc>,
+        /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
+        infos: Vec<Info>,
+    },
     /// A process wants something that tells others who it is. Munge's credentials never come here.
     GetCredential {
         /// Who.
@@ -211,6 +236,9 @@ impl Upcall {
             Self::Unpublish { .. } => UpcallKind::Unpublish,
             Self::Group { .. } => UpcallKind::Group,
             Self::JobControl { .. } => UpcallKind::JobControl,
+            Self::Spawn { .. } => UpcallKind::Spawn,
+            Self::Connect { .. } => UpcallKind::Connect,
+            Self::Disconnect { .. } => UpcallKind::Disconnect,
             Self::GetCredential { .. } => UpcallKind::GetCredential,
             Self::ValidateCredential { .. } => UpcallKind::ValidateCredential,
         }
@@ -297,6 +325,19 @@ impl Upcall {
                 targets: from.list(Proc::decode)?,
                 directives: Info::decode_list(&mut from)?,
             },
+            UpcallKind::Spawn => Self::Spawn {
+                proc: Proc::decode(&mut from)?,
+                infos: Info::decode_list(&mut from)?,
+                apps: from.list(App::decode)?,
+            },
+            UpcallKind::Connect => Self::Connect {
+                procs: from.list(Proc::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Disconnect => Self::Disconnect {
+                procs: from.list(Proc::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
             UpcallKind::GetCredential => Self::GetCredential {
                 proc: Proc::decode(&mut from)?,
                 directives: Info::decode_list(&mut from)?,
@@ -362,7 +403,7 @@ impl Upcall {
                 proc.encode(&mut out);
                 out.count(queries.len());
                 for query in queries {
-                    encode_keys(&query.keys, &mut out);
+                    encode_texts(&query.keys, &mut out);
                     Info::encode_list(&query.qualifiers, &mut out);
                 }
             }
@@ -377,7 +418,7 @@ impl Upcall {
             }
             Self::Lookup { proc, keys, infos } | Self::Unpublish { proc, keys, infos } => {
                 proc.encode(&mut out);
-                encode_keys(keys, &mut out);
+                encode_texts(keys, &mut out);
                 Info::encode_list(infos, &mut out);
             }
             Self::Group {
@@ -399,6 +440,16 @@ impl Upcall {
                 proc.encode(&mut out);
                 encode_procs(targets, &mut out);
                 Info::encode_list(directives, &mut out);
+            }
+            Self::Spawn { proc, infos, apps } => {
+                proc.encode(&mut out);
+                Info::encode_list(infos, &mut out);
+                out.count(apps.len());
+                apps.iter().for_each(|app| app.encode(&mut out));
+            }
+            Self::Connect { procs, infos } | Self::Disconnect { procs, infos } => {
+                encode_procs(procs, &mut out);
+                Info::encode_list(infos, &mut out);
             }
             Self::GetCredential { proc, directives } => {
                 proc.encode(&mut out);
@@ -423,9 +474,9 @@ fn encode_codes(codes: &[Status], out: &mut Writer) {
     codes.iter().for_each(|code| out.i32(code.0));
 }
 
-fn encode_keys(keys: &[Text], out: &mut Writer) {
-    out.count(keys.len());
-    keys.iter().for_each(|key| key.encode(out));
+fn encode_texts(texts: &[Text], out: &mut Writer) {
+    out.count(texts.len());
+    texts.iter().for_each(|text| text.encode(out));
 }
 
 fn encode_procs(procs: &[Proc], out: &mut Writer) {

@@ -13,6 +13,7 @@ mod mpi;
 mod plain;
 mod pmi;
 mod pmix;
+mod spawn;
 mod users;
 
 /// The tests of one machine, whose ways of starting and judging runs are used here.

@@ -10,6 +10,13 @@
  *   linger    init, fence, then wait to be ended
  *   leave     rank 1 leaves after PMIx_Finalize; once it is gone, the others fence with it
  *   late      as direct, with no fence between: the owner may publish late
+ *   other NSPACE SIZE
+ *             fence, and find out how many ranks that job has
+ *   spawn COUNT
+ *             rank 0 spawns COUNT ranks of mode "child"; all connect with them, get their bytes,
+ *             disconnect
+ *   child PARENT PARENTS
+ *             the other side of it
  *
  * Exit code 0 if everything was as expected; otherwise one line on stderr says what was not.
  */
@@ -223,6 +230,78 @@ static void leave(void)
     }
 }
 
+static uint32_t size_of(const char *nspace)
+{
+    pmix_proc_t all;
+    pmix_value_t *value = NULL;
+    PMIX_LOAD_PROCID(&all, nspace, PMIX_RANK_WILDCARD);
+    check(PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value), "PMIX_JOB_SIZE of another job");
+    const uint32_t size = value->data.uint32;
+    PMIX_VALUE_RELEASE(value);
+    return size;
+}
+
+static void other(const char *nspace, uint32_t size)
+{
+    fence(true);
+    expect(size_of(nspace) == size, "size of the other job");
+    fence(false);
+}
+
+/* Meets all of another job, gets their bytes, and parts from them. */
+static void meet(const char *nspace, uint32_t size, size_t bytes)
+{
+    pmix_proc_t procs[2];
+    PMIX_LOAD_PROCID(&procs[0], me.nspace, PMIX_RANK_WILDCARD);
+    PMIX_LOAD_PROCID(&procs[1], nspace, PMIX_RANK_WILDCARD);
+    check(PMIx_Connect(procs, 2, NULL, 0), "PMIx_Connect");
+    expect(size_of(nspace) == size, "size of the other job");
+    for (uint32_t rank = 0; rank < size; rank++) {
+        pmix_proc_t proc;
+        pmix_value_t *value = NULL;
+        PMIX_LOAD_PROCID(&proc, nspace, rank);
+        check(PMIx_Get(&proc, "wireup.test.blob", NULL, 0, &value), "the other job's blob");
+        expect(value->type == PMIX_BYTE_OBJECT && value->data.bo.size == bytes, "size of the blob");
+        expect(value->data.bo.bytes[0] == filling(rank), "content of the blob");
+        PMIX_VALUE_RELEASE(value);
+    }
+    check(PMIx_Disconnect(procs, 2, NULL, 0), "PMIx_Disconnect");
+}
+
+static void spawn(const char *program, uint32_t size, uint32_t count, size_t bytes)
+{
+    pmix_value_t value;
+    char child[PMIX_MAX_NSLEN + 1] = "";
+    put(bytes);
+    if (me.rank == 0) {
+        char parents[16];
+        snprintf(parents, sizeof(parents), "%u", size);
+        char *argv[] = {(char *)program, "child", me.nspace, parents, NULL};
+        char *env[] = {"WIREUP_TEST=a=b", NULL};
+        pmix_app_t app;
+        pmix_info_t info;
+        bool yes = true;
+        memset(&app, 0, sizeof(app));
+        app.cmd = (char *)program;
+        app.argv = argv;
+        app.env = env;
+        app.cwd = "/";
+        app.maxprocs = (int)count;
+        /* So that libpmix notes whom it shall forward to. */
+        PMIX_INFO_LOAD(&info, PMIX_FWD_STDOUT, &yes, PMIX_BOOL);
+        check(PMIx_Spawn(&info, 1, &app, 1, child), "PMIx_Spawn");
+        PMIX_VALUE_LOAD(&value, child, PMIX_STRING);
+        check(PMIx_Put(PMIX_GLOBAL, "wireup.test.child", &value), "PMIx_Put");
+        check(PMIx_Commit(), "PMIx_Commit");
+        PMIX_VALUE_DESTRUCT(&value);
+    }
+    fence(true);
+    pmix_value_t *named = get(0, "wireup.test.child");
+    expect(named->type == PMIX_STRING && named->data.string[0] != '\0', "name of the new job");
+    meet(named->data.string, count, bytes);
+    PMIX_VALUE_RELEASE(named);
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -258,6 +337,13 @@ int main(int argc, char **argv)
         event();
     } else if (strcmp(mode, "leave") == 0) {
         leave();
+    } else if (strcmp(mode, "other") == 0 && argc == 4) {
+        other(argv[2], (uint32_t)strtoul(argv[3], NULL, 10));
+    } else if (strcmp(mode, "spawn") == 0) {
+        spawn(argv[0], size, (uint32_t)bytes, 1000);
+    } else if (strcmp(mode, "child") == 0 && argc == 4) {
+        put(1000);
+        meet(argv[2], (uint32_t)strtoul(argv[3], NULL, 10), 1000);
     } else if (strcmp(mode, "linger") == 0) {
         fence(false);
         for (;;) {

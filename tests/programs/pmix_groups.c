@@ -216,6 +216,8 @@ static void be_killed(void)
 static void timeout(void)
 {
     struct group group = {.name = "late", .count = 3, .ranks = {0, 1, 3}};
+    /* libpmix 5 takes the limit of a group of one node for itself only when all have connected. */
+    barrier();
     if (me.rank < 2)
         expect(PMIX_ERR_TIMEOUT, construct(&group, NO_CONTEXT, 1), "PMIx_Group_construct with a limit");
     barrier();

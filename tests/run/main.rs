@@ -38,6 +38,7 @@ mod python;
 mod refusals;
 mod signals;
 mod singleton;
+mod spawn;
 mod status;
 mod stdio;
 mod store;

@@ -15,7 +15,7 @@ use wireup::fence::{
 };
 use wireup::job::absence::{Absences, Absent};
 use wireup::job::clock::Moment;
-use wireup::job::ids::{NodeId, Nspace, Rank};
+use wireup::job::ids::{GlobalRank, NodeId, Nspace, Rank};
 use wireup::job::proc::ProcRank;
 use wireup::link::tree::{Shape, Tree};
 
@@ -200,7 +200,7 @@ impl World {
         let group = group.expect("somebody waits in it");
         let mut absences = Absences::default();
         let absent = Absent {
-            rank: Rank(at.0),
+            rank: GlobalRank(at.0),
             last: String::new(),
             idle: None,
         };

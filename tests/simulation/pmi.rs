@@ -11,7 +11,7 @@ use wireup::agent::core::{JobContext, NodeCore, Terms};
 use wireup::agent::event::{Action, Event, PeerMessage, Report};
 use wireup::job::appnums::Appnums;
 use wireup::job::clock::Moment;
-use wireup::job::ids::{LocalRank, NodeId, Nspace, Rank, UserId};
+use wireup::job::ids::{GlobalRank, LocalRank, NodeId, NodeRank, Nspace, Rank, UserId};
 use wireup::job::rank_map::RankMap;
 
 use crate::for_each_seed;
@@ -127,7 +127,10 @@ impl World {
     /// Sends bytes of a rank and returns the answers it gets at once.
     fn ask(&mut self, rank: Rank, bytes: &[u8]) -> Vec<String> {
         let (node, local) = self.place(rank);
-        let event = Event::PmiReceived { rank: local, bytes };
+        let event = Event::PmiReceived {
+            rank: NodeRank(local.0),
+            bytes,
+        };
         let mut answers = Vec::new();
         for (to, text) in self.handle(node, event) {
             match to == rank {
@@ -145,7 +148,10 @@ impl World {
         for action in actions {
             match action {
                 Action::SendPmi { rank, bytes } => {
-                    let rank = self.map.rank_at(node, rank).expect("a local rank");
+                    let rank = self
+                        .map
+                        .rank_at(node, LocalRank(rank.0))
+                        .expect("a local rank");
                     let text = String::from_utf8(bytes).expect("text only");
                     answers.push((rank, text));
                 }
@@ -308,7 +314,9 @@ impl World {
         let survivors = survivors.filter(|(_, node)| !self.dead.contains(node));
         let survivors: Vec<&NodeCore> = survivors.map(|(core, _)| core).collect();
         for rank in (0..self.map.size()).map(Rank) {
-            let waits = survivors.iter().any(|core| core.waits_for(rank));
+            let waits = survivors
+                .iter()
+                .any(|core| core.waits_for(GlobalRank(rank.0)));
             assert!(!waits, "something is left that needs {rank}");
         }
     }
@@ -407,7 +415,7 @@ fn a_ring_goes_through_all_nodes() {
                 let text = format!("cmd=ring;ring-count=1;ring-left=l{rank};ring-right=r{rank};");
                 let bytes = frame(&text);
                 let event = Event::PmiReceived {
-                    rank: local,
+                    rank: NodeRank(local.0),
                     bytes: &bytes,
                 };
                 world.handle(node, event)

@@ -212,7 +212,14 @@ impl Node {
         let id = self.send(&Control::Finalize);
         assert_eq!(self.reply(id), ControlReply::Finalize(Ok(())));
         assert_eq!(self.end().code(), Some(0), "{}", self.name);
-        let left: Vec<_> = std::fs::read_dir(self.dir.path()).unwrap().collect();
+        let entries = || std::fs::read_dir(self.dir.path()).unwrap();
+        for path in entries().map(|entry| entry.unwrap().path()) {
+            // The session directories are the agent's, and empty.
+            if path.file_name().unwrap().as_bytes().starts_with(b".tmp") {
+                std::fs::remove_dir(path).unwrap();
+            }
+        }
+        let left: Vec<_> = entries().collect();
         assert!(left.is_empty(), "{}: left behind: {left:?}", self.name);
     }
 

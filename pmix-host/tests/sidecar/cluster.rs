@@ -1,6 +1,6 @@
-//! A job over a few sidecars, and the agents' part in it: one loop, no threads.
+//! Jobs over a few sidecars, and the agents' part in them: one loop, no threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,26 +12,95 @@ use wireup::job::rank_map::RankMap;
 use wireup::pmix::control::{Client, Control, ControlReply, ForkEnv};
 use wireup::pmix::host::{HostEvent, RequestId, UpcallId};
 use wireup::pmix::job_info::{App, JobInfo};
-use wireup::pmix::upcall::{Answer, Upcall};
+use wireup::pmix::upcall::{Answer, Upcall, UpcallKind};
 use wireup::pmix::value::{Info, Proc, Status, Text, Value};
 
 use crate::agent::{DEADLINE, Node, SPAWN, client_program, poll_nodes};
 
-/// A node's part of a fence: which node, where to answer, its data.
+/// A node's part of a collective: which node, where to answer, its data.
 type Arrival = (usize, UpcallId, Vec<u8>);
 
-/// A job over some nodes, and the agents' part in it.
-pub(crate) struct Cluster {
-    pub(crate) nodes: Vec<Node>,
+/// A job and its place.
+pub(crate) struct Job {
     pub(crate) nspace: Nspace,
     pub(crate) ranks: RankMap,
-    environments: BTreeMap<NodeId, ForkEnv>,
+    pub(crate) environments: BTreeMap<NodeId, ForkEnv>,
+}
+
+impl Job {
+    fn new(ranks: RankMap) -> Self {
+        static JOBS: Mutex<u32> = Mutex::new(0);
+        let mut jobs = JOBS.lock().unwrap();
+        *jobs += 1;
+        let nspace = Nspace::new(&format!("wireup-test-{}-{jobs}", std::process::id())).unwrap();
+        Self {
+            nspace,
+            ranks,
+            environments: BTreeMap::new(),
+        }
+    }
+
+    /// The request that makes a sidecar know it.
+    pub(crate) fn registration(
+        &self,
+        node: &Node,
+        number: NodeId,
+        node_names: &[String],
+        sizes: &[u32],
+    ) -> Control {
+        let apps: Vec<App> = sizes
+            .iter()
+            .map(|size| App {
+                size: *size,
+                argv: vec!["pmix_client".into()],
+                wdir: "/".into(),
+            })
+            .collect();
+        let (uid, gid) = (
+            rustix::process::getuid().as_raw(),
+            rustix::process::getgid().as_raw(),
+        );
+        let session = tempfile::tempdir_in(node.dir.path()).unwrap().keep();
+        let session = Text::new(session.as_os_str().as_bytes());
+        let infos = JobInfo {
+            nspace: &self.nspace,
+            ranks: &self.ranks,
+            node_names,
+            node: number,
+            apps: &apps,
+            universe_size: self.ranks.size() + 4,
+            tmpdir: &session,
+            nsdir: &session,
+            uid,
+            gid,
+        };
+        let clients = self.ranks.ranks_on(number);
+        Control::RegisterJob {
+            nspace: self.nspace.clone(),
+            infos: infos.infos().unwrap(),
+            clients: clients.map(|rank| Client { rank, uid, gid }).collect(),
+        }
+    }
+}
+
+/// Jobs over some nodes, and the agents' part in them.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
+    node_names: Vec<String>,
+    /// The first is there from the start.
+    pub(crate) jobs: Vec<Job>,
     libpmix: PathBuf,
-    pub(crate) clients: Vec<(Rank, Child)>,
+    /// With the position of the job.
+    pub(crate) clients: Vec<(usize, Rank, Child)>,
+    /// Of the first job's ranks.
     pub(crate) exits: BTreeMap<Rank, ExitStatus>,
-    fences: BTreeMap<Vec<Proc>, Vec<Arrival>>,
+    /// Of the other jobs' ranks.
+    pub(crate) other_exits: BTreeMap<(usize, Rank), ExitStatus>,
+    fences: BTreeMap<(UpcallKind, Vec<Proc>), Vec<Arrival>>,
     /// Control request on the node of the owner, and who waits for it.
     modex: BTreeMap<(usize, RequestId), (usize, UpcallId)>,
+    /// Replies to what the test asked by itself.
+    pub(crate) replies: Vec<(RequestId, ControlReply)>,
     /// Upcalls that the agent only has to know of.
     pub(crate) notices: Vec<Upcall>,
 }
@@ -66,94 +135,100 @@ impl Cluster {
         sizes: &[u32],
         libpmix: &Path,
     ) -> Self {
-        static JOBS: Mutex<u32> = Mutex::new(0);
-        let mut jobs = JOBS.lock().unwrap();
-        *jobs += 1;
-        let nspace = Nspace::new(&format!("wireup-test-{}-{jobs}", std::process::id())).unwrap();
-        drop(jobs);
-        let apps: Vec<App> = sizes
-            .iter()
-            .map(|size| App {
-                size: *size,
-                argv: vec!["pmix_client".into()],
-                wdir: "/".into(),
-            })
-            .collect();
+        let mut job = Job::new(ranks);
         let mut nodes: Vec<Node> = names
             .iter()
             .map(|(name, _)| Node::start(name, libpmix))
             .collect();
-        let (uid, gid) = (
-            rustix::process::getuid().as_raw(),
-            rustix::process::getgid().as_raw(),
-        );
         let mut requests = Vec::new();
         for (node, (_, number)) in nodes.iter_mut().zip(names) {
-            let session = tempfile::tempdir_in(node.dir.path()).unwrap().keep();
-            let session = Text::new(session.as_os_str().as_bytes());
-            let infos = JobInfo {
-                nspace: &nspace,
-                ranks: &ranks,
-                node_names,
-                node: *number,
-                apps: &apps,
-                universe_size: ranks.size() + 4,
-                tmpdir: &session,
-                nsdir: &session,
-                uid,
-                gid,
-            };
-            let clients = ranks
-                .ranks_on(*number)
-                .map(|rank| Client { rank, uid, gid });
             let init = node.send_init(number.0);
-            let register = node.send(&Control::RegisterJob {
-                nspace: nspace.clone(),
-                infos: infos.infos().unwrap(),
-                clients: clients.collect(),
-            });
-            requests.push((init, register));
+            let register = job.registration(node, *number, node_names, sizes);
+            requests.push((init, node.send(&register)));
         }
-        let mut environments = BTreeMap::new();
         for ((node, (init, register)), (_, number)) in nodes.iter_mut().zip(requests).zip(names) {
             assert_eq!(node.reply(init), ControlReply::Init(Ok(())));
             match node.reply(register) {
-                ControlReply::RegisterJob(Ok(env)) => environments.insert(*number, env),
+                ControlReply::RegisterJob(Ok(env)) => job.environments.insert(*number, env),
                 other => panic!("{other:?}"),
             };
         }
         Self {
             nodes,
-            nspace,
-            ranks,
-            environments,
+            node_names: node_names.to_vec(),
+            jobs: vec![job],
             libpmix: libpmix.to_owned(),
             clients: Vec::new(),
             exits: BTreeMap::new(),
+            other_exits: BTreeMap::new(),
             fences: BTreeMap::new(),
             modex: BTreeMap::new(),
+            replies: Vec::new(),
             notices: Vec::new(),
         }
     }
 
-    /// Starts one client per rank.
+    /// A job of one program that no sidecar knows yet, with so many ranks on each node.
+    pub(crate) fn new_job(&self, ranks: &[u32]) -> Job {
+        let ranks = (0..).map(NodeId).zip(ranks.iter().copied());
+        Job::new(RankMap::from_runs(ranks))
+    }
+
+    /// What makes one node know a job of one program.
+    pub(crate) fn registration(&self, job: &Job, n: usize) -> Control {
+        let (node, sizes) = (&self.nodes[n], [job.ranks.size()]);
+        job.registration(node, NodeId(n as u32), &self.node_names, &sizes)
+    }
+
+    /// Makes every node know one more job; its position.
+    pub(crate) fn add_job(&mut self, ranks: &[u32]) -> usize {
+        let mut job = self.new_job(ranks);
+        for n in 0..self.nodes.len() {
+            let request = self.registration(&job, n);
+            let id = self.nodes[n].send(&request);
+            match self.nodes[n].reply(id) {
+                ControlReply::RegisterJob(Ok(env)) => {
+                    job.environments.insert(NodeId(n as u32), env)
+                }
+                other => panic!("{other:?}"),
+            };
+        }
+        self.jobs.push(job);
+        self.jobs.len() - 1
+    }
+
+    /// Starts one client per rank of the first job.
     pub(crate) fn launch(&mut self, arguments: &[&str]) {
-        for rank in (0..self.ranks.size()).map(Rank) {
-            self.launch_rank(rank, arguments);
+        self.launch_job(0, arguments);
+    }
+
+    /// Starts one client per rank of a job.
+    pub(crate) fn launch_job(&mut self, job: usize, arguments: &[&str]) {
+        for rank in (0..self.jobs[job].ranks.size()).map(Rank) {
+            self.launch_rank_of(job, rank, arguments);
         }
     }
 
     pub(crate) fn launch_rank(&mut self, rank: Rank, arguments: &[&str]) {
-        let node = self.ranks.node_of(rank).unwrap();
+        self.launch_rank_of(0, rank, arguments);
+    }
+
+    fn launch_rank_of(&mut self, job: usize, rank: Rank, arguments: &[&str]) {
+        let Job {
+            ranks,
+            environments,
+            ..
+        } = &self.jobs[job];
+        let node = ranks.node_of(rank).unwrap();
         let mut command = Command::new(client_program());
         command.args(arguments).stdin(Stdio::null());
         command.env("LD_LIBRARY_PATH", self.libpmix.parent().unwrap());
-        for (name, value) in self.environments[&node].of(rank) {
+        for (name, value) in environments[&node].of(rank) {
             let text = |text: &Text| std::ffi::OsStr::from_bytes(text.as_bytes()).to_owned();
             command.env(text(name), text(value));
         }
         let guard = SPAWN.lock().unwrap();
-        self.clients.push((rank, command.spawn().unwrap()));
+        self.clients.push((job, rank, command.spawn().unwrap()));
         drop(guard);
     }
 
@@ -163,15 +238,16 @@ impl Cluster {
         while !done(self) {
             self.serve(end);
             let before = self.clients.len();
-            let exits = &mut self.exits;
-            self.clients
-                .retain_mut(|(rank, child)| match child.try_wait().unwrap() {
-                    Some(status) => {
-                        exits.insert(*rank, status);
-                        false
-                    }
-                    None => true,
-                });
+            let (exits, others) = (&mut self.exits, &mut self.other_exits);
+            self.clients.retain_mut(|(job, rank, child)| {
+                let status = child.try_wait().unwrap();
+                match (*job, status) {
+                    (0, Some(status)) => drop(exits.insert(*rank, status)),
+                    (job, Some(status)) => drop(others.insert((job, *rank), status)),
+                    (_, None) => {}
+                }
+                status.is_none()
+            });
             if self.clients.len() < before {
                 // What a client said before its exit is in the sockets by now.
                 self.serve(end);
@@ -194,6 +270,9 @@ impl Cluster {
         for (rank, status) in &self.exits {
             assert!(status.success(), "rank {rank}: {status}");
         }
+        for ((job, rank), status) in &self.other_exits {
+            assert!(status.success(), "rank {rank} of job {job}: {status}");
+        }
     }
 
     fn handle(&mut self, n: usize, event: HostEvent) {
@@ -206,10 +285,12 @@ impl Cluster {
             HostEvent::Reply {
                 id,
                 reply: ControlReply::DirectModex(data),
-            } => {
-                let (requester, upcall) = self.modex.remove(&(n, id)).unwrap();
-                self.nodes[requester].answer(upcall, &Answer::Data(data.unwrap()));
-            }
+            } => match self.modex.remove(&(n, id)) {
+                Some((requester, upcall)) => {
+                    self.nodes[requester].answer(upcall, &Answer::Data(data.unwrap()));
+                }
+                None => self.replies.push((id, ControlReply::DirectModex(data))),
+            },
             HostEvent::Reply {
                 reply: ControlReply::Notify(outcome),
                 ..
@@ -242,29 +323,30 @@ impl Cluster {
     fn on_upcall(&mut self, n: usize, id: UpcallId, upcall: Upcall) {
         match &upcall {
             Upcall::Fence { procs, data, .. } => {
-                let arrived = self.fences.entry(procs.clone()).or_default();
-                arrived.push((n, id, data.clone()));
-                if arrived.len() == self.nodes.len() {
-                    let arrived = self.fences.remove(procs).unwrap();
-                    let all = arrived
-                        .iter()
-                        .flat_map(|(.., data)| data)
-                        .copied()
-                        .collect();
-                    let answer = Answer::Data(all);
-                    for (node, id, _) in arrived {
-                        self.nodes[node].answer(id, &answer);
-                    }
-                }
+                self.arrive(UpcallKind::Fence, procs, (n, id, data.clone()));
+            }
+            Upcall::Connect { procs, .. } | Upcall::Disconnect { procs, .. } => {
+                self.arrive(upcall.kind(), procs, (n, id, Vec::new()));
+            }
+            Upcall::Spawn { apps, .. } => {
+                let ranks = u32::try_from(apps[0].maxprocs).unwrap();
+                let mut per_node = vec![0; self.nodes.len()];
+                per_node[(n + 1) % self.nodes.len()] = ranks;
+                let job = self.add_job(&per_node);
+                let arguments: Vec<String> =
+                    apps[0].argv[1..].iter().map(Text::to_string).collect();
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                self.launch_job(job, &arguments);
+                let answer = Answer::Spawned(self.jobs[job].nspace.clone());
+                self.nodes[n].answer(id, &answer);
             }
             Upcall::DirectModex { proc, .. } => {
                 let rank = proc.rank.rank().unwrap();
-                let owner = self.ranks.node_of(rank).unwrap().index();
+                let job = self.job_of(proc);
+                let owner = job.ranks.node_of(rank).unwrap().index();
                 assert_ne!(owner, n, "libpmix has its own ranks' data");
-                let request = self.nodes[owner].send(&Control::DirectModex {
-                    nspace: self.nspace.clone(),
-                    rank,
-                });
+                let nspace = job.nspace.clone();
+                let request = self.nodes[owner].send(&Control::DirectModex { nspace, rank });
                 self.modex.insert((owner, request), (n, id));
             }
             Upcall::Query { queries, .. } => {
@@ -278,28 +360,64 @@ impl Cluster {
         self.notices.push(upcall);
     }
 
-    /// Deregisters the job and stops the sidecars.
-    pub(crate) fn finish(mut self) {
-        for mut node in self.nodes.drain(..) {
+    fn job_of(&self, proc: &Proc) -> &Job {
+        let named = |job: &&Job| proc.nspace == job.nspace.as_str();
+        self.jobs.iter().find(named).unwrap()
+    }
+
+    /// A node came to a collective, which is complete when all nodes of its participants have.
+    fn arrive(&mut self, kind: UpcallKind, procs: &[Proc], arrival: Arrival) {
+        let mut nodes = BTreeSet::new();
+        for proc in procs {
+            let ranks = &self.job_of(proc).ranks;
+            match proc.rank.rank() {
+                Some(rank) => nodes.extend(ranks.node_of(rank)),
+                None => nodes.extend(ranks.node_ids().filter(|node| ranks.local_size(*node) > 0)),
+            }
+        }
+        let key = (kind, procs.to_vec());
+        let arrived = self.fences.entry(key.clone()).or_default();
+        arrived.push(arrival);
+        if arrived.len() < nodes.len() {
+            return;
+        }
+        let arrived = self.fences.remove(&key).unwrap();
+        let data = arrived.iter().flat_map(|(.., data)| data).copied();
+        let answer = match kind {
+            UpcallKind::Fence => Answer::Data(data.collect()),
+            _ => Answer::Status(Status::SUCCESS),
+        };
+        for (node, id, _) in arrived {
+            self.nodes[node].answer(id, &answer);
+        }
+    }
+
+    /// Makes every node forget a job.
+    pub(crate) fn deregister(&mut self, job: usize) {
+        let nspace = self.jobs[job].nspace.clone();
+        for node in &mut self.nodes {
             let id = node.send(&Control::DeregisterJob {
-                nspace: self.nspace.clone(),
+                nspace: nspace.clone(),
             });
             assert_eq!(node.reply(id), ControlReply::DeregisterJob(Ok(())));
-            for entry in std::fs::read_dir(node.dir.path()).unwrap() {
-                let path = entry.unwrap().path();
-                // The session directory is ours and empty.
-                if path.is_dir() && path.file_name().unwrap().as_bytes().starts_with(b".tmp") {
-                    std::fs::remove_dir(path).unwrap();
-                }
-            }
-            node.finalize();
         }
+    }
+
+    /// Deregisters the first job and stops the sidecars.
+    pub(crate) fn finish(mut self) {
+        self.deregister(0);
+        self.stop();
+    }
+
+    /// Stops the sidecars.
+    pub(crate) fn stop(mut self) {
+        self.nodes.drain(..).for_each(Node::finalize);
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for (_, child) in &mut self.clients {
+        for (.., child) in &mut self.clients {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -71,7 +71,7 @@ fn direct_modex_waits_for_a_rank_that_has_not_published_yet() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         // Nobody runs yet, so the request is parked, and other requests are not held up.
         let parked = cluster.nodes[0].send(&Control::DirectModex {
-            nspace: cluster.nspace.clone(),
+            nspace: cluster.jobs[0].nspace.clone(),
             rank: Rank(0),
         });
         let unknown = cluster.nodes[0].send(&Control::DirectModex {

@@ -11,3 +11,4 @@ mod cluster;
 mod failures;
 mod jobs;
 mod scale;
+mod several;

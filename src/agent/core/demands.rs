@@ -1,10 +1,10 @@
-//! What ranks want to be done with ranks of their job: upcalls become [`Demand`]s, which the
+//! What processes want to be done with processes of their launch: upcalls become [`Demand`]s, which the
 //! launcher judges and carries out on all nodes.
 
 use super::NodeCore;
 use crate::agent::event::{Action, Report};
 use crate::job::demand::{Demand, Wish};
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
@@ -19,7 +19,7 @@ const SIGSTOP: i32 = 19;
 const SIGNAL_MAX: i32 = 64;
 
 impl NodeCore {
-    /// `PMIx_Abort`. Without targets, or with all ranks as targets, the job has failed.
+    /// `PMIx_Abort`. Without targets, or with everybody as target, the launch has failed.
     pub(super) fn abort(
         &mut self,
         id: UpcallId,
@@ -31,7 +31,7 @@ impl NodeCore {
         let Some(ranks) = self.targets(targets) else {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
         };
-        let by = proc.rank.rank().unwrap_or(Rank(0));
+        let by = self.named(proc).unwrap_or_default();
         let message = message.to_string();
         let report = match ranks {
             None => Report::Failed(Cause::Aborted {
@@ -65,7 +65,7 @@ impl NodeCore {
             }
             (_, Err(status)) => return self.answer(id, &Answer::Status(status), actions),
         };
-        let by = proc.rank.rank().unwrap_or(Rank(0));
+        let by = self.named(proc).unwrap_or_default();
         actions.extend(wishes.into_iter().map(|what| {
             let ranks = ranks.clone();
             Action::Report(Report::Demanded(Demand { by, what, ranks }))
@@ -73,13 +73,13 @@ impl NodeCore {
         self.answer(id, &Answer::Status(Status::SUCCESS), actions);
     }
 
-    /// The ranks that are meant: `Some(None)` for all, `None` if some are not of this job.
-    fn targets(&self, procs: &[Proc]) -> Option<Option<Vec<Rank>>> {
+    /// Who is meant: `Some(None)` for everybody, `None` if some are not of this launch.
+    fn targets(&self, procs: &[Proc]) -> Option<Option<Vec<GlobalRank>>> {
         if procs.is_empty() {
             return Some(None);
         }
-        let ranks = self.member_ranks(procs)?;
-        let all = ranks.len() == self.job.ranks.size() as usize;
+        let ranks = self.members(procs)?;
+        let all = ranks.len() == self.jobs.size() as usize;
         Some((!all).then_some(ranks))
     }
 }

@@ -11,7 +11,7 @@ use super::NodeCore;
 use super::host::HostState;
 use crate::agent::event::{Action, Notification, PeerMessage};
 use crate::job::clock::Moment;
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 use crate::job::outcome::RankEnd;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
@@ -38,7 +38,7 @@ impl NodeCore {
     }
 
     fn carry(&self, event: &Arc<Notification>, actions: &mut Vec<Action>) {
-        for to in self.job.ranks.node_ids().filter(|node| *node != self.node) {
+        for to in self.jobs.node_ids().filter(|node| *node != self.node) {
             actions.push(Action::SendPeer {
                 to,
                 message: PeerMessage::Notify(Arc::clone(event)),
@@ -64,7 +64,7 @@ impl NodeCore {
     /// where the job goes on.
     pub(super) fn tell_of_death(
         &mut self,
-        rank: Rank,
+        process: GlobalRank,
         end: RankEnd,
         now: Moment,
         actions: &mut Vec<Action>,
@@ -72,7 +72,8 @@ impl NodeCore {
         if !self.terms.tolerant || !self.host.is_offered() {
             return;
         }
-        let proc = Proc::new(&self.job.nspace, rank);
+        let name = self.name_of(process);
+        let proc = Proc::new(&name.nspace, name.rank);
         let code = match end {
             RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,
             // Also for signals: it is what fault-tolerant MPIs listen for.

@@ -15,7 +15,7 @@ use crate::fence::{
 };
 use crate::job::absence::{Absences, Absent};
 use crate::job::clock::Moment;
-use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
+use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
 use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit, SpreadSpec};
@@ -103,16 +103,16 @@ pub(super) fn participants(job: &Nspace, collective: &Collective) -> Participant
     }
 }
 
-/// The barrier or ring whose participants these are; `None` for those of PMIx.
-fn collective_of(job: &Nspace, participants: &Participants) -> Option<Collective> {
+/// The job and the barrier or ring whose participants these are; `None` for those of PMIx.
+fn collective_of(participants: &Participants) -> Option<(&str, Collective)> {
     let (name, ranks) = participants.entries().next()?;
-    let suffix = name.as_str().strip_prefix(job.as_str())?;
+    let (job, suffix) = name.as_str().split_at(name.as_str().rfind('#')?);
     let (kind, tag) = match suffix.split_once(':') {
         Some((kind, tag)) => (kind, tag.parse().ok()?),
         None => (suffix, 0),
     };
     let scope = match (kind, ranks) {
-        (RING, _) => return Some(Collective::Ring),
+        (RING, _) => return Some((job, Collective::Ring)),
         (PMI_NODE, _) => Scope::Node,
         (PMI, Ranks::All) => Scope::World,
         (PMI, Ranks::Runs(runs)) => {
@@ -121,33 +121,39 @@ fn collective_of(job: &Nspace, participants: &Participants) -> Option<Collective
         }
         _ => return None,
     };
-    Some(Collective::Barrier { scope, tag })
+    Some((job, Collective::Barrier { scope, tag }))
 }
 
 impl NodeCore {
     /// Some local members have entered a barrier or ring, and others have not.
     pub(super) fn pmi_begun(
         &mut self,
+        job: JobNumber,
         collective: Collective,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let (participants, nodes) = self.meeting_of(&collective);
+        let (participants, nodes) = self.meeting_of(job, &collective);
         let input = FenceInput::Begin {
             participants,
             nodes,
             timeout: self.terms.timeout(),
-            ticket: FenceTicket::Pmi(collective),
+            ticket: FenceTicket::Pmi(job, collective),
         };
         self.fence(input, now, actions);
     }
 
     /// Who takes part in a barrier or ring, and on which nodes.
-    pub(super) fn meeting_of(&self, collective: &Collective) -> (Participants, Nodes) {
+    pub(super) fn meeting_of(
+        &self,
+        job: JobNumber,
+        collective: &Collective,
+    ) -> (Participants, Nodes) {
+        let member = self.jobs.get(job).expect("a job with ranks in a barrier");
         if *collective == Collective::WORLD {
-            return self.world.clone();
+            return member.world.clone();
         }
-        let ranks = &self.job.ranks;
+        let ranks = &member.context.ranks;
         let nodes = match collective {
             Collective::Barrier {
                 scope: Scope::Ranks(members),
@@ -156,10 +162,10 @@ impl NodeCore {
             Collective::Barrier {
                 scope: Scope::Node, ..
             } => Nodes::new([self.node]),
-            _ => Some(self.world.1.clone()),
+            _ => Some(member.world.1.clone()),
         };
         let nodes = nodes.expect("whoever entered it lives somewhere");
-        (participants(&self.job.nspace, collective), nodes)
+        (participants(&member.context.nspace, collective), nodes)
     }
 
     /// Others wait for this node: who of it has not come?
@@ -170,21 +176,23 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let absences = match collective_of(&self.job.nspace, &id.participants) {
-            Some(collective) => self.absent_from(&collective, now),
+        let absences = match collective_of(&id.participants) {
+            Some((job, collective)) => self.absent_from(job, &collective, now),
             None => self.absent_from_pmix(&id, collect, now),
         };
         self.fence(FenceInput::Described { id, absences }, now, actions);
     }
 
-    fn absent_from(&self, collective: &Collective, now: Moment) -> Absences {
+    fn absent_from(&self, job: &str, collective: &Collective, now: Moment) -> Absences {
         let mut absences = Absences::default();
-        let Some(server) = &self.pmi else {
+        let member = self.job_named(job).map(|(_, member)| member);
+        let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
+        let Some((first, server)) = server else {
             return absences;
         };
         for local in server.absent_from(collective) {
             let (last, overdue) = server.state(local).whereabouts();
-            let absent = self.absent(local, last, now);
+            let absent = self.absent(NodeRank(first.0 + local.0), last, now);
             absences.add(absent, overdue);
         }
         absences
@@ -193,8 +201,8 @@ impl NodeCore {
     fn absent_from_pmix(&self, id: &FenceId, collect: bool, now: Moment) -> Absences {
         let mut absences = Absences::default();
         let mut here = 0;
-        for (local, state) in (0..).map(LocalRank).zip(&self.pmix) {
-            if !self.takes_part(&id.participants, self.rank(local)) {
+        for (local, state) in (0..).map(NodeRank).zip(&self.pmix) {
+            if !id.participants.contains(&self.name_of(self.process(local))) {
                 continue;
             }
             here += 1;
@@ -216,24 +224,24 @@ impl NodeCore {
         absences
     }
 
-    fn absent(&self, local: LocalRank, last: String, now: Moment) -> Absent {
+    fn absent(&self, local: NodeRank, last: String, now: Moment) -> Absent {
         let heard = self.heard[local.index()];
         Absent {
-            rank: self.rank(local),
+            rank: self.process(local),
             last,
             idle: heard.map(|at| now.since(at)),
         }
     }
 
-    fn takes_part(&self, participants: &Participants, rank: Rank) -> bool {
-        let proc = crate::job::proc::Proc::new(self.job.nspace.clone(), rank);
-        participants.contains(&proc)
-    }
-
     /// Ranks that take part.
     fn size_of(&self, participants: &Participants) -> u32 {
-        let ranks = participants.entries().map(|(_, ranks)| match ranks {
-            Ranks::All => self.job.ranks.size(),
+        let size = |job: &str| {
+            let job = self.job_named(job);
+            job.map_or(0, |(_, member)| member.context.ranks.size())
+        };
+        let pmi = collective_of(participants).map(|(job, _)| job);
+        let ranks = participants.entries().map(|(name, ranks)| match ranks {
+            Ranks::All => size(pmi.unwrap_or(name.as_str())),
             Ranks::Runs(runs) => runs.iter().map(|r| r.last.0 - r.first.0 + 1).sum(),
         });
         ranks.sum()
@@ -247,7 +255,7 @@ impl NodeCore {
         absences: Absences,
         actions: &mut Vec<Action>,
     ) {
-        let pmi = collective_of(&self.job.nspace, &id.participants).is_some();
+        let pmi = collective_of(&id.participants).is_some();
         let late = LateFence {
             kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
             waited,
@@ -267,7 +275,7 @@ impl NodeCore {
     ) -> Option<Cause> {
         let kind = match ticket {
             FenceTicket::Pmix(_) => FenceKind::Pmix,
-            FenceTicket::Pmi(_) | FenceTicket::Met => FenceKind::Pmi,
+            FenceTicket::Pmi(..) | FenceTicket::Met => FenceKind::Pmi,
         };
         match (failure, kind) {
             (FenceFailure::TornDown { .. } | FenceFailure::PeerLost { .. }, _) => None,
@@ -330,17 +338,19 @@ impl NodeCore {
     ) {
         if let Err(failure) = &result {
             let ranks = match &ticket {
-                FenceTicket::Pmi(collective) => {
-                    let (participants, _) = self.meeting_of(collective);
+                FenceTicket::Pmi(job, collective) => {
+                    let (participants, _) = self.meeting_of(*job, collective);
                     self.size_of(&participants)
                 }
-                _ => self.job.ranks.size(),
+                _ => self.jobs.size(),
             };
             let cause = self.fence_cause(&ticket, ranks, failure);
             actions.extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
         }
         match ticket {
-            FenceTicket::Pmi(collective) => self.pmi_released(&collective, result, now, actions),
+            FenceTicket::Pmi(job, collective) => {
+                self.pmi_released((job, &collective), result, now, actions);
+            }
             FenceTicket::Pmix(id) => self.fence_answer(id, result, actions),
             FenceTicket::Met => {}
         }

@@ -18,12 +18,12 @@ use crate::groups::{
     Released,
 };
 use crate::job::clock::Moment;
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::NodeId;
 use crate::job::proc;
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, GroupOp, Query};
-use crate::pmix::value::{Array, Info, Proc, ProcRank, Status, Text, Value, find};
+use crate::pmix::value::{Array, Info, Proc, Status, Text, Value, find};
 use crate::pmix::wire::{Reader, Writer};
 
 /// First libpmix whose answers Open MPI's sessions understand.
@@ -65,27 +65,26 @@ impl NodeCore {
         if procs.is_empty() || leaders.iter().any(|key| find(&infos, key).is_some()) {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
         }
-        let Some(ranks) = self.member_ranks(procs) else {
+        let Some(members) = self.members(procs) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
-        let nspace = &self.job.nspace;
-        let named = ranks
+        let nodes = members
             .iter()
-            .map(|rank| (nspace.clone(), proc::ProcRank::One(*rank)));
-        let members = Participants::from_procs(named).expect("ranks of the job, at least one");
-        let nodes: BTreeSet<NodeId> = ranks
+            .filter_map(|member| self.jobs.node_of(*member));
+        let nodes: BTreeSet<NodeId> = nodes.collect();
+        let procs: Vec<proc::Proc> = members.iter().map(|member| self.name_of(*member)).collect();
+        let named = procs
             .iter()
-            .filter_map(|rank| self.job.ranks.node_of(*rank))
-            .collect();
+            .map(|proc| (proc.nspace.clone(), proc::ProcRank::One(proc.rank)));
+        let Ok(members) = Participants::from_procs(named) else {
+            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+        };
         let statuses = infos.iter().filter_map(|info| match &info.value {
             Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
             _ => None,
         });
         let offer = Offer {
-            members: ranks
-                .iter()
-                .map(|rank| proc::Proc::new(nspace.clone(), *rank))
-                .collect(),
+            members: procs.into(),
             nodes: nodes.into_iter().collect(),
             wants_context: infos.iter().any(|info| {
                 info.key == keys::GROUP_ASSIGN_CONTEXT_ID
@@ -119,31 +118,6 @@ impl NodeCore {
             true => Some(given * 3 / 4),
             false => Some(given),
         }
-    }
-
-    /// The members in the order given, each once; `None` when they are not of this job.
-    pub(super) fn member_ranks(&self, procs: &[Proc]) -> Option<Vec<Rank>> {
-        let map = &self.job.ranks;
-        let mut ranks = Vec::with_capacity(procs.len());
-        for proc in procs {
-            if proc.nspace != self.job.nspace.as_str() {
-                return None;
-            }
-            match proc.rank {
-                ProcRank::WILDCARD => ranks.extend((0..map.size()).map(Rank)),
-                ProcRank::LOCAL_PEERS | ProcRank::LOCAL_NODE => {
-                    ranks.extend(map.ranks_on(self.node));
-                }
-                rank => {
-                    let rank = rank.rank()?;
-                    map.node_of(rank)?;
-                    ranks.push(rank);
-                }
-            }
-        }
-        let mut seen = BTreeSet::new();
-        ranks.retain(|rank| seen.insert(*rank));
-        Some(ranks)
     }
 
     pub(super) fn group_message(
@@ -209,7 +183,7 @@ impl NodeCore {
     /// The infos that answer a query for process sets; `None` for any other key, or if there is no
     /// such set.
     pub(super) fn query_sets(&self, key: &Text, query: &Query) -> Option<Value> {
-        let sets = &self.job.psets;
+        let sets = &self.launch().psets;
         if *key == keys::QUERY_NUM_PSETS {
             Some(Value::Size(sets.len() as u64))
         } else if *key == keys::QUERY_PSET_NAMES {
@@ -220,7 +194,9 @@ impl NodeCore {
                 return None;
             };
             let set = sets.iter().find(|set| *name == set.name())?;
-            let members = set.ranks().map(|rank| Proc::new(&self.job.nspace, rank));
+            let members = set
+                .ranks()
+                .map(|rank| Proc::new(&self.launch().nspace, rank));
             let members = Array::new(members.map(Value::Proc).collect());
             Some(Value::Array(members?))
         } else {

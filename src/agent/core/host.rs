@@ -13,6 +13,7 @@ use super::{NodeCore, PmixState};
 use crate::agent::event::{Action, Report};
 use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
+use crate::job::ids::JobNumber;
 use crate::job::patience::Patience;
 use crate::modex::ModexInput;
 use crate::pmix::control::{Control, ControlReply, Failed, Stage};
@@ -130,7 +131,7 @@ impl NodeCore {
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,
     /// users). They may wait in its socket while it still loads its libraries.
     pub fn start_host(&mut self, requests: &[Control], now: Moment, actions: &mut Vec<Action>) {
-        let nodes = self.job.ranks.nodes();
+        let nodes = self.jobs.nodes();
         let limit = START_LIMIT + START_LIMIT_PER_NODE * nodes;
         self.host.patience = Some(Patience::new(limit, now));
         for request in requests {
@@ -200,6 +201,9 @@ impl NodeCore {
     ) {
         match reply {
             ControlReply::Init(Ok(())) => {}
+            ControlReply::RegisterJob(result) if self.spawned(id).is_some() => {
+                self.job_registered(id, result, actions);
+            }
             ControlReply::RegisterJob(Ok(env)) => {
                 if self.host.state == HostState::Starting {
                     self.host.state = HostState::Ready;
@@ -207,7 +211,10 @@ impl NodeCore {
                         self.host.patience = None;
                         self.host.probe_at = Some(now + PROBE_EVERY);
                     }
-                    actions.push(Action::Report(Report::HostReady(env)));
+                    actions.push(Action::Report(Report::HostReady {
+                        job: JobNumber(0),
+                        env,
+                    }));
                 }
             }
             ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {

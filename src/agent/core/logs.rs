@@ -99,7 +99,7 @@ impl NodeCore {
             Some(Value::Proc(source)) => source,
             _ => proc,
         };
-        let rank = self.named(source).map(|proc| proc.rank);
+        let rank = self.named(source);
         let (mut reports, mut lost) = (Vec::new(), false);
         for info in data {
             let text = match info.value {

@@ -4,6 +4,7 @@ use super::{FenceTicket, NodeCore};
 use crate::agent::event::{Action, Report};
 use crate::fence::{self, Contribution, FenceInput};
 use crate::job::clock::Moment;
+use crate::job::ids::{JobNumber, LocalRank, NodeRank};
 use crate::job::outcome::Cause;
 use crate::pmi::collective::Collective;
 use crate::pmi::server::Effect;
@@ -11,26 +12,32 @@ use crate::pmi::server::Effect;
 impl NodeCore {
     pub(super) fn pmi_effects(
         &mut self,
+        job: JobNumber,
         effects: Vec<Effect>,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
+        let first = self.jobs.get(job).map_or(NodeRank(0), |job| job.first);
+        let at = |local: LocalRank| NodeRank(first.0 + local.0);
         let failed = |cause| Action::Report(Report::Failed(cause));
         for effect in effects {
             match effect {
-                Effect::Send { rank, bytes } => actions.push(Action::SendPmi { rank, bytes }),
-                Effect::Begun { collective } => self.pmi_begun(collective, now, actions),
-                Effect::Ended { collective } => self.pmi_met(&collective, now, actions),
+                Effect::Send { rank, bytes } => {
+                    let rank = at(rank);
+                    actions.push(Action::SendPmi { rank, bytes });
+                }
+                Effect::Begun { collective } => self.pmi_begun(job, collective, now, actions),
+                Effect::Ended { collective } => self.pmi_met(job, &collective, now, actions),
                 Effect::Entered {
                     collective,
                     contribution,
-                } => self.pmi_fence(collective, contribution, now, actions),
+                } => self.pmi_fence((job, collective), contribution, now, actions),
                 Effect::Abort {
                     rank,
                     code,
                     message,
                 } => {
-                    let rank = self.rank(rank);
+                    let rank = self.process(at(rank));
                     actions.push(failed(Cause::Aborted {
                         rank,
                         code,
@@ -38,9 +45,11 @@ impl NodeCore {
                     }));
                 }
                 Effect::Initialized { rank } => {
+                    let rank = at(rank);
                     actions.push(Action::Report(Report::RankConnected { rank }));
                 }
                 Effect::Finalized { rank } => {
+                    let rank = at(rank);
                     actions.push(Action::Report(Report::RankFinalized { rank }));
                 }
                 Effect::Publish {
@@ -48,16 +57,16 @@ impl NodeCore {
                     service,
                     port,
                 } => {
-                    self.pmi_publish(rank, service, port, now, actions);
+                    self.pmi_publish(at(rank), service, port, now, actions);
                 }
                 Effect::Lookup { rank, service } => {
-                    self.pmi_lookup(rank, service, now, actions);
+                    self.pmi_lookup(at(rank), service, now, actions);
                 }
                 Effect::Unpublish { rank, service } => {
-                    self.pmi_unpublish(rank, service, now, actions);
+                    self.pmi_unpublish(at(rank), service, now, actions);
                 }
                 Effect::Misbehaved { rank, error } => {
-                    let rank = self.rank(rank);
+                    let rank = self.process(at(rank));
                     actions.push(failed(Cause::Misbehaved { rank, error }));
                 }
             }
@@ -67,12 +76,12 @@ impl NodeCore {
     /// All local members have entered a barrier or ring: fence with the other nodes.
     fn pmi_fence(
         &mut self,
-        collective: Collective,
+        (job, collective): (JobNumber, Collective),
         contribution: Vec<u8>,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let (participants, nodes) = self.meeting_of(&collective);
+        let (participants, nodes) = self.meeting_of(job, &collective);
         let contribution = Contribution {
             data: contribution.into(),
             collect: true,
@@ -83,14 +92,20 @@ impl NodeCore {
             nodes,
             contribution,
             timeout: self.terms.timeout(),
-            ticket: FenceTicket::Pmi(collective),
+            ticket: FenceTicket::Pmi(job, collective),
         };
         self.fence(input, now, actions);
     }
 
     /// A barrier of ranks of this node has ended without the fences, which wait for it no more.
-    fn pmi_met(&mut self, collective: &Collective, now: Moment, actions: &mut Vec<Action>) {
-        let (participants, nodes) = self.meeting_of(collective);
+    fn pmi_met(
+        &mut self,
+        job: JobNumber,
+        collective: &Collective,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let (participants, nodes) = self.meeting_of(job, collective);
         let contribution = Contribution {
             data: Vec::new().into(),
             collect: false,
@@ -108,12 +123,13 @@ impl NodeCore {
 
     pub(super) fn pmi_released(
         &mut self,
-        collective: &Collective,
+        (job, collective): (JobNumber, &Collective),
         result: fence::FenceResult,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let Some(server) = &mut self.pmi else { return };
+        let server = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+        let Some(server) = server else { return };
         let mut effects = Vec::new();
         match &result {
             Ok(released) => {
@@ -129,6 +145,6 @@ impl NodeCore {
                 let _ = server.released(collective, Err(&text), &mut effects);
             }
         }
-        self.pmi_effects(effects, now, actions);
+        self.pmi_effects(job, effects, now, actions);
     }
 }

@@ -10,13 +10,10 @@
 
 mod pmix;
 
-use std::sync::Arc;
-
 use super::NodeCore;
 use crate::agent::event::{Action, PeerMessage};
 use crate::job::clock::Moment;
-use crate::job::ids::{LocalRank, NodeId, Rank};
-use crate::job::proc;
+use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::host::UpcallId;
@@ -31,7 +28,7 @@ use crate::store::request::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asker {
     /// A rank, over PMI.
-    Pmi(LocalRank),
+    Pmi(NodeRank),
     /// The sidecar.
     Pmix(UpcallId),
 }
@@ -39,7 +36,7 @@ pub(super) enum Asker {
 impl NodeCore {
     pub(super) fn pmi_publish(
         &mut self,
-        rank: LocalRank,
+        rank: NodeRank,
         service: Vec<u8>,
         port: Vec<u8>,
         now: Moment,
@@ -55,7 +52,7 @@ impl NodeCore {
 
     pub(super) fn pmi_lookup(
         &mut self,
-        rank: LocalRank,
+        rank: NodeRank,
         service: Vec<u8>,
         now: Moment,
         actions: &mut Vec<Action>,
@@ -71,7 +68,7 @@ impl NodeCore {
 
     pub(super) fn pmi_unpublish(
         &mut self,
-        rank: LocalRank,
+        rank: NodeRank,
         service: Vec<u8>,
         now: Moment,
         actions: &mut Vec<Action>,
@@ -83,16 +80,10 @@ impl NodeCore {
         self.pmi_ask(rank, request, now, actions);
     }
 
-    fn pmi_ask(
-        &mut self,
-        local: LocalRank,
-        request: Request,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let who = self.requester(self.rank(local));
+    fn pmi_ask(&mut self, at: NodeRank, request: Request, now: Moment, actions: &mut Vec<Action>) {
+        let who = self.requester(self.process(at));
         self.store(now, actions, |store, out| {
-            store.ask(who, request, Asker::Pmi(local), now, out);
+            store.ask(who, request, Asker::Pmi(at), now, out);
         });
     }
 
@@ -155,12 +146,12 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        // libpmix names the process whose connection it is, and has only clients of this job.
-        let rank = self.named(proc).map(|proc| proc.rank);
-        let rank = rank.filter(|rank| self.local(*rank).is_some());
-        match (rank, request) {
-            (Some(rank), Ok(request)) => {
-                let who = self.requester(rank);
+        // libpmix names the process whose connection it is, and has only clients of this launch.
+        let process = self.named(proc);
+        let process = process.filter(|process| self.local(*process).is_some());
+        match (process, request) {
+            (Some(process), Ok(request)) => {
+                let who = self.requester(process);
                 self.store(now, actions, |store, out| {
                     store.ask(who, request, Asker::Pmix(id), now, out);
                 });
@@ -184,19 +175,25 @@ impl NodeCore {
         });
     }
 
-    pub(super) fn store_rank_ended(&mut self, rank: Rank, now: Moment, actions: &mut Vec<Action>) {
-        let proc = proc::Proc::new(self.job.nspace.clone(), rank);
-        let app = self.job.appnums.of(rank);
+    pub(super) fn store_rank_ended(
+        &mut self,
+        process: GlobalRank,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Requester { proc, app, .. } = self.requester(process);
         self.store(now, actions, |store, out| store.rank_ended(proc, app, out));
     }
 
     pub(super) fn store_node_lost(&mut self, node: NodeId, now: Moment, actions: &mut Vec<Action>) {
-        let job = Arc::clone(&self.job);
-        let ranks = job.ranks.ranks_on(node);
-        let procs = ranks.map(|rank| {
-            let proc = proc::Proc::new(job.nspace.clone(), rank);
-            (proc, job.appnums.of(rank))
-        });
+        let procs: Vec<_> = self
+            .jobs
+            .processes_on(node)
+            .map(|process| {
+                let Requester { proc, app, .. } = self.requester(process);
+                (proc, app)
+            })
+            .collect();
         self.store(now, actions, |store, out| store.node_lost(node, procs, out));
     }
 
@@ -208,13 +205,16 @@ impl NodeCore {
         self.store(now, actions, |store, out| store.tear_down(out));
     }
 
-    fn requester(&self, rank: Rank) -> Requester {
-        let app = self.job.appnums.of(rank);
-        let members = self.job.appnums.ranks_of(app);
+    fn requester(&self, process: GlobalRank) -> Requester {
+        let proc = self.name_of(process);
+        let (job, rank) = self.jobs.find(process).expect("a process of the launch");
+        let job = self.job(job);
+        let app = job.appnums.of(rank);
+        let members = job.appnums.ranks_of(app);
         Requester {
-            proc: proc::Proc::new(self.job.nspace.clone(), rank),
+            proc,
             node: self.node,
-            user: self.job.user,
+            user: job.user,
             app,
             app_size: members.end - members.start,
         }
@@ -236,9 +236,9 @@ impl NodeCore {
                     message: PeerMessage::Store(message),
                 }),
                 Output::Complete {
-                    ticket: Asker::Pmi(local),
+                    ticket: Asker::Pmi(at),
                     answer,
-                } => self.pmi_name_answer(local, &answer, now, actions),
+                } => self.pmi_name_answer(at, &answer, now, actions),
                 Output::Complete {
                     ticket: Asker::Pmix(id),
                     answer,
@@ -252,12 +252,14 @@ impl NodeCore {
 
     fn pmi_name_answer(
         &mut self,
-        local: LocalRank,
+        at: NodeRank,
         answer: &Answer,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let Some(server) = &mut self.pmi else { return };
+        let Some((job, local, server)) = self.pmi_of(at) else {
+            return;
+        };
         let answer = match answer {
             Answer::Done => NameAnswer::Done,
             Answer::Found(found) => match &found[..] {
@@ -278,7 +280,7 @@ impl NodeCore {
         };
         let mut effects = Vec::new();
         server.name_answer(local, answer, &mut effects);
-        self.pmi_effects(effects, now, actions);
+        self.pmi_effects(job, effects, now, actions);
     }
 }
 

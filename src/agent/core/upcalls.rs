@@ -13,7 +13,6 @@ use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
 };
 use crate::job::clock::Moment;
-use crate::job::ids::LocalRank;
 use crate::job::proc;
 use crate::modex::{ModexFailure, ModexInput, ModexResult};
 use crate::pmix::control::Control;
@@ -59,8 +58,8 @@ impl NodeCore {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
                     self.heard[local.index()] = Some(now);
-                    if self.job.ranks.nodes() > 1 {
-                        let proc = proc::Proc::new(self.job.nspace.clone(), self.rank(local));
+                    if self.jobs.nodes() > 1 {
+                        let proc = self.name_of(self.process(local));
                         self.modex(ModexInput::RankConnected { proc }, now, actions);
                     }
                     actions.push(Action::Report(Report::RankConnected { rank: local }));
@@ -103,7 +102,10 @@ impl NodeCore {
             | Upcall::Group { .. }
             | Upcall::JobControl { .. }
             | Upcall::GetCredential { .. }
-            | Upcall::ValidateCredential { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::ValidateCredential { .. }
+            | Upcall::Spawn { .. }
+            | Upcall::Connect { .. }
+            | Upcall::Disconnect { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -113,11 +115,11 @@ impl NodeCore {
                 self.pmix_fence(id, &procs, &infos, data, now, actions);
             }
             Upcall::DirectModex { proc, infos } => {
-                let named = self.named(&proc);
-                let Some(proc) = named else {
+                let Some(process) = self.named(&proc) else {
                     return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
                 };
-                let owner = self.job.ranks.node_of(proc.rank);
+                let proc = self.name_of(process);
+                let owner = self.jobs.node_of(process);
                 // Where nobody has set a time, the owner knows how long is long.
                 let timeout = self.terms.timeout_or(timeout(&infos));
                 let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
@@ -166,6 +168,10 @@ impl NodeCore {
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
+            // Nothing is spawned yet.
+            Upcall::Spawn { .. } | Upcall::Connect { .. } | Upcall::Disconnect { .. } => {
+                self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+            }
             Upcall::GetCredential { proc, directives } => {
                 let answer = self.vouch_for(proc, &directives, now);
                 self.answer(id, &answer, actions);
@@ -226,22 +232,21 @@ impl NodeCore {
         self.fence(input, now, actions);
     }
 
-    /// The participants and the nodes that host them; `None` when they are not of this job.
+    /// The participants and the nodes that host them; `None` when they are not of this launch.
     fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
         let mut named = Vec::with_capacity(procs.len());
         let mut nodes = Vec::new();
         for proc in procs {
-            if proc.nspace != self.job.nspace.as_str() {
-                return None;
-            }
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+            let (_, member) = self.job_named(nspace)?;
             let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
             match rank {
-                proc::ProcRank::One(rank) => nodes.push(self.job.ranks.node_of(rank)?),
+                proc::ProcRank::One(rank) => nodes.push(member.context.ranks.node_of(rank)?),
                 proc::ProcRank::Wildcard => {
-                    nodes.extend(self.world.1.iter());
+                    nodes.extend(member.world.1.iter());
                 }
             }
-            named.push((self.job.nspace.clone(), rank));
+            named.push((member.context.nspace.clone(), rank));
         }
         let participants = Participants::from_procs(named).ok()?;
         Some((participants, Nodes::new(nodes)?))
@@ -304,6 +309,13 @@ impl NodeCore {
         }
     }
 
+    /// The names of the jobs that have not ended.
+    fn namespaces(&self) -> Text {
+        let jobs = self.jobs.jobs().filter(|(_, job)| !job.is_over());
+        let names: Vec<&str> = jobs.map(|(_, job)| job.context.nspace.as_str()).collect();
+        names.join(",").into()
+    }
+
     /// What this host can say; most keys belong to tools, which come later.
     fn query(&self, queries: &[Query]) -> Answer {
         let mut infos = Vec::new();
@@ -314,7 +326,7 @@ impl NodeCore {
         for (query, key) in keys {
             asked += 1;
             let value = if *key == keys::QUERY_NAMESPACES {
-                Some(Value::String(Text::from(&self.job.nspace)))
+                Some(Value::String(self.namespaces()))
             } else {
                 self.query_sets(key, query)
             };
@@ -336,16 +348,6 @@ impl NodeCore {
             found if found == asked => Answer::Infos(Status::SUCCESS, infos),
             _ => Answer::Infos(Status::QUERY_PARTIAL_SUCCESS, infos),
         }
-    }
-
-    pub(super) fn named(&self, proc: &Proc) -> Option<proc::Proc> {
-        (proc.nspace == self.job.nspace.as_str())
-            .then(|| proc.rank.rank())?
-            .map(|rank| proc::Proc::new(self.job.nspace.clone(), rank))
-    }
-
-    pub(super) fn local_of(&self, proc: &Proc) -> Option<LocalRank> {
-        self.local(self.named(proc)?.rank)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::job::absence::{Absences, Absent, SomeNodes};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, NodeRank, Nspace, Rank, UserId};
 use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
@@ -59,6 +59,10 @@ fn nodes() -> BoxedStrategy<Vec<NodeId>> {
 fn nspace() -> BoxedStrategy<Nspace> {
     let name = prop_oneof![3 => Just("job".to_owned()), 1 => "[a-z]{1,3}"];
     name.prop_map(|name| Nspace::new(&name).unwrap()).boxed()
+}
+
+fn process() -> BoxedStrategy<GlobalRank> {
+    rank().prop_map(|rank| GlobalRank(rank.0)).boxed()
 }
 
 fn rank() -> BoxedStrategy<Rank> {
@@ -191,7 +195,7 @@ fn fence() -> BoxedStrategy<FenceMessage> {
 
 fn absences() -> BoxedStrategy<Absences> {
     let absent =
-        (rank(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| Absent { rank, last, idle });
+        (process(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| Absent { rank, last, idle });
     let some = || (nodes(), any::<u32>()).prop_map(|(named, count)| SomeNodes { named, count });
     let numbers = any::<(u32, bool)>();
     (vec(absent, 0..9), some(), some(), numbers)
@@ -441,8 +445,8 @@ fn demand() -> BoxedStrategy<Demand> {
         Just(Wish::Kill),
         any::<i32>().prop_map(Wish::Signal),
     ];
-    let ranks = proptest::option::of(vec(rank(), 0..4));
-    (rank(), wish, ranks)
+    let ranks = proptest::option::of(vec(process(), 0..4));
+    (process(), wish, ranks)
         .prop_map(|(by, what, ranks)| Demand { by, what, ranks })
         .boxed()
 }
@@ -454,19 +458,19 @@ fn cause() -> BoxedStrategy<Cause> {
         any::<i32>().prop_map(RankEnd::Signal)
     ];
     prop_oneof![
-        (rank(), end).prop_map(|(rank, end)| Cause::RankFailed { rank, end }),
-        rank().prop_map(|rank| Cause::NotFinalized { rank }),
-        rank().prop_map(|rank| Cause::NeverJoined { rank }),
-        rank().prop_map(|rank| Cause::LeftOthers { rank }),
-        (rank(), text()).prop_map(|(rank, why)| Cause::RanAlone { rank, why }),
-        (rank(), any::<i32>(), text()).prop_map(|(rank, code, message)| Cause::Aborted {
+        (process(), end).prop_map(|(rank, end)| Cause::RankFailed { rank, end }),
+        process().prop_map(|rank| Cause::NotFinalized { rank }),
+        process().prop_map(|rank| Cause::NeverJoined { rank }),
+        process().prop_map(|rank| Cause::LeftOthers { rank }),
+        (process(), text()).prop_map(|(rank, why)| Cause::RanAlone { rank, why }),
+        (process(), any::<i32>(), text()).prop_map(|(rank, code, message)| Cause::Aborted {
             rank,
             code,
             message
         }),
-        (rank(), any::<i32>()).prop_map(|(rank, signal)| Cause::EndedBy { rank, signal }),
-        (rank(), text()).prop_map(|(rank, error)| Cause::Misbehaved { rank, error }),
-        (rank(), text(), any::<u8>()).prop_map(|(rank, error, code)| Cause::NotStarted {
+        (process(), any::<i32>()).prop_map(|(rank, signal)| Cause::EndedBy { rank, signal }),
+        (process(), text()).prop_map(|(rank, error)| Cause::Misbehaved { rank, error }),
+        (process(), text(), any::<u8>()).prop_map(|(rank, error, code)| Cause::NotStarted {
             rank,
             error,
             code
@@ -517,12 +521,17 @@ pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
 /// Anything a launcher hears from a node's core.
 pub(crate) fn report() -> BoxedStrategy<Report> {
     let variables = || vec((text(), text()), 0..4);
-    let local = || any::<u32>().prop_map(LocalRank);
+    let local = || any::<u32>().prop_map(NodeRank);
     let env = (variables(), vec((rank(), variables()), 0..4));
     prop_oneof![
         (text(), vec(text(), 0..3))
             .prop_map(|(libpmix, warnings)| Report::HostLoaded(Hello { libpmix, warnings })),
-        env.prop_map(|(common, clients)| Report::HostReady(ForkEnv { common, clients })),
+        (any::<u32>().prop_map(JobNumber), env).prop_map(|(job, (common, clients))| {
+            let env = ForkEnv { common, clients };
+            Report::HostReady { job, env }
+        }),
+        (any::<u32>().prop_map(JobNumber), "\\PC{0,9}")
+            .prop_map(|(job, error)| Report::JobRefused { job, error }),
         "\\PC{0,9}".prop_map(|error| Report::HostLost { error }),
         local().prop_map(|rank| Report::RankConnected { rank }),
         local().prop_map(|rank| Report::RankFinalized { rank }),
@@ -531,7 +540,7 @@ pub(crate) fn report() -> BoxedStrategy<Report> {
         demand().prop_map(Report::Demanded),
         late_fence().prop_map(Report::FenceLate),
         (
-            proptest::option::of(rank()),
+            proptest::option::of(process()),
             proptest::sample::select(vec![Channel::Stdout, Channel::Stderr, Channel::Record]),
             any::<bool>(),
             vec(any::<u8>(), 0..30)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::job::absence::Absent;
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 
 const BINARY: Shape = Shape {
     star_limit: 1,
@@ -37,7 +37,7 @@ fn arrive(c: &mut Cluster, at: u32, kind: Deadline) {
 fn missing(rank: u32, overdue: bool) -> Absences {
     let mut absences = Absences::default();
     let absent = Absent {
-        rank: Rank(rank),
+        rank: GlobalRank(rank),
         last: "connected, last put".into(),
         idle: Some(MINUTE),
     };

@@ -70,7 +70,7 @@ impl Crew {
     /// All ranks have ended, or are to be treated as if they had.
     pub(super) fn finish(&mut self, abnormal: bool) {
         for index in 0..self.nodes.len() {
-            self.feed(self.part.node_at(index), Event::JobEnded);
+            self.feed(self.part.node_at(index), Event::LaunchEnded);
         }
         let now = self.now();
         self.end = Some(End {

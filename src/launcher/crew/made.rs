@@ -40,7 +40,7 @@ impl Made {
         if plan.offer.pmix {
             *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
         }
-        let nodes = || part.nodes(&plan.job.ranks);
+        let nodes = || part.nodes(plan.job.ranks.nodes());
         let directories = directory
             .iter()
             .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))

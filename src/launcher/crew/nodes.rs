@@ -6,11 +6,11 @@ use crate::agent::event::{Action, Event, PeerMessage, Report};
 use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
 use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{LocalRank, NodeId, Rank};
+use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::job::log::SyslogPlace;
 use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
-use crate::pmix::control::{ForkEnv, Hello};
+use crate::pmix::control::Hello;
 
 /// One node of the job.
 pub(super) struct Node {
@@ -18,8 +18,6 @@ pub(super) struct Node {
     pub(super) core: NodeCore,
     /// Its sidecar, if the job needs one.
     pub(super) sidecar: Option<Sidecar>,
-    /// What the ranks get from the sidecar, once it is ready.
-    pub(super) env: Option<ForkEnv>,
     /// What the sidecar said about itself.
     pub(super) hello: Option<Hello>,
     /// The last it printed.
@@ -32,7 +30,6 @@ impl Node {
         Self {
             core,
             sidecar: None,
-            env: None,
             hello: None,
             printed: Vec::new(),
         }
@@ -76,7 +73,7 @@ impl Crew {
             match action {
                 Action::SendPmi { rank, bytes } => {
                     let seat = self.rank_at(node, rank);
-                    let seat = seat.map(|rank| self.part.seat(&self.plan.job.ranks, rank));
+                    let seat = seat.map(|rank| self.part.seat(&self.jobs, rank));
                     if let Some(RankSlot::Running {
                         pmi: Some(channel), ..
                     }) = seat.map(|seat| &mut self.ranks[seat])
@@ -106,8 +103,8 @@ impl Crew {
         }
     }
 
-    fn rank_at(&self, node: NodeId, local: LocalRank) -> Option<Rank> {
-        self.plan.job.ranks.rank_at(node, local)
+    fn rank_at(&self, node: NodeId, at: NodeRank) -> Option<GlobalRank> {
+        self.jobs.process_at(node, at)
     }
 
     fn report(&mut self, node: NodeId, report: Report) {
@@ -120,10 +117,8 @@ impl Crew {
                 });
                 self.node_mut(node).hello = Some(hello);
             }
-            Report::HostReady(env) => {
-                self.node_mut(node).env = Some(env);
-                self.check_ready();
-            }
+            Report::HostReady { job, env } => self.job_ready(node, job, env),
+            Report::JobRefused { job, error } => self.job_refused(node, job, &error),
             Report::HostLost { error } => self.host_lost(node, error),
             Report::HostWarning { text } => {
                 let name = &self.plan.node_names[node.index()];
@@ -175,7 +170,7 @@ impl Crew {
         if !matches!(cause, Cause::HostFailed { .. }) {
             self.judge_now();
         }
-        let here = |rank: &Rank| self.part.holds(self.place(*rank).0);
+        let here = |rank: &GlobalRank| self.part.holds(self.place(*rank).0);
         let state = cause.rank().filter(here);
         let state = state.map(|rank| self.pmi_state(rank));
         self.tell(FromCrew::Failed { cause, state });

@@ -6,7 +6,7 @@ use rustix::process::kill_process_group;
 use super::{Crew, RankSlot, raw};
 use crate::agent::leftovers;
 use crate::agent::procfs::Process;
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 use crate::launcher::sight::find_mpi;
 use crate::launcher::singleton::Seen;
 
@@ -28,7 +28,11 @@ impl Crew {
     }
 
     /// Sends a signal to the process group of one rank, if it runs.
-    pub(in crate::launcher) fn signal_rank(&self, rank: Rank, signal: rustix::process::Signal) {
+    pub(in crate::launcher) fn signal_rank(
+        &self,
+        rank: GlobalRank,
+        signal: rustix::process::Signal,
+    ) {
         if let RankSlot::Running { child, .. } = self.slot(rank) {
             // A group that is gone needs no signal.
             let _ = kill_process_group(child.pid, signal);
@@ -36,12 +40,10 @@ impl Crew {
     }
 
     /// Sends a signal to the process groups of these ranks, as far as they run here.
-    pub(super) fn signal_some(&self, ranks: &[Rank], signal: rustix::process::Signal) {
-        let nodes = &self.plan.job.ranks;
-        let is_here = |rank: &&Rank| {
-            nodes
-                .node_of(**rank)
-                .is_some_and(|node| self.part.holds(node))
+    pub(super) fn signal_some(&self, ranks: &[GlobalRank], signal: rustix::process::Signal) {
+        let is_here = |rank: &&GlobalRank| {
+            let node = self.jobs.node_of(**rank);
+            node.is_some_and(|node| self.part.holds(node))
         };
         for rank in ranks.iter().filter(is_here) {
             self.signal_rank(*rank, signal);
@@ -49,7 +51,7 @@ impl Crew {
     }
 
     /// Looks at the processes of these ranks until one is found that has loaded an MPI.
-    pub(in crate::launcher) fn look_at(&self, ranks: &[Rank]) -> Option<Seen> {
+    pub(in crate::launcher) fn look_at(&self, ranks: &[GlobalRank]) -> Option<Seen> {
         let mut ranks = ranks.iter();
         ranks.find_map(|rank| match self.slot(*rank) {
             RankSlot::Running { child, .. } => find_mpi(raw(child.pid)),
@@ -63,7 +65,7 @@ impl Crew {
     /// will come here again after collecting it.
     pub(in crate::launcher) fn reap_orphans(&mut self) {
         use nix::sys::wait::{Id, WaitPidFlag, waitid};
-        if self.unreported > 0 {
+        if self.jobs.jobs().any(|(_, job)| job.unreported > 0) {
             // A rank may have ended before its starting thread reported it.
             return;
         }

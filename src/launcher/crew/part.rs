@@ -1,7 +1,8 @@
-//! Which part of a job is on this host.
+//! Which part of a launch is on this host.
 
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::rank_map::RankMap;
+use crate::job::roster::{Placed, Roster};
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,16 +14,16 @@ pub(in crate::launcher) enum Part {
 }
 
 impl Part {
-    /// Its nodes, in order.
-    pub(super) fn nodes(self, ranks: &RankMap) -> impl Iterator<Item = NodeId> + use<> {
+    /// Its nodes of so many, in order.
+    pub(super) fn nodes(self, nodes: u32) -> impl Iterator<Item = NodeId> + use<> {
         let (first, end) = match self {
-            Self::Whole => (0, ranks.nodes()),
+            Self::Whole => (0, nodes),
             Self::Node(node) => (node.0, node.0 + 1),
         };
         (first..end).map(NodeId)
     }
 
-    /// Number of its ranks.
+    /// Number of the ranks it has of a job.
     pub(super) fn size(self, ranks: &RankMap) -> u32 {
         match self {
             Self::Whole => ranks.size(),
@@ -30,11 +31,24 @@ impl Part {
         }
     }
 
-    /// Its ranks, ascending.
-    pub(super) fn ranks(self, ranks: &RankMap) -> Vec<Rank> {
+    /// Its processes, ascending.
+    pub(super) fn processes<T: Placed>(self, jobs: &Roster<T>) -> Vec<GlobalRank> {
         match self {
-            Self::Whole => (0..ranks.size()).map(Rank).collect(),
-            Self::Node(node) => ranks.ranks_on(node).collect(),
+            Self::Whole => (0..jobs.size()).map(GlobalRank).collect(),
+            Self::Node(node) => jobs.processes_on(node).collect(),
+        }
+    }
+
+    /// Those of a job, ascending.
+    pub(super) fn processes_of<T: Placed>(
+        self,
+        jobs: &Roster<T>,
+        job: JobNumber,
+    ) -> Vec<GlobalRank> {
+        let all = jobs.processes_of(job);
+        match self {
+            Self::Whole => all.collect(),
+            Self::Node(node) => all.filter(|p| jobs.node_of(*p) == Some(node)).collect(),
         }
     }
 
@@ -62,16 +76,16 @@ impl Part {
         }
     }
 
-    /// Position of one of its ranks.
+    /// Position of one of its processes.
     ///
     /// # Panics
-    /// If the job has no such rank.
-    pub(super) fn seat(self, ranks: &RankMap, rank: Rank) -> usize {
+    /// If the launch has no such process.
+    pub(super) fn seat<T: Placed>(self, jobs: &Roster<T>, process: GlobalRank) -> usize {
         match self {
-            Self::Whole => rank.index(),
-            Self::Node(_) => ranks
-                .local_rank(rank)
-                .expect("only ranks of the job are asked for")
+            Self::Whole => process.index(),
+            Self::Node(_) => jobs
+                .node_rank(process)
+                .expect("only processes of the launch are asked for")
                 .index(),
         }
     }
@@ -83,19 +97,21 @@ mod tests {
 
     #[test]
     fn the_part_of_a_job_on_one_node_is_numbered_from_its_first_rank_there() {
-        use crate::job::rank_map::RankMap;
         let map = RankMap::from_runs([
             (NodeId(0), 2),
             (NodeId(1), 1),
             (NodeId(0), 1),
             (NodeId(1), 2),
         ]);
+        let jobs = Roster::new(map.clone());
         let part = Part::Node(NodeId(1));
-        assert_eq!(part.ranks(&map), [Rank(2), Rank(4), Rank(5)]);
+        let here = [2, 4, 5].map(GlobalRank);
+        assert_eq!(part.processes(&jobs), here);
+        assert_eq!(part.processes_of(&jobs, JobNumber(0)), here);
         assert_eq!(part.size(&map), 3);
-        assert_eq!(part.seat(&map, Rank(4)), 1);
+        assert_eq!(part.seat(&jobs, GlobalRank(4)), 1);
         assert!(part.holds(NodeId(1)) && !part.holds(NodeId(0)));
-        assert_eq!(Part::Whole.ranks(&map).len(), 6);
-        assert_eq!(Part::Whole.seat(&map, Rank(4)), 4);
+        assert_eq!(Part::Whole.processes(&jobs).len(), 6);
+        assert_eq!(Part::Whole.seat(&jobs, GlobalRank(4)), 4);
     }
 }

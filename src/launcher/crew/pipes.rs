@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::{CHUNK, Crew};
 use crate::agent::poll::{Interest, Poll, Source, Token};
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 use crate::launcher::message::FromCrew;
 use crate::launcher::record::Stream;
 
@@ -17,7 +17,7 @@ use crate::launcher::record::Stream;
 struct Side {
     source: Source,
     /// By seat.
-    pipes: Vec<Option<(Rank, OwnedFd)>>,
+    pipes: Vec<Option<(GlobalRank, OwnedFd)>>,
     open: usize,
     paused: bool,
 }
@@ -68,7 +68,7 @@ impl Pipes {
         &mut self,
         poll: &Poll,
         source: Source,
-        (rank, seat): (Rank, usize),
+        (rank, seat): (GlobalRank, usize),
         pipe: OwnedFd,
     ) -> io::Result<()> {
         let side = &mut self.sides[index_of(source)];
@@ -137,13 +137,13 @@ impl Crew {
     ///
     /// # Errors
     /// When the pipe cannot be unwatched.
-    pub(super) fn read_pipe(&mut self, source: Source, rank: Rank) -> io::Result<()> {
-        let seat = self.part.seat(&self.plan.job.ranks, rank);
+    pub(super) fn read_pipe(&mut self, source: Source, rank: GlobalRank) -> io::Result<()> {
+        let seat = self.part.seat(&self.jobs, rank);
         self.read_seat(source, rank, seat).map(|_| ())
     }
 
     /// Whether there was anything.
-    fn read_seat(&mut self, source: Source, rank: Rank, seat: usize) -> io::Result<bool> {
+    fn read_seat(&mut self, source: Source, rank: GlobalRank, seat: usize) -> io::Result<bool> {
         let bytes = match self.pipes.read(&self.poll, source, seat)? {
             Piece::Nothing => return Ok(false),
             Piece::Bytes(bytes) => bytes,

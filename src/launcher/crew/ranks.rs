@@ -12,7 +12,7 @@ use crate::agent::poll::{Source, Token};
 use crate::agent::procfs;
 use crate::agent::spawn::{self, ExitStatus};
 use crate::agent::start::{Process, StartError};
-use crate::job::ids::Rank;
+use crate::job::ids::{GlobalRank, JobNumber};
 use crate::job::outcome::{Cause, RankEnd, judge};
 use crate::launcher::message::FromCrew;
 use crate::launcher::supervisor::Waiting;
@@ -30,7 +30,10 @@ impl Crew {
         let _ = rustix::io::read(&self.wake, &mut count);
         let mut sessions = Vec::new();
         while let Ok((rank, result)) = self.results.try_recv() {
-            self.unreported -= 1;
+            let (job, local) = self.jobs.identity(rank);
+            if let Some(job) = self.jobs.get_mut(job) {
+                job.unreported -= 1;
+            }
             match result {
                 Ok(process) => {
                     sessions.push(process.child.pid);
@@ -39,24 +42,40 @@ impl Crew {
                 Err(error) => {
                     *self.slot_mut(rank) = RankSlot::Over;
                     let failed = error != StartError::Skipped;
-                    let cause = failed.then(|| report::start_failure(&self.plan, rank, error));
+                    let plan = self.jobs.plan_of(rank).0;
+                    let cause = failed.then(|| report::start_failure(plan, (rank, local), error));
                     self.tell(FromCrew::NotStarted { rank, cause });
                 }
             }
         }
         self.guard_sessions(sessions);
-        if self.unreported == 0 {
-            if let Some(starter) = self.starter.take() {
-                starter.join();
-            }
-            self.start_stdin()?;
-            self.tell(FromCrew::AllStarted);
-            self.reap_orphans();
+        self.tell_started()
+    }
+
+    /// Tells of jobs whose ranks here have all been started.
+    fn tell_started(&mut self) -> std::io::Result<()> {
+        for number in (0..self.jobs.count()).map(JobNumber) {
+            let job = self.jobs.get_mut(number).expect("below their number");
+            let Some(starter) = job.starter.take_if(|_| job.unreported == 0) else {
+                continue;
+            };
+            starter.join();
+            self.all_started(number)?;
         }
         Ok(())
     }
 
-    fn add_rank(&mut self, rank: Rank, process: Process) -> std::io::Result<()> {
+    /// The start of every rank of a job here has been reported, or there is none.
+    pub(super) fn all_started(&mut self, job: JobNumber) -> std::io::Result<()> {
+        if job == JobNumber(0) {
+            self.start_stdin()?;
+        }
+        self.tell(FromCrew::AllStarted { job });
+        self.reap_orphans();
+        Ok(())
+    }
+
+    fn add_rank(&mut self, rank: GlobalRank, process: Process) -> std::io::Result<()> {
         let Process {
             child,
             pmi,
@@ -76,7 +95,7 @@ impl Crew {
             .transpose()?;
         for (source, pipe) in [(Source::Stdout, stdout), (Source::Stderr, stderr)] {
             if let Some(pipe) = pipe {
-                let seat = self.part.seat(&self.plan.job.ranks, rank);
+                let seat = self.part.seat(&self.jobs, rank);
                 self.pipes.add(&self.poll, source, (rank, seat), pipe)?;
             }
         }
@@ -107,7 +126,7 @@ impl Crew {
     }
 
     /// The writing ends of pipes that feed ranks, which others fill.
-    pub(in crate::launcher) fn take_stdin(&mut self) -> Vec<(Rank, OwnedFd)> {
+    pub(in crate::launcher) fn take_stdin(&mut self) -> Vec<(GlobalRank, OwnedFd)> {
         let pipes = std::mem::take(&mut self.stdin_pipes).into_iter();
         pipes.map(|(rank, _, pipe)| (rank, pipe)).collect()
     }
@@ -120,17 +139,19 @@ impl Crew {
 
     /// All ranks are skipped: the job failed before they could be started.
     pub(super) fn skip_ranks(&mut self) {
-        for rank in self.ranks_here() {
+        for rank in self.part.processes(&self.jobs) {
             *self.slot_mut(rank) = RankSlot::Over;
             self.tell(FromCrew::NotStarted { rank, cause: None });
         }
-        self.unreported = 0;
+        if let Some(job) = self.jobs.get_mut(JobNumber(0)) {
+            job.unreported = 0;
+        }
     }
 
     /// Reads a rank's PMI socket once; false when nothing more is to come now.
-    pub(super) fn read_pmi(&mut self, rank: Rank) -> bool {
+    pub(super) fn read_pmi(&mut self, rank: GlobalRank) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let seat = self.part.seat(&self.plan.job.ranks, rank);
+        let seat = self.part.seat(&self.jobs, rank);
         let RankSlot::Running { pmi, .. } = &mut self.ranks[seat] else {
             self.buffer = buffer;
             return false;
@@ -165,7 +186,7 @@ impl Crew {
     /// seen first. MPICH 5 goes on after its abort until it is killed. With PMIx the one that aborts
     /// waits for our answer, so its abort is always heard before what follows from it.
     fn hear_everybody(&mut self) {
-        for rank in self.ranks_here() {
+        for rank in self.part.processes(&self.jobs) {
             // Once: a rank that is alive may write for ever, and its abort is a single request.
             self.read_pmi(rank);
         }
@@ -198,9 +219,9 @@ impl Crew {
     }
 
     /// Whether a rank other than this one has begun to end.
-    fn another_exits(&self, rank: Rank) -> bool {
+    fn another_exits(&self, rank: GlobalRank) -> bool {
         let own = self.part.holds(self.place(rank).0);
-        let own = own.then(|| self.part.seat(&self.plan.job.ranks, rank));
+        let own = own.then(|| self.part.seat(&self.jobs, rank));
         let mut others = self
             .ranks
             .iter()
@@ -215,7 +236,7 @@ impl Crew {
     /// A rank that runs on without its PMI connection in the middle of a session will never reach
     /// what the others wait for.
     pub(super) fn judge_closed(&mut self, now: Duration) {
-        let due: Vec<Rank> = self
+        let due: Vec<GlobalRank> = self
             .closed
             .iter()
             .filter(|(_, at)| **at <= now)
@@ -244,7 +265,7 @@ impl Crew {
     }
 
     /// A rank's process ended: first everything it said is heard, then its end is judged.
-    pub(super) fn rank_exit(&mut self, rank: Rank) {
+    pub(super) fn rank_exit(&mut self, rank: GlobalRank) {
         while self.read_pmi(rank) {}
         let (node, local) = self.place(rank);
         while self.read_host(node, Source::Upcall) {}
@@ -300,7 +321,7 @@ impl Crew {
         }
     }
 
-    fn judge_rank(&mut self, rank: Rank, end: RankEnd) {
+    fn judge_rank(&mut self, rank: GlobalRank, end: RankEnd) {
         let (node, local) = self.place(rank);
         let state = self.node(node).core.pmi_state(local);
         self.tell(FromCrew::Judged { rank, end, state });

@@ -5,19 +5,23 @@ use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::{Crew, Part};
+use super::{Crew, Job, Part};
 use crate::agent::sidecar::{Sidecar, SidecarSpec};
 use crate::agent::start::{OutputPlan, RankPlan, StartShared, Starter, StdinPlan};
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, NodeId, Rank};
+use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use crate::job::outcome::EXIT_WIREUP;
+use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 use crate::launcher::describe::{self, app_start, host_requests};
 use crate::launcher::directory::{self, JobDirectory};
 use crate::launcher::guard::Guard;
+use crate::launcher::jobs::Planned;
+use crate::launcher::message::FromCrew;
 use crate::launcher::plan::Plan;
 use crate::launcher::run::RunFailure;
 use crate::launcher::surroundings::Surroundings;
 use crate::launcher::{rank_env, report};
+use crate::pmix::control::ForkEnv;
 
 /// What the ranks here read and write.
 pub(in crate::launcher) struct RankIo {
@@ -43,9 +47,13 @@ pub(super) fn job_directory(
 }
 
 impl Crew {
-    /// The ranks here, ascending.
+    /// The ranks here of the job the user asked for, ascending.
     pub(in crate::launcher) fn ranks_here(&self) -> Vec<Rank> {
-        self.part.ranks(&self.plan.job.ranks)
+        let first = self.part.processes_of(&self.jobs, JobNumber(0));
+        first
+            .into_iter()
+            .map(|process| self.jobs.identity(process).1)
+            .collect()
     }
 
     /// Starts a sidecar per node and has it register the job, without waiting for it.
@@ -70,7 +78,7 @@ impl Crew {
             env: &env,
             reset_signals: &reset,
         };
-        for (index, directories) in self.directories.clone().iter().enumerate() {
+        for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
             let node = self.part.node_at(index);
             let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
             let sidecar = Sidecar::start(&spec, node, namespaces, &self.poll);
@@ -89,7 +97,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Starts the ranks from several threads.
+    /// Starts the ranks of the job the user asked for.
     ///
     /// # Errors
     /// [`RunFailure`] when what they need cannot be made.
@@ -98,26 +106,43 @@ impl Crew {
         io: RankIo,
         surroundings: &Surroundings,
     ) -> Result<(), RunFailure> {
-        let plan = Arc::clone(&self.plan);
-        let shared = self.shared(&plan, surroundings)?;
-        let plans = self.rank_plans(&plan, io);
+        self.start_job(JobNumber(0), io, surroundings)
+    }
+
+    /// Starts the ranks of a job from several threads.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when what they need cannot be made.
+    pub(super) fn start_job(
+        &mut self,
+        number: JobNumber,
+        io: RankIo,
+        surroundings: &Surroundings,
+    ) -> Result<(), RunFailure> {
+        let job = self.jobs.get(number).expect("only known jobs are started");
+        let plan = Arc::clone(job.plan());
+        let shared = self.shared(job, surroundings)?;
+        let plans = self.rank_plans(number, io);
         if plans.is_empty() {
             return self
-                .take_results()
+                .all_started(number)
                 .map_err(|error| RunFailure::own("the run broke", error));
         }
         let threads = plan.slots.count() as usize;
         let starter = Starter::start(shared, plans, threads, &self.results_to, &self.wake)
             .map_err(|error| RunFailure::own("cannot start a thread", error))?;
-        self.starter = Some(starter);
+        if let Some(job) = self.jobs.get_mut(number) {
+            job.starter = Some(starter);
+        }
         Ok(())
     }
 
     fn shared(
         &self,
-        plan: &Plan,
+        job: &Job,
         surroundings: &Surroundings,
     ) -> Result<Arc<StartShared>, RunFailure> {
+        let plan = job.plan();
         let null = rustix::fs::open(
             "/dev/null",
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
@@ -129,11 +154,11 @@ impl Crew {
             .try_clone_to_owned()
             .map_err(|error| RunFailure::own("standard input", error))?;
         let own_name = self.namespaces.is_some();
-        let host_env = |node: NodeId| self.node(node).env.as_ref();
-        let here = || self.part.nodes(&plan.job.ranks);
+        let host_env = |node: NodeId| job.envs[self.part.index(node)].as_ref();
+        let here = || self.part.nodes(self.jobs.nodes());
         let node_env: Vec<Vec<CString>> = here()
             .map(|node| {
-                let directories = self.directories.get(self.part.index(node));
+                let directories = job.directories.get(self.part.index(node));
                 rank_env::of_node(plan, node, host_env(node), directories, own_name)
             })
             .collect();
@@ -158,18 +183,21 @@ impl Crew {
         }))
     }
 
-    fn rank_plans(&self, plan: &Plan, io: RankIo) -> Vec<RankPlan> {
-        let ranks = self.ranks_here().into_iter();
-        ranks
+    fn rank_plans(&self, number: JobNumber, io: RankIo) -> Vec<RankPlan> {
+        let job = self.jobs.get(number).expect("only known jobs are started");
+        let plan = job.plan();
+        let processes = self.part.processes_of(&self.jobs, number).into_iter();
+        processes
             .zip(io.outputs.into_iter().zip(io.stdin))
-            .map(|(rank, (output, stdin))| {
-                let (node, _) = self.place(rank);
+            .map(|(process, (output, stdin))| {
+                let (_, rank) = self.jobs.identity(process);
+                let node = self.part.index(self.jobs.home_of(process));
                 RankPlan {
-                    rank,
-                    node: self.part.index(node),
+                    process,
+                    node,
                     app: plan.app_of(rank),
                     wrapper: describe::wrapper(plan, rank),
-                    env: rank_env::of_rank(plan, rank, self.node(node).env.as_ref()),
+                    env: rank_env::of_rank(plan, rank, job.envs[node].as_ref()),
                     stdin,
                     output,
                     pmi: plan.offer.pmi,
@@ -178,12 +206,32 @@ impl Crew {
             .collect()
     }
 
+    /// A sidecar knows a job.
+    pub(super) fn job_ready(&mut self, node: NodeId, number: JobNumber, env: ForkEnv) {
+        let index = self.part.index(node);
+        if let Some(job) = self.jobs.get_mut(number) {
+            job.envs[index] = Some(env);
+        }
+        self.check_ready();
+    }
+
+    /// A sidecar cannot serve a spawned job.
+    pub(super) fn job_refused(&mut self, node: NodeId, job: JobNumber, error: &str) {
+        let name = &self.plan.node_names[node.index()];
+        let failure = SpawnFailure {
+            kind: SpawnFailureKind::Failed,
+            text: format!("the PMIx server of {name} cannot serve it: {error}"),
+        };
+        self.tell(FromCrew::JobRefused { job, failure });
+    }
+
     /// Tells the launcher once that every sidecar is ready to have its ranks started.
     pub(super) fn check_ready(&mut self) {
-        let ready = |node: &super::Node| node.sidecar.is_none() || node.env.is_some();
-        if !self.ready_told && self.nodes.iter().all(ready) {
+        let known = |env: &Option<_>| env.is_some();
+        let any_sidecar = self.nodes.iter().any(|node| node.sidecar.is_some());
+        if !self.ready_told && (!any_sidecar || self.jobs.first().envs.iter().all(known)) {
             self.ready_told = true;
-            self.tell(crate::launcher::message::FromCrew::Ready);
+            self.tell(FromCrew::Ready);
         }
     }
 
@@ -191,7 +239,7 @@ impl Crew {
     pub(in crate::launcher) fn late_hosts(&self) -> Vec<NodeId> {
         let late = |index: &usize| {
             let node = &self.nodes[*index];
-            node.sidecar.is_some() && node.env.is_none()
+            node.sidecar.is_some() && self.jobs.first().envs[*index].is_none()
         };
         let late = (0..self.nodes.len()).filter(late);
         late.map(|index| self.part.node_at(index)).collect()

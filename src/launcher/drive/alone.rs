@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Drive;
-use crate::job::ids::Rank;
+use crate::job::ids::{GlobalRank, JobNumber};
 use crate::job::outcome::Cause;
 use crate::launcher::inspect::Wants;
 use crate::launcher::plan::Plan;
@@ -85,7 +85,7 @@ impl Drive {
             return;
         }
         self.alone.looks += 1;
-        if self.connected == self.plan.job.ranks.size() || self.supervisor.is_ending() {
+        if self.connected >= self.plan.job.ranks.size() || self.supervisor.is_ending() {
             self.alone.watching = false;
             return;
         }
@@ -95,7 +95,7 @@ impl Drive {
             if plan.apps[index].finding.wants == Wants::Plain {
                 continue;
             }
-            let sample: Vec<Rank> = self.silent(index).take(SAMPLE).collect();
+            let sample: Vec<GlobalRank> = self.silent(index).take(SAMPLE).collect();
             let seen = self.hands.look(index as u32, &sample);
             if let Some(seen) = seen {
                 self.alone.apps[index].seen = Some(seen);
@@ -107,8 +107,8 @@ impl Drive {
     }
 
     /// A program's ranks that run and have not made contact.
-    fn silent(&self, app: usize) -> impl Iterator<Item = Rank> {
-        let silent = |rank: &Rank| {
+    fn silent(&self, app: usize) -> impl Iterator<Item = GlobalRank> {
+        let silent = |rank: &GlobalRank| {
             let life = &self.lives[rank.index()];
             life.runs() && !life.connected
         };
@@ -120,9 +120,9 @@ impl Drive {
         before.map(|app| app.size as usize).sum()
     }
 
-    pub(super) fn ranks_of(&self, app: usize) -> impl Iterator<Item = Rank> + use<> {
+    pub(super) fn ranks_of(&self, app: usize) -> impl Iterator<Item = GlobalRank> + use<> {
         let first = self.first_rank(app) as u32;
-        (first..first + self.plan.apps[app].size).map(Rank)
+        (first..first + self.plan.apps[app].size).map(GlobalRank)
     }
 
     pub(super) fn any_connected(&self, app: usize) -> bool {
@@ -132,7 +132,7 @@ impl Drive {
 
     /// Whether some rank of a program has said anything at all.
     fn any_contacted(&self, app: usize) -> bool {
-        let contacted = |rank: Rank| self.pmi_state(rank).contacted;
+        let contacted = |rank: GlobalRank| self.pmi_state(rank).contacted;
         self.any_connected(app) || self.ranks_of(app).any(contacted)
     }
 
@@ -166,10 +166,14 @@ impl Drive {
     }
 
     /// The same where it is a failure of the rank that did.
-    pub(super) fn failure_of_singleton(&self, rank: Rank) -> Option<String> {
+    pub(super) fn failure_of_singleton(&self, rank: GlobalRank) -> Option<String> {
         if !self.plan.spec.ending.strict_pmi {
             return None;
         }
+        // What a spawned process does not join was made for it alone.
+        let (JobNumber(0), rank) = self.jobs.identity(rank) else {
+            return None;
+        };
         let why = self.why_alone(&self.plan, self.plan.app_of(rank))?;
         Some(why.text)
     }
@@ -189,7 +193,7 @@ impl Drive {
             false => Stage::Failed,
         };
         for (index, app) in plan.apps.iter().enumerate() {
-            let ended = |rank: &Rank| self.lives[rank.index()].end.is_some();
+            let ended = |rank: &GlobalRank| self.lives[rank.index()].end.is_some();
             let ended = self.ranks_of(index).filter(ended).count();
             if self.alone.apps[index].told || ended == 0 {
                 continue;

@@ -2,7 +2,7 @@
 
 use super::{Drive, Life, Loaded};
 use crate::agent::poll::Source;
-use crate::job::ids::Rank;
+use crate::job::ids::{GlobalRank, JobNumber};
 use crate::job::log::{Channel, LogText};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::spec::PmiChoice;
@@ -40,9 +40,11 @@ impl Drive {
                     self.fail_by(cause);
                 }
             }
-            FromCrew::AllStarted => {
-                self.all_reported = true;
-                self.all_started();
+            FromCrew::AllStarted { job } => {
+                if job == JobNumber(0) {
+                    self.all_reported = true;
+                    self.all_started();
+                }
             }
             FromCrew::Connected { rank, dialect } => {
                 self.judge_dialect(rank, dialect);
@@ -68,7 +70,7 @@ impl Drive {
             }
             FromCrew::FenceLate(late) => {
                 if !std::mem::replace(&mut self.late_told, true) {
-                    let text = late::note(&self.plan, &late, &|rank| self.pid_of(rank));
+                    let text = late::note(&self.jobs, &late, &|rank| self.pid_of(rank));
                     self.warn(&text);
                 }
             }
@@ -85,7 +87,8 @@ impl Drive {
                 bytes,
             } => {
                 let now = self.now();
-                self.streams.take(stream, rank, &bytes, now)?;
+                let speaker = self.jobs.identity(rank).into();
+                self.streams.take(stream, speaker, &bytes, now)?;
                 self.regulate()?;
             }
             FromCrew::Log(text) => self.log(text),
@@ -97,7 +100,7 @@ impl Drive {
             FromCrew::Tell { text } => self.tell(&text),
             FromCrew::Seen { app, seen } => self.alone.saw(app as usize, seen),
             // Asked for and answered between the crews and the hands.
-            FromCrew::Waits(_) => {}
+            FromCrew::Waits(_) | FromCrew::JobRefused { .. } => {}
             FromCrew::Gone { rank } => {
                 let now = self.now();
                 self.lives[rank.index()].end.get_or_insert((now, None));
@@ -130,7 +133,7 @@ impl Drive {
         self.streams.pass_on(source, text, now);
     }
 
-    fn rank_started(&mut self, rank: Rank, pid: i32) -> std::io::Result<()> {
+    fn rank_started(&mut self, rank: GlobalRank, pid: i32) -> std::io::Result<()> {
         self.lives[rank.index()] = Life {
             pid: Some(pid),
             start: self.now(),
@@ -140,7 +143,7 @@ impl Drive {
         self.start_pty(rank)
     }
 
-    fn rank_judged(&mut self, rank: Rank, end: RankEnd, state: &PmiState) {
+    fn rank_judged(&mut self, rank: GlobalRank, end: RankEnd, state: &PmiState) {
         let mut orders = Vec::new();
         let alone = self.failure_of_singleton(rank);
         let gone = Departure {
@@ -157,7 +160,7 @@ impl Drive {
 
     /// Says once that a client speaks another form of PMI than was asked for. It is served all the
     /// same: which form a library speaks was decided when it was built.
-    fn judge_dialect(&mut self, rank: Rank, spoken: Option<Dialect>) {
+    fn judge_dialect(&mut self, rank: GlobalRank, spoken: Option<Dialect>) {
         let wanted = match self.plan.spec.interface.pmi {
             PmiChoice::Pmi1 => Dialect::Pmi1,
             PmiChoice::Pmi2 => Dialect::Pmi2,
@@ -170,8 +173,9 @@ impl Drive {
             self.dialect_told = true;
             let choice = self.plan.spec.interface.pmi;
             self.warn(&format!(
-                "rank {rank} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library \
-                 decides that, and is served"
+                "{} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library decides \
+                 that, and is served",
+                self.jobs.name_of(rank)
             ));
         }
     }

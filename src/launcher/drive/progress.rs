@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Drive;
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 use crate::launcher::inspect::Wants;
 use crate::launcher::progress::{Line, NAMED, Wait};
 use crate::launcher::supervisor::Phase;
@@ -86,8 +86,8 @@ impl Drive {
 
     /// Ranks that were asked to end.
     fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<Wait> {
-        let runs = |rank: &Rank| self.lives[rank.index()].runs();
-        let left = (0..self.plan.job.ranks.size()).map(Rank).filter(runs);
+        let runs = |rank: &GlobalRank| self.lives[rank.index()].runs();
+        let left = (0..self.jobs.size()).map(GlobalRank).filter(runs);
         let count = left.clone().count();
         let named = left.take(NAMED).map(|rank| self.name_of(rank));
         (count > 0).then(|| Wait::Ends {
@@ -98,12 +98,11 @@ impl Drive {
         })
     }
 
-    fn name_of(&self, rank: Rank) -> String {
-        let (node, _) = self.place(rank);
-        let host = &self.plan.node_names[node.index()];
+    fn name_of(&self, rank: GlobalRank) -> String {
+        let (name, host) = (self.jobs.name_of(rank), self.jobs.host_of(rank));
         match self.lives[rank.index()].pid {
-            Some(pid) => format!("rank {rank} ({host}, pid {pid})"),
-            None => format!("rank {rank} ({host})"),
+            Some(pid) => format!("{name} ({host}, pid {pid})"),
+            None => format!("{name} ({host})"),
         }
     }
 }

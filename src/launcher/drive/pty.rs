@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::Drive;
 use crate::agent::start::OutputPlan;
-use crate::job::ids::Rank;
+use crate::job::ids::{GlobalRank, JobNumber, Rank};
 use crate::launcher::pty::Pty;
 
 /// How long the terminal stays as its rank had it after the rank's end: written later, the last of
@@ -19,14 +19,15 @@ impl Drive {
     /// # Errors
     /// When the system has none left.
     pub(in crate::launcher) fn open_pty(&mut self, rank: Rank) -> std::io::Result<OutputPlan> {
-        let (pty, output) = Pty::open(rank)?;
-        self.streams.set_unframed(rank);
+        let process = self.jobs.global(JobNumber(0), rank);
+        let (pty, output) = Pty::open(process)?;
+        self.streams.set_unframed((JobNumber(0), rank).into());
         self.pty = Some(pty);
         Ok(output)
     }
 
     /// A rank was started. If it has the terminal, the user's is put behind it.
-    pub(super) fn start_pty(&mut self, rank: Rank) -> std::io::Result<()> {
+    pub(super) fn start_pty(&mut self, rank: GlobalRank) -> std::io::Result<()> {
         if let Some(pty) = self.pty.as_mut().filter(|pty| pty.rank() == rank) {
             pty.start_input(self.hands.wake())?;
             self.take_terminal();
@@ -75,7 +76,7 @@ impl Drive {
 
     /// A rank has ended, or the whole job. What is typed from now on is not for the terminal's rank;
     /// the last it printed may still be on its way to the user's terminal.
-    pub(in crate::launcher) fn end_pty(&mut self, rank: Option<Rank>) {
+    pub(in crate::launcher) fn end_pty(&mut self, rank: Option<GlobalRank>) {
         if let Some(pty) = &self.pty
             && rank.is_none_or(|rank| pty.rank() == rank)
         {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::Drive;
 use crate::job::absence::Absences;
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::launcher::crew::raw;
 use crate::launcher::finish::failure_line;
+use crate::launcher::jobs::Jobs;
 use crate::launcher::plan::Plan;
 use crate::launcher::progress::{END_PATIENCE, PATIENCE};
 use crate::launcher::record::{
@@ -42,8 +43,9 @@ impl Drive {
     }
 
     /// Says what a rank wants in the job's record.
-    pub(super) fn record_log(&mut self, rank: Option<Rank>, text: &[u8]) {
-        self.record(&Record::log(rank, text));
+    pub(super) fn record_log(&mut self, rank: Option<GlobalRank>, text: &[u8]) {
+        let speaker = rank.map(|rank| self.jobs.identity(rank).into());
+        self.record(&Record::log(speaker, text));
     }
 
     /// Says what is going to be run.
@@ -105,9 +107,9 @@ impl Drive {
             return;
         }
         self.phase_told = state;
-        let plan = Arc::clone(&self.plan);
+        let jobs = self.jobs.clone();
         let cause = self.supervisor.cause();
-        let cause = cause.map(|cause| self.cause_record(&plan, cause));
+        let cause = cause.map(|cause| self.cause_record(&jobs, cause));
         self.record(&Record::Job(Job {
             state,
             plan: None,
@@ -116,7 +118,7 @@ impl Drive {
     }
 
     /// A rank's process-management interface reports.
-    pub(super) fn rank_said(&mut self, rank: Rank, state: RankState) {
+    pub(super) fn rank_said(&mut self, rank: GlobalRank, state: RankState) {
         let life = &mut self.lives[rank.index()];
         if state == RankState::Connected && !life.connected {
             life.connected = true;
@@ -129,15 +131,15 @@ impl Drive {
     }
 
     /// A rank came into another state.
-    pub(super) fn rank_changed(&mut self, rank: Rank, state: RankState) {
+    pub(super) fn rank_changed(&mut self, rank: GlobalRank, state: RankState) {
         if self.status.is_none() {
             return;
         }
-        let plan = Arc::clone(&self.plan);
+        let jobs = self.jobs.clone();
         let life = &self.lives[rank.index()];
         self.record(&Record::Rank(RankChange {
             state,
-            place: place_of(&plan, rank),
+            place: place_of(&jobs, rank),
             pid: life.pid,
             end: life
                 .end
@@ -159,7 +161,8 @@ impl Drive {
         let Some(clock) = self.status.as_ref().map(|status| status.clock()) else {
             return;
         };
-        let plan = Arc::clone(&self.plan);
+        let jobs = self.jobs.clone();
+        let plan = jobs.first();
         let supervisor = &self.supervisor;
         let first = supervisor.cause();
         let first = first.or_else(|| supervisor.tolerated().filter(|_| code != 0));
@@ -167,16 +170,16 @@ impl Drive {
         let first = first.or_else(|| (code == interrupted.exit_code()).then_some(&interrupted));
         let cause = match failure {
             Some(failure) => Some(own_failure("wireup_failed", failure)),
-            None => first.map(|cause| self.cause_record(&plan, cause)),
+            None => first.map(|cause| self.cause_record(&jobs, cause)),
         };
         let time = |at| clock.at(at).to_string();
-        let rank_result = |rank: Rank| {
+        let rank_result = |rank: GlobalRank| {
             let life = &self.lives[rank.index()];
             let state = self.pmi_state(rank);
             let start = life.pid.is_some().then_some(life.start);
             let end = life.end.map(|(at, _)| at);
             RankResult {
-                place: place_of(&plan, rank),
+                place: place_of(&jobs, rank),
                 pid: life.pid,
                 start: start.map(time),
                 start_ms: start.map(ms),
@@ -191,10 +194,7 @@ impl Drive {
                 last: state.last,
             }
         };
-        let ranks = (0..plan.job.ranks.size())
-            .map(Rank)
-            .map(rank_result)
-            .collect();
+        let ranks = (0..jobs.size()).map(GlobalRank).map(rank_result).collect();
         let now = self.now();
         let outcome = Outcome {
             version: VERSION,
@@ -205,13 +205,13 @@ impl Drive {
             start: time(std::time::Duration::ZERO),
             end: time(now),
             elapsed_ms: ms(now),
-            apps: apps(&plan),
+            apps: apps(plan),
             ranks,
         };
         self.record(&Record::Result(Box::new(outcome)));
     }
 
-    fn cause_record<'a>(&self, plan: &'a Plan, cause: &Cause) -> CauseRecord<'a> {
+    fn cause_record<'a>(&self, jobs: &'a Jobs, cause: &Cause) -> CauseRecord<'a> {
         let (code, signal) = match cause {
             Cause::RankFailed {
                 end: RankEnd::Code(code),
@@ -235,26 +235,31 @@ impl Drive {
             kind: kind_of(cause),
             message: failure_line(self, Some(cause))
                 .unwrap_or_else(|| "nobody reads the output".into()),
-            place: rank.map(|rank| place_of(plan, rank)),
+            place: rank.map(|rank| place_of(jobs, rank)),
             pid: rank.and_then(|rank| self.pid_of(rank)),
-            program: rank.map(|rank| program(plan, plan.app_of(rank))),
+            program: rank.map(|rank| {
+                let (plan, rank) = jobs.plan_of(rank);
+                program(plan, plan.app_of(rank))
+            }),
             code,
             signal,
             last,
             missing: match cause {
-                Cause::FenceTimeout(late) => Some(Box::new(self.missing(plan, &late.absences))),
+                Cause::FenceTimeout(late) => Some(Box::new(self.missing(jobs, &late.absences))),
                 _ => None,
             },
         }
     }
 
-    fn missing<'a>(&self, plan: &'a Plan, absences: &Absences) -> Missing<'a> {
+    fn missing<'a>(&self, jobs: &'a Jobs, absences: &Absences) -> Missing<'a> {
         let hosts = |nodes: &[NodeId]| {
-            let nodes = nodes.iter().map(|node| &*plan.node_names[node.index()]);
+            let nodes = nodes
+                .iter()
+                .map(|node| &*jobs.first().node_names[node.index()]);
             nodes.collect()
         };
         let ranks = absences.named.iter().map(|absent| MissingRank {
-            place: place_of(plan, absent.rank),
+            place: place_of(jobs, absent.rank),
             pid: self.pid_of(absent.rank),
             last: absent.last.clone(),
             idle_ms: absent.idle.map(ms),
@@ -268,15 +273,16 @@ impl Drive {
     }
 
     /// A rank's process, if it was started.
-    pub(in crate::launcher) fn pid_of(&self, rank: Rank) -> Option<i32> {
+    pub(in crate::launcher) fn pid_of(&self, rank: GlobalRank) -> Option<i32> {
         self.lives[rank.index()].pid
     }
 }
 
-fn place_of(plan: &Plan, rank: Rank) -> Place<'_> {
-    let node = plan.job.ranks.node_of(rank).unwrap_or_default();
-    let host = &plan.node_names[node.index()];
-    Place::new(rank, node, host, plan.job.appnums.of(rank))
+fn place_of(jobs: &Jobs, process: GlobalRank) -> Place<'_> {
+    let (plan, rank) = jobs.plan_of(process);
+    let (node, host) = (jobs.home_of(process), jobs.host_of(process));
+    let speaker = jobs.identity(process).into();
+    Place::new(speaker, node, host, plan.job.appnums.of(rank))
 }
 
 fn program(plan: &Plan, app: usize) -> String {

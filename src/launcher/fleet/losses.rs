@@ -1,7 +1,7 @@
 //! Nodes of which nothing more will be heard, and the loss of the link to all of them.
 
 use super::{Fleet, Stage};
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::{Cause, EXIT_WIREUP};
 use crate::launcher::carried::Carried;
 use crate::launcher::message::{FromCrew, Refusal, ToCrew};
@@ -43,7 +43,7 @@ impl Fleet {
                 self.tell_held();
                 self.tell(FromCrew::Failed { cause, state: None });
             }
-            let ranks: Vec<Rank> = self.plan.job.ranks.ranks_on(*node).collect();
+            let ranks: Vec<GlobalRank> = self.jobs.processes_on(*node).collect();
             for rank in ranks {
                 if self.ranks[rank.index()] != Stage::Done {
                     self.ranks[rank.index()] = Stage::Done;
@@ -64,7 +64,9 @@ impl Fleet {
             reason,
         };
         self.send(Address::EveryNode, &Carried::Order(order));
-        self.check_started();
+        for job in self.starting.clone() {
+            self.check_started(job);
+        }
         self.check_over();
     }
 }

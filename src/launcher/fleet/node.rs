@@ -1,5 +1,8 @@
 //! What a launcher knows of one node.
 
+use std::collections::BTreeSet;
+
+use crate::job::ids::JobNumber;
 use crate::launcher::message::Refusal;
 
 /// See the module.
@@ -9,8 +12,8 @@ pub(super) struct NodeState {
     pub(super) ready: bool,
     /// It cannot take part.
     pub(super) refusal: Option<Refusal>,
-    /// The start of each of its ranks was reported.
-    pub(super) started: bool,
+    /// Jobs of which the start of each rank there was reported.
+    pub(super) started: BTreeSet<JobNumber>,
     /// Nothing of the job is left there.
     pub(super) over: bool,
     /// Nothing more will be heard of it.

@@ -1,5 +1,6 @@
 //! The way to the local agent, and the request with which a launch begins.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,6 +9,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::{Fleet, NodeState, Stage};
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Source, Token};
+use crate::job::ids::JobNumber;
+use crate::job::roster::Roster;
 use crate::launcher::carried::Description;
 use crate::launcher::local_agent::find;
 use crate::launcher::plan::Plan;
@@ -38,6 +41,7 @@ impl Fleet {
         let link = LinkEnd::new(socket, Address::Launcher, token, &poll).map_err(own)?;
         let ranks = &plan.job.ranks;
         Ok(Self {
+            jobs: Roster::new(Arc::clone(&plan.job)),
             origin,
             poll,
             wake,
@@ -51,6 +55,7 @@ impl Fleet {
             paused: [false; 2],
             waits: Default::default(),
             input: None,
+            starting: BTreeSet::from([JobNumber(0)]),
             decided: false,
             ending: false,
             end_at: None,

@@ -25,7 +25,7 @@ fn a_line_starts_with_time_and_kind_and_ends_with_its_only_newline() {
 #[test]
 fn the_end_of_a_rank_is_a_code_or_a_signal() {
     let change = |end: RankEnd| {
-        let place = Place::new(Rank(3), NodeId(1), "h", AppNum(0));
+        let place = Place::new((JobNumber(0), Rank(3)).into(), NodeId(1), "h", AppNum(0));
         let change = RankChange {
             state: RankState::Ended,
             place,

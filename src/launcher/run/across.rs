@@ -28,7 +28,7 @@ pub(super) fn prepare(
     let signals = Signals::take(&surroundings.ignored, false);
     let mut fleet = Fleet::connect(&plan, started)?;
     let wake = Arc::clone(fleet.wake());
-    let (signals, streams) = outside(&plan, (fleet.poll(), &wake), signals, show)?;
+    let (signals, streams) = outside((fleet.poll(), &wake), signals, show)?;
     Ok(Drive::new(drive::Parts {
         status: status.map(|target| Status::new(target, &wake)),
         plan,

@@ -1,6 +1,7 @@
 //! However the ranks' writes are cut into pieces, and however the pieces of several ranks follow
 //! each other with whatever pauses: each rank's bytes come out as they went in.
 
+use super::tests::speaker;
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -41,14 +42,14 @@ fn merged(dress: Dress, pieces: &[Piece]) -> Vec<u8> {
     let mut merger = Merger::new(dress);
     let (mut out, mut now) = (Vec::new(), Duration::ZERO);
     for piece in pieces {
-        merger.push(Rank(piece.rank), &piece.bytes, now, &mut out);
+        merger.push(speaker(piece.rank), &piece.bytes, now, &mut out);
         if piece.pause {
             now += PARTIAL_DELAY;
             merger.tick(now, &mut out);
             assert_eq!(merger.next_deadline(), None, "something waits too long");
         }
     }
-    for rank in (0..RANKS).map(Rank) {
+    for rank in (0..RANKS).map(speaker) {
         merger.close(rank, &mut out);
     }
     out

@@ -1,10 +1,19 @@
 //! Lines on their way, from pieces to what is shown.
 
 use super::*;
+use crate::job::ids::{JobNumber, Rank};
 use proptest::prelude::*;
 
-const A: Rank = Rank(0);
-const B: Rank = Rank(1);
+/// A rank of the job the user asked for.
+pub(super) const fn speaker(rank: u32) -> Speaker {
+    Speaker {
+        job: JobNumber(0),
+        rank: Rank(rank),
+    }
+}
+
+const A: Speaker = speaker(0);
+const B: Speaker = speaker(1);
 const T0: Duration = Duration::ZERO;
 const LABEL: Dress = Dress::Prefix {
     label: true,
@@ -121,10 +130,10 @@ proptest! {
             let mut now = T0;
             for (_, piece, pause) in pieces.iter().filter(|p| p.0 == rank) {
                 expected.extend_from_slice(piece.as_bytes());
-                merger.push(Rank(rank), piece.as_bytes(), now, &mut out);
+                merger.push(speaker(rank), piece.as_bytes(), now, &mut out);
                 if *pause { now += PARTIAL_DELAY; merger.tick(now, &mut out); }
             }
-            merger.close(Rank(rank), &mut out);
+            merger.close(speaker(rank), &mut out);
             prop_assert_eq!(out, expected);
         }
     }
@@ -137,10 +146,10 @@ proptest! {
         let mut out = Vec::new();
         let mut expected: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         for (rank, piece) in &pieces {
-            merger.push(Rank(*rank), piece.as_bytes(), T0, &mut out);
+            merger.push(speaker(*rank), piece.as_bytes(), T0, &mut out);
             expected.entry(*rank).or_default().extend_from_slice(piece.as_bytes());
         }
-        for rank in 0..3 { merger.close(Rank(rank), &mut out); }
+        for rank in 0..3 { merger.close(speaker(rank), &mut out); }
         let mut found: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         for line in out.split_inclusive(|b| *b == b'\n') {
             let rank = u32::from(line[1] - b'0');

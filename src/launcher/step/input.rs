@@ -6,12 +6,12 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::agent::poll::{Interest, Poll, Source, Token};
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 
 /// The pipe of one rank.
 #[derive(Debug)]
 struct Feed {
-    rank: Rank,
+    rank: GlobalRank,
     pipe: OwnedFd,
     /// Bytes of the piece that it has.
     done: usize,
@@ -28,7 +28,7 @@ pub(super) struct Feeds {
 
 impl Feeds {
     /// Takes over the writing ends of the pipes of the ranks that read.
-    pub(super) fn add(&mut self, pipes: Vec<(Rank, OwnedFd)>, poll: &Poll) {
+    pub(super) fn add(&mut self, pipes: Vec<(GlobalRank, OwnedFd)>, poll: &Poll) {
         for (rank, pipe) in pipes {
             // A pipe that nobody reads any more is reported without being asked for.
             let token = Token::new(Source::Feed, rank.0);
@@ -58,7 +58,7 @@ impl Feeds {
         for feed in &mut self.feeds {
             feed.done = 0;
         }
-        let ranks: Vec<Rank> = self.feeds.iter().map(|feed| feed.rank).collect();
+        let ranks: Vec<GlobalRank> = self.feeds.iter().map(|feed| feed.rank).collect();
         for rank in ranks {
             self.write(rank, poll);
         }
@@ -66,7 +66,7 @@ impl Feeds {
     }
 
     /// A pipe has room, or nobody reads it any more.
-    pub(super) fn ready(&mut self, rank: Rank, poll: &Poll) {
+    pub(super) fn ready(&mut self, rank: GlobalRank, poll: &Poll) {
         self.write(rank, poll);
         self.look();
     }
@@ -78,7 +78,7 @@ impl Feeds {
 
     /// Writes what a rank has not got of the piece yet. Without a piece, its pipe is only ready
     /// when nobody reads it any more.
-    fn write(&mut self, rank: Rank, poll: &Poll) {
+    fn write(&mut self, rank: GlobalRank, poll: &Poll) {
         let Some(at) = self.feeds.iter().position(|feed| feed.rank == rank) else {
             return;
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Departure, Dismissal, Order, Phase, SIGCONT, SIGKILL, SIGTERM, Supervisor, Waiting};
 use crate::job::demand::{Demand, Wish};
-use crate::job::ids::Rank;
+use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
 
 impl Supervisor {
@@ -82,7 +82,7 @@ impl Supervisor {
     /// Some ranks are ended: asked first if there is a `now` to count the grace time from.
     fn dismiss(
         &mut self,
-        ranks: Vec<Rank>,
+        ranks: Vec<GlobalRank>,
         dismissal: &Dismissal,
         now: Option<Duration>,
         orders: &mut Vec<Order>,

@@ -18,7 +18,7 @@ fn finalized() -> PmiState {
     }
 }
 
-fn gone(rank: Rank, end: RankEnd, pmi: &PmiState) -> Departure<'_> {
+fn gone(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> Departure<'_> {
     Departure {
         rank,
         end,
@@ -32,16 +32,24 @@ fn gone(rank: Rank, end: RankEnd, pmi: &PmiState) -> Departure<'_> {
 fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
     let mut job = Supervisor::new(3, &EndingSpec::default());
     let mut orders = Vec::new();
-    job.rank_ended(gone(Rank(0), RankEnd::Code(0), &quiet()), T0, &mut orders);
+    job.rank_ended(
+        gone(GlobalRank(0), RankEnd::Code(0), &quiet()),
+        T0,
+        &mut orders,
+    );
     assert!(orders.is_empty());
-    job.rank_ended(gone(Rank(2), RankEnd::Code(7), &quiet()), T0, &mut orders);
+    job.rank_ended(
+        gone(GlobalRank(2), RankEnd::Code(7), &quiet()),
+        T0,
+        &mut orders,
+    );
     assert_eq!(orders, [Order::Signal(SIGTERM), Order::Signal(SIGCONT)]);
     orders.clear();
     assert_eq!(job.next_deadline(), Some(GRACE));
     job.tick(GRACE, |_| false, &mut orders);
     assert_eq!(orders, [Order::Signal(SIGKILL)]);
     job.rank_ended(
-        gone(Rank(1), RankEnd::Signal(9), &quiet()),
+        gone(GlobalRank(1), RankEnd::Signal(9), &quiet()),
         GRACE,
         &mut orders,
     );
@@ -63,7 +71,11 @@ fn one_interrupt_is_passed_on_two_terminate_three_kill() {
     );
     job.interrupt(T0, &mut orders);
     assert_eq!(orders[3..], [Order::Signal(SIGKILL)]);
-    job.rank_ended(gone(Rank(0), RankEnd::Signal(9), &quiet()), T0, &mut orders);
+    job.rank_ended(
+        gone(GlobalRank(0), RankEnd::Signal(9), &quiet()),
+        T0,
+        &mut orders,
+    );
     assert_eq!(job.exit_code(), 130);
 }
 
@@ -74,7 +86,11 @@ fn ranks_that_finish_after_an_interrupt_still_give_130() {
     job.interrupt(T0, &mut orders);
     job.tick(Duration::from_secs(1), |_| false, &mut orders);
     assert_eq!(orders, [Order::Signal(SIGINT), Order::NoteInterrupt]);
-    job.rank_ended(gone(Rank(0), RankEnd::Code(0), &quiet()), T0, &mut orders);
+    job.rank_ended(
+        gone(GlobalRank(0), RankEnd::Code(0), &quiet()),
+        T0,
+        &mut orders,
+    );
     assert_eq!((job.cause(), job.exit_code()), (None, 130));
 }
 
@@ -99,11 +115,20 @@ fn a_timeout_ends_the_job_with_124() {
 fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
     let mut job = Supervisor::new(3, &EndingSpec::default());
     let mut orders = Vec::new();
-    job.rank_ended(gone(Rank(1), RankEnd::Code(0), &quiet()), T0, &mut orders);
+    job.rank_ended(
+        gone(GlobalRank(1), RankEnd::Code(0), &quiet()),
+        T0,
+        &mut orders,
+    );
     job.tick(JOIN_GRACE, |_| false, &mut orders);
     assert!(orders.is_empty());
     job.tick(JOIN_GRACE * 2, |_| true, &mut orders);
-    assert_eq!(job.cause(), Some(&Cause::NeverJoined { rank: Rank(1) }));
+    assert_eq!(
+        job.cause(),
+        Some(&Cause::NeverJoined {
+            rank: GlobalRank(1)
+        })
+    );
 }
 
 #[test]
@@ -113,15 +138,20 @@ fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
     let second = Duration::from_secs(1);
     for (rank, at) in [(0, T0), (1, second), (2, second * 9)] {
         let code = RankEnd::Code(0);
-        job.rank_ended(gone(Rank(rank), code, &finalized()), at, &mut orders);
+        job.rank_ended(gone(GlobalRank(rank), code, &finalized()), at, &mut orders);
     }
     // Left a moment ago: what it has entered may still be ending elsewhere.
-    let for_2 = |waiting| waiting == Waiting::For(Rank(2));
+    let for_2 = |waiting| waiting == Waiting::For(GlobalRank(2));
     job.tick(second * 10, for_2, &mut orders);
     assert_eq!(job.cause(), None);
     assert_eq!(job.next_deadline(), Some(second * 15));
     job.tick(second * 15, for_2, &mut orders);
-    assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(2) }));
+    assert_eq!(
+        job.cause(),
+        Some(&Cause::LeftOthers {
+            rank: GlobalRank(2)
+        })
+    );
 }
 
 #[test]
@@ -129,16 +159,21 @@ fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barr
     let mut job = Supervisor::new(3, &EndingSpec::default());
     let mut orders = Vec::new();
     job.rank_ended(
-        gone(Rank(1), RankEnd::Code(0), &finalized()),
+        gone(GlobalRank(1), RankEnd::Code(0), &finalized()),
         T0,
         &mut orders,
     );
     let in_session = |waiting| waiting == Waiting::Session;
     job.tick(JOIN_GRACE, in_session, &mut orders);
     assert!(orders.is_empty());
-    let in_barrier = |waiting| waiting == Waiting::For(Rank(1));
+    let in_barrier = |waiting| waiting == Waiting::For(GlobalRank(1));
     job.tick(JOIN_GRACE * 2, in_barrier, &mut orders);
-    assert_eq!(job.cause(), Some(&Cause::LeftOthers { rank: Rank(1) }));
+    assert_eq!(
+        job.cause(),
+        Some(&Cause::LeftOthers {
+            rank: GlobalRank(1)
+        })
+    );
     assert_eq!(job.exit_code(), 1);
 }
 
@@ -167,17 +202,25 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
         (ExitPolicy::Max, 139),
         (ExitPolicy::AnyZero, 0),
         (ExitPolicy::Last, 0),
-        (ExitPolicy::Rank(Rank(1)), 139),
+        (ExitPolicy::Rank(crate::job::ids::Rank(1)), 139),
     ] {
         let mut job = lenient(3, exit);
         let mut orders = Vec::new();
-        job.rank_ended(gone(Rank(0), RankEnd::Code(3), &quiet()), T0, &mut orders);
         job.rank_ended(
-            gone(Rank(1), RankEnd::Signal(11), &quiet()),
+            gone(GlobalRank(0), RankEnd::Code(3), &quiet()),
             T0,
             &mut orders,
         );
-        job.rank_ended(gone(Rank(2), RankEnd::Code(0), &quiet()), T0, &mut orders);
+        job.rank_ended(
+            gone(GlobalRank(1), RankEnd::Signal(11), &quiet()),
+            T0,
+            &mut orders,
+        );
+        job.rank_ended(
+            gone(GlobalRank(2), RankEnd::Code(0), &quiet()),
+            T0,
+            &mut orders,
+        );
         assert_eq!(orders, [Order::NoteFailure]);
         assert!(job.is_over() && !job.is_ending() && job.cause().is_none());
         assert_eq!((job.exit_code(), job.failed()), (code, 2), "{exit}");
@@ -187,20 +230,24 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
 #[test]
 fn a_tolerated_failure_ends_the_job_once_somebody_waits_for_that_rank() {
     for (state, waits_in) in [
-        (active(), Waiting::For(Rank(1))),
+        (active(), Waiting::For(GlobalRank(1))),
         (quiet(), Waiting::Session),
-        (finalized(), Waiting::For(Rank(1))),
+        (finalized(), Waiting::For(GlobalRank(1))),
     ] {
         let mut job = lenient(2, ExitPolicy::Max);
         let mut orders = Vec::new();
-        job.rank_ended(gone(Rank(1), RankEnd::Code(3), &state), T0, &mut orders);
+        job.rank_ended(
+            gone(GlobalRank(1), RankEnd::Code(3), &state),
+            T0,
+            &mut orders,
+        );
         assert_eq!(job.next_deadline(), Some(JOIN_GRACE));
         job.tick(JOIN_GRACE, |waiting| waiting != waits_in, &mut orders);
         assert!(!job.is_ending());
         job.tick(JOIN_GRACE * 2, |waiting| waiting == waits_in, &mut orders);
         assert!(job.is_ending());
         job.rank_ended(
-            gone(Rank(0), RankEnd::Signal(15), &active()),
+            gone(GlobalRank(0), RankEnd::Signal(15), &active()),
             T0,
             &mut orders,
         );
@@ -212,7 +259,7 @@ fn a_tolerated_failure_ends_the_job_once_somebody_waits_for_that_rank() {
 fn leaving_between_init_and_finalize_is_tolerated_too_and_counts_as_1() {
     let mut job = lenient(1, ExitPolicy::First);
     job.rank_ended(
-        gone(Rank(0), RankEnd::Code(0), &active()),
+        gone(GlobalRank(0), RankEnd::Code(0), &active()),
         T0,
         &mut Vec::new(),
     );
@@ -223,9 +270,13 @@ fn leaving_between_init_and_finalize_is_tolerated_too_and_counts_as_1() {
 fn a_lenient_job_still_ends_by_an_abort_and_by_an_interrupt() {
     let mut job = lenient(2, ExitPolicy::AnyZero);
     let mut orders = Vec::new();
-    job.rank_ended(gone(Rank(0), RankEnd::Code(0), &quiet()), T0, &mut orders);
+    job.rank_ended(
+        gone(GlobalRank(0), RankEnd::Code(0), &quiet()),
+        T0,
+        &mut orders,
+    );
     let abort = Cause::Aborted {
-        rank: Rank(1),
+        rank: GlobalRank(1),
         code: 9,
         message: String::new(),
     };
@@ -233,7 +284,11 @@ fn a_lenient_job_still_ends_by_an_abort_and_by_an_interrupt() {
     assert_eq!((job.is_ending(), job.exit_code()), (true, 9));
     let mut job = lenient(2, ExitPolicy::AnyZero);
     job.interrupt(T0, &mut orders);
-    job.rank_ended(gone(Rank(0), RankEnd::Signal(2), &quiet()), T0, &mut orders);
+    job.rank_ended(
+        gone(GlobalRank(0), RankEnd::Signal(2), &quiet()),
+        T0,
+        &mut orders,
+    );
     assert_eq!((job.is_ending(), job.exit_code()), (true, 130));
 }
 
@@ -245,11 +300,19 @@ fn with_kill_on_bad_exit_the_policy_sees_the_ends_up_to_the_failure() {
     };
     let mut job = Supervisor::new(3, &ending);
     let mut orders = Vec::new();
-    job.rank_ended(gone(Rank(0), RankEnd::Code(4), &quiet()), T0, &mut orders);
-    assert!(job.is_ending());
-    job.rank_ended(gone(Rank(1), RankEnd::Code(0), &quiet()), T0, &mut orders);
     job.rank_ended(
-        gone(Rank(2), RankEnd::Signal(15), &quiet()),
+        gone(GlobalRank(0), RankEnd::Code(4), &quiet()),
+        T0,
+        &mut orders,
+    );
+    assert!(job.is_ending());
+    job.rank_ended(
+        gone(GlobalRank(1), RankEnd::Code(0), &quiet()),
+        T0,
+        &mut orders,
+    );
+    job.rank_ended(
+        gone(GlobalRank(2), RankEnd::Signal(15), &quiet()),
         T0,
         &mut orders,
     );
@@ -264,7 +327,11 @@ fn without_a_grace_time_ranks_are_killed_at_once() {
     };
     let mut job = Supervisor::new(2, &ending);
     let mut orders = Vec::new();
-    job.rank_ended(gone(Rank(0), RankEnd::Code(4), &quiet()), T0, &mut orders);
+    job.rank_ended(
+        gone(GlobalRank(0), RankEnd::Code(4), &quiet()),
+        T0,
+        &mut orders,
+    );
     assert_eq!(orders, [Order::Signal(SIGKILL)]);
     assert_eq!(job.phase(), Phase::Killing);
 }
@@ -273,13 +340,13 @@ fn without_a_grace_time_ranks_are_killed_at_once() {
 fn a_rank_that_ran_alone_fails_the_job_only_where_that_is_asked_for() {
     let mut job = lenient(2, ExitPolicy::First);
     let mut orders = Vec::new();
-    let mut alone = gone(Rank(0), RankEnd::Code(0), &PMI_QUIET);
+    let mut alone = gone(GlobalRank(0), RankEnd::Code(0), &PMI_QUIET);
     alone.alone = Some("why");
     job.rank_ended(alone, T0, &mut orders);
     assert_eq!((job.is_ending(), job.exit_code()), (true, 123));
     let mut job = lenient(1, ExitPolicy::First);
     let joined = finalized();
-    let mut joined = gone(Rank(0), RankEnd::Code(0), &joined);
+    let mut joined = gone(GlobalRank(0), RankEnd::Code(0), &joined);
     joined.alone = Some("why");
     job.rank_ended(joined, T0, &mut orders);
     assert_eq!((job.is_ending(), job.exit_code()), (false, 0));
@@ -293,9 +360,9 @@ static PMI_QUIET: PmiState = PmiState {
 
 fn wish(what: Wish, ranks: Option<&[u32]>) -> Demand {
     Demand {
-        by: Rank(0),
+        by: GlobalRank(0),
         what,
-        ranks: ranks.map(|ranks| ranks.iter().copied().map(Rank).collect()),
+        ranks: ranks.map(|ranks| ranks.iter().copied().map(GlobalRank).collect()),
     }
 }
 
@@ -304,7 +371,7 @@ fn ranks_that_one_of_them_ends_are_killed_after_the_grace_time_and_are_no_failur
     let mut job = Supervisor::new(2, &EndingSpec::default());
     let mut orders = Vec::new();
     job.demanded(wish(Wish::Terminate, Some(&[1])), T0, &mut orders);
-    let to_it = |signal| Order::SignalRanks(signal, vec![Rank(1)]);
+    let to_it = |signal| Order::SignalRanks(signal, vec![GlobalRank(1)]);
     assert_eq!(orders, [to_it(SIGTERM), to_it(SIGCONT)]);
     orders.clear();
     assert_eq!(job.next_deadline(), Some(GRACE));
@@ -312,9 +379,9 @@ fn ranks_that_one_of_them_ends_are_killed_after_the_grace_time_and_are_no_failur
     assert_eq!(orders, [to_it(SIGKILL)]);
     orders.clear();
     let end = RankEnd::Signal(SIGKILL);
-    job.rank_ended(gone(Rank(1), end, &finalized()), GRACE, &mut orders);
+    job.rank_ended(gone(GlobalRank(1), end, &finalized()), GRACE, &mut orders);
     job.rank_ended(
-        gone(Rank(0), RankEnd::Code(0), &finalized()),
+        gone(GlobalRank(0), RankEnd::Code(0), &finalized()),
         GRACE,
         &mut orders,
     );
@@ -337,9 +404,9 @@ fn an_abort_of_some_ranks_follows_the_policy_for_failures() {
         job.demanded(wish(abort(), Some(&[1])), T0, &mut orders);
         assert_eq!(job.is_ending(), kill_on_bad_exit);
         let end = RankEnd::Signal(SIGTERM);
-        job.rank_ended(gone(Rank(1), end, &finalized()), T0, &mut orders);
+        job.rank_ended(gone(GlobalRank(1), end, &finalized()), T0, &mut orders);
         job.rank_ended(
-            gone(Rank(0), RankEnd::Code(0), &finalized()),
+            gone(GlobalRank(0), RankEnd::Code(0), &finalized()),
             T0,
             &mut orders,
         );

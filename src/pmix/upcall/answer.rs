@@ -1,6 +1,7 @@
 //! The agent's answers to upcalls, and their encoding.
 
 use super::UpcallKind;
+use crate::job::ids::Nspace;
 use crate::pmix::value::{Info, Proc, Status, Text, Value};
 use crate::pmix::wire::{Frame, Reader, WireError, Writer};
 
@@ -19,8 +20,9 @@ pub struct Pdata {
 ///
 /// `abort`, `log`, `publish` and `unpublish` take a [`Status`](Self::Status), `fence` and
 /// `direct_modex` take [`Data`](Self::Data), `query` and `group` take [`Infos`](Self::Infos), `lookup`
-/// takes [`Found`](Self::Found), `get_credential` takes [`Credential`](Self::Credential), and
-/// `validate_credential` takes [`Infos`](Self::Infos); a status answers every kind, and is how each of them fails.
+/// takes [`Found`](Self::Found), `spawn` takes [`Spawned`](Self::Spawned), `get_credential` takes
+/// [`Credential`](Self::Credential), `validate_credential` takes [`Infos`](Self::Infos), `connect` and
+/// `disconnect` take a status; a status answers every kind, and is how each of them fails.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
     /// Done, or refused.
@@ -33,6 +35,8 @@ pub enum Answer {
     Credential(Vec<u8>, Vec<Info>),
     /// What was found; the status says whether it is all.
     Found(Status, Vec<Pdata>),
+    /// Success: the job runs.
+    Spawned(Nspace),
 }
 
 /// An answer as the shim reads it.
@@ -40,7 +44,7 @@ pub enum Answer {
 pub struct Parts {
     /// How it went.
     pub status: Status,
-    /// See [`Answer::Data`]; else empty.
+    /// See [`Answer::Data`], or the name of a spawned job; else empty.
     pub data: Vec<u8>,
     /// See [`Answer::Infos`]; else empty.
     pub infos: Vec<Info>,
@@ -50,7 +54,7 @@ pub struct Parts {
 
 impl Answer {
     /// The reply frame's bytes. An answer that is not for this kind of upcall loses all but its
-    /// status.
+    /// status; a spawn without a name failed.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].
@@ -61,6 +65,12 @@ impl Answer {
             Self::Infos(status, infos) => (*status, &[], infos, &[]),
             Self::Credential(data, infos) => (Status::SUCCESS, data, infos, &[]),
             Self::Found(status, found) => (*status, &[], &[], found),
+            Self::Spawned(nspace) => (Status::SUCCESS, nspace.as_str().as_bytes(), &[], &[]),
+        };
+        let nameless = kind == UpcallKind::Spawn && !matches!(self, Self::Spawned(_));
+        let status = match status {
+            Status::SUCCESS if nameless => Status::ERROR,
+            status => status,
         };
         let mut out = Writer::frame();
         out.i32(status.0);

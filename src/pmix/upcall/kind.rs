@@ -38,6 +38,12 @@ pub enum UpcallKind {
     Group,
     /// See [`Upcall::JobControl`].
     JobControl,
+    /// See [`Upcall::Spawn`].
+    Spawn,
+    /// See [`Upcall::Connect`].
+    Connect,
+    /// See [`Upcall::Disconnect`].
+    Disconnect,
     /// See [`Upcall::GetCredential`].
     GetCredential,
     /// See [`Upcall::ValidateCredential`].
@@ -46,7 +52,7 @@ pub enum UpcallKind {
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -62,6 +68,9 @@ impl UpcallKind {
         Self::Unpublish,
         Self::Group,
         Self::JobControl,
+        Self::Spawn,
+        Self::Connect,
+        Self::Disconnect,
         Self::GetCredential,
         Self::ValidateCredential,
     ];
@@ -84,6 +93,9 @@ impl UpcallKind {
             Self::Unpublish => "unpublish",
             Self::Group => "group",
             Self::JobControl => "job_control",
+            Self::Spawn => "spawn",
+            Self::Connect => "connect",
+            Self::Disconnect => "disconnect",
             Self::GetCredential => "get_credential",
             Self::ValidateCredential => "validate_credential",
         }
@@ -119,6 +131,9 @@ impl UpcallKind {
             Self::Unpublish => c::WIREUP_OP_UNPUBLISH,
             Self::Group => c::WIREUP_OP_GROUP,
             Self::JobControl => c::WIREUP_OP_JOB_CONTROL,
+            Self::Spawn => c::WIREUP_OP_SPAWN,
+            Self::Connect => c::WIREUP_OP_CONNECT,
+            Self::Disconnect => c::WIREUP_OP_DISCONNECT,
             Self::GetCredential => c::WIREUP_OP_GET_CREDENTIAL,
             Self::ValidateCredential => c::WIREUP_OP_VALIDATE_CREDENTIAL,
         };

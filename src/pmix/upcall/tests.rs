@@ -57,6 +57,16 @@ fn answers_read_as_the_shim_reads_them() {
             read(fine, &[], &[], &found),
         ),
         (lookup, Answer::Data(vec![1, 2]), read(fine, &[], &[], &[])),
+        (
+            UpcallKind::Spawn,
+            Answer::Spawned(Nspace::new("child").unwrap()),
+            read(fine, b"child", &[], &[]),
+        ),
+        (
+            UpcallKind::Spawn,
+            Answer::Status(fine),
+            read(Status::ERROR, &[], &[], &[]),
+        ),
     ] {
         let frame = frame(&answer.encode(kind, 9).unwrap());
         assert_eq!((frame.op, frame.reply, frame.id), (kind.op(), true, 9));

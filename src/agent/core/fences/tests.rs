@@ -4,7 +4,7 @@ use super::super::JobContext;
 use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
-use crate::job::ids::UserId;
+use crate::job::ids::{GlobalRank, UserId};
 use crate::job::rank_map::RankMap;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ fn core(limit: FenceLimit) -> NodeCore {
 
 fn said(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<Action> {
     let event = Event::PmiReceived {
-        rank: LocalRank(rank),
+        rank: NodeRank(rank),
         bytes: text.as_bytes(),
     };
     let mut actions = Vec::new();
@@ -62,12 +62,12 @@ fn participants_tell_which_barrier_they_fence_for() {
     let mut seen = Vec::new();
     for collective in all.into_iter().chain([Collective::Ring]) {
         let who = participants(&job, &collective);
-        assert_eq!(collective_of(&job, &who), Some(collective));
+        assert_eq!(collective_of(&who), Some((job.as_str(), collective)));
         assert!(!seen.contains(&who), "{who}");
         seen.push(who);
     }
     let pmix = Participants::whole_job(job.clone());
-    assert_eq!(collective_of(&job, &pmix), None);
+    assert_eq!(collective_of(&pmix), None);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_barrier_of_one_node_has_a_limit_too_and_its_ranks_are_told() {
         core.handle(Event::Tick, next, &mut actions);
     }
     let told = actions.iter().any(|action| {
-        matches!(action, Action::SendPmi { rank: LocalRank(0), bytes }
+        matches!(action, Action::SendPmi { rank: NodeRank(0), bytes }
             if bytes.starts_with(b"cmd=barrier_out rc=-1 msg=fence_timed_out_after_5_s"))
     });
     assert!(told, "{actions:?}");
@@ -92,7 +92,10 @@ fn a_barrier_of_one_node_has_a_limit_too_and_its_ranks_are_told() {
     let [absent] = &late.absences.named[..] else {
         panic!("{late:?}");
     };
-    assert_eq!((absent.rank, absent.idle), (Rank(1), Some(6 * SECOND)));
+    assert_eq!(
+        (absent.rank, absent.idle),
+        (GlobalRank(1), Some(6 * SECOND))
+    );
     assert_eq!(absent.last, "connected, last init");
 }
 
@@ -125,7 +128,7 @@ fn ranks_in_a_barrier_hear_at_once_that_a_node_is_lost() {
     let [Action::SendPmi { rank, bytes }] = &actions[..] else {
         panic!("{actions:?}");
     };
-    assert_eq!(*rank, LocalRank(0));
+    assert_eq!(*rank, NodeRank(0));
     let text = String::from_utf8_lossy(bytes);
     assert!(
         text.starts_with("cmd=barrier_out rc=-1 msg=fence_failed"),

@@ -4,12 +4,13 @@ use super::super::{JobContext, Terms};
 use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
-use crate::job::ids::{LocalRank, Nspace, UserId};
+use crate::job::ids::{NodeRank, Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::{Control, Hello, serve};
 use crate::pmix::upcall::{Parts, Upcall};
+use crate::pmix::value::ProcRank;
 use crate::pmix::wire::FrameDecoder;
 
 /// Two nodes with two ranks each.
@@ -242,7 +243,7 @@ fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
     job.feed(
         1,
         Event::RankEnded {
-            rank: LocalRank(0),
+            rank: NodeRank(0),
             end: RankEnd::Code(0),
         },
     );
@@ -250,7 +251,7 @@ fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
     job.feed(
         1,
         Event::RankEnded {
-            rank: LocalRank(1),
+            rank: NodeRank(1),
             end: RankEnd::Code(0),
         },
     );
@@ -260,7 +261,7 @@ fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
     job.answers.clear();
     let mut other = Job::new();
     other.call(0, &construct(ranks(&[0, 3]), vec![assign()]));
-    other.feed(0, Event::JobEnded);
+    other.feed(0, Event::LaunchEnded);
     let (_, _, parts) = other.answers.pop().unwrap();
     assert_eq!(parts.status, Status::ERR_LOST_CONNECTION);
 }

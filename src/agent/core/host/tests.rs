@@ -4,7 +4,7 @@ use super::super::{JobContext, Terms};
 use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
-use crate::job::ids::{LocalRank, NodeId, Nspace, Rank, UserId};
+use crate::job::ids::{NodeId, NodeRank, Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::serve::{self, Body};
@@ -63,7 +63,7 @@ impl Node {
         let actions = node.reply(ControlKind::RegisterJob, 2, Body::ForkEnv(&env));
         assert!(matches!(
             actions[..],
-            [Action::Report(Report::HostReady(_))]
+            [Action::Report(Report::HostReady { env: _, .. })]
         ));
         node
     }
@@ -82,7 +82,7 @@ impl Node {
     fn rank_finalized(&mut self, rank: u32) {
         let proc = Proc::new(&self.nspace, Rank(rank));
         let frame = Upcall::ClientFinalized { proc }.encode(0).unwrap();
-        let told = LocalRank(rank);
+        let told = NodeRank(rank);
         assert!(matches!(
             self.handle(Event::UpcallReceived(&frame))[..],
             [Action::Report(Report::RankFinalized { rank })] if rank == told
@@ -219,14 +219,14 @@ fn a_closed_socket_waits_for_the_end_of_the_process() {
 fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
     let mut node = Node::ready();
     assert!(
-        is_probe(&node.handle(Event::JobEnded)),
+        is_probe(&node.handle(Event::LaunchEnded)),
         "the request to stop"
     );
     let text = given_up(&node.wait(MINUTES)).to_owned();
     assert_eq!(text, "it did not stop within 5 s");
 
     let mut node = Node::ready();
-    node.handle(Event::JobEnded);
+    node.handle(Event::LaunchEnded);
     node.handle(Event::HostClosed);
     node.reply(ControlKind::Finalize, 3, Body::Done);
     let ended = || Event::HostEnded {
@@ -238,7 +238,7 @@ fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
 
     // It left before it had heard of the request.
     let mut node = Node::ready();
-    node.handle(Event::JobEnded);
+    node.handle(Event::LaunchEnded);
     let actions = node.handle(ended());
     assert!(matches!(
         actions[..],
@@ -258,7 +258,7 @@ fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
     let before = actions.remove(0);
     assert!(matches!(
         before,
-        Action::Report(Report::RankFinalized { rank: LocalRank(1) })
+        Action::Report(Report::RankFinalized { rank: NodeRank(1) })
     ));
     assert!(given_up(&actions).contains("cannot be understood"));
     assert!(node.core.ranks_are_done());
@@ -276,7 +276,7 @@ fn ranks_that_ended_without_pmix_do_not_need_the_sidecar() {
     let mut node = Node::ready();
     node.rank_finalized(0);
     node.handle(Event::RankEnded {
-        rank: LocalRank(1),
+        rank: NodeRank(1),
         end: RankEnd::Code(0),
     });
     assert!(node.core.ranks_are_done());

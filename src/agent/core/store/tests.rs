@@ -6,7 +6,7 @@ use super::super::{JobContext, Terms};
 use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
-use crate::job::ids::{Nspace, UserId};
+use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::Control;
@@ -110,7 +110,7 @@ impl Job {
         self.feed(
             node,
             Event::PmiReceived {
-                rank: LocalRank(local),
+                rank: NodeRank(local),
                 bytes: &bytes,
             },
         );
@@ -387,7 +387,7 @@ fn both_protocols_use_one_store() {
     job.feed(
         1,
         Event::RankEnded {
-            rank: LocalRank(1),
+            rank: NodeRank(1),
             end: RankEnd::Code(0),
         },
     );
@@ -402,7 +402,7 @@ fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
     job.feed(
         1,
         Event::RankEnded {
-            rank: LocalRank(1),
+            rank: NodeRank(1),
             end: RankEnd::Code(0),
         },
     );
@@ -417,7 +417,7 @@ fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
     };
     assert_eq!(lost(std::mem::take(&mut job.answers)), ids[3..]);
     for node in [0, 1] {
-        job.feed(node, Event::JobEnded);
+        job.feed(node, Event::LaunchEnded);
     }
     assert_eq!(lost(std::mem::take(&mut job.answers)), ids[..3]);
 }

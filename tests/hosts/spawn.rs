@@ -1,0 +1,249 @@
+//! Processes that start others across the hosts of a cluster, and what becomes of them when a host
+//! is lost meanwhile.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::cluster::Cluster;
+use crate::common::{Mpi, Outcome, Output, Run, field, mpi, number, pmix};
+
+/// Most that may pass between a fault and the end of the launch.
+const SOON: Duration = Duration::from_secs(10);
+
+/// One test per MPI and line, named after both.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        $(mod $name {
+            fn mpi() -> Option<crate::common::Mpi> {
+                super::able(stringify!($name))
+            }
+
+            #[test]
+            fn children_on_all_hosts_merge_with_their_parents() {
+                let _ = mpi().map(|mpi| super::merge(&mpi));
+            }
+
+            #[test]
+            fn programs_levels_and_ranks_spawn_across_hosts() {
+                let _ = mpi().map(|mpi| super::forms(&mpi));
+            }
+
+            #[test]
+            fn halves_of_a_job_on_different_hosts_connect() {
+                let _ = mpi().map(|mpi| super::halves(&mpi));
+            }
+
+            #[test]
+            fn a_host_that_is_lost_while_others_spawn_ends_everything() {
+                let _ = mpi().map(|mpi| super::lost(&mpi, "spawn", &["times=100000"]));
+            }
+
+            #[test]
+            fn a_host_that_is_lost_while_halves_connect_ends_everything() {
+                let args = ["halves", "a name", "1000000"];
+                let _ = mpi().map(|mpi| super::lost(&mpi, "meet", &args));
+            }
+        })*
+    };
+}
+
+for_each_mpi!(openmpi4 mpich5 openmpi5 impi);
+
+/// The MPI of that name, with the network over which it can spawn: not every one that it has.
+fn able(name: &str) -> Option<Mpi> {
+    let mut mpi = mpi(name)?;
+    let wanted: &[(&str, &str)] = match name {
+        "mpich5" => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")],
+        "impi" => &[("I_MPI_FABRICS", "shm:ofi")],
+        _ => &[],
+    };
+    let wanted = wanted.iter().map(|(name, value)| (*name, *value));
+    let wanted = wanted.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    mpi.env.extend(wanted);
+    Some(mpi)
+}
+
+/// `wireup run` of an MPI's program on the first host of a cluster.
+fn run(cluster: &Cluster, mpi: &Mpi, options: &[&str], ranks: u32, program: &str) -> Run {
+    let ranks = ranks.to_string();
+    let run = cluster
+        .run(0, options)
+        .more(["--oversubscribe", "-n", &ranks]);
+    let run = run.more([mpi.program(program)]);
+    let env = mpi.env.iter();
+    env.fold(run, |run, (name, value)| run.env(name, value))
+        .deadline(Duration::from_secs(120))
+}
+
+/// What the children of one level say, by rank.
+#[track_caller]
+fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
+    let text = outcome.out();
+    let ours = |line: &&str| line.starts_with("spawned ") && number(line, "level") == level;
+    let mut lines: Vec<String> = text.lines().filter(ours).map(str::to_owned).collect();
+    lines.sort_by_key(|line| number(line, "rank"));
+    let ranks: Vec<u32> = lines.iter().map(|line| number(line, "rank")).collect();
+    let expected: Vec<u32> = (0..count).collect();
+    assert_eq!(ranks, expected, "children of level {level}; {outcome:?}");
+    lines
+}
+
+/// The hosts in the lines of the children.
+fn hosts(lines: &[String]) -> Vec<&str> {
+    let hosts = lines.iter().map(|line| field(line, "host").unwrap());
+    hosts.collect()
+}
+
+fn merge(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(4) else {
+        return;
+    };
+    let list = "node01:2,node02:2,node03:2,node04:2";
+    // Parents fill the first two hosts, children the others.
+    let parents = run(&cluster, mpi, &["--hosts", list], 4, "spawn");
+    let outcome = parents.more(["children=4"]).run().expect_success();
+    for line in outcome.by_rank("spawn", 4) {
+        assert_eq!(number(&line, "merged"), 8, "{line}");
+        if mpi.name.starts_with("openmpi") {
+            assert_eq!(field(&line, "universe"), Some("8"), "{line}");
+        }
+    }
+    let lines = children(&outcome, 1, 4);
+    assert_eq!(
+        hosts(&lines),
+        ["node03", "node03", "node04", "node04"],
+        "{outcome:?}"
+    );
+    // More than there are slots.
+    let parents = run(&cluster, mpi, &["--hosts", list], 4, "spawn");
+    let outcome = parents.more(["children=8"]).run().expect_success();
+    let lines = children(&outcome, 1, 8);
+    let seen: BTreeSet<&str> = hosts(&lines).into_iter().collect();
+    assert!(seen.len() > 1, "{outcome:?}");
+}
+
+fn forms(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let list = ["--hosts", "node01:2,node02:2,node03:2"];
+    for (args, count) in [
+        (&["apps=2", "children=2"][..], 5),
+        (&["levels=3", "children=2"], 6),
+        (&["from=self", "children=1"], 3),
+        (&["times=5", "children=2"], 10),
+    ] {
+        let outcome = run(&cluster, mpi, &list, 3, "spawn").more(args).run();
+        let outcome = outcome.expect_success();
+        outcome.by_rank("spawn", 3);
+        let spawned = outcome.out().matches("spawned rank=").count();
+        assert_eq!(spawned, count, "{args:?}; {outcome:?}");
+    }
+    // Where it is said; and a program that is nowhere.
+    let args = ["info.host=node02", "info.wdir=/usr", "bad=/no/such/program"];
+    let outcome = run(&cluster, mpi, &list, 2, "spawn").more(args).run();
+    let outcome = outcome.expect(0);
+    for line in children(&outcome, 1, 2) {
+        assert_eq!(field(&line, "host"), Some("node02"), "{outcome:?}");
+        assert_eq!(field(&line, "dir"), Some("/usr"), "{outcome:?}");
+    }
+    assert!(outcome.err().contains("/no/such/program"), "{outcome:?}");
+}
+
+fn halves(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let list = ["--hosts", "node01:2,node02:2"];
+    let halves = run(&cluster, mpi, &list, 4, "meet").more(["halves", "a name", "5"]);
+    let outcome = halves.run().expect_success();
+    for line in outcome.by_rank("meet", 4) {
+        assert_eq!(number(&line, "merged"), 4, "{line}");
+    }
+}
+
+/// What happens to a host.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Crash,
+    Isolate,
+}
+
+fn lost(mpi: &Mpi, program: &str, args: &[&str]) {
+    for fault in [Fault::Crash, Fault::Isolate] {
+        let Some(cluster) = Cluster::new(3) else {
+            return;
+        };
+        let list = ["--hosts", "node01:1,node02:1,node03:1"];
+        let running = run(&cluster, mpi, &list, 3, program).more(args).start();
+        if program == "spawn" {
+            running.wait_for_many(Output::Stdout, "spawned rank=", 5);
+        } else {
+            // It says nothing before its end: when it runs everywhere it soon connects.
+            crate::common::eventually("ranks on the second host", || {
+                let mut all = cluster.host(1).processes().into_iter();
+                all.any(|process| process.name == program).then_some(())
+            });
+        }
+        match fault {
+            Fault::Crash => cluster.lab().crash(cluster.host(1)).unwrap(),
+            Fault::Isolate => cluster.lab().isolate(cluster.host(1)).unwrap(),
+        }
+        let since = Instant::now();
+        // All hosts are clean then, also one that was cut off.
+        let outcome = running.finish();
+        assert!(since.elapsed() < 2 * SOON, "{fault:?}; {outcome:?}");
+        assert_ne!(outcome.code, 0, "{fault:?}; {outcome:?}");
+        let err = outcome.err();
+        let cause = err.lines().find(|line| line.starts_with("wireup: "));
+        assert!(
+            cause.is_some_and(|line| line.contains("node02")),
+            "{fault:?}; {outcome:?}"
+        );
+        if matches!(fault, Fault::Isolate) {
+            cluster.lab().heal_all().unwrap();
+        }
+        let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
+        cluster.run(0, rest).run().expect_quiet_success();
+    }
+}
+
+#[test]
+fn children_and_parents_that_are_killed_on_another_host_end_everything() {
+    for name in ["openmpi4", "openmpi5", "mpich5", "impi"] {
+        let (Some(cluster), Some(mpi)) = (Cluster::new(2), able(name)) else {
+            return;
+        };
+        let list = ["--hosts", "node01:2,node02:2"];
+        let running = run(&cluster, &mpi, &list, 2, "spawn")
+            .more(["child=hang"])
+            .start();
+        running.wait_for_many(Output::Stdout, "hangs rank=", 2);
+        let mut there = cluster.host(1).processes().into_iter();
+        let child = there.find(|process| process.name == "spawn").unwrap();
+        child.signal(Signal::KILL);
+        let outcome = running.finish().expect(137);
+        assert!(outcome.err().contains("node02"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for server in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
+        for client in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
+            let list = ["--hosts", "node01:2,node02:2,node03:2", "-n", "3"];
+            let run = cluster.run(0, list).more(["--libpmix", server.path()]);
+            let run = run.more([client.dir.join("pmix_spawn")]);
+            let outcome = run.more(["family", "2"]).run().expect(0);
+            for line in outcome.by_rank("pmix_spawn", 3) {
+                let hosts = field(&line, "value").unwrap();
+                assert_eq!(hosts, "node02,node03,node03", "{outcome:?}");
+            }
+        }
+    }
+}

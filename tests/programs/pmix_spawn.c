@@ -1,0 +1,438 @@
+/*
+ * pmix_spawn MODE [ARGUMENT]...
+ *
+ * Spawns through PMIx itself. Children are this program too, in the mode `child`. Ranks that nobody
+ * spawned end with
+ *     pmix_spawn rank=R size=N mode=MODE status=CODE value=TEXT us=MICROSECONDS
+ * where CODE is what PMIx_Spawn came to and TEXT depends on the mode ("-").
+ *
+ *   family [TIMES]     rank 0 spawns two programs, of 2 ranks and of 1, TIMES over; reads of the new
+ *                      job what it may know, connects with it, reads what its ranks have put and lets
+ *                      them read what it has, disconnects, and hears of its end. TEXT: the children's
+ *                      hosts. The time is the median of the spawns.
+ *   nb [COUNT]         every rank spawns COUNT jobs at once, with PMIx_Spawn_nb. TEXT: their number
+ *   with [KEY=VALUE]   rank 0 spawns two children with infos: `job.KEY` for the job, else for the
+ *                      program; a `!` in front makes it required. A value is a truth value or a number
+ *                      if it looks like one. They say where they are and end.
+ *   run PROGRAM        rank 0 spawns two of PROGRAM, without waiting for anything of them
+ *
+ * Children of `family`, `nb` and `with` say, after they have found their parent by PMIX_PARENT_ID,
+ *     pmix_spawned rank=R size=N app=A host=H dir=D word=W
+ * with the variable SPAWN_WORD.
+ */
+#define _GNU_SOURCE
+#include "common.h"
+#include <pmix.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <time.h>
+
+/* How long to wait for what was put by others, and for the end of a job, in seconds. */
+enum { PATIENCE = 60 };
+
+static pmix_proc_t me;
+static unsigned size;
+static char *program;
+
+__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
+{
+    fail(1, "pmix_spawn %s rank=%u: %s: %s (%d)", me.nspace, me.rank, what, PMIx_Error_string(status),
+         status);
+}
+
+static void must(pmix_status_t status, const char *what)
+{
+    if (status != PMIX_SUCCESS)
+        wrong(what, status);
+}
+
+static void hold(bool good, const char *what)
+{
+    if (!good)
+        fail(1, "pmix_spawn %s rank=%u: not so: %s", me.nspace, me.rank, what);
+}
+
+static long microseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000L + now.tv_nsec / 1000;
+}
+
+static pmix_value_t *get(const char *nspace, pmix_rank_t rank, const char *key)
+{
+    pmix_proc_t proc;
+    pmix_info_t timeout;
+    pmix_value_t *value = NULL;
+    int seconds = PATIENCE;
+
+    PMIX_LOAD_PROCID(&proc, nspace, rank);
+    PMIX_INFO_LOAD(&timeout, PMIX_TIMEOUT, &seconds, PMIX_INT);
+    must(PMIx_Get(&proc, key, &timeout, 1, &value), key);
+    return value;
+}
+
+static unsigned get_number(const char *nspace, pmix_rank_t rank, const char *key)
+{
+    pmix_value_t *value = get(nspace, rank, key);
+    hold(value->type == PMIX_UINT32, "a number of 32 bits");
+    unsigned number = value->data.uint32;
+    PMIX_VALUE_RELEASE(value);
+    return number;
+}
+
+static void get_text(const char *nspace, pmix_rank_t rank, const char *key, char *text, size_t room)
+{
+    pmix_value_t *value = get(nspace, rank, key);
+    hold(value->type == PMIX_STRING, "a text");
+    snprintf(text, room, "%s", value->data.string);
+    PMIX_VALUE_RELEASE(value);
+}
+
+/* Where a process is, or "?": not every host tells of other jobs. */
+static void host_of(const char *nspace, pmix_rank_t rank, char *text, size_t room)
+{
+    pmix_proc_t proc;
+    pmix_value_t *value;
+
+    snprintf(text, room, "?");
+    PMIX_LOAD_PROCID(&proc, nspace, rank);
+    if (PMIx_Get(&proc, PMIX_HOSTNAME, NULL, 0, &value) != PMIX_SUCCESS)
+        return;
+    hold(value->type == PMIX_STRING, "a host's name");
+    snprintf(text, room, "%s", value->data.string);
+    PMIX_VALUE_RELEASE(value);
+}
+
+/* Puts a text that is of this process alone. */
+static void put_card(void)
+{
+    char text[PMIX_MAX_NSLEN + 32];
+    pmix_value_t value;
+    snprintf(text, sizeof text, "%s/%u", me.nspace, me.rank);
+    PMIX_VALUE_LOAD(&value, text, PMIX_STRING);
+    must(PMIx_Put(PMIX_GLOBAL, "card", &value), "PMIx_Put");
+    must(PMIx_Commit(), "PMIx_Commit");
+    PMIX_VALUE_DESTRUCT(&value);
+}
+
+static void check_card(const char *nspace, pmix_rank_t rank)
+{
+    char text[PMIX_MAX_NSLEN + 32], expected[PMIX_MAX_NSLEN + 32];
+    snprintf(expected, sizeof expected, "%s/%u", nspace, rank);
+    get_text(nspace, rank, "card", text, sizeof text);
+    hold(strcmp(text, expected) == 0, "what a process of the other job has put");
+}
+
+/* ---- what is spawned ---- */
+
+/* A program of `count` ranks; its words tell it who spawns it, and what it is to do. */
+static void load_app(pmix_app_t *app, const char *cmd, int count, const char *how)
+{
+    const char *words[] = {cmd, "child", how, me.nspace};
+    char **argv = calloc(6, sizeof *argv);
+
+    hold(argv != NULL, "memory");
+    for (int i = 0; i < 4; i++)
+        argv[i] = strdup(words[i]);
+    if (asprintf(&argv[4], "%u", me.rank) < 0)
+        fail(1, "pmix_spawn: memory");
+    PMIX_APP_CONSTRUCT(app);
+    app->cmd = strdup(cmd);
+    app->argv = argv;
+    app->maxprocs = count;
+}
+
+/* `KEY=VALUE` as an info. */
+static void load_info(pmix_info_t *info, const char *word)
+{
+    char key[PMIX_MAX_KEYLEN + 1], *end;
+    bool required = word[0] == '!';
+    const char *equals = strchr(word += required, '=');
+    int number;
+
+    if (equals == NULL || (size_t)(equals - word) >= sizeof key)
+        fail(2, "pmix_spawn: KEY=VALUE, not %s", word);
+    snprintf(key, sizeof key, "%.*s", (int)(equals - word), word);
+    const char *value = equals + 1;
+    bool truth = strcmp(value, "true") == 0;
+    number = (int)strtol(value, &end, 10);
+    if (truth || strcmp(value, "false") == 0)
+        PMIX_INFO_LOAD(info, key, &truth, PMIX_BOOL);
+    else if (end != value && *end == '\0')
+        PMIX_INFO_LOAD(info, key, &number, PMIX_INT);
+    else
+        PMIX_INFO_LOAD(info, key, value, PMIX_STRING);
+    if (required)
+        PMIX_INFO_REQUIRED(info);
+}
+
+/* ---- the end of a job ---- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static char ended[PMIX_MAX_NSLEN + 1];
+static int registered = -1, answers;
+static pmix_status_t worst;
+
+static void on_end(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t info[],
+                   size_t ninfo, pmix_info_t *results, size_t nresults,
+                   pmix_event_notification_cbfunc_fn_t next, void *data)
+{
+    (void)id, (void)status, (void)source, (void)results, (void)nresults;
+    for (size_t i = 0; i < ninfo; i++)
+        if (PMIX_CHECK_KEY(&info[i], PMIX_EVENT_AFFECTED_PROC)) {
+            pthread_mutex_lock(&lock);
+            snprintf(ended, sizeof ended, "%s", info[i].value.data.proc->nspace);
+            pthread_cond_broadcast(&changed);
+            pthread_mutex_unlock(&lock);
+        }
+    if (next != NULL)
+        next(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, data);
+}
+
+static void on_registered(pmix_status_t status, size_t id, void *data)
+{
+    (void)id, (void)data;
+    pthread_mutex_lock(&lock);
+    registered = status;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static void listen_for_ends(void)
+{
+    pmix_status_t code = PMIX_EVENT_JOB_END;
+    registered = 1;
+    PMIx_Register_event_handler(&code, 1, NULL, 0, on_end, on_registered, NULL);
+    pthread_mutex_lock(&lock);
+    while (registered == 1)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    must(registered, "PMIx_Register_event_handler");
+}
+
+static void wait_for_end(const char *nspace)
+{
+    pthread_mutex_lock(&lock);
+    while (strcmp(ended, nspace) != 0)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- modes ---- */
+
+static void connect_with(const char *nspace, bool still)
+{
+    pmix_proc_t procs[2];
+    /* The same order on both sides. */
+    bool first = strcmp(me.nspace, nspace) < 0;
+    PMIX_LOAD_PROCID(&procs[0], first ? me.nspace : nspace, PMIX_RANK_WILDCARD);
+    PMIX_LOAD_PROCID(&procs[1], first ? nspace : me.nspace, PMIX_RANK_WILDCARD);
+    if (still)
+        must(PMIx_Connect(procs, 2, NULL, 0), "PMIx_Connect");
+    else
+        must(PMIx_Disconnect(procs, 2, NULL, 0), "PMIx_Disconnect");
+}
+
+static int ascending(const void *a, const void *b)
+{
+    long left = *(const long *)a, right = *(const long *)b;
+    return (left > right) - (left < right);
+}
+
+/* All ranks learn the name of what rank 0 has spawned. */
+static void share(char nspace[PMIX_MAX_NSLEN + 1], int round)
+{
+    char key[32];
+    pmix_proc_t all;
+    pmix_value_t value;
+
+    snprintf(key, sizeof key, "child-%d", round);
+    if (me.rank == 0) {
+        PMIX_VALUE_LOAD(&value, nspace, PMIX_STRING);
+        must(PMIx_Put(PMIX_GLOBAL, key, &value), "PMIx_Put");
+        must(PMIx_Commit(), "PMIx_Commit");
+        PMIX_VALUE_DESTRUCT(&value);
+    }
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    bool yes = true;
+    pmix_info_t collect;
+    PMIX_INFO_LOAD(&collect, PMIX_COLLECT_DATA, &yes, PMIX_BOOL);
+    must(PMIx_Fence(&all, 1, &collect, 1), "PMIx_Fence");
+    get_text(me.nspace, 0, key, nspace, PMIX_MAX_NSLEN + 1);
+}
+
+static long family(int times, char *text, size_t room)
+{
+    char nspace[PMIX_MAX_NSLEN + 1] = "", hosts[3][128];
+    long *took = calloc((size_t)times, sizeof *took);
+
+    hold(took != NULL, "memory");
+    listen_for_ends();
+    put_card();
+    for (int round = 0; round < times; round++) {
+        if (me.rank == 0) {
+            pmix_app_t apps[2];
+            pmix_info_t notify;
+            bool yes = true;
+            load_app(&apps[0], program, 2, "family");
+            load_app(&apps[1], program, 1, "family");
+            PMIX_INFO_LOAD(&notify, PMIX_NOTIFY_COMPLETION, &yes, PMIX_BOOL);
+            long before = microseconds();
+            must(PMIx_Spawn(&notify, 1, apps, 2, nspace), "PMIx_Spawn");
+            took[round] = microseconds() - before;
+            hold(nspace[0] != '\0' && strcmp(nspace, me.nspace) != 0, "another name for another job");
+        }
+        share(nspace, round);
+               hold(get_number(nspace, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE) == 3, "the size of the new job");
+        connect_with(nspace, true);
+        for (pmix_rank_t rank = 0; rank < 3; rank++) {
+            check_card(nspace, rank);
+            host_of(nspace, rank, hosts[rank], sizeof *hosts);
+            hold(get_number(nspace, rank, PMIX_APPNUM) == (rank < 2 ? 0 : 1), "a child's program");
+        }
+        snprintf(text, room, "%s,%s,%s", hosts[0], hosts[1], hosts[2]);
+        connect_with(nspace, false);
+        if (me.rank == 0)
+            wait_for_end(nspace);
+    }
+    qsort(took, (size_t)times, sizeof *took, ascending);
+    long median = took[times / 2];
+    free(took);
+    return median;
+}
+
+static void on_spawned(pmix_status_t status, char nspace[], void *data)
+{
+    pthread_mutex_lock(&lock);
+    if (status == PMIX_SUCCESS)
+        snprintf(data, PMIX_MAX_NSLEN + 1, "%s", nspace);
+    else
+        worst = status;
+    answers++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static void nb(int count)
+{
+    pmix_app_t *apps = calloc((size_t)count, sizeof *apps);
+    char(*names)[PMIX_MAX_NSLEN + 1] = calloc((size_t)count, sizeof *names);
+
+    hold(apps != NULL && names != NULL, "memory");
+    for (int i = 0; i < count; i++) {
+        load_app(&apps[i], program, 1, "nb");
+        must(PMIx_Spawn_nb(NULL, 0, &apps[i], 1, on_spawned, names[i]), "PMIx_Spawn_nb");
+    }
+    pthread_mutex_lock(&lock);
+    while (answers < count)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    must(worst, "the answer of PMIx_Spawn_nb");
+    hold(answers == count, "one answer for each");
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < i; j++)
+            hold(strcmp(names[i], names[j]) != 0, "every job has a name of its own");
+    free(names);
+    free(apps);
+}
+
+static pmix_status_t with(int count, char **words)
+{
+    pmix_info_t *job = calloc((size_t)count + 1, sizeof *job);
+    pmix_app_t app;
+    size_t of_job = 1;
+    bool no = false;
+    char nspace[PMIX_MAX_NSLEN + 1] = "";
+
+    load_app(&app, program, 2, "with");
+    PMIX_INFO_CREATE(app.info, (size_t)count + 1);
+    hold(job != NULL && app.info != NULL, "memory");
+    /* The client of 5.0 drops a program's infos, with an error, where the job has none. */
+    PMIX_INFO_LOAD(&job[0], PMIX_NOTIFY_COMPLETION, &no, PMIX_BOOL);
+    for (int i = 0; i < count; i++) {
+        bool required = words[i][0] == '!';
+        if (strncmp(words[i] + required, "job.", 4) != 0) {
+            load_info(&app.info[app.ninfo++], words[i]);
+            continue;
+        }
+        load_info(&job[of_job], words[i] + required + 4);
+        if (required)
+            PMIX_INFO_REQUIRED(&job[of_job]);
+        of_job++;
+    }
+    pmix_status_t status = PMIx_Spawn(job, of_job, &app, 1, nspace);
+    free(job);
+    return status;
+}
+
+/* argv: pmix_spawn child HOW NSPACE RANK */
+static void be_a_child(char **argv)
+{
+    char host[256] = "?", dir[1024] = "?";
+    pmix_value_t *parent = get(me.nspace, me.rank, PMIX_PARENT_ID);
+
+    hold(parent->type == PMIX_PROC && strcmp(parent->data.proc->nspace, argv[3]) == 0 &&
+             parent->data.proc->rank == (pmix_rank_t)number_argument(argv[4]),
+         "PMIX_PARENT_ID is who called PMIx_Spawn");
+    PMIX_VALUE_RELEASE(parent);
+    unsigned app = get_number(me.nspace, me.rank, PMIX_APPNUM);
+    gethostname(host, sizeof host - 1);
+    if (getcwd(dir, sizeof dir) == NULL)
+        fail(1, "pmix_spawn: getcwd: %s", strerror(errno));
+    const char *word = getenv("SPAWN_WORD");
+    report("pmix_spawned rank=%u size=%u app=%u host=%s dir=%s word=%s", me.rank, size, app, host, dir,
+           word == NULL ? "-" : word);
+    if (strcmp(argv[2], "family") != 0)
+        return;
+    put_card();
+    unsigned parents = get_number(argv[3], PMIX_RANK_WILDCARD, PMIX_JOB_SIZE);
+    connect_with(argv[3], true);
+    for (unsigned rank = 0; rank < parents; rank++)
+        check_card(argv[3], rank);
+    connect_with(argv[3], false);
+}
+
+int main(int argc, char **argv)
+{
+    char text[512] = "-";
+    pmix_status_t status = PMIX_SUCCESS;
+    long took = 0;
+
+    if (argc < 2)
+        fail(2, "usage: pmix_spawn MODE [ARGUMENT]...");
+    const char *mode = argv[1];
+    program = argv[0];
+    alarm(LAST_RESORT_SECONDS);
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    size = get_number(me.nspace, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE);
+    if (strcmp(mode, "child") == 0 && argc == 5) {
+        be_a_child(argv);
+        must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
+        return 0;
+    }
+    if (strcmp(mode, "family") == 0) {
+        took = family(argc > 2 ? (int)number_argument(argv[2]) : 1, text, sizeof text);
+    } else if (strcmp(mode, "nb") == 0) {
+        nb(argc > 2 ? (int)number_argument(argv[2]) : 3);
+        snprintf(text, sizeof text, "%d", answers);
+    } else if (strcmp(mode, "with") == 0) {
+        status = me.rank == 0 ? with(argc - 2, argv + 2) : PMIX_SUCCESS;
+    } else if (strcmp(mode, "run") == 0 && argc == 3) {
+        char nspace[PMIX_MAX_NSLEN + 1] = "";
+        pmix_app_t app;
+        load_app(&app, argv[2], 2, "run");
+        status = me.rank == 0 ? PMIx_Spawn(NULL, 0, &app, 1, nspace) : PMIX_SUCCESS;
+    } else {
+        fail(2, "pmix_spawn: what is \"%s\"?", mode);
+    }
+    /* Of nobody but the rank that asked is known when all others may end. */
+    pmix_proc_t all;
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    must(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
+    report("pmix_spawn rank=%u size=%u mode=%s status=%d value=%s us=%ld", me.rank, size, mode,
+           status, text, took);
+    must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
+    return 0;
+}

@@ -1,0 +1,476 @@
+//! Processes that start others: spawns of real MPIs, of PMIx clients and of Python, on one node and
+//! on several.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{
+    Mpi, Outcome, Output, Pmix, Process, Run, Running, descriptors, eventually, field, mpi, mpi4py,
+    node_name, number, pmix,
+};
+use crate::pmix::{SERVERS, pairs};
+use crate::virtual_nodes::node;
+
+/// One node, and two.
+const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
+
+/// An MPI that can spawn, and who serves it.
+struct Stage {
+    mpi: Mpi,
+    options: Vec<String>,
+}
+
+/// Every server with every Open MPI, and the others.
+fn stages() -> Vec<Stage> {
+    let served = pairs().into_iter().map(|(server, _, mpi, _)| Stage {
+        mpi,
+        options: vec!["--libpmix".to_owned(), server.path().to_owned()],
+    });
+    let others = ["mpich5", "impi"].into_iter().filter_map(mpi);
+    let others = others.map(|mpi| Stage {
+        mpi: able_to_spawn(mpi),
+        options: Vec::new(),
+    });
+    served.chain(others).collect()
+}
+
+/// With the networks over which it can: not all that it has.
+pub(crate) fn able_to_spawn(mut mpi: Mpi) -> Mpi {
+    let wanted: &[(&str, &str)] = match &*mpi.name {
+        "mpich5" => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")],
+        "impi" => &[("I_MPI_FABRICS", "shm:ofi")],
+        _ => &[],
+    };
+    let wanted = wanted.iter().map(|(name, value)| (*name, *value));
+    let wanted = wanted.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    mpi.env.extend(wanted);
+    mpi
+}
+
+impl Stage {
+    fn run(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
+        let own = self.options.iter().map(String::as_str);
+        let options: Vec<&str> = own.chain(options.iter().copied()).collect();
+        let run = self.mpi.run(ranks, &options, program, args);
+        run.deadline(Duration::from_secs(120))
+    }
+
+    fn is_open_mpi(&self) -> bool {
+        self.mpi.name.starts_with("openmpi")
+    }
+}
+
+/// What the children of one spawn say, by rank.
+#[track_caller]
+fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
+    let text = outcome.out();
+    let ours = |line: &&str| line.starts_with("spawned ") && number(line, "level") == level;
+    let mut lines: Vec<String> = text.lines().filter(ours).map(str::to_owned).collect();
+    lines.sort_by_key(|line| number(line, "rank"));
+    let ranks: Vec<u32> = lines.iter().map(|line| number(line, "rank")).collect();
+    let expected: Vec<u32> = (0..count).collect();
+    assert_eq!(ranks, expected, "children of level {level}; {outcome:?}");
+    lines
+}
+
+/// All parents saw so many children merge.
+#[track_caller]
+fn expect_merged(outcome: &Outcome, parents: u32, merged: u32) {
+    for line in outcome.by_rank("spawn", parents) {
+        assert_eq!(number(&line, "merged"), merged, "{line}; {outcome:?}");
+    }
+}
+
+/// Where each of these lines was printed.
+fn hosts(lines: &[String]) -> Vec<&str> {
+    let hosts = lines.iter().map(|line| field(line, "host").unwrap());
+    hosts.collect()
+}
+
+#[test]
+fn children_merge_with_their_parents() {
+    for stage in stages() {
+        for nodes in [NODES[0], NODES[1], &["--virtual-nodes", "3"]] {
+            let outcome = stage.run(3, nodes, "spawn", &["children=4"]).run();
+            let outcome = outcome.expect_success();
+            expect_merged(&outcome, 3, 7);
+            let lines = children(&outcome, 1, 4);
+            for line in &lines {
+                assert_eq!(number(line, "parents"), 3, "{line}");
+            }
+            let seen: Vec<u32> = hosts(&lines).into_iter().map(place).collect();
+            let count = nodes.last().map_or(1, |count| count.parse().unwrap());
+            assert!(seen.iter().all(|node| *node < count), "{outcome:?}");
+            assert!(seen.is_sorted(), "children are laid out by node; {seen:?}");
+        }
+    }
+}
+
+/// The number of the node of that name; 0 for this machine itself.
+fn place(host: &str) -> u32 {
+    let number = (0..8).find(|number| node(*number) == host);
+    number.unwrap_or_else(|| {
+        assert_eq!(host, node_name());
+        0
+    })
+}
+
+#[test]
+fn several_programs_are_spawned_as_one_job() {
+    for stage in stages() {
+        for nodes in NODES {
+            let outcome = stage.run(2, nodes, "spawn", &["apps=3", "children=1"]);
+            let outcome = outcome.run().expect_success();
+            expect_merged(&outcome, 2, 8);
+            let apps = children(&outcome, 1, 6);
+            let apps = apps.iter().map(|line| number(line, "app"));
+            assert_eq!(apps.collect::<Vec<_>>(), [0, 1, 1, 2, 2, 2], "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn children_have_children_that_have_children() {
+    for stage in stages() {
+        for nodes in NODES {
+            let outcome = stage.run(2, nodes, "spawn", &["levels=3"]).run();
+            let outcome = outcome.expect_success();
+            expect_merged(&outcome, 2, 4);
+            for level in 1..=3 {
+                children(&outcome, level, 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_spawn_at_the_same_time() {
+    for stage in stages() {
+        for nodes in NODES {
+            let outcome = stage.run(3, nodes, "spawn", &["from=self"]).run();
+            let outcome = outcome.expect_success();
+            expect_merged(&outcome, 3, 3);
+            let count = outcome.out().matches("spawned rank=").count();
+            assert_eq!(count, 6, "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_missing_fails_the_spawn_alone() {
+    for stage in stages() {
+        for nodes in NODES {
+            for apps in ["apps=1", "apps=2"] {
+                let args = [apps, "children=2", "bad=/no/such/program"];
+                let outcome = stage.run(2, nodes, "spawn", &args).run().expect(0);
+                let lines = outcome.by_rank("spawn", 2);
+                // Only the rank that spawned has something to tell about each child.
+                let refused = field(&lines[0], "refused").unwrap();
+                assert!(refused.contains(':'), "{outcome:?}");
+                let class = if stage.is_open_mpi() {
+                    "other:"
+                } else {
+                    "spawn:"
+                };
+                assert!(refused.starts_with(class), "{outcome:?}");
+                let told = outcome.err().contains("/no/such/program");
+                assert!(told, "the reason is said; {outcome:?}");
+                // What works afterwards.
+                let merged = if apps == "apps=1" { 4 } else { 7 };
+                expect_merged(&outcome, 2, merged);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_childs_end_is_judged_as_any_ranks() {
+    for stage in stages() {
+        for nodes in NODES {
+            for (how, code) in [("exit", 3), ("quit", 3), ("abort", 3), ("die", 137)] {
+                let args = [&*format!("child={how}"), "code=3", "quiet=1"];
+                let outcome = stage.run(2, nodes, "spawn", &args).run();
+                assert_eq!(outcome.code, code, "{how}; {outcome:?}");
+            }
+        }
+    }
+}
+
+/// A run whose parents have a name of their own among the processes.
+fn with_parents_called(name: &str, stage: &Stage, nodes: &[&str], args: &[&str]) -> Run {
+    let program = stage.mpi.program("spawn");
+    let run = stage.run(2, nodes, "hello", &[]);
+    let copy = run.dir().join(name);
+    fs::hard_link(&program, &copy)
+        .or_else(|_| fs::copy(&program, &copy).map(|_| ()))
+        .unwrap();
+    let program = format!("program={}", program.display());
+    let own = stage.options.iter().map(String::as_str);
+    let words = own.chain(nodes.iter().copied()).map(Path::new);
+    let words = words.chain([&*copy]).chain(args.iter().map(Path::new));
+    let run = Run::ranks(2, words.chain([Path::new(&program)])).beside(&run);
+    let env = stage.mpi.env.iter();
+    env.fold(run, |run, (name, value)| run.env(name, value))
+        .deadline(Duration::from_secs(120))
+}
+
+fn kill(process: &Process) {
+    kill_process(Pid::from_raw(process.pid).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_parent_that_is_killed_while_it_spawns_ends_everything() {
+    for stage in stages() {
+        for nodes in NODES {
+            let args = ["times=10000", "children=2"];
+            let run = with_parents_called("begetter", &stage, nodes, &args).start();
+            run.wait_for_many(Output::Stdout, "spawned rank=", 3);
+            let parents = run.processes();
+            kill(parents.iter().find(|p| p.name == "begetter").unwrap());
+            let outcome = run.finish().expect(137);
+            assert!(outcome.err().contains("signal 9"), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_child_that_is_killed_ends_everything() {
+    for stage in stages() {
+        for nodes in NODES {
+            let run = with_parents_called("begetter", &stage, nodes, &["child=hang"]).start();
+            run.wait_for_many(Output::Stdout, "hangs rank=", 2);
+            kill(run.processes().iter().find(|p| p.name == "spawn").unwrap());
+            let outcome = run.finish().expect(137);
+            assert!(outcome.err().contains("signal 9"), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_ends_children_too() {
+    for stage in stages() {
+        let run = stage.run(2, NODES[1], "spawn", &["child=hang"]).start();
+        run.wait_for_many(Output::Stdout, "hangs rank=", 2);
+        run.signal(Signal::INT);
+        run.finish().expect(130);
+    }
+}
+
+/// What wireup's own processes hold: descriptors of the launcher and of each sidecar, and files.
+fn held(run: &Running) -> (usize, Vec<usize>, usize) {
+    let all = run.processes();
+    let sidecars = all.iter().filter(|p| p.name == "wireup-pmix-hos");
+    let sidecars = sidecars.map(|p| descriptors(p.pid)).collect();
+    let files = walk(run.work().parent().unwrap());
+    (descriptors(run.pid()), sidecars, files)
+}
+
+fn walk(dir: &Path) -> usize {
+    let entries = fs::read_dir(dir).map(|entries| entries.flatten().collect());
+    let entries: Vec<fs::DirEntry> = entries.unwrap_or_default();
+    let below = entries.iter().map(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => 1 + walk(&entry.path()),
+        _ => 1,
+    });
+    below.sum()
+}
+
+/// Resident memory of the sidecars, in KiB.
+fn memory_of_sidecars(run: &Running) -> u64 {
+    let all = run.processes().into_iter();
+    let sidecars = all.filter(|p| p.name == "wireup-pmix-hos");
+    let resident = sidecars.map(|process| {
+        let path = format!("/proc/{}/status", process.pid);
+        let status = fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|rest| rest.split_ascii_whitespace().next());
+        number.and_then(|n| n.parse::<u64>().ok()).unwrap()
+    });
+    resident.sum()
+}
+
+#[test]
+fn a_hundred_spawns_leave_nothing_behind() {
+    for stage in stages() {
+        let (few, many) = if stage.mpi.name == "mpich5" || stage.mpi.name == "openmpi4" {
+            ("times=5", "times=100")
+        } else {
+            // Each takes a second of the MPI's own.
+            ("times=2", "times=20")
+        };
+        let after = |times: &str| {
+            let args = [times, "children=1", "linger=1", "quiet=1"];
+            let run = with_parents_called("begetter", &stage, NODES[1], &args).start();
+            run.wait_for_many(Output::Stdout, "lingers rank=", 2);
+            eventually("all children have ended", || {
+                let all = run.processes();
+                (!all.iter().any(|p| p.name == "spawn")).then_some(())
+            });
+            let seen = (held(&run), memory_of_sidecars(&run));
+            run.signal(Signal::TERM);
+            run.finish().expect(143);
+            seen
+        };
+        let ((few, before), (many, then)) = (after(few), after(many));
+        assert_eq!(few, many, "{}", stage.mpi.name);
+        assert!(then < before + 4096, "{before} to {then} KiB");
+    }
+}
+
+#[test]
+fn wishes_of_an_mpi_info_are_honoured() {
+    for stage in stages() {
+        let host = format!("info.host={}", node(1));
+        let args = ["info.wdir=/usr", &*host, "children=2"];
+        let outcome = stage.run(2, NODES[1], "spawn", &args).run();
+        let outcome = outcome.expect_success();
+        for line in children(&outcome, 1, 2) {
+            assert_eq!(field(&line, "dir"), Some("/usr"), "{outcome:?}");
+            assert_eq!(field(&line, "host"), Some(&*node(1)), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn two_halves_of_a_job_connect() {
+    for stage in stages() {
+        for nodes in NODES {
+            let outcome = stage.run(4, nodes, "meet", &["halves", "a name", "3"]);
+            let outcome = outcome.run().expect_success();
+            for (rank, line) in (0..).zip(outcome.by_rank("meet", 4)) {
+                assert_eq!(number(&line, "merged"), 4, "{line}");
+                let side = if rank < 2 { "accept" } else { "connect" };
+                assert_eq!(field(&line, "side"), Some(side), "{line}");
+            }
+        }
+    }
+}
+
+/// Runs a mode of `pmix_spawn` with every server and client, on one node and on two.
+fn pmix_everywhere(args: &[&str], check: impl Fn(&Outcome, u32)) {
+    let all = || SERVERS.iter().filter_map(|(name, _)| pmix(name));
+    for server in all() {
+        for client in all() {
+            for nodes in NODES {
+                let options = [&["--libpmix", server.path()], nodes].concat();
+                let outcome = Pmix::run(&client, 2, &options, "pmix_spawn", args).run();
+                check(&outcome.expect(0), 1 + u32::from(!nodes.is_empty()));
+            }
+        }
+    }
+}
+
+/// What the children of PMIx programs say, so many of them.
+#[track_caller]
+fn pmix_children(outcome: &Outcome, count: usize) -> Vec<String> {
+    let lines = outcome.sorted_lines().into_iter();
+    let lines: Vec<String> = lines.filter(|l| l.starts_with("pmix_spawned ")).collect();
+    assert_eq!(lines.len(), count, "{outcome:?}");
+    lines
+}
+
+#[test]
+fn pmix_jobs_connect_with_those_they_spawn_and_hear_of_their_end() {
+    pmix_everywhere(&["family", "3"], |outcome, _| {
+        let mut told: Vec<String> = pmix_children(outcome, 9);
+        for line in outcome.by_rank("pmix_spawn", 2) {
+            assert_eq!(number(&line, "status"), 0, "{line}");
+            let hosts = field(&line, "value").unwrap();
+            assert!(!hosts.contains('?'), "the children's hosts; {line}");
+            told.retain(|child| hosts.contains(field(child, "host").unwrap()));
+        }
+        assert_eq!(told.len(), 9, "the hosts are the children's; {outcome:?}");
+    });
+}
+
+#[test]
+fn pmix_spawns_go_on_at_once() {
+    pmix_everywhere(&["nb", "4"], |outcome, _| {
+        pmix_children(outcome, 8);
+        for line in outcome.by_rank("pmix_spawn", 2) {
+            assert_eq!(field(&line, "value"), Some("4"), "{line}");
+        }
+    });
+}
+
+#[test]
+fn pmix_infos_are_honoured_or_ignored_when_optional() {
+    let wishes = ["with", "!pmix.wdir=/usr", "pmix.of.another.world=7"];
+    pmix_everywhere(&wishes, |outcome, _| {
+        for line in pmix_children(outcome, 2) {
+            assert_eq!(field(&line, "dir"), Some("/usr"), "{outcome:?}");
+        }
+    });
+}
+
+#[test]
+fn pmix_infos_that_are_required_and_unknown_refuse_the_spawn() {
+    pmix_everywhere(&["with", "!pmix.of.another.world=7"], |outcome, _| {
+        pmix_children(outcome, 0);
+        let lines = outcome.by_rank("pmix_spawn", 2);
+        // PMIX_ERR_NOT_SUPPORTED.
+        assert_eq!(field(&lines[0], "status"), Some("-47"), "{outcome:?}");
+        assert!(
+            outcome.err().contains("pmix.of.another.world"),
+            "{outcome:?}"
+        );
+    });
+}
+
+#[test]
+fn pmix_spawns_of_what_is_missing_fail_with_a_status() {
+    pmix_everywhere(&["run", "/no/such/program"], |outcome, _| {
+        let lines = outcome.by_rank("pmix_spawn", 2);
+        assert_ne!(field(&lines[0], "status"), Some("0"), "{outcome:?}");
+        assert!(outcome.err().contains("/no/such/program"), "{outcome:?}");
+    });
+}
+
+/// Runs a program of Python, with mpi4py on every MPI that can spawn.
+fn python(program: &str, ranks: u32, check: impl Fn(&Outcome)) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    for stage in stages() {
+        // mpi4py crashes when its threads use it, under its own launcher too.
+        if stage.mpi.name == "impi" && program == "pool.py" {
+            continue;
+        }
+        let Some(with) = mpi4py(&stage.mpi) else {
+            return;
+        };
+        let options = stage.options.iter().map(Path::new);
+        let words = options.chain([&*with.python]);
+        let run = Run::ranks(ranks, words).more([source.join(program)]);
+        let env = with.env.iter();
+        let run = env.fold(run, |run, (name, value)| run.env(name, value));
+        check(
+            &run.deadline(Duration::from_secs(120))
+                .run()
+                .expect_success(),
+        );
+    }
+}
+
+#[test]
+fn a_python_program_spawns_python_programs() {
+    python("spawn.py", 2, |outcome| {
+        let said = |word| outcome.by_rank(word, if word == "child" { 3 } else { 2 });
+        for line in said("parent").into_iter().chain(said("child")) {
+            assert_eq!(number(&line, "sum"), 15, "{outcome:?}");
+        }
+        for line in said("child") {
+            assert_eq!(field(&line, "words"), Some("an argument"), "{outcome:?}");
+        }
+    });
+}
+
+#[test]
+fn a_pool_of_python_gets_the_workers_it_asks_for() {
+    python("pool.py", 1, |outcome| {
+        let lines = outcome.by_rank("pool", 1);
+        assert_eq!(number(&lines[0], "sum"), 85344, "{outcome:?}");
+        assert_eq!(number(&lines[0], "workers"), 4, "{outcome:?}");
+    });
+}
