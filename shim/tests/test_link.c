@@ -424,10 +424,11 @@ void test_munge(void)
     } else {
         size_t len;
         uint8_t *frame = agent_read(&len);
-        CHECK(frame[4] == (WIREUP_OP_GET_CREDENTIAL & 0xff) && frame[8] == REQUESTS + 3);
+        const uint8_t id = frame[8];
+        CHECK(frame[4] == (WIREUP_OP_GET_CREDENTIAL & 0xff));
         free(frame);
         uint8_t *answer = read_golden("rust/answer_get_credential.bin", &len);
-        answer[8] = REQUESTS + 3;
+        answer[8] = id;
         agent_write(answer, len);
         free(answer);
         CHECK(only.status == PMIX_ERR_NOT_SUPPORTED);
