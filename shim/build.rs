@@ -8,12 +8,13 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "bytes.c",
     "types.c",
     "encode.c",
     "decode.c",
     "pending.c",
+    "kept.c",
     "link.c",
     "munge.c",
     "upcalls.c",

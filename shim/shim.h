@@ -143,6 +143,12 @@ void link_forward(uint64_t id, uint16_t op, struct out *o);
 /* Has the reader thread call op back with status; for upcalls that cannot refuse. */
 void link_refuse_later(pmix_op_cbfunc_t op, void *cbdata, pmix_status_t status);
 
+/* ---- kept.c: files that libpmix must not remove ---- */
+
+/* Remembers the directories of which a client wants only what is empty removed. False without
+ * memory. */
+bool keep_files(const pmix_info_t directives[], size_t count);
+
 /* ---- munge.c: credentials of munge ---- */
 
 /* Makes a credential; if munge cannot and may_forward is set, the agent gets the request instead. */

@@ -258,6 +258,9 @@ static pmix_status_t job_control(const pmix_proc_t *requestor, const pmix_proc_t
                                  size_t ntargets, const pmix_info_t directives[], size_t ndirs,
                                  pmix_info_cbfunc_t cbfunc, void *cbdata)
 {
+    if (!keep_files(directives, ndirs)) {
+        return PMIX_ERR_NOMEM;
+    }
     struct completion completion = {COMPLETE_INFO, {.info = cbfunc}, cbdata};
     struct out o;
     out_init(&o);

@@ -401,6 +401,37 @@ void test_spawns(void)
     }
 }
 
+/* What a client wants kept is known by the paths below it. */
+void test_kept(void)
+{
+    pmix_info_t infos[3];
+    struct result never = {0};
+    memset(infos, 0, sizeof(infos));
+    strcpy(infos[0].key, PMIX_REGISTER_CLEANUP_DIR);
+    infos[0].value.type = PMIX_STRING;
+    infos[0].value.data.string = "/tmp/plain";
+    CHECK(m->job_control(&me, NULL, 0, infos, 1, on_infos, &never) == PMIX_SUCCESS);
+    infos[0].value.data.string = "/tmp/also,/tmp/kept//";
+    strcpy(infos[1].key, PMIX_CLEANUP_EMPTY);
+    infos[1].value.type = PMIX_BOOL;
+    infos[1].value.data.flag = true;
+    CHECK(m->job_control(&me, NULL, 0, infos, 3, on_infos, &never) == PMIX_SUCCESS);
+    CHECK(wireup_keeps("/tmp/kept/file") && wireup_keeps("/tmp/kept/below/file"));
+    CHECK(wireup_keeps("/tmp/also/file") && !wireup_keeps("/tmp/also,/tmp/kept/file"));
+    CHECK(!wireup_keeps("/tmp/kept2") && !wireup_keeps("/tmp/plain/file") && !wireup_keeps("/tmp"));
+    for (int i = 0; i < 2; i++) {
+        size_t len;
+        uint8_t *frame = agent_read(&len);
+        const uint8_t id = frame[8];
+        free(frame);
+        uint8_t *answer = read_golden("rust/answer_job_control.bin", &len);
+        answer[8] = id;
+        agent_write(answer, len);
+        free(answer);
+        wait_until(&never.calls, i + 1);
+    }
+}
+
 /* Munge's are made and checked here; what its daemon cannot do goes to the agent if it may. Whether
  * there is a daemon is the machine's affair. */
 void test_munge(void)

@@ -188,6 +188,18 @@ keys! {
     JOB_CTRL_PAUSE = "pmix.jctrl.pause";
     /// Bool: continue stopped processes.
     JOB_CTRL_RESUME = "pmix.jctrl.resume";
+    /// String: a file to be removed at the client's end.
+    REGISTER_CLEANUP = "pmix.reg.cleanup";
+    /// String: a directory to be removed then.
+    REGISTER_CLEANUP_DIR = "pmix.reg.cleanupdir";
+    /// Bool: with its subdirectories.
+    CLEANUP_RECURSIVE = "pmix.clnup.recurse";
+    /// Bool: only what is empty.
+    CLEANUP_EMPTY = "pmix.clnup.empty";
+    /// String: files that are to be left alone.
+    CLEANUP_IGNORE = "pmix.clnup.ignore";
+    /// Bool: the directory itself stays.
+    CLEANUP_LEAVE_TOPDIR = "pmix.clnup.lvtop";
     /// String: name of a request.
     JOB_CTRL_ID = "pmix.jctrl.id";
     /// String: kinds of credentials, comma separated, the preferred one first; or a credential's.
