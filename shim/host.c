@@ -69,3 +69,27 @@ void wireup_proc_free(pmix_proc_t *proc)
 {
     free(proc);
 }
+
+pmix_byte_object_t *wireup_bytes_new(const uint8_t *bytes, size_t len)
+{
+    pmix_byte_object_t *object = calloc(1, sizeof(*object));
+    if (object == NULL || len == 0) {
+        return object;
+    }
+    object->bytes = malloc(len);
+    if (object->bytes == NULL) {
+        free(object);
+        return NULL;
+    }
+    memcpy(object->bytes, bytes, len);
+    object->size = len;
+    return object;
+}
+
+void wireup_bytes_free(pmix_byte_object_t *bytes)
+{
+    if (bytes != NULL) {
+        free(bytes->bytes);
+        free(bytes);
+    }
+}

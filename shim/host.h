@@ -65,4 +65,10 @@ WIREUP_EXPORT pmix_proc_t *wireup_proc_new(const char *nspace, size_t len, uint3
 /* NULL is allowed. */
 WIREUP_EXPORT void wireup_proc_free(pmix_proc_t *proc);
 
+/* A copy of len bytes, len may be 0; NULL without memory. */
+WIREUP_EXPORT pmix_byte_object_t *wireup_bytes_new(const uint8_t *bytes, size_t len);
+
+/* NULL is allowed. */
+WIREUP_EXPORT void wireup_bytes_free(pmix_byte_object_t *bytes);
+
 #endif

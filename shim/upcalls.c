@@ -342,6 +342,38 @@ static pmix_status_t validate_credential(const pmix_proc_t *proc, const pmix_byt
     return link_request(&o, WIREUP_OP_VALIDATE_CREDENTIAL, &completion);
 }
 
+/*
+ * Never PMIX_SUCCESS: libpmix 4.2.2 to 5.0.11 frees what the callback would need as soon as we return.
+ * Who asks is not told, and of an end (PMIX_IOF_STOP) not even of what.
+ */
+static pmix_status_t iof_pull(const pmix_proc_t procs[], size_t nprocs, const pmix_info_t infos[],
+                              size_t ninfo, pmix_iof_channel_t channels, pmix_op_cbfunc_t cbfunc,
+                              void *cbdata)
+{
+    (void)cbfunc;
+    (void)cbdata;
+    struct out o;
+    out_init(&o);
+    put_procs(&o, procs, nprocs);
+    put_infos(&o, infos, ninfo);
+    put_u16(&o, channels);
+    return notice(&o, WIREUP_OP_IOF_PULL);
+}
+
+static pmix_status_t push_stdin(const pmix_proc_t *source, const pmix_proc_t targets[],
+                                size_t ntargets, const pmix_info_t infos[], size_t ninfo,
+                                const pmix_byte_object_t *bo, pmix_op_cbfunc_t cbfunc, void *cbdata)
+{
+    struct completion completion = {COMPLETE_OP, {.op = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, source);
+    put_procs(&o, targets, ntargets);
+    put_infos(&o, infos, ninfo);
+    put_bytes(&o, bo == NULL ? NULL : bo->bytes, bo == NULL || bo->bytes == NULL ? 0 : bo->size);
+    return link_request(&o, WIREUP_OP_PUSH_STDIN, &completion);
+}
+
 static bool is_local_only(const pmix_info_t infos[], size_t count)
 {
     for (size_t i = 0; infos != NULL && i < count; i++) {
@@ -403,6 +435,8 @@ static union {
             .query = query,
             .log = log_,
             .job_control = job_control,
+            .iof_pull = iof_pull,
+            .push_stdin = push_stdin,
             .get_credential = get_credential,
             .validate_credential = validate_credential,
             .group = group,

@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 6
+#define WIREUP_SHIM_ABI 7
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1
@@ -41,12 +41,14 @@ enum wireup_op {
     WIREUP_OP_DEREGISTER_JOB = 0x0014,
     WIREUP_OP_FINALIZE = 0x0015,
     WIREUP_OP_PROBE = 0x0016,
+    WIREUP_OP_IOF_DELIVER = 0x0017,
     /* upcall socket, notices */
     WIREUP_OP_CLIENT_CONNECTED = 0x0100,
     WIREUP_OP_CLIENT_FINALIZED = 0x0101,
     WIREUP_OP_REGISTER_EVENTS = 0x0102,
     WIREUP_OP_DEREGISTER_EVENTS = 0x0103,
     WIREUP_OP_NOTIFY_EVENT = 0x0104,
+    WIREUP_OP_IOF_PULL = 0x0105,
     /* upcall socket, requests */
     WIREUP_OP_ABORT = 0x0110,
     WIREUP_OP_FENCE = 0x0111,
@@ -61,6 +63,7 @@ enum wireup_op {
     WIREUP_OP_SPAWN = 0x011a,
     WIREUP_OP_CONNECT = 0x011b,
     WIREUP_OP_DISCONNECT = 0x011c,
+    WIREUP_OP_PUSH_STDIN = 0x011d,
     WIREUP_OP_GET_CREDENTIAL = 0x0130,
     WIREUP_OP_VALIDATE_CREDENTIAL = 0x0131
 };

@@ -14,6 +14,7 @@ mod finish;
 mod fleet;
 pub mod guard;
 mod hands;
+pub mod hostfile;
 pub mod inheritance;
 pub mod inspect;
 pub mod jobs;

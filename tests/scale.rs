@@ -96,6 +96,9 @@ fn job(ranks: RankMap) -> JobContext {
         universe_size: RANKS,
         user: UserId(1000),
         psets: Vec::new(),
+        parent: None,
+        offset: Default::default(),
+        preputs: Vec::new(),
     }
 }
 
@@ -132,6 +135,9 @@ fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
                     wdir: "/home/user".into(),
                 }],
                 universe_size: RANKS,
+                parent: None,
+                offset: Default::default(),
+                before: &[],
                 tmpdir: &"/tmp/wireup".into(),
                 nsdir: &"/tmp/wireup/job".into(),
                 uid: 1000,

@@ -15,8 +15,8 @@ fn main() {
         bindgen::Builder::default()
             .header("../../shim/host.h")
             .clang_args(env::split_paths(&includes).map(|dir| format!("-I{}", dir.display())))
-            .opaque_type("pmix_(info|proc|value|server_module.*)")
-            .opaque_type("pmix_(info|proc|value|server_module)_t")
+            .opaque_type("pmix_(info|proc|value|byte_object|server_module.*)")
+            .opaque_type("pmix_(info|proc|value|byte_object|server_module)_t")
             .dynamic_link_require_all(true)
             .layout_tests(false)
             .wrap_unsafe_ops(true)
@@ -30,7 +30,8 @@ fn main() {
             "PMIx_server_(register_client|deregister_client|setup_fork|dmodex_request)",
         )
         .allowlist_function("PMIx_Notify_event")
-        .allowlist_type("pmix_(info|proc|server_module|status)_t");
+        .allowlist_function("PMIx_server_IOF_deliver")
+        .allowlist_type("pmix_(info|proc|byte_object|server_module|status)_t");
     let shim = builder()
         .dynamic_library_name("Shim")
         .allowlist_function("wireup_.*")

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use wireup::job::ids::Rank;
 use wireup::pmix::control::serve::Body;
 use wireup::pmix::control::{Client, ForkEnv, Refusal};
-use wireup::pmix::value::{DataRange, Proc, ProcRank, Status, Text};
+use wireup::pmix::value::{Channels, DataRange, Proc, ProcRank, Status, Text};
 
-use crate::foreign::{self, CProc, Call, Infos, c_string, check};
+use crate::foreign::{self, CBytes, CProc, Call, Infos, c_string, check};
 use crate::libs::Libraries;
 use crate::replies::Replies;
 use crate::waiter::{WaitError, Waiter};
@@ -154,7 +154,7 @@ impl Server {
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
             id,
-            infos: None,
+            kept: Box::new(()),
         });
         let data = Box::into_raw(call).cast();
         // SAFETY: libpmix copies the proc; the callback takes the box, once.
@@ -185,7 +185,7 @@ impl Server {
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
             id,
-            infos: Some(infos),
+            kept: Box::new(infos),
         });
         let data = Box::into_raw(call).cast();
         // SAFETY: libpmix copies the source; the infos live in the box until the callback, which
@@ -212,6 +212,47 @@ impl Server {
         check(status, "PMIx_Notify_event failed")
     }
 
+    /// Passes output on. libpmix copies neither the source nor the bytes.
+    pub(crate) fn iof_deliver(
+        &self,
+        id: u64,
+        source: &Proc,
+        channel: Channels,
+        data: &[u8],
+    ) -> Result<(), Refusal> {
+        self.check_running()?;
+        if !self.jobs.contains(&source.nspace) {
+            return Err(unknown_job(&source.nspace));
+        }
+        let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
+        let bytes = CBytes::new(self.libraries.shim, data)?;
+        let (proc, object) = (source.0, bytes.0);
+        let call = Box::new(Call {
+            replies: Arc::clone(&self.replies),
+            id,
+            kept: Box::new((source, bytes)),
+        });
+        let data = Box::into_raw(call).cast();
+        // SAFETY: proc and bytes live in the box until the callback, which takes it, once; there are no
+        // infos.
+        let status = unsafe {
+            self.libraries.pmix.PMIx_server_IOF_deliver(
+                proc,
+                channel.0,
+                object,
+                std::ptr::null(),
+                0,
+                Some(foreign::on_done),
+                data,
+            )
+        };
+        if status != Status::SUCCESS.0 {
+            // SAFETY: there will be no callback, so the box is still ours.
+            drop(unsafe { Box::from_raw(data.cast::<Call>()) });
+        }
+        check(status, "PMIx_server_IOF_deliver failed")
+    }
+
     /// Has libpmix's thread do something without effect: forget a process it never knew.
     pub(crate) fn probe(&self, id: u64) -> Result<(), Refusal> {
         self.check_running()?;
@@ -223,7 +264,7 @@ impl Server {
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
             id,
-            infos: None,
+            kept: Box::new(()),
         });
         // SAFETY: libpmix copies the proc; the callback takes the box, once, also on errors.
         unsafe {

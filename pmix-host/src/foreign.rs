@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;
 
-use pmix_sys::pmix::{pmix_info_t, pmix_proc_t, pmix_status_t};
+use pmix_sys::pmix::{pmix_byte_object_t, pmix_info_t, pmix_proc_t, pmix_status_t};
 use pmix_sys::shim::{Shim, wireup_infos_t};
 use wireup::pmix::control::Refusal;
 use wireup::pmix::control::serve::Body;
@@ -15,8 +15,8 @@ use crate::replies::Replies;
 pub(crate) struct Call {
     pub(crate) replies: Arc<Replies>,
     pub(crate) id: u64,
-    /// Kept alive for libpmix.
-    pub(crate) infos: Option<Infos>,
+    /// What libpmix points to until then.
+    pub(crate) kept: Box<dyn Send>,
 }
 
 /// # Safety
@@ -44,8 +44,8 @@ pub(crate) unsafe extern "C" fn on_modex(
 /// `data` must be a `Call` from `Box::into_raw`, passed once.
 pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void) {
     // SAFETY: the caller's promise.
-    let Call { replies, id, infos } = *unsafe { Box::from_raw(data.cast::<Call>()) };
-    drop(infos);
+    let Call { replies, id, kept } = *unsafe { Box::from_raw(data.cast::<Call>()) };
+    drop(kept);
     let outcome = check(status, "libpmix did not do it");
     replies.finish(id, outcome.as_ref().map(|()| Body::Done));
 }
@@ -87,6 +87,9 @@ impl Drop for Infos {
 /// A process name in PMIx's layout.
 pub(crate) struct CProc(pub(crate) *mut pmix_proc_t, &'static Shim);
 
+// SAFETY: the name belongs to whoever has it, and the shim's functions are thread-safe.
+unsafe impl Send for CProc {}
+
 impl CProc {
     pub(crate) fn new(shim: &'static Shim, nspace: &Text, rank: ProcRank) -> Result<Self, Refusal> {
         let bytes = nspace.as_bytes();
@@ -106,6 +109,33 @@ impl Drop for CProc {
     fn drop(&mut self) {
         // SAFETY: made by the shim, freed once.
         unsafe { self.1.wireup_proc_free(self.0) }
+    }
+}
+
+/// Bytes in PMIx's layout.
+pub(crate) struct CBytes(pub(crate) *mut pmix_byte_object_t, &'static Shim);
+
+// SAFETY: the bytes belong to whoever has them, and the shim's functions are thread-safe.
+unsafe impl Send for CBytes {}
+
+impl CBytes {
+    pub(crate) fn new(shim: &'static Shim, bytes: &[u8]) -> Result<Self, Refusal> {
+        // SAFETY: the bytes are valid for the call, which copies them.
+        let object = unsafe { shim.wireup_bytes_new(bytes.as_ptr(), bytes.len()) };
+        match object.is_null() {
+            false => Ok(Self(object, shim)),
+            true => Err(Refusal {
+                status: Status::ERR_NOMEM,
+                text: "no memory for output".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Drop for CBytes {
+    fn drop(&mut self) {
+        // SAFETY: made by the shim, freed once.
+        unsafe { self.1.wireup_bytes_free(self.0) }
     }
 }
 

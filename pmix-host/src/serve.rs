@@ -5,8 +5,8 @@
 //!    │               ├──Finalize──▶ everything deregistered, replied, exit 0
 //!    └──agent gone───┴──agent gone, or garbage──▶ upcalls completed, exit 1 within `GRACE`
 //! ```
-//! Requests are done one after the other, except that direct modex, notify and probe only start here
-//! and reply from libpmix's callback.
+//! Requests are done one after the other, except that direct modex, notify, output and probe only start
+//! here and reply from libpmix's callback.
 
 use std::ffi::{CStr, c_char};
 use std::io::Read;
@@ -168,6 +168,15 @@ impl Host {
             }
             Request::Probe => {
                 if let Err(refusal) = self.server.probe(id) {
+                    done(Err(refusal));
+                }
+            }
+            Request::IofDeliver {
+                source,
+                channel,
+                data,
+            } => {
+                if let Err(refusal) = self.server.iof_deliver(id, &source, channel, data) {
                     done(Err(refusal));
                 }
             }

@@ -123,6 +123,7 @@ int main(int argc, char **argv)
         test_wire();
         test_completions();
         test_spawns();
+        test_end_of_input();
         test_kept();
         test_munge();
         test_local_groups();

@@ -15,6 +15,7 @@
 #define STATUS(name) printf("status %s %d\n", #name, PMIX_##name)
 #define RANGE(name) printf("range %s %d\n", #name, PMIX_RANGE_##name)
 #define PERSIST(name) printf("persistence %s %d\n", #name, PMIX_PERSIST_##name)
+#define CHANNEL(name) printf("channel %s %u\n", #name, (unsigned)(PMIX_FWD_##name##_CHANNEL))
 #define RANK(name) printf("rank %s %u\n", #name, (unsigned)(PMIX_RANK_##name))
 
 int main(void)
@@ -62,6 +63,7 @@ int main(void)
     KEY(SERVER_SYSTEM_SUPPORT);
     KEY(SERVER_SESSION_SUPPORT);
     KEY(IOF_LOCAL_OUTPUT);
+    KEY(IOF_STOP);
     KEY(SERVER_ALLOW_FOREIGN_TOOLS);
     KEY(COLLECT_DATA);
     KEY(LOCAL_COLLECTIVE_STATUS);
@@ -115,6 +117,11 @@ int main(void)
     KEY(GROUP_LOCAL_CID);
     KEY(GROUP_ADD_MEMBERS);
     KEY(GROUP_BOOTSTRAP);
+    KEY(GROUP_OPTIONAL);
+    KEY(GROUP_NOTIFY_TERMINATION);
+    KEY(GROUP_LOCAL_ONLY);
+    KEY(SPAWNED);
+    KEY(PARENT_ID);
     KEY(CRED_TYPE);
     KEY(EVENT_AFFECTED_PROC);
     KEY(EVENT_NON_DEFAULT);
@@ -125,6 +132,11 @@ int main(void)
     STATUS(ERROR);
     STATUS(ERR_PROC_ABORTED);
     STATUS(ERR_INVALID_CRED);
+    STATUS(ERR_JOB_APP_NOT_EXECUTABLE);
+    STATUS(ERR_JOB_CANCELED);
+    STATUS(ERR_JOB_FAILED_TO_LAUNCH);
+    STATUS(ERR_JOB_EXE_NOT_FOUND);
+    STATUS(ERR_JOB_INSUFFICIENT_RESOURCES);
     STATUS(ERR_NO_PERMISSIONS);
     STATUS(ERR_TIMEOUT);
     STATUS(ERR_UNREACH);
@@ -160,5 +172,9 @@ int main(void)
     RANK(WILDCARD);
     RANK(LOCAL_NODE);
     RANK(LOCAL_PEERS);
+    CHANNEL(STDIN);
+    CHANNEL(STDOUT);
+    CHANNEL(STDERR);
+    CHANNEL(STDDIAG);
     return 0;
 }

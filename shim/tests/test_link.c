@@ -150,10 +150,10 @@ static pmix_info_t kinds(const char *list)
 
 static pmix_proc_t me;
 static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped,
-    controlled, spawned, connected, disconnected, vouched, checked;
+    controlled, spawned, connected, disconnected, pushed, vouched, checked;
 static struct result *const all[] = {&aborted,   &fenced,  &modexed,   &queried,     &logged,
                                      &found,     &published, &withdrawn, &grouped,     &controlled,
-                                     &spawned,   &connected, &disconnected, &vouched,     &checked};
+                                     &spawned, &connected, &disconnected, &pushed, &vouched, &checked};
 enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 
 static void make_requests(void)
@@ -198,6 +198,8 @@ static void make_requests(void)
     CHECK(m->spawn(&me, &info, 1, apps, 2, on_spawned, &spawned) == PMIX_SUCCESS);
     CHECK(m->connect(procs, 2, &info, 1, on_op, &connected) == PMIX_SUCCESS);
     CHECK(m->disconnect(procs, 2, NULL, 3, on_op, &disconnected) == PMIX_SUCCESS);
+    pmix_byte_object_t input = {.bytes = "a\0b", .size = 3};
+    CHECK(m->push_stdin(&me, procs, 2, &info, 1, &input, on_op, &pushed) == PMIX_SUCCESS);
     pmix_info_t own = kinds("wireup,munge");
     CHECK(m->get_credential(&me, &own, 1, on_credential, &vouched) == PMIX_SUCCESS);
     const pmix_byte_object_t token = {.bytes = "to\0ken", .size = 6};
@@ -239,7 +241,7 @@ static void test_alerts(void)
     }
 }
 
-/* The first requests of the process, so their ids are 1 to 15. */
+/* The first requests of the process, so their ids are 1 to 16. */
 void test_upcalls(void)
 {
     int fds[2];
@@ -265,6 +267,10 @@ void test_upcalls(void)
           == PMIX_OPERATION_SUCCEEDED);
     expect_frame("c/notify_event.bin");
     test_alerts();
+    pmix_proc_t pulled[2] = {proc_of("job-1", 0), proc_of("job-2", PMIX_RANK_WILDCARD)};
+    CHECK(m->iof_pull(pulled, 2, infos, 1, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL, NULL,
+                      NULL) == PMIX_OPERATION_SUCCEEDED);
+    expect_frame("c/iof_pull.bin");
     make_requests();
     expect_frame("c/abort.bin");
     expect_frame("c/fence.bin");
@@ -279,10 +285,11 @@ void test_upcalls(void)
     expect_frame("c/spawn.bin");
     expect_frame("c/connect.bin");
     expect_frame("c/disconnect.bin");
+    expect_frame("c/push_stdin.bin");
     expect_frame("c/get_credential.bin");
     expect_frame("c/validate_credential.bin");
     /* Everything else is left to libpmix. */
-    CHECK(m->tool_connected == NULL && m->iof_pull == NULL && m->fabric == NULL);
+    CHECK(m->tool_connected == NULL && m->fabric == NULL && m->monitor == NULL);
 }
 
 static void send_golden(const char *name)
@@ -342,6 +349,9 @@ void test_completions(void)
     send_golden("rust/answer_connect.bin");
     wait_until(&connected.calls, 1);
     CHECK(connected.status == PMIX_ERR_TIMEOUT);
+    send_golden("rust/answer_push_stdin.bin");
+    wait_until(&pushed.calls, 1);
+    CHECK(pushed.status == PMIX_ERR_NOT_SUPPORTED);
     send_golden("rust/answer_spawn.bin");
     wait_until(&spawned.calls, 1);
     CHECK(spawned.status == PMIX_SUCCESS && strcmp(spawned.text, "job-1.2") == 0);
@@ -369,6 +379,30 @@ static uint8_t *answer_to_spawn(uint64_t id, pmix_status_t status, const char *n
     CHECK(frame != NULL);
     frame[6] = WIREUP_FLAG_REPLY;
     return frame;
+}
+
+/* No bytes at all are the end of the input. */
+void test_end_of_input(void)
+{
+    pmix_byte_object_t none = {.bytes = NULL, .size = 3};
+    const pmix_byte_object_t *inputs[] = {NULL, &none};
+    for (size_t i = 0; i < 2; i++) {
+        struct result result = {0};
+        CHECK(m->push_stdin(&me, NULL, 3, NULL, 3, inputs[i], on_op, &result) == PMIX_SUCCESS);
+        size_t len;
+        uint8_t *frame = agent_read(&len);
+        /* No targets, no infos, no bytes. */
+        CHECK(len > WIREUP_HEADER_LEN + 12);
+        for (size_t n = len - 12; n < len; n++) {
+            CHECK(frame[n] == 0);
+        }
+        uint8_t *answer = read_golden("rust/answer_push_stdin.bin", &len);
+        answer[8] = frame[8];
+        agent_write(answer, len);
+        wait_until(&result.calls, 1);
+        free(frame);
+        free(answer);
+    }
 }
 
 /* A failed one has no name, and one name may be as long as PMIx allows. */
@@ -520,6 +554,8 @@ void test_loss(void)
     CHECK(m->lookup(&proc, NULL, NULL, 0, on_found, &found) == PMIX_ERR_LOST_CONNECTION);
     CHECK(m->spawn(&proc, NULL, 0, NULL, 0, on_spawned, &spawned) == PMIX_ERR_LOST_CONNECTION);
     CHECK(m->connect(&proc, 1, NULL, 0, on_op, &connected) == PMIX_ERR_LOST_CONNECTION);
+    CHECK(m->iof_pull(&proc, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL, NULL, NULL)
+          == PMIX_ERR_LOST_CONNECTION);
     wireup_link_stop();
     CHECK(fenced.calls == 1 && aborted.calls == 1 && found.calls == 1 && lost_calls == 1);
     CHECK(spawned.calls == 1 && connected.calls == 1 && disconnected.calls == 1);

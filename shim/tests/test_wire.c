@@ -283,4 +283,11 @@ void test_wire(void)
     wireup_proc_free(proc);
     wireup_proc_free(NULL);
     wireup_infos_free(NULL);
+    pmix_byte_object_t *bytes = wireup_bytes_new((const uint8_t *)"a\0b", 3);
+    CHECK(bytes->size == 3 && memcmp(bytes->bytes, "a\0b", 3) == 0);
+    wireup_bytes_free(bytes);
+    bytes = wireup_bytes_new(NULL, 0);
+    CHECK(bytes != NULL && bytes->size == 0 && bytes->bytes == NULL);
+    wireup_bytes_free(bytes);
+    wireup_bytes_free(NULL);
 }

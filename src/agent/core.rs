@@ -16,6 +16,7 @@ mod host;
 mod jobs;
 mod logs;
 mod ranks;
+mod spawns;
 mod store;
 mod upcalls;
 
@@ -33,7 +34,7 @@ use crate::fence::{self, FenceEngine, FenceInput};
 use crate::groups::GroupEngine;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank, Nspace, UserId};
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, UserId};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
@@ -46,6 +47,7 @@ use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
 use crate::store::engine::StoreEngine;
+use spawns::{Meeting, Spawns};
 use store::Asker;
 
 /// The node where published names and values are kept.
@@ -67,6 +69,12 @@ pub struct JobContext {
     pub user: UserId,
     /// Its process sets.
     pub psets: Vec<ProcessSet>,
+    /// Who had it started; nobody for the job the user asked for.
+    pub parent: Option<proc::Proc>,
+    /// Its first process among those of the launch.
+    pub offset: GlobalRank,
+    /// Pairs in its PMI key-value store from the beginning.
+    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Placed for Arc<JobContext> {
@@ -82,6 +90,8 @@ enum FenceTicket {
     Pmi(JobNumber, Collective),
     /// The sidecar.
     Pmix(UpcallId),
+    /// The sidecar, for processes that become connected or are so no more.
+    Meeting(UpcallId),
     /// Nobody any more: the barrier was of ranks of this node, and has ended.
     Met,
 }
@@ -111,6 +121,7 @@ pub struct NodeCore {
     modex: ModexEngine<UpcallId>,
     store: StoreEngine<Asker>,
     groups: Groups,
+    spawns: Spawns,
     voucher: Option<Voucher>,
     link: HostLink,
     host: HostLife,
@@ -155,6 +166,7 @@ impl NodeCore {
             modex,
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
+            spawns: Spawns::default(),
             voucher: None,
             link: HostLink::new(),
             host: HostLife::new(pmix),
@@ -188,6 +200,7 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
+            Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
@@ -241,14 +254,17 @@ impl NodeCore {
         state.contacted().then(|| state.dialect())
     }
 
-    /// Whether some rank of this node is between init and finalize.
-    pub fn any_active(&self) -> bool {
-        let mut here = (0..self.pmix.len() as u32).map(NodeRank);
-        let in_session = |at| {
-            let seen = self.pmi_seen(at);
-            seen.is_some_and(|(local, pmi)| pmi.state(local).in_session())
+    /// Whether some rank of a job is between init and finalize on this node.
+    pub fn any_active(&self, job: JobNumber) -> bool {
+        let Some(member) = self.jobs.get(job) else {
+            return false;
         };
-        self.pmix.contains(&PmixState::Connected) || here.any(in_session)
+        let here = member.context.ranks.local_size(self.node);
+        (0..here).map(LocalRank).any(|local| {
+            let pmi = member.pmi.as_ref();
+            self.pmix[(member.first.0 + local.0) as usize] == PmixState::Connected
+                || pmi.is_some_and(|pmi| pmi.state(local).in_session())
+        })
     }
 
     /// Whether some rank of this node waits for what it gets only with the help of this rank of the
@@ -258,7 +274,16 @@ impl NodeCore {
             return false;
         };
         let pmi = self.jobs.get(job).and_then(|job| job.pmi.as_ref());
-        pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.fences.waits_for(&self.name_of(process))
+        pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.is_fenced_with(&self.name_of(process))
+    }
+
+    /// Whether some fence or meeting of this node's processes needs this one.
+    fn is_fenced_with(&self, proc: &proc::Proc) -> bool {
+        let met = |meeting: Meeting| {
+            let name = Nspace::new(&format!("{}{}", proc.nspace, meeting.suffix()));
+            name.is_ok_and(|name| self.fences.waits_for(&proc::Proc::new(name, proc.rank)))
+        };
+        self.fences.waits_for(proc) || Meeting::ALL.into_iter().any(met)
     }
 
     /// How often libpmix asked for something, and how many bytes that were.
@@ -290,6 +315,7 @@ impl NodeCore {
             let proc = self.name_of(process);
             self.modex(ModexInput::RankGone { proc }, now, actions);
             self.tell_of_death(process, end, now, actions);
+            self.tell_groups_of_death(process, now, actions);
         }
     }
 
@@ -325,6 +351,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
+        self.spawns_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
         self.stop_host(now, actions);
     }

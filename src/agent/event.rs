@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
-use crate::job::ids::{JobNumber, NodeId, NodeRank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
+use crate::job::spawn::{SpawnRequest, SpawnResult};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
@@ -58,6 +59,13 @@ pub enum Event<'a> {
         nodes: &'a [NodeId],
         /// What was seen.
         reason: Arc<str>,
+    },
+    /// The launcher's answer to [`Report::Spawn`].
+    Spawned {
+        /// Of the request.
+        ticket: SpawnTicket,
+        /// What became of it.
+        result: SpawnResult,
     },
     /// All ranks of a spawned job have ended, on all nodes: it is forgotten.
     JobOver(JobNumber),
@@ -122,6 +130,10 @@ pub enum Action {
     Report(Report),
 }
 
+/// Names a node's request to the launcher.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct SpawnTicket(pub u64);
+
 /// What the launcher is told.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
@@ -171,6 +183,15 @@ pub enum Report {
     Log(LogText),
     /// A rank has something for a system's log.
     Syslog(SyslogText),
+    /// A process wants others to be started; answered by [`Event::Spawned`].
+    Spawn {
+        /// Names the request.
+        ticket: SpawnTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<SpawnRequest>,
+    },
 }
 
 #[cfg(test)]

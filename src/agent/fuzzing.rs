@@ -72,6 +72,9 @@ fn core(node: NodeId) -> NodeCore {
         universe_size: NODES * LOCAL,
         user: UserId(1),
         psets: Vec::new(),
+        parent: None,
+        offset: Default::default(),
+        preputs: Vec::new(),
     };
     NodeCore::new(node, Arc::new(job), true, true, Terms::default())
         .expect("a job that can be served")

@@ -69,6 +69,17 @@ impl TryFrom<Box<[(Nspace, Ranks)]>> for Participants {
 }
 
 impl Ranks {
+    /// Whether it is one of them. All are any, also one the job does not have.
+    pub fn contains(&self, rank: Rank) -> bool {
+        match self {
+            Self::All => true,
+            Self::Runs(runs) => {
+                let after = runs.partition_point(|run| run.first <= rank);
+                after > 0 && rank <= runs[after - 1].last
+            }
+        }
+    }
+
     fn is_canonical(&self) -> bool {
         let Self::Runs(runs) = self else { return true };
         let mut lowest = 0;
@@ -125,6 +136,18 @@ impl Participants {
         Ok(Self(entries.collect()))
     }
 
+    /// The same processes in something else than their fences: `suffix` is put behind each nspace.
+    /// `None` if a name becomes too long, or is not one any more.
+    pub fn with_suffix(&self, suffix: &str) -> Option<Self> {
+        let entries = self.entries().map(|(nspace, ranks)| {
+            let name = Nspace::new(&format!("{nspace}{suffix}")).ok()?;
+            Some((name, ranks.clone()))
+        });
+        let mut entries: Vec<_> = entries.collect::<Option<_>>()?;
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        Some(Self(entries.into()))
+    }
+
     /// The nspaces with their ranks, nspaces ascending.
     pub fn entries(&self) -> impl Iterator<Item = (&Nspace, &Ranks)> {
         self.0.iter().map(|(nspace, ranks)| (nspace, ranks))
@@ -135,13 +158,7 @@ impl Participants {
     pub fn contains(&self, proc: &Proc) -> bool {
         self.entries()
             .find(|(nspace, _)| **nspace == proc.nspace)
-            .is_some_and(|(_, ranks)| match ranks {
-                Ranks::All => true,
-                Ranks::Runs(runs) => {
-                    let after = runs.partition_point(|run| run.first <= proc.rank);
-                    after > 0 && proc.rank <= runs[after - 1].last
-                }
-            })
+            .is_some_and(|(_, ranks)| ranks.contains(proc.rank))
     }
 }
 

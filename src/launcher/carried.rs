@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inheritance::Inheritance;
 use super::message::{FromCrew, Refusal, ToCrew};
-use super::plan::Decided;
+use super::plan::{Decided, SpawnedJob};
 use super::record::Stream;
 use crate::agent::event::PeerMessage;
 use crate::job::octets;
@@ -27,6 +27,8 @@ pub(super) struct Description {
 pub(super) enum Carried {
     /// To a step: start the ranks.
     Start,
+    /// To a step: a further job, spawned by a process of the launch.
+    AddJob(Box<SpawnedJob>),
     /// To a step: an order for its crew.
     Order(ToCrew),
     /// To a step: so many more bytes of this stream may come.

@@ -14,6 +14,7 @@ mod outside;
 mod part;
 mod pipes;
 mod ranks;
+mod spawned;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -119,6 +120,8 @@ pub(super) struct Crew {
     orphans: BTreeSet<i32>,
     /// Children this process had before it started any.
     strangers: BTreeSet<i32>,
+    /// Where this process runs; for jobs that come later.
+    surroundings: Surroundings,
     ready_told: bool,
 }
 
@@ -188,6 +191,7 @@ impl Crew {
             end: None,
             orphans: BTreeSet::new(),
             strangers: parts.surroundings.children.clone(),
+            surroundings: parts.surroundings.clone(),
             ready_told: false,
             plan: Arc::clone(parts.plan),
         })
@@ -267,6 +271,17 @@ impl Crew {
                     self.tell(FromCrew::Seen { app, seen });
                 }
             }
+            ToCrew::Spawned {
+                node,
+                ticket,
+                result,
+            } => {
+                if self.part.holds(node) {
+                    self.feed(node, Event::Spawned { ticket, result });
+                }
+            }
+            ToCrew::DropJob(job) => self.drop_job(job),
+            ToCrew::JobOver(job) => self.job_over(job),
             ToCrew::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
             ToCrew::Finish { abnormal } => self.finish(abnormal),
             ToCrew::Hurry => self.hurry(),
@@ -370,7 +385,7 @@ impl Crew {
     /// Whether some rank here waits for what was asked about.
     pub(super) fn waits(&self, waiting: Waiting) -> bool {
         self.nodes.iter().any(|node| match waiting {
-            Waiting::Session => node.core.any_active(),
+            Waiting::Session(job) => node.core.any_active(job),
             Waiting::For(rank) => node.core.waits_for(rank),
         })
     }

@@ -66,7 +66,30 @@ pub(super) fn host_requests(
     node: NodeId,
     directories: &NodeDirectories,
 ) -> Result<[Control; 2], RunFailure> {
-    let text = |path: &Path| Text::new(path.as_os_str().as_bytes());
+    let name = format!("{}-host", plan.job.nspace);
+    let init = Init {
+        nspace: Nspace::new(&name).expect("an nspace with a short ASCII suffix"),
+        rank: Rank(node.0),
+        hostname: plan.node_names[node.index()].as_str().into(),
+        tmpdir: text(&directories.server),
+    };
+    let register = register_request(plan, node, directories)?;
+    Ok([Control::Init(init), register])
+}
+
+fn text(path: &Path) -> Text {
+    Text::new(path.as_os_str().as_bytes())
+}
+
+/// Makes a job known to a node's sidecar.
+///
+/// # Errors
+/// [`RunFailure`] for a job that PMIx cannot describe.
+pub(super) fn register_request(
+    plan: &Plan,
+    node: NodeId,
+    directories: &NodeDirectories,
+) -> Result<Control, RunFailure> {
     let (uid, gid) = (
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
@@ -91,6 +114,9 @@ pub(super) fn host_requests(
         node,
         apps: &apps,
         universe_size: plan.job.universe_size,
+        parent: plan.job.parent.as_ref(),
+        offset: plan.job.offset,
+        before: plan.origin.as_ref().map_or(&[], |origin| &origin.before),
         tmpdir: &text(&directories.session),
         nsdir: &text(&directories.nspace),
         uid,
@@ -99,23 +125,15 @@ pub(super) fn host_requests(
     let infos = info
         .infos()
         .map_err(|error| RunFailure::own("PMIx cannot describe the job", error))?;
-    let name = format!("{}-host", plan.job.nspace);
-    let init = Init {
-        nspace: Nspace::new(&name).expect("an nspace with a short ASCII suffix"),
-        rank: Rank(node.0),
-        hostname: plan.node_names[node.index()].as_str().into(),
-        tmpdir: text(&directories.server),
-    };
     let clients = plan
         .job
         .ranks
         .ranks_on(node)
         .map(|rank| Client { rank, uid, gid })
         .collect();
-    let register = Control::RegisterJob {
+    Ok(Control::RegisterJob {
         nspace: plan.job.nspace.clone(),
         infos,
         clients,
-    };
-    Ok([Control::Init(init), register])
+    })
 }

@@ -6,6 +6,7 @@ mod heard;
 mod progress;
 mod pty;
 mod signals;
+mod spawn;
 mod status;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::rank_set::RankSet;
 
 use alone::Alone;
+use spawn::Family;
 
 /// What is known of the process of one rank.
 #[derive(Clone, Debug, Default)]
@@ -96,6 +98,8 @@ pub(super) struct Drive {
     phase_told: JobState,
     /// Ranks that were ever in contact with a process-management interface.
     connected: u32,
+    /// Jobs that were spawned.
+    family: Family,
     /// Looks out for ranks that never will be.
     alone: Alone,
     /// What is shown of what is waited for.
@@ -143,6 +147,7 @@ impl Drive {
             status: parts.status,
             phase_told: JobState::Planned,
             connected: 0,
+            family: Family::new(size),
             alone: Alone::new(parts.plan.apps.len()),
             end_expected: false,
             progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),
@@ -241,6 +246,7 @@ impl Drive {
             self.alone.next_deadline(),
             self.progress.next_deadline(),
             self.terminal_until,
+            self.family.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -252,6 +258,7 @@ impl Drive {
         self.hear()?;
         let now = self.now();
         self.release_terminal(now);
+        self.look_at_family(now);
         self.streams.tick(now)?;
         self.regulate()?;
         self.check_status();

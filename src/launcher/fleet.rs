@@ -20,7 +20,7 @@ use super::crew::RankIo;
 use super::guard::Guard;
 use super::hands::Hands;
 use super::message::{FromCrew, ToCrew};
-use super::plan::Plan;
+use super::plan::{Plan, SpawnedJob};
 use super::plate::{Plate, Stage as Life};
 use super::record::Stream;
 use super::run::RunFailure;
@@ -363,7 +363,18 @@ impl Hands for Fleet {
             }
             _ => {}
         }
-        self.send(Address::EveryNode, &Carried::Order(order));
+        let to = match &order {
+            ToCrew::Spawned { node, .. } => Address::Node(*node),
+            _ => Address::EveryNode,
+        };
+        self.send(to, &Carried::Order(order));
+    }
+
+    fn add_job(&mut self, job: Box<SpawnedJob>, _plan: &Arc<Plan>) {
+        let number = self.jobs.add(Arc::clone(&job.job));
+        self.starting.insert(number);
+        self.ranks.resize(self.jobs.size() as usize, Stage::Alive);
+        self.send(Address::EveryNode, &Carried::AddJob(job));
     }
 
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use super::crew::{Crew, RankIo};
 use super::guard::Guard;
 use super::message::{FromCrew, ToCrew};
+use super::plan::{Plan, SpawnedJob};
 use super::record::Stream;
 use super::run::RunFailure;
 use super::singleton::Seen;
@@ -65,6 +66,10 @@ pub(super) trait Hands {
 
     /// Does what the launcher wants.
     fn order(&mut self, order: ToCrew);
+
+    /// Takes a spawned job up and starts its ranks. `plan` is the launcher's own; where it starts no
+    /// ranks itself, other hosts make theirs of `job`.
+    fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>);
 
     /// Stops taking one of the ranks' streams, or goes on with it.
     ///
@@ -141,6 +146,10 @@ impl Hands for Crew {
 
     fn order(&mut self, order: ToCrew) {
         Crew::order(self, order);
+    }
+
+    fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>) {
+        Crew::add_job(self, &job, Ok(Arc::clone(plan)));
     }
 
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {

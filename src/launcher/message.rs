@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
+use crate::agent::event::SpawnTicket;
 use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::log::{LogText, SyslogText};
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
-use crate::job::spawn::SpawnFailure;
+use crate::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
 use crate::pmi::command::Dialect;
 
 /// What a crew tells the launcher.
@@ -46,6 +47,17 @@ pub(super) enum FromCrew {
     AllStarted {
         /// Which job.
         job: JobNumber,
+    },
+    /// A process wants others to be started; answered by [`ToCrew::Spawned`].
+    Spawn {
+        /// The node that waits for the answer.
+        node: NodeId,
+        /// Names its request.
+        ticket: SpawnTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<SpawnRequest>,
     },
     /// A spawned job cannot run here.
     JobRefused {
@@ -158,6 +170,7 @@ impl FromCrew {
             | Self::Judged { rank, .. }
             | Self::Output { rank, .. }
             | Self::Gone { rank }
+            | Self::Spawn { by: rank, .. }
             | Self::Demanded(Demand { by: rank, .. }) => Some(*rank),
             _ => None,
         }
@@ -213,6 +226,20 @@ pub(super) enum ToCrew {
         /// Which ranks.
         ranks: Vec<GlobalRank>,
     },
+    /// What became of a request to start processes.
+    Spawned {
+        /// Who asked.
+        node: NodeId,
+        /// Its name for the request.
+        ticket: SpawnTicket,
+        /// What became of it.
+        result: SpawnResult,
+    },
+    /// A spawned job has failed: none of its ranks is to be started any more, and those that run are
+    /// to be killed.
+    DropJob(JobNumber),
+    /// All ranks of a spawned job have ended, everywhere.
+    JobOver(JobNumber),
     /// Some nodes of the job are lost: what waits for them is answered.
     NodesLost {
         /// Which.

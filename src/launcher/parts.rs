@@ -14,7 +14,7 @@ const SHIM: &str = "libwireup-pmix-host.so";
 pub const LIBRARY_DIRECTORY: &str = "../lib/wireup";
 
 /// Everything a sidecar is made of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct HostParts {
     /// The sidecar's executable.
     pub program: PathBuf,

@@ -83,6 +83,19 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// The pattern with the job's name at its end, unless it is in it already: for jobs that have the
+/// ranks of another.
+pub fn with_job(mut pattern: OsString) -> OsString {
+    let mut bytes = pattern.as_bytes().iter();
+    while let Some(byte) = bytes.next() {
+        if *byte == b'%' && bytes.next() == Some(&b'j') {
+            return pattern;
+        }
+    }
+    pattern.push(".%j");
+    pattern
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +115,14 @@ mod tests {
         let error = fill("%x").unwrap_err().to_string();
         assert_eq!(error, "%x is unknown; known are %r %h %j %n %s and %%");
         assert_eq!(fill("a%"), Err(PatternError::Unfinished));
+    }
+
+    #[test]
+    fn patterns_of_several_jobs_name_the_job_once() {
+        let of = |text: &str| with_job(text.into());
+        assert_eq!(of("out/%j/%r"), "out/%j/%r");
+        assert_eq!(of("out.%r"), "out.%r.%j");
+        assert_eq!(of("out.%%j"), "out.%%j.%j");
     }
 
     #[test]

@@ -31,7 +31,7 @@ use super::wrap::Wrapper;
 use crate::agent::core::JobContext;
 use crate::job::appnums::Appnums;
 use crate::job::credential::LaunchKey;
-use crate::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
+use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::octets;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::pset::ProcessSet;
@@ -42,11 +42,13 @@ mod offer;
 mod place;
 mod rooms;
 mod size;
+mod spawned;
 
 use app::{Stand, app_plan};
 use offer::{host_parts, interfaces};
 use place::{node_names, place};
 use size::{sizes, total};
+pub use spawned::{SpawnedJob, Standing};
 
 /// A variable of an environment.
 pub type Variable = (OsString, OsString);
@@ -66,6 +68,8 @@ pub struct App {
     pub count: CountWhy,
     /// Environment of its ranks, before wireup's own variables.
     pub env: Vec<Variable>,
+    /// How many of these are there for any program; what follows was added for this one.
+    pub common: usize,
     /// Which of the variables that differ from rank to rank are among these.
     pub places_given: Vec<&'static str>,
     /// Where it starts, if not where this process is.
@@ -93,12 +97,25 @@ pub struct Decided {
     pub oversubscribed: bool,
     /// The names under which others know the launch.
     pub names: LaunchNames,
+    /// Where a spawned job comes from; nothing for the job the user asked for.
+    pub origin: Option<Origin>,
     /// What its credentials are signed with, when PMIx is offered.
     pub key: Option<LaunchKey>,
     /// By application context: its variables, before wireup's own and those of a node. Empty on one
     /// machine, where they are in [`App::env`].
     #[serde(with = "octets")]
     variables: Vec<Vec<Variable>>,
+}
+
+/// Where a spawned job comes from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    /// The job the user asked for, which gives the launch its name.
+    pub launch: Nspace,
+    /// The application context of that job whose settings hold for its ranks.
+    pub base: AppNum,
+    /// By node: processes of the jobs before it, living or not.
+    pub before: Vec<u32>,
 }
 
 /// The names under which others know a launch.
@@ -187,7 +204,7 @@ impl Plan {
             if across {
                 variables.push(env.clone());
             }
-            looked.push(app_plan(app, ranks, env, &inheritance, stand)?);
+            looked.push(app_plan(app, ranks, env, &inheritance, stand, None)?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
         let mut offer = interfaces(spec.interface.pmi, &apps);
@@ -230,6 +247,9 @@ impl Plan {
             universe_size: size.max(universe),
             user: UserId(rustix::process::getuid().as_raw()),
             psets,
+            parent: None,
+            offset: GlobalRank(0),
+            preputs: Vec::new(),
         };
         Ok(Self {
             decided: Decided {
@@ -239,6 +259,7 @@ impl Plan {
                 offer,
                 oversubscribed,
                 names,
+                origin: None,
                 key,
                 variables,
             },
@@ -285,7 +306,7 @@ impl Plan {
                 false => Stand::Bystander,
             };
             let ranks = (ranks, decided.counts[number.index()]);
-            looked.push(app_plan(app, ranks, env, &inheritance, stand)?);
+            looked.push(app_plan(app, ranks, env, &inheritance, stand, None)?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
         let host = match decided.offer.pmix {
@@ -309,6 +330,15 @@ impl Plan {
         })
     }
 
+    /// The job the user asked for, by whose name the processes of all jobs of the launch are known to
+    /// this machine.
+    pub fn launch(&self) -> &Nspace {
+        match &self.origin {
+            Some(origin) => &origin.launch,
+            None => &self.job.nspace,
+        }
+    }
+
     /// Index of the application context of a rank.
     pub fn app_of(&self, rank: Rank) -> usize {
         self.job.appnums.of(rank).index()
@@ -323,6 +353,15 @@ impl Plan {
 struct Contradiction;
 
 impl Decided {
+    /// The application context of the first job whose settings hold for a rank, and for what it
+    /// spawns.
+    pub fn base_of(&self, rank: Rank) -> AppNum {
+        match &self.origin {
+            Some(origin) => origin.base,
+            None => self.job.appnums.of(rank),
+        }
+    }
+
     /// What came over a link is not trusted to fit together.
     fn check(&self, spec: &JobSpec, node: NodeId) -> Result<(), Contradiction> {
         let (apps, nodes) = (spec.apps.len(), self.job.ranks.nodes() as usize);

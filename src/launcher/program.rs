@@ -195,6 +195,40 @@ impl Program {
         })
     }
 
+    /// Finds the program of a spawn request, which may mean one beside its parent: with the
+    /// directories that the request names before those of PATH, and with the working directory
+    /// after them. A relative path is looked for from the working directory and from these.
+    ///
+    /// # Errors
+    /// [`ProgramError`] when the program does not exist or could not be executed.
+    pub fn find_spawned(
+        name: &OsStr,
+        search: &[PathBuf],
+        path: Option<&OsStr>,
+        cwd: &Path,
+    ) -> Result<Self, ProgramError> {
+        if name.as_bytes().contains(&b'/') {
+            let found = Self::find(name, path, cwd);
+            let absent = matches!(found, Err(ProgramError::NotFound { .. }));
+            if !absent || name.as_bytes().starts_with(b"/") {
+                return found;
+            }
+            let mut others = search
+                .iter()
+                .map(|dir| Self::find(name, path, &cwd.join(dir)));
+            return others.find(Result::is_ok).unwrap_or(found);
+        }
+        let path = path.unwrap_or_else(|| OsStr::new(DEFAULT_PATH));
+        let dirs = search.iter().map(|dir| dir.as_os_str()).chain([path]);
+        let mut path: Vec<u8> = Vec::new();
+        for dir in dirs {
+            path.extend_from_slice(dir.as_bytes());
+            path.push(b':');
+        }
+        // The empty entry at the end is the working directory.
+        Self::find(name, Some(OsStr::from_bytes(&path)), cwd)
+    }
+
     /// A program that need not be here, by the name it is given there.
     pub fn elsewhere(name: &OsStr, cwd: &Path) -> Self {
         let path = match name.as_bytes().contains(&b'/') {

@@ -54,7 +54,7 @@ pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
     let mut env: Vec<CString> = inherited
         .filter_map(|(name, value)| entry(name, value))
         .collect();
-    env.extend(entry(JOB, plan.job.nspace.as_str()));
+    env.extend(entry(JOB, plan.launch().as_str()));
     env.extend(own);
     if !given(relocated::OPENPMIX)
         && let Some(prefix) = relocated::openpmix(libpmix)
@@ -96,7 +96,7 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
     let size = plan.job.ranks.size().to_string();
     let mut env = Vec::new();
     let mut add = |name: &str, value: &dyn AsRef<OsStr>| env.extend(entry(name, value.as_ref()));
-    add(JOB, &job);
+    add(JOB, &plan.launch().as_str());
     add("WIREUP_SIZE", &size);
     add("WIREUP_NPROCS", &size);
     add("WIREUP_UNIVERSE_SIZE", &plan.job.universe_size.to_string());
@@ -110,6 +110,9 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
         add("PMI_SIZE", &size);
         add("PMI_JOBID", &job);
         add("PMI_FD", &PMI_FD.to_string());
+        if plan.job.parent.is_some() {
+            add("PMI_SPAWNED", &"1");
+        }
     }
     if plan.offer.pmix {
         // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one
@@ -258,8 +261,13 @@ pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CStri
     if plan.spec.interface.slurm_env {
         env.extend(entries(slurm::of_rank(plan, rank)));
     }
-    // One job is all we know of on a node, so the last of them equals the local rank.
-    let place = [&local, &local_size, &number, &local, &local_size, &local];
+    let before = plan
+        .origin
+        .as_ref()
+        .and_then(|origin| origin.before.get(node.index()));
+    let on_node = before.copied().unwrap_or(0) + ranks.local_rank(rank).unwrap_or_default().0;
+    let on_node = on_node.to_string();
+    let place = [&local, &local_size, &number, &local, &local_size, &on_node];
     let given = &plan.apps[plan.app_of(rank)].places_given;
     for (name, value) in PLACE.into_iter().zip(place) {
         if !given.contains(&name) {

@@ -284,7 +284,7 @@ fn stdin_plans(plan: &Plan) -> Vec<StdinPlan> {
 
 /// A name that no other job has had on this machine, and that nobody can guess: PMIx lets every
 /// local process that knows it pose as a rank.
-fn unique_nspace() -> Result<Nspace, RunFailure> {
+pub(super) fn unique_nspace() -> Result<Nspace, RunFailure> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| RunFailure::own("no random numbers", errno))?;

@@ -269,6 +269,11 @@ impl Step {
                     self.crew.order(ToCrew::Skip);
                 }
             }
+            Carried::AddJob(job) => {
+                let node = self.crew.first_node();
+                let plan = job.resolve(&self.plan, Some(node)).map(Arc::new);
+                self.crew.add_job(&job, plan);
+            }
             Carried::Order(ToCrew::Skip) if !self.started => {
                 self.started = true;
                 self.crew.order(ToCrew::Skip);

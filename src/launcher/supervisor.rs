@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::job::exit_policy::Tally;
-use crate::job::ids::GlobalRank;
+use crate::job::ids::{GlobalRank, JobNumber};
 use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
 use crate::job::spec::EndingSpec;
 
@@ -57,6 +57,8 @@ pub enum Order {
 pub struct Departure<'a> {
     /// Which.
     pub rank: GlobalRank,
+    /// Its job.
+    pub job: JobNumber,
     /// How.
     pub end: RankEnd,
     /// What it had done with its process-management interface.
@@ -71,8 +73,8 @@ pub struct Departure<'a> {
 /// What shows that others wait for a rank that left in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Waiting {
-    /// They are between init and finalize: it never joined them.
-    Session,
+    /// Others of its job are between init and finalize: it never joined them.
+    Session(JobNumber),
     /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
     /// or died.
     For(GlobalRank),
@@ -121,7 +123,7 @@ pub struct Supervisor {
     note_at: Option<Duration>,
     interrupted: Option<i32>,
     timeout: Option<Duration>,
-    /// The first rank that never joined, if one left.
+    /// The first rank of each job that never joined, if one left.
     strangers: Absences,
     /// All that finalized and left.
     leavers: Absences,
@@ -168,6 +170,11 @@ impl Supervisor {
         }
     }
 
+    /// So many ranks more are about to be started.
+    pub fn grow(&mut self, ranks: u32) {
+        self.remaining += ranks;
+    }
+
     /// A rank's process ended.
     pub fn rank_ended(&mut self, gone: Departure<'_>, now: Duration, orders: &mut Vec<Order>) {
         self.remaining = self.remaining.saturating_sub(1);
@@ -188,7 +195,10 @@ impl Supervisor {
             if gone.joinable {
                 match pmi.contacted {
                     true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, now),
-                    false => self.rank_left(Waiting::Session, Cause::NeverJoined { rank }, now),
+                    false => {
+                        let waiting = Waiting::Session(gone.job);
+                        self.rank_left(waiting, Cause::NeverJoined { rank }, now);
+                    }
                 }
             }
             return;
@@ -229,7 +239,7 @@ impl Supervisor {
         }
         if gone.joinable {
             let waiting = match gone.pmi.contacted {
-                false => Waiting::Session,
+                false => Waiting::Session(gone.job),
                 true => Waiting::For(gone.rank),
             };
             self.rank_left(waiting, cause, now);
@@ -240,12 +250,14 @@ impl Supervisor {
     /// and `cause` if they do.
     pub fn rank_left(&mut self, waiting: Waiting, cause: Cause, now: Duration) {
         let absences = match waiting {
-            Waiting::Session => &mut self.strangers,
+            Waiting::Session(_) => &mut self.strangers,
             Waiting::For(_) => &mut self.leavers,
         };
         if absences.each.is_empty() {
             absences.due = now + JOIN_GRACE;
-        } else if waiting == Waiting::Session {
+        } else if matches!(waiting, Waiting::Session(_))
+            && absences.each.iter().any(|(_, known, _)| *known == waiting)
+        {
             return;
         }
         absences.each.push((now, waiting, cause));

@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::agent::leftovers;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     /// The limit of descriptors it was given.
     pub(super) nofile: libc::rlimit,

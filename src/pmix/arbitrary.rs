@@ -4,7 +4,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::upcall::{App, GroupOp, Query, Upcall};
-use super::value::{Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value};
+use super::value::{
+    Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value,
+};
 
 pub(crate) fn text() -> impl Strategy<Value = Text> {
     vec(1..=255_u8, 0..12).prop_map(Text::new)
@@ -191,6 +193,22 @@ pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
             infos,
             apps
         }),
+        (vec(proc(), 0..4), infos(), any::<u16>()).prop_map(|(procs, infos, channels)| {
+            let channels = Channels(channels);
+            Upcall::IofPull {
+                procs,
+                infos,
+                channels,
+            }
+        }),
+        (proc(), vec(proc(), 0..4), infos(), vec(any::<u8>(), 0..99)).prop_map(
+            |(source, targets, infos, data)| Upcall::PushStdin {
+                source,
+                targets,
+                infos,
+                data
+            }
+        ),
         (any::<bool>(), vec(proc(), 0..4), infos()).prop_map(|(connect, procs, infos)| {
             match connect {
                 true => Upcall::Connect { procs, infos },

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use wireup_shim::wire as c;
 
 use super::keys;
-use super::value::{DataRange, Info, Proc, Status, Text, Value};
+use super::value::{Channels, DataRange, Info, Proc, Status, Text, Value};
 use super::wire::{Reader, WireError, Writer};
 use crate::job::ids::{Nspace, Rank};
 
@@ -30,10 +30,12 @@ pub enum ControlKind {
     Finalize,
     /// See [`Control::Probe`].
     Probe,
+    /// See [`Control::IofDeliver`].
+    IofDeliver,
 }
 
 impl ControlKind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Init,
         Self::RegisterJob,
         Self::DirectModex,
@@ -41,6 +43,7 @@ impl ControlKind {
         Self::DeregisterJob,
         Self::Finalize,
         Self::Probe,
+        Self::IofDeliver,
     ];
 
     /// The operation code.
@@ -53,6 +56,7 @@ impl ControlKind {
             Self::DeregisterJob => c::WIREUP_OP_DEREGISTER_JOB,
             Self::Finalize => c::WIREUP_OP_FINALIZE,
             Self::Probe => c::WIREUP_OP_PROBE,
+            Self::IofDeliver => c::WIREUP_OP_IOF_DELIVER,
         };
         op as u16
     }
@@ -72,6 +76,7 @@ impl ControlKind {
             Self::DeregisterJob => "deregister the job",
             Self::Finalize => "stop the PMIx server",
             Self::Probe => "answer",
+            Self::IofDeliver => "pass output on",
         }
     }
 }
@@ -163,6 +168,18 @@ pub enum Control {
     Finalize,
     /// Reply once libpmix's own thread has come round: a sign that all of the host lives.
     Probe,
+    /// Pass output of a process on to the local ones that want it; replied to when libpmix has put
+    /// it where they read, whether they do or not.
+    ///
+    /// Rule: only when some local process wants it: libpmix keeps what nobody wants.
+    IofDeliver {
+        /// Whose output.
+        source: Proc,
+        /// Which of its streams, one.
+        channel: Channels,
+        /// What it wrote; nothing means that it has closed the stream.
+        data: Vec<u8>,
+    },
 }
 
 impl Control {
@@ -176,6 +193,7 @@ impl Control {
             Self::DeregisterJob { .. } => ControlKind::DeregisterJob,
             Self::Finalize => ControlKind::Finalize,
             Self::Probe => ControlKind::Probe,
+            Self::IofDeliver { .. } => ControlKind::IofDeliver,
         }
     }
 
@@ -215,6 +233,15 @@ impl Control {
             }
             Self::DeregisterJob { nspace } => Text::from(nspace).encode(&mut out),
             Self::Finalize | Self::Probe => {}
+            Self::IofDeliver {
+                source,
+                channel,
+                data,
+            } => {
+                source.encode(&mut out);
+                out.u16(channel.0);
+                out.bytes(data);
+            }
         }
         out.finish(self.kind().op(), false, id)
     }
@@ -276,6 +303,8 @@ pub enum ControlReply {
     Finalize(Result<(), Refusal>),
     /// libpmix works.
     Probe(Result<(), Refusal>),
+    /// The output is where local processes read it.
+    IofDeliver(Result<(), Refusal>),
 }
 
 impl ControlReply {
@@ -302,6 +331,7 @@ impl ControlReply {
             (ControlKind::DeregisterJob, _) => Self::DeregisterJob(done),
             (ControlKind::Finalize, _) => Self::Finalize(done),
             (ControlKind::Probe, _) => Self::Probe(done),
+            (ControlKind::IofDeliver, _) => Self::IofDeliver(done),
         };
         from.end()?;
         Ok(reply)

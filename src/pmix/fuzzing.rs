@@ -7,7 +7,7 @@ use super::control::serve::Request;
 use super::control::{Client, Control, Init};
 use super::host::{HostEvent, HostLink};
 use super::upcall::Answer;
-use super::value::{DataRange, Proc, Status};
+use super::value::{Channels, DataRange, Proc, Status};
 use super::wire::{Frame, FrameDecoder};
 use crate::job::ids::{Nspace, Rank};
 
@@ -83,8 +83,8 @@ fn decoded(bytes: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// One request of each kind; their ids are 1 to 6.
-pub(super) fn every_request() -> [Control; 7] {
+/// One request of each kind; their ids are 1 to 8.
+pub(super) fn every_request() -> [Control; 8] {
     let nspace = Nspace::new("job").expect("a valid name");
     [
         Control::Init(Init {
@@ -112,9 +112,16 @@ pub(super) fn every_request() -> [Control; 7] {
             range: DataRange::SESSION,
             infos: Vec::new(),
         },
-        Control::DeregisterJob { nspace },
+        Control::DeregisterJob {
+            nspace: nspace.clone(),
+        },
         Control::Finalize,
         Control::Probe,
+        Control::IofDeliver {
+            source: Proc::new(&nspace, Rank(0)),
+            channel: Channels::STDOUT,
+            data: b"text".to_vec(),
+        },
     ]
 }
 

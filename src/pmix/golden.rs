@@ -10,7 +10,7 @@ use super::host::{HostEvent, HostLink};
 use super::keys;
 use super::upcall::{Answer, App, GroupOp, Pdata, Query, Upcall, UpcallKind};
 use super::value::{
-    Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
+    Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
 };
 use super::wire::{HEADER_LEN, Reader, Writer};
 use crate::job::ids::Nspace;
@@ -239,6 +239,17 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             procs: targets(),
             infos: Vec::new(),
         },
+        Upcall::IofPull {
+            procs: targets(),
+            infos: all_kinds()[..1].to_vec(),
+            channels: Channels(Channels::STDOUT.0 | Channels::STDERR.0),
+        },
+        Upcall::PushStdin {
+            source: me(),
+            targets: targets(),
+            infos: collect(),
+            data: b"a\0b".to_vec(),
+        },
         Upcall::GetCredential {
             proc: me(),
             directives: vec![Info::new(
@@ -269,7 +280,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 15);
+    assert_eq!(link.outstanding_upcalls().count(), 16);
 }
 
 #[test]
@@ -344,8 +355,13 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         (UpcallKind::Connect, 12, Answer::Status(Status::ERR_TIMEOUT)),
         (UpcallKind::Disconnect, 13, Answer::Status(Status::SUCCESS)),
         (
-            UpcallKind::GetCredential,
+            UpcallKind::PushStdin,
             14,
+            Answer::Status(Status::ERR_NOT_SUPPORTED),
+        ),
+        (
+            UpcallKind::GetCredential,
+            15,
             Answer::Credential(
                 b"to\0ken".to_vec(),
                 vec![Info::new(keys::CRED_TYPE, Value::String("wireup".into()))],
@@ -353,7 +369,7 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         ),
         (
             UpcallKind::ValidateCredential,
-            15,
+            16,
             Answer::Infos(
                 Status::SUCCESS,
                 vec![Info::new(keys::USERID, Value::Uint32(1000))],
@@ -391,6 +407,17 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("ERROR", Status::ERROR),
         ("ERR_PROC_ABORTED", Status::ERR_PROC_ABORTED),
         ("ERR_INVALID_CRED", Status::ERR_INVALID_CRED),
+        (
+            "ERR_JOB_APP_NOT_EXECUTABLE",
+            Status::ERR_JOB_APP_NOT_EXECUTABLE,
+        ),
+        ("ERR_JOB_CANCELED", Status::ERR_JOB_CANCELED),
+        ("ERR_JOB_FAILED_TO_LAUNCH", Status::ERR_JOB_FAILED_TO_LAUNCH),
+        ("ERR_JOB_EXE_NOT_FOUND", Status::ERR_JOB_EXE_NOT_FOUND),
+        (
+            "ERR_JOB_INSUFFICIENT_RESOURCES",
+            Status::ERR_JOB_INSUFFICIENT_RESOURCES,
+        ),
         ("ERR_NO_PERMISSIONS", Status::ERR_NO_PERMISSIONS),
         ("ERR_TIMEOUT", Status::ERR_TIMEOUT),
         ("ERR_UNREACH", Status::ERR_UNREACH),
@@ -435,6 +462,15 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
     ];
     for (name, number) in persistences {
         assert_eq!(headers[&("persistence", name)], number.to_string());
+    }
+    let channels = [
+        ("STDIN", Channels::STDIN),
+        ("STDOUT", Channels::STDOUT),
+        ("STDERR", Channels::STDERR),
+        ("STDDIAG", Channels::STDDIAG),
+    ];
+    for (name, channel) in channels {
+        assert_eq!(headers[&("channel", name)], channel.0.to_string(), "{name}");
     }
     let ranks = [
         ("UNDEF", ProcRank::UNDEF),

@@ -9,13 +9,15 @@
 use std::fmt::Write as _;
 
 use super::keys;
-use super::value::{Info, ProcRank, Text, Value};
-use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
+use super::value::{self, Info, ProcRank, Text, Value};
+use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
+use crate::job::proc::Proc;
 use crate::job::rank_map::RankMap;
 
 /// Most ranks of one program that are described one by one. libpmix takes the description in pieces of
-/// half a kilobyte, nine for each rank, and keeps what it would have derived from the maps. Only the
-/// maps do not tell the application context of a rank, which with several programs is needed.
+/// half a kilobyte, nine for each rank, and keeps what it would have derived from the maps. The maps
+/// do not tell the application context of a rank, which with several programs is needed, nor
+/// where a spawned job comes from.
 pub const LISTED_MAX: u32 = 8192;
 
 /// One application context; its ranks follow those of the one before.
@@ -44,6 +46,12 @@ pub struct JobInfo<'a> {
     pub apps: &'a [App],
     /// Slots of the allocation.
     pub universe_size: u32,
+    /// Who had it started; nobody for the job the user asked for.
+    pub parent: Option<&'a Proc>,
+    /// Its first process among those of the launch.
+    pub offset: GlobalRank,
+    /// By node: processes of the jobs before it; none where the list ends.
+    pub before: &'a [u32],
     /// Session directory, existing, owned by the job's user.
     pub tmpdir: &'a Text,
     /// The job's directory in it, existing, owned by the job's user; the agent removes both.
@@ -81,8 +89,8 @@ pub enum JobInfoError {
         /// The job's size.
         size: u32,
     },
-    /// PMIx counts the ranks of a node in 16 bits.
-    #[error("{0} ranks on one node, PMIx allows 65535")]
+    /// PMIx counts the processes of a node in 16 bits.
+    #[error("{0} processes on one node, PMIx allows 65535")]
     LocalSize(u32),
 }
 
@@ -95,7 +103,8 @@ impl JobInfo<'_> {
         self.check()?;
         let nodes: Vec<Node<'_>> = self.nodes();
         let mut infos = self.job_level(&nodes);
-        let listed = self.ranks.size() <= LISTED_MAX || self.apps.len() > 1;
+        let derived = self.apps.len() == 1 && self.parent.is_none();
+        let listed = self.ranks.size() <= LISTED_MAX || !derived;
         if listed {
             let of_node = |node: &Node<'_>| Value::Infos(node.infos());
             let nodes = nodes.iter().map(of_node);
@@ -139,28 +148,34 @@ impl JobInfo<'_> {
                 size: self.ranks.size(),
             });
         }
-        let mut sizes = self
-            .ranks
-            .node_ids()
-            .map(|node| self.ranks.local_size(node));
+        let size = |node| {
+            self.before(node)
+                .saturating_add(self.ranks.local_size(node))
+        };
+        let mut sizes = self.ranks.node_ids().map(size);
         match sizes.find(|size| *size > u32::from(u16::MAX)) {
             Some(size) => Err(JobInfoError::LocalSize(size)),
             None => Ok(()),
         }
     }
 
-    /// The nodes that host ranks; PMIx knows no others, and numbers these densely.
+    /// Processes of other jobs that a node had before.
+    fn before(&self, node: NodeId) -> u32 {
+        self.before.get(node.index()).copied().unwrap_or(0)
+    }
+
+    /// The nodes that host ranks; PMIx knows no others. A node has one number in all jobs of the
+    /// launch, since Open MPI compares those of processes of different jobs.
     fn nodes(&self) -> Vec<Node<'_>> {
         let hosting = |id: &NodeId| self.ranks.local_size(*id) > 0;
         let ids = self.ranks.node_ids().filter(hosting);
-        ids.zip(0..)
-            .map(|(id, number)| Node {
-                id,
-                number,
-                name: self.node_names[id.index()].as_str(),
-                ranks: self.ranks.ranks_on(id).collect(),
-            })
-            .collect()
+        ids.map(|id| Node {
+            id,
+            before: self.before(id),
+            name: self.node_names[id.index()].as_str(),
+            ranks: self.ranks.ranks_on(id).collect(),
+        })
+        .collect()
     }
 
     fn job_level(&self, nodes: &[Node<'_>]) -> Vec<Info> {
@@ -174,7 +189,7 @@ impl JobInfo<'_> {
             Info::new(keys::JOBID, Value::String(self.nspace.into())),
             Info::new(keys::JOB_NUM_APPS, Value::Uint32(count(self.apps.len()))),
             Info::new(keys::NUM_NODES, Value::Uint32(count(nodes.len()))),
-            Info::new(keys::NPROC_OFFSET, Value::Rank(ProcRank(0))),
+            Info::new(keys::NPROC_OFFSET, Value::Rank(ProcRank(self.offset.0))),
             Info::new(keys::NODE_MAP, Value::NodeList(names.join(",").into())),
             Info::new(keys::PROC_MAP, Value::PpnList(peers.join(";").into())),
             Info::new(keys::TMPDIR, Value::String(self.tmpdir.clone())),
@@ -191,7 +206,7 @@ impl JobInfo<'_> {
 
     fn procs<'a>(&'a self, nodes: &'a [Node<'a>]) -> impl Iterator<Item = Info> + 'a {
         // By rank, to walk node lists in rank order: libpmix keeps the order it is given.
-        let mut places: Vec<(Rank, u16, &Node<'_>)> = nodes
+        let mut places: Vec<(Rank, u32, &Node<'_>)> = nodes
             .iter()
             .flat_map(|node| {
                 (0..)
@@ -209,17 +224,27 @@ impl JobInfo<'_> {
             .into_iter()
             .zip(in_app)
             .map(|((rank, local, node), (app, app_rank))| {
-                let infos = vec![
+                let mut infos = vec![
                     Info::new(keys::RANK, Value::Rank(rank.into())),
                     Info::new(keys::HOSTNAME, Value::String(node.name.into())),
-                    Info::new(keys::NODEID, Value::Uint32(node.number)),
-                    Info::new(keys::LOCAL_RANK, Value::Uint16(local)),
-                    Info::new(keys::NODE_RANK, Value::Uint16(local)),
+                    Info::new(keys::NODEID, Value::Uint32(node.id.0)),
+                    Info::new(keys::LOCAL_RANK, small(local)),
+                    Info::new(keys::NODE_RANK, small(node.before + local)),
                     Info::new(keys::APPNUM, Value::Uint32(app.0)),
                     Info::new(keys::APP_RANK, Value::Rank(ProcRank(app_rank))),
-                    Info::new(keys::GLOBAL_RANK, Value::Rank(rank.into())),
+                    Info::new(
+                        keys::GLOBAL_RANK,
+                        Value::Rank(ProcRank(self.offset.0 + rank.0)),
+                    ),
                     Info::new(keys::REINCARNATION, Value::Uint32(0)),
                 ];
+                if let Some(parent) = self.parent {
+                    infos.push(Info::new(keys::SPAWNED, Value::Bool(true)));
+                    infos.push(Info::new(
+                        keys::PARENT_ID,
+                        Value::Proc(value::Proc::new(&parent.nspace, parent.rank)),
+                    ));
+                }
                 Info::new(keys::PROC_INFO_ARRAY, Value::Infos(infos))
             })
     }
@@ -228,7 +253,8 @@ impl JobInfo<'_> {
 /// One node that hosts ranks.
 struct Node<'a> {
     id: NodeId,
-    number: u32,
+    /// Processes of other jobs before these.
+    before: u32,
     name: &'a str,
     /// Ascending, at least one.
     ranks: Vec<Rank>,
@@ -248,7 +274,7 @@ impl Node<'_> {
     fn infos(&self) -> Vec<Info> {
         let mut infos = vec![
             Info::new(keys::HOSTNAME, Value::String(self.name.into())),
-            Info::new(keys::NODEID, Value::Uint32(self.number)),
+            Info::new(keys::NODEID, Value::Uint32(self.id.0)),
         ];
         infos.extend(self.local_infos());
         infos
@@ -258,7 +284,10 @@ impl Node<'_> {
         let leader = self.ranks.first().expect("a hosting node has a rank");
         [
             Info::new(keys::LOCAL_SIZE, Value::Uint32(count(self.ranks.len()))),
-            Info::new(keys::NODE_SIZE, Value::Uint32(count(self.ranks.len()))),
+            Info::new(
+                keys::NODE_SIZE,
+                Value::Uint32(self.before + count(self.ranks.len())),
+            ),
             Info::new(keys::LOCALLDR, Value::Rank((*leader).into())),
             Info::new(keys::LOCAL_PEERS, Value::String(self.peers().into())),
         ]
@@ -274,6 +303,11 @@ fn app_infos(appnum: usize, app: &App, leader: Rank) -> Vec<Info> {
         Info::new(keys::APP_ARGV, Value::String(Text::new(argv.join(&b' ')))),
         Info::new(keys::WDIR, Value::String(app.wdir.clone())),
     ]
+}
+
+/// Places on a node are bounded by the check of its size.
+fn small(place: u32) -> Value {
+    Value::Uint16(u16::try_from(place).expect("nodes of more processes were refused"))
 }
 
 /// Counts here are bounded by the job's size, a u32.

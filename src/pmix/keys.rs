@@ -96,6 +96,8 @@ keys! {
     SERVER_SESSION_SUPPORT = "pmix.srvr.sess";
     /// Bool: let the library print forwarded output.
     IOF_LOCAL_OUTPUT = "pmix.iof.local";
+    /// Bool: no more output is wanted.
+    IOF_STOP = "pmix.iof.stop";
     /// Bool: make rendezvous files readable for others; known since 5.0.
     SERVER_ALLOW_FOREIGN_TOOLS = "pmix.srvr.ftools";
     /// Bool: a fence exchanges data.
@@ -176,6 +178,12 @@ keys! {
     GROUP_ADD_MEMBERS = "pmix.grp.add";
     /// Size: how many lead the making of a group whose members are not known; since 6.0.
     GROUP_BOOTSTRAP = "pmix.grp.btstrp";
+    /// (bool) members may end before they take part.
+    GROUP_OPTIONAL = "pmix.grp.opt";
+    /// (bool) members hear of the death of others.
+    GROUP_NOTIFY_TERMINATION = "pmix.grp.notterm";
+    /// (bool) only processes of the caller's node take part.
+    GROUP_LOCAL_ONLY = "pmix.grp.lcl";
     /// String: the nspaces that run, comma separated.
     QUERY_NAMESPACES = "pmix.qry.ns";
     /// Bool: kill the processes.
@@ -212,6 +220,10 @@ keys! {
     EVENT_CUSTOM_RANGE = "pmix.evrange";
     /// Status with which a job ended.
     JOB_TERM_STATUS = "pmix.job.term.status";
+    /// Bool: the process was spawned.
+    SPAWNED = "pmix.spawned";
+    /// Proc that spawned the process.
+    PARENT_ID = "pmix.parent";
     /// Int: exit code of a process.
     EXIT_CODE = "pmix.exit.code";
 }

@@ -137,8 +137,20 @@ impl Status {
     pub const QUERY_PARTIAL_SUCCESS: Self = Self(-104);
     pub const EVENT_JOB_END: Self = Self(-145);
     pub const OPERATION_SUCCEEDED: Self = Self(-157);
+    pub const GROUP_INVITED: Self = Self(-159);
+    pub const GROUP_LEFT: Self = Self(-160);
+    pub const GROUP_INVITE_FAILED: Self = Self(-163);
+    pub const GROUP_CONSTRUCT_COMPLETE: Self = Self(-166);
+    pub const GROUP_LEADER_SELECTED: Self = Self(-167);
+    pub const GROUP_LEADER_FAILED: Self = Self(-168);
+    pub const GROUP_MEMBER_FAILED: Self = Self(-170);
     pub const ERR_PROC_TERM_WO_SYNC: Self = Self(-200);
     pub const EVENT_NODE_DOWN: Self = Self(-231);
+    pub const ERR_JOB_APP_NOT_EXECUTABLE: Self = Self(-177);
+    pub const ERR_JOB_CANCELED: Self = Self(-180);
+    pub const ERR_JOB_FAILED_TO_LAUNCH: Self = Self(-181);
+    pub const ERR_JOB_EXE_NOT_FOUND: Self = Self(-190);
+    pub const ERR_JOB_INSUFFICIENT_RESOURCES: Self = Self(-234);
     pub const ERR_PROC_ABORTED_BY_SIG: Self = Self(-402);
 }
 
@@ -239,6 +251,24 @@ impl DataRange {
     pub const GLOBAL: Self = Self(5);
     pub const CUSTOM: Self = Self(6);
     pub const PROC_LOCAL: Self = Self(7);
+}
+
+/// Standard streams, one or more of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Channels(pub u16);
+
+/// Numbers of the PMIx standard.
+#[allow(missing_docs, reason = "the PMIx standard's names")]
+impl Channels {
+    pub const STDIN: Self = Self(1);
+    pub const STDOUT: Self = Self(2);
+    pub const STDERR: Self = Self(4);
+    pub const STDDIAG: Self = Self(8);
+
+    /// Whether any of the others is among these.
+    pub fn has(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
 }
 
 /// How long a published value is kept: numbers of the PMIx standard for [`Value::Persistence`].

@@ -17,6 +17,9 @@
  *             disconnect
  *   child PARENT PARENTS
  *             the other side of it
+ *   output    rank 0 asks for the others' output: "one" and "two" of rank 1 on stdout, then nothing,
+ *             then "last" on stderr; then it asks for no more, and pushes "a", NUL, "b" and an end to
+ *             rank 1
  *
  * Exit code 0 if everything was as expected; otherwise one line on stderr says what was not.
  */
@@ -29,6 +32,7 @@
 #include <unistd.h>
 
 #include <pmix.h>
+#include <pmix_tool.h>
 
 static pmix_proc_t me;
 
@@ -302,6 +306,88 @@ static void spawn(const char *program, uint32_t size, uint32_t count, size_t byt
     PMIX_VALUE_RELEASE(named);
 }
 
+static char printed[2][64];
+static size_t lengths[2], ends;
+
+static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source,
+                      pmix_byte_object_t *bytes, pmix_info_t info[], size_t ninfo)
+{
+    (void)id, (void)info, (void)ninfo;
+    const int which = channel == PMIX_FWD_STDERR_CHANNEL;
+    expect(which || channel == PMIX_FWD_STDOUT_CHANNEL, "one channel");
+    expect(source->rank == 1 && strcmp(source->nspace, me.nspace) == 0, "output of rank 1");
+    pthread_mutex_lock(&lock);
+    expect(lengths[which] + bytes->size < sizeof(printed[which]), "little output");
+    if (bytes->size > 0) {
+        memcpy(printed[which] + lengths[which], bytes->bytes, bytes->size);
+    }
+    lengths[which] += bytes->size;
+    ends += bytes->size == 0;
+    events += which;
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static pmix_status_t last_status;
+static int asked, answers;
+
+static void on_answer(pmix_status_t status, void *data)
+{
+    (void)data;
+    pthread_mutex_lock(&lock);
+    last_status = status;
+    answers++;
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static pmix_status_t await_answer(pmix_status_t rc)
+{
+    if (rc != PMIX_SUCCESS) {
+        return rc;
+    }
+    pthread_mutex_lock(&lock);
+    asked++;
+    while (answers < asked) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
+    return last_status;
+}
+
+/* Without callbacks libpmix 4.2.2 and 5.0.11 free twice what they waited with. */
+static pmix_status_t push(const pmix_proc_t *target, pmix_byte_object_t *bytes)
+{
+    return await_answer(PMIx_IOF_push(target, 1, bytes, NULL, 0, on_answer, NULL));
+}
+
+static void output(void)
+{
+    if (me.rank == 0) {
+        pmix_proc_t target;
+        PMIX_LOAD_PROCID(&target, me.nspace, PMIX_RANK_WILDCARD);
+        const pmix_status_t id =
+            PMIx_IOF_pull(&target, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL,
+                          on_output, NULL, NULL);
+        check(id < 0 ? id : PMIX_SUCCESS, "PMIx_IOF_pull");
+        pthread_mutex_lock(&lock);
+        while (events == 0) {
+            pthread_cond_wait(&changed, &lock);
+        }
+        pthread_mutex_unlock(&lock);
+        expect(strcmp(printed[0], "onetwo") == 0 && strcmp(printed[1], "last") == 0, "the output");
+        expect(ends == 1, "one end");
+        check(await_answer(PMIx_IOF_deregister((size_t)id, NULL, 0, on_answer, NULL)),
+              "PMIx_IOF_deregister");
+        target.rank = 1;
+        pmix_byte_object_t input = {"a\0b", 3};
+        check(push(&target, &input), "PMIx_IOF_push");
+        pmix_byte_object_t end = {NULL, 0};
+        expect(push(&target, &end) == PMIX_ERR_NOT_SUPPORTED, "a refusal comes back");
+    }
+    fence(false);
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -341,6 +427,8 @@ int main(int argc, char **argv)
         other(argv[2], (uint32_t)strtoul(argv[3], NULL, 10));
     } else if (strcmp(mode, "spawn") == 0) {
         spawn(argv[0], size, (uint32_t)bytes, 1000);
+    } else if (strcmp(mode, "output") == 0) {
+        output();
     } else if (strcmp(mode, "child") == 0 && argc == 4) {
         put(1000);
         meet(argv[2], (uint32_t)strtoul(argv[3], NULL, 10), 1000);

@@ -69,6 +69,9 @@ impl Job {
             node: number,
             apps: &apps,
             universe_size: self.ranks.size() + 4,
+            parent: None,
+            offset: Default::default(),
+            before: &[],
             tmpdir: &session,
             nsdir: &session,
             uid,
@@ -295,6 +298,10 @@ impl Cluster {
                 reply: ControlReply::Notify(outcome),
                 ..
             } => outcome.unwrap(),
+            HostEvent::Reply {
+                id,
+                reply: reply @ ControlReply::IofDeliver(_),
+            } => self.replies.push((id, reply)),
             HostEvent::Hello(_) => {}
             other => panic!("{other:?}"),
         }
@@ -354,6 +361,9 @@ impl Cluster {
                 let value = Value::String("42".into());
                 let infos = vec![Info::new(&key, value)];
                 self.nodes[n].answer(id, &Answer::Infos(Status::SUCCESS, infos));
+            }
+            Upcall::PushStdin { data, .. } if data.is_empty() => {
+                self.nodes[n].answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED));
             }
             _ => self.nodes[n].answer(id, &Answer::Status(Status::SUCCESS)),
         }

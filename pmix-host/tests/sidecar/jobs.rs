@@ -1,9 +1,9 @@
 //! Jobs over one and two nodes.
 
-use wireup::job::ids::Rank;
+use wireup::job::ids::{Nspace, Rank};
 use wireup::pmix::control::{Control, ControlReply};
 use wireup::pmix::upcall::{Upcall, UpcallKind};
-use wireup::pmix::value::{DataRange, Status};
+use wireup::pmix::value::{Channels, DataRange, Proc, ProcRank, Status};
 use wireup::pmix::{keys, value};
 
 use crate::agent::libpmix_libraries;
@@ -75,7 +75,7 @@ fn direct_modex_waits_for_a_rank_that_has_not_published_yet() {
             rank: Rank(0),
         });
         let unknown = cluster.nodes[0].send(&Control::DirectModex {
-            nspace: wireup::job::ids::Nspace::new("unknown").unwrap(),
+            nspace: Nspace::new("unknown").unwrap(),
             rank: Rank(0),
         });
         match cluster.nodes[0].reply(unknown) {
@@ -216,6 +216,79 @@ fn probes_are_answered_before_during_and_after_a_job() {
         probe(&mut cluster);
         cluster.run();
         probe(&mut cluster);
+        cluster.finish();
+    }
+}
+
+#[test]
+fn output_reaches_those_who_asked_and_input_the_agent() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&TWO, 1, &libpmix);
+        cluster.launch(&["output"]);
+        let asked = |upcall: &Upcall| matches!(upcall, Upcall::IofPull { .. });
+        cluster.run_until(|cluster| cluster.notices.iter().any(asked));
+        let source = Proc::new(&cluster.jobs[0].nspace, Rank(1));
+        for (channel, data) in [
+            (Channels::STDOUT, "one"),
+            (Channels::STDOUT, "two"),
+            (Channels::STDOUT, ""),
+            (Channels::STDERR, "last"),
+        ] {
+            cluster.nodes[0].send(&Control::IofDeliver {
+                source: source.clone(),
+                channel,
+                data: data.into(),
+            });
+        }
+        cluster.run();
+        let delivered =
+            |(_, reply): &&(_, ControlReply)| matches!(reply, ControlReply::IofDeliver(Ok(())));
+        assert_eq!(cluster.replies.iter().filter(delivered).count(), 4);
+        let pulls: Vec<_> = cluster
+            .notices
+            .iter()
+            .filter(|upcall| asked(upcall))
+            .collect();
+        let [
+            Upcall::IofPull {
+                procs, channels, ..
+            },
+            Upcall::IofPull { infos, .. },
+        ] = &pulls[..]
+        else {
+            panic!("{pulls:?}")
+        };
+        assert_eq!(procs[0].rank, ProcRank::WILDCARD);
+        assert_eq!(channels.0, Channels::STDOUT.0 | Channels::STDERR.0);
+        assert!(
+            infos.iter().any(|info| info.key == keys::IOF_STOP),
+            "{infos:?}"
+        );
+        let pushed = cluster.notices.iter().filter_map(|upcall| match upcall {
+            Upcall::PushStdin { targets, data, .. } => Some((targets[0].clone(), &data[..])),
+            _ => None,
+        });
+        let pushed: Vec<_> = pushed.collect();
+        assert_eq!(pushed, [(source.clone(), &b"a\0b"[..]), (source, &b""[..])]);
+        cluster.finish();
+    }
+}
+
+#[test]
+fn output_of_an_unknown_job_is_refused() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&["solo"], 1, &libpmix);
+        let id = cluster.nodes[0].send(&Control::IofDeliver {
+            source: Proc::new(&Nspace::new("unknown").unwrap(), Rank(0)),
+            channel: Channels::STDOUT,
+            data: b"text".to_vec(),
+        });
+        match cluster.nodes[0].reply(id) {
+            ControlReply::IofDeliver(Err(refusal)) => {
+                assert_eq!(refusal.text, "job unknown is not registered");
+            }
+            other => panic!("{other:?}"),
+        }
         cluster.finish();
     }
 }

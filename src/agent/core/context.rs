@@ -4,7 +4,8 @@ use serde::Deserialize;
 
 use super::JobContext;
 use crate::job::appnums::Appnums;
-use crate::job::ids::{Nspace, UserId};
+use crate::job::ids::{GlobalRank, Nspace, UserId};
+use crate::job::proc::Proc;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_map::RankMap;
 
@@ -17,6 +18,9 @@ pub(super) struct Received {
     universe_size: u32,
     user: UserId,
     psets: Vec<ProcessSet>,
+    parent: Option<Proc>,
+    offset: GlobalRank,
+    preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Why a description is none.
@@ -26,6 +30,8 @@ pub(super) enum ContextError {
     Apps { apps: u32, size: u32 },
     #[error("a process set with ranks beyond the job's {size}")]
     Psets { size: u32 },
+    #[error("{size} ranks from process {offset} on are more than a launch can have")]
+    Offset { size: u32, offset: u32 },
 }
 
 impl TryFrom<Received> for JobContext {
@@ -35,6 +41,10 @@ impl TryFrom<Received> for JobContext {
         let (size, apps) = (received.ranks.size(), received.appnums.ranks());
         if apps != size {
             return Err(ContextError::Apps { apps, size });
+        }
+        let offset = received.offset.0;
+        if offset.checked_add(size).is_none() {
+            return Err(ContextError::Offset { size, offset });
         }
         let highest = received.psets.iter().map(ProcessSet::highest).max();
         if highest.is_some_and(|rank| rank.0 >= size) {
@@ -47,6 +57,9 @@ impl TryFrom<Received> for JobContext {
             universe_size: received.universe_size,
             user: received.user,
             psets: received.psets,
+            parent: received.parent,
+            offset: received.offset,
+            preputs: received.preputs,
         })
     }
 }

@@ -118,6 +118,9 @@ mod tests {
             universe_size: 2,
             user: UserId(1000),
             psets: Vec::new(),
+            parent: None,
+            offset: Default::default(),
+            preputs: Vec::new(),
         };
         let key = LaunchKey::new([3; 32]);
         let voucher = Voucher::new(key, (1000, 100), Duration::from_secs(since));

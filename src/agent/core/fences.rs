@@ -103,6 +103,12 @@ pub(super) fn participants(job: &Nspace, collective: &Collective) -> Participant
     }
 }
 
+/// The job in a name that may have something behind it.
+fn job_of(name: &Nspace) -> &str {
+    let name = name.as_str();
+    name.find('#').map_or(name, |end| &name[..end])
+}
+
 /// The job and the barrier or ring whose participants these are; `None` for those of PMIx.
 fn collective_of(participants: &Participants) -> Option<(&str, Collective)> {
     let (name, ranks) = participants.entries().next()?;
@@ -202,7 +208,11 @@ impl NodeCore {
         let mut absences = Absences::default();
         let mut here = 0;
         for (local, state) in (0..).map(NodeRank).zip(&self.pmix) {
-            if !id.participants.contains(&self.name_of(self.process(local))) {
+            let name = self.name_of(self.process(local));
+            let mut entries = id.participants.entries();
+            let in_nspace = |nspace: &Nspace| job_of(nspace) == name.nspace.as_str();
+            let of_job = entries.find(|(nspace, _)| in_nspace(nspace));
+            if !of_job.is_some_and(|(_, ranks)| ranks.contains(name.rank)) {
                 continue;
             }
             here += 1;
@@ -239,9 +249,8 @@ impl NodeCore {
             let job = self.job_named(job);
             job.map_or(0, |(_, member)| member.context.ranks.size())
         };
-        let pmi = collective_of(participants).map(|(job, _)| job);
         let ranks = participants.entries().map(|(name, ranks)| match ranks {
-            Ranks::All => size(pmi.unwrap_or(name.as_str())),
+            Ranks::All => size(job_of(name)),
             Ranks::Runs(runs) => runs.iter().map(|r| r.last.0 - r.first.0 + 1).sum(),
         });
         ranks.sum()
@@ -274,7 +283,7 @@ impl NodeCore {
         failure: &FenceFailure,
     ) -> Option<Cause> {
         let kind = match ticket {
-            FenceTicket::Pmix(_) => FenceKind::Pmix,
+            FenceTicket::Pmix(_) | FenceTicket::Meeting(_) => FenceKind::Pmix,
             FenceTicket::Pmi(..) | FenceTicket::Met => FenceKind::Pmi,
         };
         match (failure, kind) {
@@ -352,6 +361,7 @@ impl NodeCore {
                 self.pmi_released((job, &collective), result, now, actions);
             }
             FenceTicket::Pmix(id) => self.fence_answer(id, result, actions),
+            FenceTicket::Meeting(id) => self.meeting_answer(id, result, actions),
             FenceTicket::Met => {}
         }
     }

@@ -201,7 +201,7 @@ impl NodeCore {
     ) {
         match reply {
             ControlReply::Init(Ok(())) => {}
-            ControlReply::RegisterJob(result) if self.spawned(id).is_some() => {
+            ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
                 self.job_registered(id, result, actions);
             }
             ControlReply::RegisterJob(Ok(env)) => {
@@ -234,7 +234,9 @@ impl NodeCore {
                 self.modex(ModexInput::HostAnswered { proc, result }, now, actions);
             }
             // An event that cannot be delivered has no one to be told: its raiser went on long ago.
-            ControlReply::Notify(_) | ControlReply::DeregisterJob(_) => {}
+            ControlReply::Notify(_)
+            | ControlReply::DeregisterJob(_)
+            | ControlReply::IofDeliver(_) => {}
             // Its process tells how that went.
             ControlReply::Finalize(_) => self.host.stopped = true,
             ControlReply::Probe(_) => self.host_answered(id, now),

@@ -53,6 +53,8 @@ impl Member {
                 appnums: local.map(|r| context.appnums.of(r)).collect(),
                 universe_size: Some(context.universe_size),
                 attributes: Vec::new(),
+                preputs: context.preputs.clone(),
+                spawner: context.parent.as_ref().map(|parent| parent.nspace.clone()),
             };
             pmi::Server::new(info, &context.ranks, node)
         });
@@ -108,7 +110,7 @@ impl NodeCore {
     }
 
     /// The spawned job that a request is to register.
-    pub(super) fn spawned(&self, id: RequestId) -> Option<JobNumber> {
+    pub(super) fn registers(&self, id: RequestId) -> Option<JobNumber> {
         let mut requests = self.registering.iter();
         let request = requests.find(|(request, _)| *request == id);
         request.map(|(_, job)| *job)
@@ -121,7 +123,9 @@ impl NodeCore {
         result: Result<ForkEnv, Refusal>,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.spawned(id) else { return };
+        let Some(job) = self.registers(id) else {
+            return;
+        };
         self.registering.retain(|(request, _)| *request != id);
         let report = match result {
             Ok(env) => Report::HostReady { job, env },

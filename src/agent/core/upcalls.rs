@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::host::HostState;
+use super::spawns::Meeting;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::agent::event::{Action, Notification, Report};
 use crate::fence::{
@@ -91,6 +92,7 @@ impl NodeCore {
             // libpmix delivers events to local clients by itself, and every event of the job is
             // carried to every node anyway.
             Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
+            Upcall::IofPull { .. } => {}
             Upcall::Abort { .. }
             | Upcall::Fence { .. }
             | Upcall::DirectModex { .. }
@@ -105,7 +107,8 @@ impl NodeCore {
             | Upcall::ValidateCredential { .. }
             | Upcall::Spawn { .. }
             | Upcall::Connect { .. }
-            | Upcall::Disconnect { .. } => unreachable!("the link gives requests an id"),
+            | Upcall::Disconnect { .. }
+            | Upcall::PushStdin { .. } => unreachable!("the link gives requests an id"),
         }
     }
 
@@ -168,9 +171,15 @@ impl NodeCore {
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
-            // Nothing is spawned yet.
-            Upcall::Spawn { .. } | Upcall::Connect { .. } | Upcall::Disconnect { .. } => {
+            Upcall::PushStdin { .. } => {
                 self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+            }
+            Upcall::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps), actions),
+            Upcall::Connect { procs, infos } => {
+                self.meet(id, (Meeting::Connect, &procs), &infos, now, actions);
+            }
+            Upcall::Disconnect { procs, infos } => {
+                self.meet(id, (Meeting::Disconnect, &procs), &infos, now, actions);
             }
             Upcall::GetCredential { proc, directives } => {
                 let answer = self.vouch_for(proc, &directives, now);
@@ -188,7 +197,8 @@ impl NodeCore {
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
             | Upcall::DeregisterEvents { .. }
-            | Upcall::NotifyEvent { .. } => unreachable!("the link gives notices no id"),
+            | Upcall::NotifyEvent { .. }
+            | Upcall::IofPull { .. } => unreachable!("the link gives notices no id"),
         }
     }
 
@@ -211,14 +221,10 @@ impl NodeCore {
         let collect = infos
             .iter()
             .any(|info| info.key == keys::COLLECT_DATA && info.value == Value::Bool(true));
-        let status = infos.iter().find_map(|info| match &info.value {
-            Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
-            _ => None,
-        });
         let contribution = Contribution {
             data: data.into(),
             collect,
-            status: status.unwrap_or(0),
+            status: local_status(infos),
         };
         let ticket = FenceTicket::Pmix(id);
         let timeout = self.terms.timeout_or(timeout(infos));
@@ -233,7 +239,7 @@ impl NodeCore {
     }
 
     /// The participants and the nodes that host them; `None` when they are not of this launch.
-    fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
+    pub(super) fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
         let mut named = Vec::with_capacity(procs.len());
         let mut nodes = Vec::new();
         for proc in procs {
@@ -261,18 +267,23 @@ impl NodeCore {
         let answer = match result {
             Ok(released) if released.status == 0 => Answer::Data(released.data.to_vec()),
             Ok(released) => Answer::Status(Status(released.status)),
-            Err(failure) => {
-                let status = match &failure {
-                    FenceFailure::Timeout { .. } => Status::ERR_TIMEOUT,
-                    FenceFailure::PeerLost { .. } | FenceFailure::TornDown { .. } => {
-                        Status::ERR_LOST_CONNECTION
-                    }
-                    _ => Status::ERROR,
-                };
-                Answer::Status(status)
-            }
+            Err(failure) => Answer::Status(failure_status(&failure)),
         };
         self.answer(id, &answer, actions);
+    }
+
+    /// The same where no data is exchanged.
+    pub(super) fn meeting_answer(
+        &mut self,
+        id: UpcallId,
+        result: FenceResult,
+        actions: &mut Vec<Action>,
+    ) {
+        let status = match result {
+            Ok(released) => Status(released.status),
+            Err(failure) => failure_status(&failure),
+        };
+        self.answer(id, &Answer::Status(status), actions);
     }
 
     pub(super) fn modex_answer(
@@ -349,6 +360,25 @@ impl NodeCore {
             _ => Answer::Infos(Status::QUERY_PARTIAL_SUCCESS, infos),
         }
     }
+}
+
+fn failure_status(failure: &FenceFailure) -> Status {
+    match failure {
+        FenceFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+        FenceFailure::PeerLost { .. } | FenceFailure::TornDown { .. } => {
+            Status::ERR_LOST_CONNECTION
+        }
+        _ => Status::ERROR,
+    }
+}
+
+/// How a collective went among the processes of this node, as libpmix has it.
+pub(super) fn local_status(infos: &[Info]) -> i32 {
+    let status = infos.iter().find_map(|info| match &info.value {
+        Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
+        _ => None,
+    });
+    status.unwrap_or(0)
 }
 
 /// `PMIX_TIMEOUT` comes as int or unsigned; 0 means none.

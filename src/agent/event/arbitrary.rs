@@ -369,32 +369,42 @@ fn group() -> BoxedStrategy<GroupMessage> {
     let offer = (
         vec(proc(), 0..9),
         nodes(),
-        any::<(bool, i32)>(),
+        vec(proc(), 0..3),
+        any::<(bool, bool, bool, i32)>(),
         bytes(),
         wait(),
     )
         .prop_map(
-            |(members, nodes, (wants_context, status), part, timeout)| Offer {
-                members: members.into(),
-                nodes: nodes.into(),
-                wants_context,
-                status,
-                part,
-                timeout,
+            |(members, nodes, ended, (wants_context, optional, notify, status), part, timeout)| {
+                Offer {
+                    homes: nodes.iter().copied().cycle().take(members.len()).collect(),
+                    members: members.into(),
+                    nodes: nodes.into(),
+                    ended,
+                    optional,
+                    notify,
+                    wants_context,
+                    status,
+                    part,
+                    timeout,
+                }
             },
         );
     let released = (
         any::<Option<u64>>(),
         vec(proc(), 0..9),
         vec(bytes(), 0..3),
-        any::<i32>(),
+        any::<(bool, i32)>(),
     )
-        .prop_map(|(context, members, parts, status)| groups::Released {
-            context,
-            members: members.into(),
-            parts: parts.into(),
-            status,
-        });
+        .prop_map(
+            |(context, members, parts, (notify, status))| groups::Released {
+                context,
+                members: members.into(),
+                notify,
+                parts: parts.into(),
+                status,
+            },
+        );
     let failure = || {
         prop_oneof![
             (nodes(), any::<usize>())
@@ -497,24 +507,31 @@ pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
                 vec(0..=size, 0..4),
                 any::<[u32; 2]>(),
                 vec(process_set(size), 0..3),
+                (proptest::option::of(proc()), 0..=u32::MAX - size),
+                vec(any::<(Vec<u8>, Vec<u8>)>(), 0..2),
             )
         })
-        .prop_map(|(ranks, nspace, mut ends, numbers, psets)| {
-            ends.sort_unstable();
-            ends.push(ranks.size());
-            let mut before = 0;
-            let sizes = ends
-                .into_iter()
-                .map(|end| end - std::mem::replace(&mut before, end));
-            JobContext {
-                nspace,
-                ranks,
-                appnums: Appnums::from_sizes(sizes),
-                universe_size: numbers[0],
-                user: UserId(numbers[1]),
-                psets,
-            }
-        })
+        .prop_map(
+            |(ranks, nspace, mut ends, numbers, psets, origin, preputs)| {
+                ends.sort_unstable();
+                ends.push(ranks.size());
+                let mut before = 0;
+                let sizes = ends
+                    .into_iter()
+                    .map(|end| end - std::mem::replace(&mut before, end));
+                JobContext {
+                    nspace,
+                    ranks,
+                    appnums: Appnums::from_sizes(sizes),
+                    universe_size: numbers[0],
+                    user: UserId(numbers[1]),
+                    psets,
+                    parent: origin.0,
+                    offset: GlobalRank(origin.1),
+                    preputs,
+                }
+            },
+        )
         .boxed()
 }
 

@@ -1,17 +1,14 @@
 //! On which hosts the ranks live, and how these are reached.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
-use crate::job::hosts::{self, HOSTS_MAX, HostList, HostSpec, file};
+use crate::job::hosts::{self, HostList, HostSpec};
 use crate::job::spec::SpreadSpec;
+use crate::launcher::hostfile;
 use crate::launcher::run::RunFailure;
 use crate::link::tree::{STAR_LIMIT, WIDTH};
-
-/// Bytes of a host file: enough for as many hosts as there can be.
-const FILE_MAX: u64 = HOSTS_MAX as u64 * 256;
 
 /// On which hosts the ranks live, and how these are reached.
 #[derive(Debug, Args)]
@@ -67,8 +64,7 @@ pub(in crate::cli) fn listed(
     if let Some(path) = file {
         let wrong =
             |text: String| RunFailure::refused(format!("--hostfile {}: {text}", path.display()));
-        let text = read(path).map_err(|error| wrong(error.to_string()))?;
-        let entries = file::parse(path, &text)
+        let entries = hostfile::read(path)
             .map_err(|error| RunFailure::refused(format!("--hostfile {error}")))?;
         return hosts::merge(entries).map_err(|problem| wrong(problem.to_string()));
     }
@@ -77,14 +73,4 @@ pub(in crate::cli) fn listed(
     }
     let entries = lists.into_iter().flat_map(|list| list.0).collect();
     hosts::merge(entries).map_err(|problem| RunFailure::refused(format!("--hosts: {problem}")))
-}
-
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path)?;
-    if file.take(FILE_MAX + 1).read_to_end(&mut text)? as u64 > FILE_MAX {
-        let why = "it is larger than any list of hosts";
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
-    }
-    Ok(text)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::agent::core::JobContext;
 use crate::agent::start::Starter;
 use crate::job::rank_map::RankMap;
 use crate::job::roster::Placed;
@@ -14,7 +15,10 @@ use super::RankIo;
 
 /// See the module.
 pub(super) struct Job {
-    plan: Arc<Plan>,
+    /// What everybody knows of it.
+    context: Arc<JobContext>,
+    /// Nothing for a job that cannot run here, of which no rank is started.
+    plan: Option<Arc<Plan>>,
     /// By node here, when there is a sidecar.
     pub(super) directories: Vec<NodeDirectories>,
     /// By node here: what the ranks get from the sidecar, once it knows the job.
@@ -25,6 +29,10 @@ pub(super) struct Job {
     pub(super) unreported: u32,
     /// What its ranks read and write, while they wait for the sidecar.
     pub(super) io: Option<RankIo>,
+    /// That all its ranks here have been started has been told.
+    pub(super) told: bool,
+    /// It has failed: what still starts is to be killed.
+    pub(super) dropped: bool,
 }
 
 impl Job {
@@ -36,24 +44,43 @@ impl Job {
         directories: Vec<NodeDirectories>,
     ) -> Self {
         Self {
-            plan,
+            context: Arc::clone(&plan.job),
+            plan: Some(plan),
             directories,
             envs: vec![None; nodes],
             starter: None,
             unreported: ranks,
             io: None,
+            told: false,
+            dropped: false,
+        }
+    }
+
+    /// A job that cannot run here.
+    pub(super) fn refused(context: Arc<JobContext>) -> Self {
+        Self {
+            context,
+            plan: None,
+            directories: Vec::new(),
+            envs: Vec::new(),
+            starter: None,
+            unreported: 0,
+            io: None,
+            told: false,
+            dropped: true,
         }
     }
 }
 
 impl Placed for Job {
     fn ranks(&self) -> &RankMap {
-        &self.plan.job.ranks
+        &self.context.ranks
     }
 }
 
 impl Planned for Job {
     fn plan(&self) -> &Arc<Plan> {
-        &self.plan
+        let plan = self.plan.as_ref();
+        plan.expect("a job that cannot run here has no processes")
     }
 }

@@ -161,6 +161,16 @@ impl Crew {
                     self.tell(FromCrew::Tell { text });
                 }
             }
+            Report::Spawn {
+                ticket,
+                by,
+                request,
+            } => self.tell(FromCrew::Spawn {
+                node,
+                ticket,
+                by,
+                request,
+            }),
         }
     }
 

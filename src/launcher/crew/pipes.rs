@@ -82,6 +82,13 @@ impl Pipes {
         Ok(())
     }
 
+    /// Makes room for so many ranks more.
+    pub(super) fn grow(&mut self, ranks: usize) {
+        for side in &mut self.sides {
+            side.pipes.resize_with(side.pipes.len() + ranks, || None);
+        }
+    }
+
     /// Number of pipes that somebody still holds open.
     pub(super) fn open(&self) -> usize {
         self.sides.iter().map(|side| side.open).sum()

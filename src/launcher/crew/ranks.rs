@@ -70,7 +70,11 @@ impl Crew {
         if job == JobNumber(0) {
             self.start_stdin()?;
         }
-        self.tell(FromCrew::AllStarted { job });
+        if let Some(known) = self.jobs.get_mut(job)
+            && !std::mem::replace(&mut known.told, true)
+        {
+            self.tell(FromCrew::AllStarted { job });
+        }
         self.reap_orphans();
         Ok(())
     }
@@ -101,7 +105,11 @@ impl Crew {
         }
         self.stdin_pipes
             .extend(stdin.map(|pipe| (rank, child.pid, pipe)));
-        if self.ending {
+        let (job, _) = self.jobs.identity(rank);
+        let dropped = self.jobs.get(job).is_some_and(|job| job.dropped);
+        if dropped {
+            let _ = kill_process_group(child.pid, rustix::process::Signal::KILL);
+        } else if self.ending {
             let signal = if self.killed {
                 rustix::process::Signal::KILL
             } else {
@@ -245,6 +253,7 @@ impl Crew {
         for rank in due {
             self.closed.remove(&rank);
             let (node, local) = self.place(rank);
+            let (job, _) = self.jobs.identity(rank);
             if !matches!(self.slot(rank), RankSlot::Running { .. }) {
                 continue;
             }
@@ -256,7 +265,7 @@ impl Crew {
                 let error = "closed its PMI connection while other ranks wait for it";
                 let (waiting, error) = match state.contacted {
                     true => (Waiting::For(rank), error.to_owned()),
-                    false => (Waiting::Session, format!("{error} in MPI_Init")),
+                    false => (Waiting::Session(job), format!("{error} in MPI_Init")),
                 };
                 let cause = Cause::Misbehaved { rank, error };
                 self.tell(FromCrew::Left { waiting, cause });

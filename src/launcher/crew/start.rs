@@ -11,7 +11,6 @@ use crate::agent::start::{OutputPlan, RankPlan, StartShared, Starter, StdinPlan}
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use crate::job::outcome::EXIT_WIREUP;
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 use crate::launcher::describe::{self, app_start, host_requests};
 use crate::launcher::directory::{self, JobDirectory};
 use crate::launcher::guard::Guard;
@@ -21,7 +20,6 @@ use crate::launcher::plan::Plan;
 use crate::launcher::run::RunFailure;
 use crate::launcher::surroundings::Surroundings;
 use crate::launcher::{rank_env, report};
-use crate::pmix::control::ForkEnv;
 
 /// What the ranks here read and write.
 pub(in crate::launcher) struct RankIo {
@@ -204,25 +202,6 @@ impl Crew {
                 }
             })
             .collect()
-    }
-
-    /// A sidecar knows a job.
-    pub(super) fn job_ready(&mut self, node: NodeId, number: JobNumber, env: ForkEnv) {
-        let index = self.part.index(node);
-        if let Some(job) = self.jobs.get_mut(number) {
-            job.envs[index] = Some(env);
-        }
-        self.check_ready();
-    }
-
-    /// A sidecar cannot serve a spawned job.
-    pub(super) fn job_refused(&mut self, node: NodeId, job: JobNumber, error: &str) {
-        let name = &self.plan.node_names[node.index()];
-        let failure = SpawnFailure {
-            kind: SpawnFailureKind::Failed,
-            text: format!("the PMIx server of {name} cannot serve it: {error}"),
-        };
-        self.tell(FromCrew::JobRefused { job, failure });
     }
 
     /// Tells the launcher once that every sidecar is ready to have its ranks started.

@@ -36,14 +36,19 @@ impl Drive {
             FromCrew::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::NotStarted);
-                if let Some(cause) = cause {
+                if let Some(cause) = cause
+                    && !self.fails_spawn(rank, &cause)
+                {
                     self.fail_by(cause);
                 }
+                self.process_over(rank);
             }
             FromCrew::AllStarted { job } => {
                 if job == JobNumber(0) {
                     self.all_reported = true;
                     self.all_started();
+                } else {
+                    self.spawn_started(job);
                 }
             }
             FromCrew::Connected { rank, dialect } => {
@@ -100,12 +105,20 @@ impl Drive {
             FromCrew::Tell { text } => self.tell(&text),
             FromCrew::Seen { app, seen } => self.alone.saw(app as usize, seen),
             // Asked for and answered between the crews and the hands.
-            FromCrew::Waits(_) | FromCrew::JobRefused { .. } => {}
+            FromCrew::Waits(_) => {}
+            FromCrew::Spawn {
+                node,
+                ticket,
+                by,
+                request,
+            } => self.spawn_wanted((node, ticket), by, &request),
+            FromCrew::JobRefused { job, failure } => self.spawn_failed(job, failure),
             FromCrew::Gone { rank } => {
                 let now = self.now();
                 self.lives[rank.index()].end.get_or_insert((now, None));
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::Ended);
+                self.process_over(rank);
             }
             FromCrew::Refused(refusals) => self.refused = refusals,
             FromCrew::Over => self.over = true,
@@ -148,6 +161,7 @@ impl Drive {
         let alone = self.failure_of_singleton(rank);
         let gone = Departure {
             rank,
+            job: self.jobs.identity(rank).0,
             end,
             pmi: state,
             joinable: self.plan.offer.pmi || self.plan.offer.pmix,
@@ -156,6 +170,7 @@ impl Drive {
         let now = self.now();
         self.supervisor.rank_ended(gone, now, &mut orders);
         self.carry_out(orders);
+        self.process_over(rank);
     }
 
     /// Says once that a client speaks another form of PMI than was asked for. It is served all the

@@ -122,7 +122,8 @@ impl Drive {
         let life = &mut self.lives[rank.index()];
         if state == RankState::Connected && !life.connected {
             life.connected = true;
-            self.connected += 1;
+            // What is spawned is expected by nobody but its parent.
+            self.connected += u32::from(rank.0 < self.plan.job.ranks.size());
             if self.connected == 1 {
                 self.progress.expect(self.now(), PATIENCE);
             }

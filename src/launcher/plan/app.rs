@@ -32,12 +32,14 @@ pub(super) enum Stand {
     Node,
     /// A host without.
     Bystander,
+    /// A machine with ranks of a job that was spawned.
+    Child,
 }
 
 impl Stand {
     /// Its ranks are started here.
     fn starts(self) -> bool {
-        matches!(self, Self::Alone | Self::Node)
+        matches!(self, Self::Alone | Self::Node | Self::Child)
     }
 }
 
@@ -45,13 +47,15 @@ impl Stand {
 const EVERYWHERE: &str = "copy it there, or put it where every host sees it";
 
 /// The application, and the dynamic loader as its program will meet it. `env` are its
-/// [`variables`].
+/// [`variables`]. Where there is a `search`, the program was spawned, and is looked for in these
+/// directories before those of PATH, and in its working directory after all.
 pub(super) fn app_plan(
     app: &AppSpec,
     (ranks, count): (Range<u32>, CountWhy),
     mut env: Vec<Variable>,
     inheritance: &Inheritance,
     stand: Stand,
+    search: Option<&[PathBuf]>,
 ) -> Result<(App, Loader), RunFailure> {
     let cwd = working_directory(app, inheritance, stand)?;
     let start = cwd.as_deref().unwrap_or(&inheritance.cwd);
@@ -63,7 +67,7 @@ pub(super) fn app_plan(
         .map(|(_, value)| value.as_os_str());
     let find = |name: &OsStr| match stand {
         Stand::Bystander => Ok(Program::elsewhere(name, start)),
-        Stand::Alone | Stand::Node => Program::find(name, path, start),
+        Stand::Alone | Stand::Node | Stand::Child => Program::find(name, path, start),
         Stand::Launcher => match Program::find(name, path, start) {
             Err(ProgramError::BadName { name }) => Err(ProgramError::BadName { name }),
             found => Ok(found.unwrap_or_else(|_| Program::elsewhere(name, start))),
@@ -76,8 +80,11 @@ pub(super) fn app_plan(
             _ => message,
         },
     };
-    let program =
-        find(&app.argv[0]).map_err(|error| refused(error.exit_code(), error.to_string()))?;
+    let program = match (search, stand.starts()) {
+        (Some(search), true) => Program::find_spawned(&app.argv[0], search, path, start),
+        _ => find(&app.argv[0]),
+    };
+    let program = program.map_err(|error| refused(error.exit_code(), error.to_string()))?;
     let wrapper = app.wrap.as_ref().map(|spec| {
         Wrapper::find(spec, &ranks, find)
             .map_err(|error| refused(error.exit_code(), error.to_string()))
@@ -85,6 +92,7 @@ pub(super) fn app_plan(
     let wrapper = wrapper.transpose()?;
     let Inspection { finding, loader } =
         inspect(&program, &app.argv, &env, start, &System::default());
+    let common = env.len();
     if stand.starts()
         && !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
         && let Some(prefix) = finding.openmpi.as_deref().and_then(relocated::open_mpi)
@@ -103,6 +111,7 @@ pub(super) fn app_plan(
         count,
         places_given: rank_env::places_given(&env),
         env,
+        common,
         cwd,
         finding,
         limits: limits.map_err(|error| wrong(format!("--rlimit: {error}")))?,
@@ -112,7 +121,7 @@ pub(super) fn app_plan(
 }
 
 /// The directory its ranks are to start in, unless it is that of this process.
-fn working_directory(
+pub(super) fn working_directory(
     app: &AppSpec,
     inheritance: &Inheritance,
     stand: Stand,
@@ -128,6 +137,9 @@ fn working_directory(
     let shown = dir.display();
     let refused = |what: &str| match stand {
         Stand::Alone => wrong(format!("--wdir {shown}{what}")),
+        Stand::Child => wrong(format!(
+            "the working directory {shown}{what}; make it, or ask for another (wdir)"
+        )),
         _ => wrong(format!(
             "the working directory {shown}{what}; make it there, or choose another with --wdir"
         )),

@@ -104,12 +104,13 @@ fn map(shares: &[u32], map_by: MapBy) -> RankMap {
     let nodes = (0..).map(NodeId);
     match map_by {
         MapBy::Slot => RankMap::from_runs(nodes.zip(shares.iter().copied())),
-        MapBy::Node => in_turn(nodes.zip(shares.iter().copied()).collect()),
+        MapBy::Node => RankMap::from_runs(in_turn(nodes.zip(shares.iter().copied()).collect())),
     }
 }
 
-/// One rank for each node that has room, again and again.
-fn in_turn(mut room: Vec<(NodeId, u32)>) -> RankMap {
+/// One rank for each node that has room, again and again: as runs of ranks, of no rank where there is
+/// no room.
+pub(super) fn in_turn(mut room: Vec<(NodeId, u32)>) -> Vec<(NodeId, u32)> {
     let mut runs: Vec<_> = room.iter().map(|(node, _)| (*node, 0)).collect();
     while !room.is_empty() {
         room.retain(|(_, left)| *left > 0);
@@ -118,7 +119,7 @@ fn in_turn(mut room: Vec<(NodeId, u32)>) -> RankMap {
             runs.push((*node, 1));
         }
     }
-    RankMap::from_runs(runs)
+    runs
 }
 
 /// One node has the machine's name; virtual ones add a number to its first part.

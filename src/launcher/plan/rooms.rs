@@ -169,7 +169,7 @@ fn rooms(size: u32, layout: &LayoutSpec) -> Vec<Room> {
 
 /// Gives a rank to each host in turn that has not as many as `limit` says, until none are `left`;
 /// what no host takes is returned.
-fn go_round(shares: &mut [u32], mut left: u32, limit: impl Fn(usize) -> u32) -> u32 {
+pub(super) fn go_round(shares: &mut [u32], mut left: u32, limit: impl Fn(usize) -> u32) -> u32 {
     let mut open: Vec<usize> = (0..shares.len()).collect();
     while left > 0 {
         open.retain(|host| shares[*host] < limit(*host));

@@ -117,6 +117,11 @@ pub(super) fn check_node(
     check_descriptors(ranks, DESCRIPTORS_PER_RANK, descriptors)
 }
 
+/// Refuses a number of processes that the descriptors of a machine that is all nodes do not allow.
+pub(super) fn check_all_here(processes: u32, descriptors: u64) -> Result<(), RunFailure> {
+    check_descriptors(processes, DESCRIPTORS_PER_RANK, descriptors)
+}
+
 fn check_descriptors(ranks: u32, per_rank: u64, descriptors: u64) -> Result<(), RunFailure> {
     let needed = u64::from(ranks) * per_rank + DESCRIPTORS_BASE;
     if needed > descriptors {

@@ -21,6 +21,7 @@ fn finalized() -> PmiState {
 fn gone(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> Departure<'_> {
     Departure {
         rank,
+        job: JobNumber(0),
         end,
         pmi,
         joinable: true,
@@ -163,7 +164,7 @@ fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barr
         T0,
         &mut orders,
     );
-    let in_session = |waiting| waiting == Waiting::Session;
+    let in_session = |waiting| waiting == Waiting::Session(JobNumber(0));
     job.tick(JOIN_GRACE, in_session, &mut orders);
     assert!(orders.is_empty());
     let in_barrier = |waiting| waiting == Waiting::For(GlobalRank(1));
@@ -231,7 +232,7 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
 fn a_tolerated_failure_ends_the_job_once_somebody_waits_for_that_rank() {
     for (state, waits_in) in [
         (active(), Waiting::For(GlobalRank(1))),
-        (quiet(), Waiting::Session),
+        (quiet(), Waiting::Session(JobNumber(0))),
         (finalized(), Waiting::For(GlobalRank(1))),
     ] {
         let mut job = lenient(2, ExitPolicy::Max);

@@ -6,7 +6,7 @@ use wireup_shim::wire as c;
 
 use super::{Client, ControlKind, Failed, ForkEnv, Hello, HostNotice, Refusal, Stage};
 use crate::job::ids::Rank;
-use crate::pmix::value::{DataRange, Proc, Status, Text};
+use crate::pmix::value::{Channels, DataRange, Proc, Status, Text};
 use crate::pmix::wire::{Frame, Reader, WireError, Writer};
 
 /// A request as the host reads it; `infos` is an encoded list, checked by the shim.
@@ -48,6 +48,15 @@ pub enum Request<'a> {
     Finalize,
     /// Show that libpmix works.
     Probe,
+    /// Pass output on to local processes.
+    IofDeliver {
+        /// Whose.
+        source: Proc,
+        /// Which stream.
+        channel: Channels,
+        /// What was written; nothing at its end.
+        data: &'a [u8],
+    },
 }
 
 impl<'a> Request<'a> {
@@ -93,6 +102,11 @@ impl<'a> Request<'a> {
             },
             ControlKind::Finalize => Self::Finalize,
             ControlKind::Probe => Self::Probe,
+            ControlKind::IofDeliver => Self::IofDeliver {
+                source: Proc::decode(&mut from)?,
+                channel: Channels(from.u16()?),
+                data: from.bytes()?,
+            },
         };
         from.end()?;
         Ok(request)

@@ -125,6 +125,20 @@ fn requests_reach_the_host_as_they_were_made() {
     assert_eq!(Request::decode(&sent), Ok(Request::Finalize));
     let sent = frame(&Control::Probe.encode(1).unwrap());
     assert_eq!(Request::decode(&sent), Ok(Request::Probe));
+    let deliver = Control::IofDeliver {
+        source: Proc::new(&nspace("gamma"), Rank(1)),
+        channel: Channels::STDERR,
+        data: b"a\0b".to_vec(),
+    };
+    let sent = frame(&deliver.encode(1).unwrap());
+    assert_eq!(
+        Request::decode(&sent),
+        Ok(Request::IofDeliver {
+            source: Proc::new(&nspace("gamma"), Rank(1)),
+            channel: Channels::STDERR,
+            data: b"a\0b",
+        })
+    );
 }
 
 #[test]

@@ -21,6 +21,9 @@ fn infos_for(node: u32) -> Vec<Info> {
         node: NodeId(node),
         apps: &[app(1), app(3)],
         universe_size: 16,
+        parent: None,
+        offset: Default::default(),
+        before: &[],
         tmpdir: &"/run/j".into(),
         nsdir: &"/run/j/n".into(),
         uid: 1000,
@@ -75,7 +78,7 @@ fn each_node_is_told_of_itself_and_of_all() {
     let infos = infos_for(2);
     let nodes = arrays(&infos, keys::NODE_INFO_ARRAY);
     assert_eq!(nodes.len(), 2);
-    for (node, name, number, peers) in [(0, "alpha", 0, "0,1,3"), (1, "gamma", 1, "2")] {
+    for (node, name, number, peers) in [(0, "alpha", 0, "0,1,3"), (1, "gamma", 2, "2")] {
         assert_eq!(
             nodes[node][0],
             Info::new(keys::HOSTNAME, Value::String(name.into()))
@@ -99,7 +102,7 @@ fn procs_are_complete_and_in_rank_order() {
     for (rank, host, node, local, appnum, app_rank) in [
         (0, "alpha", 0, 0, 0, 0),
         (1, "alpha", 0, 1, 1, 0),
-        (2, "gamma", 1, 0, 1, 1),
+        (2, "gamma", 2, 0, 1, 1),
         (3, "alpha", 0, 2, 1, 2),
     ] {
         let proc = procs[rank as usize];
@@ -115,6 +118,49 @@ fn procs_are_complete_and_in_rank_order() {
             (keys::REINCARNATION, Value::Uint32(0)),
         ] {
             assert_eq!(find(proc, key), Some(&value), "rank {rank}: {key}");
+        }
+    }
+}
+
+#[test]
+fn a_spawned_job_counts_on_from_those_before_it_and_names_its_parent() {
+    let parent = Proc::new(Nspace::new("job-0").unwrap(), Rank(5));
+    let ranks = RankMap::from_runs([(NodeId(1), 2), (NodeId(0), 1)]);
+    let infos = JobInfo {
+        nspace: &Nspace::new("job-1").unwrap(),
+        ranks: &ranks,
+        node_names: &["alpha", "beta"].map(str::to_owned),
+        node: NodeId(1),
+        apps: &[app(3)],
+        universe_size: 16,
+        parent: Some(&parent),
+        offset: GlobalRank(7),
+        before: &[4, 3],
+        tmpdir: &"/run/j".into(),
+        nsdir: &"/run/j/n".into(),
+        uid: 1000,
+        gid: 100,
+    }
+    .infos()
+    .unwrap();
+    let at = |key| find(&infos, key).cloned();
+    assert_eq!(at(keys::NPROC_OFFSET), Some(Value::Rank(ProcRank(7))));
+    assert_eq!(at(keys::LOCAL_SIZE), Some(Value::Uint32(2)));
+    assert_eq!(at(keys::NODE_SIZE), Some(Value::Uint32(5)));
+    let parent = value::Proc::new(&parent.nspace, parent.rank);
+    for (proc, (grank, local, on_node)) in
+        arrays(&infos, keys::PROC_INFO_ARRAY)
+            .iter()
+            .zip([(7, 0, 3), (8, 1, 4), (9, 0, 4)])
+    {
+        for (key, value) in [
+            (keys::GLOBAL_RANK, Value::Rank(ProcRank(grank))),
+            (keys::LOCAL_RANK, Value::Uint16(local)),
+            (keys::NODE_RANK, Value::Uint16(on_node)),
+            (keys::SPAWNED, Value::Bool(true)),
+            (keys::PARENT_ID, Value::Proc(parent.clone())),
+        ] {
+            assert_eq!(find(proc, key), Some(&value), "process {grank}: {key}");
         }
     }
 }
@@ -150,6 +196,9 @@ fn what_would_mislead_or_crash_libpmix_is_refused() {
             node: NodeId(0),
             apps,
             universe_size: 1,
+            parent: None,
+            offset: Default::default(),
+            before: &[],
             tmpdir: &"/t".into(),
             nsdir: &"/t".into(),
             uid: 0,
@@ -194,6 +243,9 @@ fn of_a_large_job_of_one_program_only_the_maps_name_every_rank() {
             node: NodeId(1),
             apps,
             universe_size: size,
+            parent: None,
+            offset: Default::default(),
+            before: &[],
             tmpdir: &"/run/j".into(),
             nsdir: &"/run/j/n".into(),
             uid: 1000,

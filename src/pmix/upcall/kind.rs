@@ -44,6 +44,10 @@ pub enum UpcallKind {
     Connect,
     /// See [`Upcall::Disconnect`].
     Disconnect,
+    /// See [`Upcall::IofPull`].
+    IofPull,
+    /// See [`Upcall::PushStdin`].
+    PushStdin,
     /// See [`Upcall::GetCredential`].
     GetCredential,
     /// See [`Upcall::ValidateCredential`].
@@ -52,7 +56,7 @@ pub enum UpcallKind {
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -71,6 +75,8 @@ impl UpcallKind {
         Self::Spawn,
         Self::Connect,
         Self::Disconnect,
+        Self::IofPull,
+        Self::PushStdin,
         Self::GetCredential,
         Self::ValidateCredential,
     ];
@@ -96,6 +102,8 @@ impl UpcallKind {
             Self::Spawn => "spawn",
             Self::Connect => "connect",
             Self::Disconnect => "disconnect",
+            Self::IofPull => "iof_pull",
+            Self::PushStdin => "push_stdin",
             Self::GetCredential => "get_credential",
             Self::ValidateCredential => "validate_credential",
         }
@@ -110,6 +118,7 @@ impl UpcallKind {
                 | Self::RegisterEvents
                 | Self::DeregisterEvents
                 | Self::NotifyEvent
+                | Self::IofPull
         )
     }
 
@@ -134,6 +143,8 @@ impl UpcallKind {
             Self::Spawn => c::WIREUP_OP_SPAWN,
             Self::Connect => c::WIREUP_OP_CONNECT,
             Self::Disconnect => c::WIREUP_OP_DISCONNECT,
+            Self::IofPull => c::WIREUP_OP_IOF_PULL,
+            Self::PushStdin => c::WIREUP_OP_PUSH_STDIN,
             Self::GetCredential => c::WIREUP_OP_GET_CREDENTIAL,
             Self::ValidateCredential => c::WIREUP_OP_VALIDATE_CREDENTIAL,
         };

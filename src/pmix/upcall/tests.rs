@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::super::arbitrary;
 use super::super::value::Value;
-use super::super::wire::{Frame, FrameDecoder, HEADER_LEN};
+use super::super::wire::{Frame, FrameDecoder, HEADER_LEN, WireError};
 use super::*;
 use crate::job::ids::{Nspace, Rank};
 

@@ -18,6 +18,9 @@ fn core(limit: FenceLimit) -> NodeCore {
         universe_size: 4,
         user: UserId(1000),
         psets: Vec::new(),
+        parent: None,
+        offset: Default::default(),
+        preputs: Vec::new(),
     };
     let terms = Terms {
         limit,

@@ -32,6 +32,9 @@ impl Job {
             universe_size: 4,
             user: UserId(1000),
             psets: ProcessSet::of_job(&[io], [4]).unwrap(),
+            parent: None,
+            offset: Default::default(),
+            preputs: Vec::new(),
         });
         let core = |node| {
             let mut core = NodeCore::new(

@@ -29,6 +29,9 @@ impl Node {
             universe_size: 2,
             user: UserId(1000),
             psets: Vec::new(),
+            parent: None,
+            offset: Default::default(),
+            preputs: Vec::new(),
         };
         let mut core =
             NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default()).unwrap();

@@ -35,6 +35,9 @@ impl Job {
             universe_size: 4,
             user: UserId(1000),
             psets: Vec::new(),
+            parent: None,
+            offset: Default::default(),
+            preputs: Vec::new(),
         });
         let core = |node| {
             let mut core =

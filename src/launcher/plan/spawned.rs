@@ -1,0 +1,536 @@
+//! Plans of spawned jobs, on one machine and on several hosts alike.
+//!
+//! ```text
+//!  launcher        Plan::spawned ── SpawnedJob ──┐
+//!  each node       SpawnedJob::resolve ◀─────────┘
+//! ```
+//! A spawned job has the nodes, the interfaces and the settings of the job the user asked for; what
+//! does not differ from that is not sent.
+
+mod hosts;
+mod soft;
+mod space;
+mod variable;
+mod wishes;
+
+use std::fmt::Display;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
+
+use super::app::{self, Stand, app_plan};
+use super::{App, Decided, Origin, Plan, size};
+use crate::agent::core::JobContext;
+use crate::job::appnums::Appnums;
+use crate::job::hosts::Entry;
+use crate::job::ids::{AppNum, GlobalRank, NodeId, Rank};
+use crate::job::octets;
+use crate::job::proc::Proc;
+use crate::job::rank_map::{RANKS_MAX, RankMap};
+use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
+use crate::job::spec::{AppSpec, JobSpec, StdinTarget};
+use crate::launcher::reasons::CountWhy;
+use crate::launcher::run::{RunFailure, unique_nspace};
+use crate::launcher::{hostfile, pattern};
+use hosts::Names;
+use space::{NodeSpace, Wanted};
+use variable::{Change, How};
+use wishes::Wishes;
+
+/// What there is in a launch when a job is added.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'a> {
+    /// The number of its processes, living or not.
+    pub offset: GlobalRank,
+    /// The same by node.
+    pub before: &'a [u32],
+    /// By node: those that live, or are about to.
+    pub live: &'a [u32],
+}
+
+/// A spawned job as the launcher decided it: with the first job's plan, a node makes its own of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpawnedJob {
+    /// What the nodes' state machines know.
+    pub job: Arc<JobContext>,
+    /// Whether it may live longer than its parent, if the spawner said.
+    pub independent: Option<bool>,
+    /// How long its start may take, if the spawner said.
+    pub limit: Option<Duration>,
+    /// Keys of infos that mean nothing here, for those who ask.
+    pub ignored: Vec<String>,
+    origin: Origin,
+    apps: Vec<SpawnedApp>,
+    /// Some node has more processes than slots.
+    oversubscribed: bool,
+    /// This is fine.
+    oversubscribe: bool,
+    /// By node: living processes before it.
+    live: Vec<u32>,
+}
+
+/// One application context of a spawned job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct SpawnedApp {
+    spec: AppSpec,
+    env: Vec<Change>,
+    /// Directories in which its program is looked for first.
+    #[serde(with = "octets")]
+    search: Vec<PathBuf>,
+    /// Files that must be on its nodes.
+    #[serde(with = "octets")]
+    needs: Vec<PathBuf>,
+}
+
+fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
+    SpawnFailure {
+        kind,
+        text: text.to_string(),
+    }
+}
+
+/// An info that makes no sense.
+fn text(key: &str, problem: impl Display) -> SpawnFailure {
+    refuse(
+        SpawnFailureKind::BadRequest,
+        format!("info key {key}: {problem}"),
+    )
+}
+
+impl Plan {
+    /// Decides about the job that `rank` of the job `parent` wants to be started. `self` is the plan
+    /// of the first job, as the launcher has it.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] with the reason and the remedy.
+    pub fn spawned(
+        &self,
+        parent: &Decided,
+        rank: Rank,
+        request: &SpawnRequest,
+        standing: Standing<'_>,
+    ) -> Result<SpawnedJob, SpawnFailure> {
+        if request.apps.is_empty() || request.apps.iter().any(|app| app.count == 0) {
+            let problem = "every job has a program, and every program a process";
+            return Err(refuse(SpawnFailureKind::BadRequest, problem));
+        }
+        let job = Wishes::of(&request.infos)?;
+        let base = parent.base_of(rank);
+        let own = rustix::system::uname();
+        let own = own.nodename().to_str().ok();
+        let names = Names {
+            nodes: &self.node_names,
+            own: own.filter(|_| !self.spec.layout.across_hosts()),
+            here: parent.job.ranks.node_of(rank).unwrap_or_default(),
+        };
+        let mut asked = Vec::with_capacity(request.apps.len());
+        let mut ignored = job.ignored.clone();
+        for app in &request.apps {
+            let wishes = Wishes::of(&app.infos)?;
+            ignored.extend_from_slice(&wishes.ignored);
+            let wishes = wishes.over(&job);
+            let cwd = self.directory(base, app);
+            let wanted = self.wanted(&wishes, &job, names, &cwd)?;
+            asked.push((app, wishes, wanted));
+        }
+        let mut space = self.space(standing.live);
+        let (sizes, runs) = place(&asked, &mut space, &self.node_names)?;
+        let size: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+        let all = u64::from(standing.offset.0) + size;
+        if all > u64::from(RANKS_MAX) {
+            let problem = format!("{all} processes are more than a launch can have");
+            return Err(refuse(SpawnFailureKind::NoSlots, problem));
+        }
+        // Nodes without ranks are nodes all the same.
+        let last = self.job.ranks.nodes().checked_sub(1);
+        let last = last.map(|last| (NodeId(last), 0));
+        let failed = |failure: RunFailure| refuse(SpawnFailureKind::Failed, failure.message);
+        let context = JobContext {
+            nspace: unique_nspace().map_err(failed)?,
+            ranks: RankMap::from_runs(runs.into_iter().chain(last)),
+            appnums: Appnums::from_sizes(sizes.iter().copied()),
+            universe_size: self.job.universe_size,
+            user: self.job.user,
+            // A server knows process sets of all jobs by name alone, and these have none.
+            psets: Vec::new(),
+            parent: Some(Proc::new(parent.job.nspace.clone(), rank)),
+            offset: standing.offset,
+            preputs: request.preputs.clone(),
+        };
+        let oversubscribed = match self.spec.layout.across_hosts() {
+            true => space.iter().any(NodeSpace::is_exceeded),
+            // Virtual nodes share the processors of one machine.
+            false => space.iter().map(|node| node.used).sum::<u32>() > self.slots.count(),
+        };
+        let apps = asked.iter().zip(sizes).map(|((app, wishes, _), size)| {
+            let spec = self.app_spec(base, app, wishes, size);
+            spawned_app(app, wishes, spec)
+        });
+        Ok(SpawnedJob {
+            job: Arc::new(context),
+            independent: job.independent,
+            limit: job.limit,
+            ignored,
+            origin: Origin {
+                launch: self.launch().clone(),
+                base,
+                before: standing.before.to_vec(),
+            },
+            apps: apps.collect::<Result<_, _>>()?,
+            oversubscribed,
+            oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
+            live: standing.live.to_vec(),
+        })
+    }
+
+    /// What the nodes have, with so many living processes on each.
+    fn space(&self, live: &[u32]) -> Vec<NodeSpace> {
+        let layout = &self.spec.layout;
+        let node = |node: NodeId| {
+            let (slots, most) = match layout.hosts.get(node.index()) {
+                Some(host) => (host.slots, host.most),
+                None => (Some(self.slots.count()), None),
+            };
+            NodeSpace {
+                slots,
+                most,
+                used: live.get(node.index()).copied().unwrap_or(0),
+            }
+        };
+        self.job.ranks.node_ids().map(node).collect()
+    }
+
+    /// The directory from which what an application names is looked for.
+    fn directory(&self, base: AppNum, app: &SpawnApp) -> PathBuf {
+        let first = self.spec.apps.get(base.index());
+        let first = first.and_then(|first| first.wdir.as_deref());
+        let own = app
+            .cwd
+            .as_deref()
+            .or(first)
+            .unwrap_or_else(|| Path::new(""));
+        self.inheritance.cwd.join(own)
+    }
+
+    /// Where the ranks of an application may live.
+    fn wanted(
+        &self,
+        wishes: &Wishes,
+        job: &Wishes,
+        names: Names<'_>,
+        cwd: &Path,
+    ) -> Result<Wanted, SpawnFailure> {
+        for added in [wishes, job] {
+            let files = hostfiles(&added.added_files, cwd)?;
+            let entries = added.added.iter().cloned().chain(files);
+            let entries: Vec<_> = entries.collect();
+            if !entries.is_empty() {
+                names.find("add-host", entries)?;
+            }
+        }
+        let mut entries = wishes.hosts.clone();
+        entries.extend(hostfiles(&wishes.hostfiles, cwd)?);
+        let mut on: Vec<_> = match entries.is_empty() {
+            true => self.job.ranks.node_ids().map(|node| (node, None)).collect(),
+            false => names.find("host", entries)?,
+        };
+        if wishes.no_head {
+            on.retain(|(node, _)| *node != NodeId(0));
+        }
+        if on.is_empty() {
+            let problem = "no node is left beside the head node; start the launch with more hosts";
+            return Err(refuse(SpawnFailureKind::NoSlots, problem));
+        }
+        let oversubscribe = self.spec.layout.oversubscribe;
+        Ok(Wanted {
+            on,
+            by: wishes.by.unwrap_or_default(),
+            per_node: wishes.per_node,
+            oversubscribe: wishes.oversubscribe.unwrap_or(oversubscribe),
+        })
+    }
+
+    /// The description of an application, with the settings of the first job's.
+    fn app_spec(&self, base: AppNum, app: &SpawnApp, wishes: &Wishes, size: u32) -> AppSpec {
+        let first = self
+            .spec
+            .apps
+            .get(base.index())
+            .cloned()
+            .unwrap_or_default();
+        let cwd = app.cwd.clone().or(first.wdir);
+        let wdir = match (&wishes.wdir, cwd) {
+            (Some(dir), Some(cwd)) => Some(cwd.join(dir)),
+            (Some(dir), None) => Some(dir.clone()),
+            (None, cwd) => cwd,
+        };
+        let program = std::iter::once(app.program.clone());
+        AppSpec {
+            count: Some(size),
+            wdir,
+            // A wrapper for some ranks is for those of that job.
+            wrap: first.wrap.filter(|wrap| wrap.ranks.is_none()),
+            argv: program.chain(app.args.iter().cloned()).collect(),
+            inherited: first.inherited,
+            limits: first.limits,
+            umask: first.umask,
+            ..AppSpec::default()
+        }
+    }
+}
+
+/// An application with what is special about it.
+fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<SpawnedApp, SpawnFailure> {
+    let mut env = wishes.env.clone();
+    for variable in &app.env {
+        let problem = "a variable of the request is none; it is written NAME=VALUE";
+        let change = Change::parse(How::Set, variable);
+        env.push(change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?);
+    }
+    Ok(SpawnedApp {
+        spec,
+        env,
+        search: wishes.search.clone(),
+        needs: wishes.needs.clone(),
+    })
+}
+
+/// The number of ranks of each application, and the nodes of all of them in the order of ranks.
+///
+/// Those with a choice of numbers get what the others leave.
+type Placed = (Vec<u32>, Vec<(NodeId, u32)>);
+
+fn place(
+    asked: &[(&SpawnApp, Wishes, Wanted)],
+    space: &mut [NodeSpace],
+    names: &[String],
+) -> Result<Placed, SpawnFailure> {
+    let mut placed = vec![(0, Vec::new()); asked.len()];
+    for choosy in [false, true] {
+        let mine = asked.iter().zip(&mut placed);
+        for ((app, wishes, wanted), (size, runs)) in
+            mine.filter(|((_, wishes, _), _)| wishes.soft.is_some() == choosy)
+        {
+            *size = match &wishes.soft {
+                Some(soft) => {
+                    let room = wanted.room(space).min(app.count);
+                    // Where nothing fits, what was asked for first is what is told of.
+                    soft.largest(room).unwrap_or(app.count)
+                }
+                None => app.count,
+            };
+            let full = |full| refuse(SpawnFailureKind::NoSlots, full);
+            *runs = wanted.place(*size, space, names).map_err(full)?;
+        }
+    }
+    let (sizes, runs): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
+    Ok((sizes, runs.into_iter().flatten().collect()))
+}
+
+/// The hosts of files.
+fn hostfiles(paths: &[PathBuf], cwd: &Path) -> Result<Vec<Entry>, SpawnFailure> {
+    let mut entries = Vec::new();
+    for path in paths {
+        let read = hostfile::read(&cwd.join(path));
+        entries.extend(read.map_err(|error| text("hostfile", error))?);
+    }
+    Ok(entries)
+}
+
+impl SpawnedJob {
+    /// What holds for it on every node of the launch whose first job is that of `first`.
+    pub fn decided(&self, first: &Decided) -> Decided {
+        Decided {
+            job: Arc::clone(&self.job),
+            counts: vec![CountWhy::Given; self.apps.len()],
+            node_names: first.node_names.clone(),
+            offer: first.offer.clone(),
+            oversubscribed: self.oversubscribed,
+            names: first.names.clone(),
+            key: first.key.clone(),
+            origin: Some(self.origin.clone()),
+            variables: Vec::new(),
+        }
+    }
+
+    /// What was asked for, as the user would have said it in place of the first job. Input of the
+    /// launcher stays with that.
+    pub fn spec(&self, first: &JobSpec) -> JobSpec {
+        let mut spec = first.clone();
+        spec.apps = self.apps.iter().map(|app| app.spec.clone()).collect();
+        spec.psets.clear();
+        spec.layout.runs.clear();
+        spec.layout.oversubscribe = self.oversubscribe;
+        spec.stdio.pty = None;
+        spec.stdio.stdin = StdinTarget::None;
+        spec.stdio.output = spec.stdio.output.map(pattern::with_job);
+        spec.notes.clear();
+        spec
+    }
+
+    /// Makes the plan of one node, or of this machine as all nodes: looks for what its ranks need.
+    /// `first` is the first job's plan there.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] with the reason and the remedy; on one of several hosts it names the host.
+    pub fn resolve(&self, first: &Plan, node: Option<NodeId>) -> Result<Plan, SpawnFailure> {
+        let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        self.resolve_within(first, node, limit)
+            .map_err(|mut failure| {
+                if let Some(name) = node.and_then(|node| first.node_names.get(node.index())) {
+                    failure.text = format!("on {name}: {}", failure.text);
+                }
+                failure
+            })
+    }
+
+    fn resolve_within(
+        &self,
+        first: &Plan,
+        node: Option<NodeId>,
+        descriptors: u64,
+    ) -> Result<Plan, SpawnFailure> {
+        self.check(first, node)?;
+        let mut decided = self.decided(&first.decided);
+        let spec = self.spec(&first.spec);
+        self.check_room(first, &spec, node, descriptors)?;
+        if let Some(node) = node {
+            decided.oversubscribed = self.processes_on(node) > first.slots.count();
+        }
+        let stand = |ranks: &Range<u32>| match node.is_none_or(|node| decided.has(node, ranks)) {
+            true => Stand::Child,
+            false => Stand::Bystander,
+        };
+        let apps = self.look(first, stand)?;
+        Ok(self.plan(first, decided, spec, apps))
+    }
+
+    /// Makes the plan of a launcher whose ranks are on other hosts: what is found here is for people.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] for what can run nowhere.
+    pub fn seen(&self, first: &Plan) -> Result<Plan, SpawnFailure> {
+        self.check(first, None)?;
+        let apps = self.look(first, |_| Stand::Launcher)?;
+        let (decided, spec) = (self.decided(&first.decided), self.spec(&first.spec));
+        Ok(self.plan(first, decided, spec, apps))
+    }
+
+    /// Looks for what the ranks of the applications need.
+    fn look(
+        &self,
+        first: &Plan,
+        stand: impl Fn(&Range<u32>) -> Stand,
+    ) -> Result<Vec<App>, SpawnFailure> {
+        let base = &first.apps[self.origin.base.index()];
+        let mut apps = Vec::with_capacity(self.apps.len());
+        for (number, app) in (0..).map(AppNum).zip(&self.apps) {
+            let mut env = base.env[..base.common].to_vec();
+            app.env.iter().for_each(|change| change.apply(&mut env));
+            let ranks = self.job.appnums.ranks_of(number);
+            let stand = stand(&ranks);
+            app.check_files(first, stand)?;
+            let ranks = (ranks, CountWhy::Given);
+            let search = Some(app.search.as_slice());
+            let looked = app_plan(&app.spec, ranks, env, &first.inheritance, stand, search);
+            let (app, _) = looked.map_err(|failure| {
+                let kind = match failure.code {
+                    127 => SpawnFailureKind::NotFound,
+                    126 => SpawnFailureKind::NotExecutable,
+                    _ => SpawnFailureKind::Failed,
+                };
+                refuse(kind, failure.message)
+            })?;
+            apps.push(app);
+        }
+        Ok(apps)
+    }
+
+    fn plan(&self, first: &Plan, decided: Decided, spec: JobSpec, apps: Vec<App>) -> Plan {
+        Plan {
+            decided,
+            spec,
+            inheritance: first.inheritance.clone(),
+            apps,
+            host: first.host.clone(),
+            slots: first.slots,
+            notes: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// What came over a link is not trusted to fit together.
+    fn check(&self, first: &Plan, node: Option<NodeId>) -> Result<(), SpawnFailure> {
+        let apps = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
+        let nodes = first.job.ranks.nodes();
+        let last = AppNum(apps.saturating_sub(1));
+        let fits = apps > 0
+            && self.job.appnums.ranks_of(last).end == self.job.ranks.size()
+            && self.job.ranks.nodes() == nodes
+            && self.origin.base.index() < first.apps.len()
+            && node.is_none_or(|node| node.0 < nodes);
+        match fits {
+            true => Ok(()),
+            false => Err(refuse(SpawnFailureKind::Failed, super::Contradiction)),
+        }
+    }
+
+    /// Living processes of a node once its ranks have been started.
+    fn processes_on(&self, node: NodeId) -> u32 {
+        let live = self.live.get(node.index()).copied().unwrap_or(0);
+        live.saturating_add(self.job.ranks.local_size(node))
+    }
+
+    /// Refuses what the cores and descriptors here do not allow.
+    fn check_room(
+        &self,
+        first: &Plan,
+        spec: &JobSpec,
+        node: Option<NodeId>,
+        descriptors: u64,
+    ) -> Result<(), SpawnFailure> {
+        let full = |failure: RunFailure| refuse(SpawnFailureKind::NoSlots, failure.message);
+        match node {
+            Some(node) if self.job.ranks.local_size(node) == 0 => Ok(()),
+            Some(node) => {
+                let processes = self.processes_on(node);
+                size::check_node(spec, node, processes, &first.slots, descriptors).map_err(full)
+            }
+            None => {
+                let nodes = self.job.ranks.node_ids();
+                let processes = nodes.map(|node| self.processes_on(node)).sum();
+                size::check_all_here(processes, descriptors).map_err(full)
+            }
+        }
+    }
+}
+
+impl SpawnedApp {
+    /// Refuses a directory and files that are not where its ranks start.
+    fn check_files(&self, first: &Plan, stand: Stand) -> Result<(), SpawnFailure> {
+        if stand != Stand::Child {
+            return Ok(());
+        }
+        let entered = app::working_directory(&self.spec, &first.inheritance, stand);
+        let entered =
+            entered.map_err(|failure| refuse(SpawnFailureKind::NotExecutable, failure.message))?;
+        let cwd = entered.as_deref().unwrap_or(&first.inheritance.cwd);
+        match self.needs.iter().find(|path| !cwd.join(path).exists()) {
+            None => Ok(()),
+            Some(path) => Err(refuse(
+                SpawnFailureKind::NotSupported,
+                format!(
+                    "the file {} is to be there and is not, and files are not copied; put it there",
+                    cwd.join(path).display()
+                ),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Nodes of the launch, by the names that a spawner has for them. No I/O.
+
+use super::{refuse, text};
+use crate::job::hosts::{Entry, compress, merge};
+use crate::job::ids::NodeId;
+use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
+
+/// What the nodes are called.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Names<'a> {
+    /// By node.
+    pub(super) nodes: &'a [String],
+    /// What this machine calls itself, where it is all nodes.
+    pub(super) own: Option<&'a str>,
+    /// The node of the spawner.
+    pub(super) here: NodeId,
+}
+
+impl Names<'_> {
+    /// The nodes of these entries, each once, and how many processes each should take.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] for a host that is no node of the launch.
+    pub(super) fn find(
+        &self,
+        key: &str,
+        entries: Vec<Entry>,
+    ) -> Result<Vec<(NodeId, Option<u32>)>, SpawnFailure> {
+        let hosts = merge(entries).map_err(|problem| text(key, problem))?;
+        let mut nodes: Vec<(NodeId, Option<u32>)> = Vec::with_capacity(hosts.len());
+        for host in hosts {
+            let node = self.node(&host.name).ok_or_else(|| {
+                let known = compress(self.nodes);
+                let problem = format!(
+                    "host {} is none of this launch, which has {known}; name it with --hosts when \
+                     the launch starts",
+                    host.name
+                );
+                refuse(SpawnFailureKind::NotSupported, problem)
+            })?;
+            match nodes.iter_mut().find(|(known, _)| *known == node) {
+                Some((_, slots)) => {
+                    *slots = slots
+                        .zip(host.slots)
+                        .map(|(one, more)| one.saturating_add(more));
+                }
+                None => nodes.push((node, host.slots)),
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// By its full name, by what it calls itself here, or by the first part of a name that no other
+    /// node shares.
+    fn node(&self, name: &str) -> Option<NodeId> {
+        let number = |at: usize| NodeId(u32::try_from(at).expect("lists of hosts are bounded"));
+        let mut all = self.nodes.iter();
+        if let Some(at) = all.position(|node| node.eq_ignore_ascii_case(name)) {
+            return Some(number(at));
+        }
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        let stem = |name: &str| {
+            name.split('.')
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase()
+        };
+        let own = self.own.is_some_and(|own| stem(own) == stem(name));
+        if own || is("localhost") || is("127.0.0.1") || is("::1") {
+            return Some(self.here);
+        }
+        let short = |node: &String| stem(node) == stem(name);
+        let mut same = (0..).zip(self.nodes).filter(|(_, node)| short(node));
+        match (same.next(), same.next()) {
+            (Some((at, node)), None) if !node.contains('.') || !name.contains('.') => {
+                Some(NodeId(at))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::hosts::HostList;
+
+    fn find(
+        nodes: &[&str],
+        own: Option<&str>,
+        hosts: &str,
+    ) -> Result<Vec<(u32, Option<u32>)>, String> {
+        let nodes: Vec<String> = nodes.iter().map(|name| (*name).to_owned()).collect();
+        let names = Names {
+            nodes: &nodes,
+            own,
+            here: NodeId(1),
+        };
+        let HostList(entries) = hosts.parse().unwrap();
+        let found = names
+            .find("host", entries)
+            .map_err(|failure| failure.text)?;
+        Ok(found
+            .into_iter()
+            .map(|(node, slots)| (node.0, slots))
+            .collect())
+    }
+
+    #[test]
+    fn hosts_are_nodes_in_the_order_in_which_they_are_named() {
+        let nodes = ["n1", "n2", "n3.example.org"];
+        let of = |hosts| find(&nodes, None, hosts);
+        assert_eq!(of("n2:4,n1"), Ok(vec![(1, Some(4)), (0, None)]));
+        assert_eq!(of("n1,n1,n2"), Ok(vec![(0, Some(2)), (1, Some(1))]));
+        assert_eq!(of("N3,n1.example.org"), Ok(vec![(2, None), (0, None)]));
+        assert_eq!(of("localhost"), Ok(vec![(1, None)]));
+        assert!(of("n3.example.com").is_err(), "it is another host");
+    }
+
+    #[test]
+    fn a_machine_that_is_all_nodes_goes_by_its_own_name_too() {
+        let nodes = ["box-v0", "box-v1"];
+        let own = Some("box.example.org");
+        assert_eq!(
+            find(&nodes, own, "box-v0:1,box"),
+            Ok(vec![(0, Some(1)), (1, None)])
+        );
+        assert_eq!(
+            find(&nodes, own, "box:1,localhost:2"),
+            Ok(vec![(1, Some(3))])
+        );
+    }
+
+    #[test]
+    fn a_host_that_is_no_node_is_named_with_the_remedy() {
+        assert_eq!(
+            find(&["n1", "n2"], None, "n1,n9").unwrap_err(),
+            "host n9 is none of this launch, which has n[1-2]; name it with --hosts when the launch \
+             starts"
+        );
+    }
+}

@@ -1,0 +1,164 @@
+use super::*;
+
+fn info(key: &str, value: &str, required: bool) -> SpawnInfo {
+    SpawnInfo {
+        key: key.into(),
+        value: value.into(),
+        required,
+    }
+}
+
+fn wishes(pairs: &[(&str, &str)]) -> Wishes {
+    let infos: Vec<_> = pairs
+        .iter()
+        .map(|(key, value)| info(key, value, true))
+        .collect();
+    Wishes::of(&infos).unwrap()
+}
+
+fn refused(key: &str, value: &str) -> SpawnFailure {
+    Wishes::of(&[info(key, value, true)]).unwrap_err()
+}
+
+#[test]
+fn one_wish_has_the_names_of_pmix_and_of_mpi() {
+    for names in [
+        ["host", "hosts", "pmix.host", "PMIX_HOST"],
+        ["add-host", "add_host", "pmix.addhost", "PMIX_ADD_HOST"],
+        ["wdir", "pmix.wdir", "PMIX_WDIR", "wdir"],
+        ["hostfile", "pmix.hostfile", "PMIX_HOSTFILE", "hostfile"],
+    ] {
+        let first = wishes(&[(names[0], "n1")]);
+        assert_ne!(first, Wishes::default());
+        for name in names {
+            assert_eq!(wishes(&[(name, "n1")]), first, "{name}");
+        }
+    }
+    assert_eq!(
+        wishes(&[("path", "/a:b")]).search,
+        ["/a", "b"].map(PathBuf::from)
+    );
+    assert_eq!(wishes(&[("env", "A=1\nB=x y\n")]).env.len(), 2);
+    assert!(wishes(&[("pmix.nolocal", "true")]).no_head);
+    assert_eq!(wishes(&[("pmix.noover", "")]).oversubscribe, Some(false));
+    assert_eq!(
+        wishes(&[("pmix.spchildsep", "true")]).independent,
+        Some(true)
+    );
+    assert_eq!(
+        wishes(&[("pmix.sp.time", "7")]).limit,
+        Some(Duration::from_secs(7))
+    );
+    assert_eq!(wishes(&[("pmix.timeout", "0")]).limit, None);
+    assert_eq!(
+        wishes(&[("pmix.pers", "ompi5"), ("pmix.preloadbin", "true")]),
+        Wishes::default()
+    );
+}
+
+#[test]
+fn placement_is_written_as_users_of_open_mpi_do() {
+    let of = |key, value| {
+        let Wishes {
+            by,
+            per_node,
+            oversubscribe,
+            ..
+        } = wishes(&[(key, value)]);
+        (by, per_node, oversubscribe)
+    };
+    assert_eq!(of("map_by", "node"), (Some(MapBy::Node), None, None));
+    assert_eq!(
+        of("map-by", "slot:OVERSUBSCRIBE"),
+        (Some(MapBy::Slot), None, Some(true))
+    );
+    assert_eq!(of("pmix.mapby", "PPR:2:NODE"), (None, Some(2), None));
+    assert_eq!(
+        of("pmix.mapby", "ppr:2:node:display,oversubscribe"),
+        (None, Some(2), Some(true))
+    );
+    assert_eq!(
+        of("PMIX_MAPBY", ":nooversubscribe"),
+        (None, None, Some(false))
+    );
+    assert_eq!(of("npernode", "3"), (None, Some(3), None));
+    assert_eq!(of("pernode", "true"), (None, Some(1), None));
+    assert_eq!(of("pernode", "false"), (None, None, None));
+    assert_eq!(of("ppr", "4:node"), (None, Some(4), None));
+    assert_eq!(of("pmix.ppr", "1:n"), (None, Some(1), None));
+}
+
+#[test]
+fn what_is_not_known_is_ignored_unless_it_is_required() {
+    let infos = [info("colour", "red", false), info("map_by", "core", false)];
+    let wishes = Wishes::of(&infos).unwrap();
+    assert_eq!(wishes.ignored, ["colour", "map_by"]);
+    assert_eq!(
+        refused("pmix.cpulist", "0-3"),
+        SpawnFailure {
+            kind: SpawnFailureKind::NotSupported,
+            text: "info key pmix.cpulist (\"0-3\") is required and is not known here".into()
+        }
+    );
+    assert_eq!(
+        refused("map_by", "core").kind,
+        SpawnFailureKind::NotSupported
+    );
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused_with_their_key() {
+    for (key, value) in [
+        ("host", "n1:x"),
+        ("npernode", "0"),
+        ("npernode", "many"),
+        ("ppr", "x:node"),
+        ("soft", "few"),
+        ("env", "NAME"),
+        ("pmix.envar.prepnd", ":"),
+        ("pernode", "perhaps"),
+        ("pmix.timeout", "soon"),
+    ] {
+        let failure = refused(key, value);
+        assert_eq!(failure.kind, SpawnFailureKind::BadRequest, "{key}={value}");
+        assert!(
+            failure.text.starts_with(&format!("info key {key}: ")),
+            "{}",
+            failure.text
+        );
+    }
+    assert_eq!(refused("arch", "vax").kind, SpawnFailureKind::NotSupported);
+    wishes(&[("arch", std::env::consts::ARCH)]);
+}
+
+#[test]
+fn files_are_needed_only_where_they_are_required() {
+    let optional = Wishes::of(&[info("preload_files", "/a,/b", false)]).unwrap();
+    assert_eq!(optional.needs, Vec::<PathBuf>::new());
+    assert_eq!(
+        wishes(&[("pmix.preloadfiles", "/a,/b")]).needs,
+        ["/a", "/b"].map(PathBuf::from)
+    );
+}
+
+#[test]
+fn a_program_s_wishes_stand_before_those_of_the_job() {
+    let job = wishes(&[
+        ("wdir", "/job"),
+        ("host", "n1"),
+        ("env", "A=job"),
+        ("npernode", "2"),
+    ]);
+    let own = wishes(&[("wdir", "/own"), ("hostfile", "/hosts"), ("env", "A=own")]).over(&job);
+    assert_eq!(own.wdir, Some("/own".into()));
+    assert_eq!(
+        (own.hosts.len(), own.hostfiles.len(), own.per_node),
+        (0, 1, Some(2))
+    );
+    let mut variables = Vec::new();
+    own.env
+        .iter()
+        .for_each(|change| change.apply(&mut variables));
+    assert_eq!(variables, [("A".into(), "own".into())]);
+    assert_eq!(Wishes::default().over(&job).wdir, Some("/job".into()));
+}
