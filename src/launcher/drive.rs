@@ -5,6 +5,7 @@ mod alone;
 mod heard;
 mod progress;
 mod pty;
+mod rendezvous;
 mod signals;
 mod spawn;
 mod status;
@@ -36,6 +37,7 @@ use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::rank_set::RankSet;
 
 use alone::Alone;
+use rendezvous::Meeting;
 use spawn::Family;
 
 /// What is known of the process of one rank.
@@ -119,6 +121,8 @@ pub(super) struct Drive {
     syslog: Syslog,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
+    /// The way to the rendezvous of the user's launches.
+    meeting: Meeting,
 }
 
 /// What the loop is made of, beside what it makes itself.
@@ -158,6 +162,7 @@ impl Drive {
             logged: Logged::default(),
             syslog: Syslog::default(),
             interrupts: 0,
+            meeting: Meeting::default(),
             pty: None,
             terminal_until: None,
             jobs: Jobs::new(Arc::clone(&parts.plan)),
@@ -228,6 +233,7 @@ impl Drive {
                 Source::Signals => self.take_signals(),
                 Source::Orders => self.take_orders(),
                 Source::Wake => self.look_at_terminal(),
+                Source::Rendezvous => self.hear_rendezvous(*event),
                 _ => {}
             }
             self.hands.dispatch(*event)?;
@@ -246,6 +252,7 @@ impl Drive {
             self.alone.next_deadline(),
             self.progress.next_deadline(),
             self.terminal_until,
+            self.meeting.next_deadline(),
             self.family.next_deadline(),
         ]
         .into_iter()
@@ -264,6 +271,7 @@ impl Drive {
         self.check_status();
         self.look_for_singletons(now);
         self.show_progress(now);
+        self.give_up_rendezvous(now);
         if let Some((what, errno)) = self.streams.failure() {
             let cause = Cause::OutputLost {
                 error: format!("{what} cannot be written: {errno}"),

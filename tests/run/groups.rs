@@ -176,6 +176,17 @@ fn members_hear_of_the_death_of_one_and_end_the_group_without_it() {
     }
 }
 
+/// libpmix 4.2 tells nobody of groups of one node without context id.
+#[test]
+fn members_of_a_group_that_has_ended_hear_of_no_more_deaths() {
+    for (client, newer) in versions() {
+        for nodes in &UP_TO_THREE[usize::from(!newer)..] {
+            let rest = members(&client, nodes, "ended", 137);
+            assert_eq!(rest, [0, 1, 2].map(|rank| heard(rank, "member@3")));
+        }
+    }
+}
+
 #[test]
 fn who_invites_hears_of_those_who_die_or_decline() {
     for (client, _) in versions() {

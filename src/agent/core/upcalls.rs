@@ -93,6 +93,7 @@ impl NodeCore {
             // carried to every node anyway.
             Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
             Upcall::IofPull { .. } => {}
+            Upcall::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
             Upcall::Abort { .. }
             | Upcall::Fence { .. }
             | Upcall::DirectModex { .. }
@@ -197,6 +198,7 @@ impl NodeCore {
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
             | Upcall::DeregisterEvents { .. }
+            | Upcall::GroupEnded { .. }
             | Upcall::NotifyEvent { .. }
             | Upcall::IofPull { .. } => unreachable!("the link gives notices no id"),
         }

@@ -319,11 +319,14 @@ fn store() -> BoxedStrategy<StoreMessage> {
         }
     });
     let found = || {
-        let found = (vec(any::<u8>(), 0..9), proc(), data());
-        vec(
-            found.prop_map(|(key, owner, data)| Found { key, owner, data }),
-            0..3,
-        )
+        let found = (vec(any::<u8>(), 0..9), proc(), data(), any::<bool>());
+        let found = found.prop_map(|(key, owner, data, once)| Found {
+            key,
+            owner,
+            data,
+            once,
+        });
+        vec(found, 0..3)
     };
     let refusal = prop_oneof![
         vec(any::<u8>(), 0..9).prop_map(Refusal::Duplicate),
@@ -333,6 +336,7 @@ fn store() -> BoxedStrategy<StoreMessage> {
         Just(Refusal::Timeout),
         Just(Refusal::RequesterEnded),
         Just(Refusal::HeadLost),
+        Just(Refusal::SharedLost),
         Just(Refusal::TornDown),
     ];
     let answer = prop_oneof![
@@ -341,7 +345,7 @@ fn store() -> BoxedStrategy<StoreMessage> {
         found().prop_map(Answer::Partial),
         refusal.prop_map(Answer::Refused),
     ];
-    let serial = || any::<u64>().prop_map(crate::store::engine::Serial::from);
+    let serial = || any::<u64>().prop_map(crate::store::shared::Serial::from);
     prop_oneof![
         (serial(), requester, request()).prop_map(|(serial, who, request)| StoreMessage::Ask {
             serial,
@@ -349,6 +353,8 @@ fn store() -> BoxedStrategy<StoreMessage> {
             request,
         }),
         (serial(), answer).prop_map(|(serial, answer)| StoreMessage::Answer { serial, answer }),
+        (serial(), any::<bool>())
+            .prop_map(|(serial, reached)| StoreMessage::Receipt { serial, reached }),
         vec((proc(), any::<u32>().prop_map(AppNum)), 0..5).prop_map(StoreMessage::Ended),
         Just(StoreMessage::Watch),
     ]

@@ -97,6 +97,7 @@ impl Drive {
                 self.regulate()?;
             }
             FromCrew::Log(text) => self.log(text),
+            FromCrew::Rendezvous { epoch, message } => self.tell_rendezvous(epoch, message),
             FromCrew::Syslog(text) => {
                 if let Some(text) = self.syslog.log(&text) {
                     self.warn(&text);

@@ -42,6 +42,7 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
         ending: EndingSpec::default(),
         status: StatusSpec::default(),
         interface: InterfaceSpec {
+            meet: None,
             pmi: PmiChoice::Pmi1,
             libpmix: None,
             pmix_host: None,
