@@ -7,6 +7,7 @@
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
 mod context;
+mod credentials;
 mod demands;
 mod events;
 mod facts;
@@ -24,6 +25,7 @@ mod upcalls;
 
 use std::sync::Arc;
 
+pub use credentials::Voucher;
 pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
@@ -127,6 +129,7 @@ pub struct NodeCore {
     groups: Groups,
     queries: Queries,
     spawns: Spawns,
+    voucher: Option<Voucher>,
     link: HostLink,
     host: HostLife,
     /// By position on the node.
@@ -172,6 +175,7 @@ impl NodeCore {
             groups: Groups::new(node, job.ranks.nodes()),
             queries: Queries::new(node),
             spawns: Spawns::default(),
+            voucher: None,
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],

@@ -9,7 +9,7 @@ use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use crate::job::log::LogText;
+use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::job::spawn::{SpawnRequest, SpawnResult};
 use crate::modex::ModexMessage;
@@ -213,6 +213,8 @@ pub enum Report {
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
+    /// A rank has something for a system's log.
+    Syslog(SyslogText),
     /// From the head node: tell the rendezvous of this user's launches, which is looked for when there
     /// is something to tell.
     Rendezvous {

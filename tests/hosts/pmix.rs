@@ -179,3 +179,14 @@ fn the_processes_of_a_lost_host_are_listed_as_lost() {
     running.signal(Signal::TERM);
     assert_ne!(running.finish().code, 0);
 }
+
+#[test]
+fn a_credential_made_on_one_host_is_good_on_the_others() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), newest()) else {
+        return;
+    };
+    let outcome = run(&cluster, &client, &[], "pmix_credential", "own").expect(0);
+    for line in outcome.by_rank("pmix_credential", 4) {
+        assert_eq!(field(&line, "kind"), Some("wireup"), "{line}");
+    }
+}

@@ -10,6 +10,7 @@ mod children;
 mod common;
 mod config;
 mod control;
+mod credentials;
 mod ending;
 mod ends;
 mod endurance;

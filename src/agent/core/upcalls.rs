@@ -104,6 +104,8 @@ impl NodeCore {
             | Upcall::Unpublish { .. }
             | Upcall::Group { .. }
             | Upcall::JobControl { .. }
+            | Upcall::GetCredential { .. }
+            | Upcall::ValidateCredential { .. }
             | Upcall::Spawn { .. }
             | Upcall::Connect { .. }
             | Upcall::Disconnect { .. }
@@ -176,6 +178,18 @@ impl NodeCore {
             }
             Upcall::Disconnect { procs, infos } => {
                 self.meet(id, (Meeting::Disconnect, &procs), &infos, now, actions);
+            }
+            Upcall::GetCredential { proc, directives } => {
+                let answer = self.vouch_for(proc, &directives, now);
+                self.answer(id, &answer, actions);
+            }
+            Upcall::ValidateCredential {
+                credential,
+                directives,
+                ..
+            } => {
+                let answer = self.validate(&credential, &directives, now);
+                self.answer(id, &answer, actions);
             }
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }

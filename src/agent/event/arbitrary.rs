@@ -17,7 +17,7 @@ use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, NodeRank, Nspace, Rank, UserId};
-use crate::job::log::{Channel, LogText};
+use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::modex::{ModexFailure, ModexMessage};
@@ -619,6 +619,25 @@ pub(crate) fn report() -> BoxedStrategy<Report> {
                     text,
                 };
                 Report::Log(text)
+            }),
+        (
+            proptest::sample::select(vec![SyslogPlace::Node, SyslogPlace::Launcher]),
+            any::<u8>(),
+            proptest::option::of(any::<i64>()),
+            "\\PC{0,9}",
+            any::<bool>(),
+            vec(any::<u8>(), 0..30)
+        )
+            .prop_map(|(place, priority, at, source, once, text)| {
+                let text = SyslogText {
+                    place,
+                    priority,
+                    at,
+                    source,
+                    once,
+                    text,
+                };
+                Report::Syslog(text)
             }),
     ]
     .boxed()

@@ -25,6 +25,7 @@ impl SpawnedJob {
             offer: first.offer.clone(),
             oversubscribed: self.oversubscribed,
             names: first.names.clone(),
+            key: first.key.clone(),
             origin: Some(self.origin.clone()),
             variables: Vec::new(),
         }
