@@ -14,6 +14,7 @@ mod groups;
 mod host;
 mod jobs;
 mod logs;
+mod output;
 mod ranks;
 mod spawns;
 mod store;
@@ -25,6 +26,8 @@ pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
 use jobs::Member;
+pub use output::OutputMessage;
+use output::Outputs;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Action, Event, PeerMessage};
@@ -118,6 +121,7 @@ pub struct NodeCore {
     store: StoreEngine<Asker>,
     groups: Groups,
     spawns: Spawns,
+    outputs: Outputs,
     link: HostLink,
     host: HostLife,
     /// By position on the node.
@@ -162,6 +166,7 @@ impl NodeCore {
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
             spawns: Spawns::default(),
+            outputs: Outputs::default(),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -182,6 +187,11 @@ impl NodeCore {
                 }
             }
             Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
+            Event::Printed {
+                rank,
+                channel,
+                bytes,
+            } => self.output(rank, channel, bytes, now, actions),
             Event::ControlReceived(bytes) => {
                 let events = self.link.on_control_bytes(bytes);
                 self.host_said(events, now, actions);
@@ -300,6 +310,7 @@ impl NodeCore {
             self.pmi_effects(job, effects, now, actions);
         }
         self.store_rank_ended(process, now, actions);
+        self.pull_ended(now, actions);
         if self.host.is_offered() {
             let proc = self.name_of(process);
             self.groups(actions, |engine, out| engine.rank_ended(proc, out));
@@ -337,6 +348,7 @@ impl NodeCore {
             self.modex(lost, now, actions);
             self.groups(actions, |engine, out| engine.node_lost(node, out));
             self.store_node_lost(node, now, actions);
+            self.outputs_node_lost(node, actions);
         }
     }
 
@@ -371,6 +383,7 @@ impl NodeCore {
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
+            PeerMessage::Output(message) => self.output_message(from, message, now, actions),
         }
     }
 

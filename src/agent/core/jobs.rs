@@ -149,7 +149,8 @@ impl NodeCore {
             nspace: nspace.clone(),
         };
         self.modex(removed, now, actions);
-        if self.host.state == HostState::Ready {
+        // The rest of its output may be on its way to processes here.
+        if self.host.state == HostState::Ready && !self.outputs.is_asking() {
             self.control(&Control::DeregisterJob { nspace }, now, actions);
         }
     }

@@ -97,6 +97,15 @@ impl Crew {
                     true => self.peers.push_back((to, node, message)),
                     false => self.outbound.push((to, message)),
                 },
+                Action::HoldOutput {
+                    rank,
+                    channel,
+                    held,
+                } => {
+                    if let Some(rank) = self.rank_at(node, rank) {
+                        self.hold_output(rank, channel, held);
+                    }
+                }
                 Action::Report(report) => self.report(node, report),
             }
         }

@@ -80,7 +80,10 @@ impl Job {
                     let line = String::from_utf8(bytes).unwrap();
                     self.lines.push((node, rank.0, line.trim_end().to_owned()));
                 }
-                Action::SendControl(_) | Action::Report(_) | Action::KillHost => {}
+                Action::SendControl(_)
+                | Action::Report(_)
+                | Action::HoldOutput { .. }
+                | Action::KillHost => {}
             }
         }
     }
