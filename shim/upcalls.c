@@ -321,12 +321,14 @@ static pmix_status_t group(pmix_group_operation_t op, char *id, const pmix_proc_
     if (op != PMIX_GROUP_CONSTRUCT && op != PMIX_GROUP_DESTRUCT) {
         return PMIX_ERR_NOT_SUPPORTED;
     }
-    if (op == PMIX_GROUP_DESTRUCT && is_local_only(infos, ninfo)) {
-        return PMIX_OPERATION_SUCCEEDED;
-    }
-    struct completion completion = {COMPLETE_GROUP, {.info = cbfunc}, cbdata};
     struct out o;
     out_init(&o);
+    if (op == PMIX_GROUP_DESTRUCT && is_local_only(infos, ninfo)) {
+        put_text(&o, id);
+        put_procs(&o, procs, nprocs);
+        return notice(&o, WIREUP_OP_GROUP_ENDED);
+    }
+    struct completion completion = {COMPLETE_GROUP, {.info = cbfunc}, cbdata};
     put_u8(&o, op == PMIX_GROUP_CONSTRUCT ? WIREUP_GROUP_CONSTRUCT : WIREUP_GROUP_DESTRUCT);
     put_text(&o, id);
     put_procs(&o, procs, nprocs);

@@ -11,6 +11,7 @@ pub mod link_end;
 pub mod namespace;
 pub mod poll;
 pub mod procfs;
+pub mod rendezvous;
 pub mod sidecar;
 pub mod spawn;
 pub mod start;

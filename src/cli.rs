@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
+use crate::agent::rendezvous;
 use crate::launcher::run::RunFailure;
 use crate::launcher::step;
 
@@ -71,6 +72,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         Some(word) if word == "run" => run::line(args),
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
+        Some(word) if word == rendezvous::COMMAND => rendezvous_process(),
         _ => other(args),
     };
     match result {
@@ -80,6 +82,13 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Started by a launch for itself and others.
+fn rendezvous_process() -> Result<u8, RunFailure> {
+    let served = rendezvous::serve();
+    served.map_err(|error| RunFailure::own("`wireup rendezvous` is started by launches", error))?;
+    Ok(0)
 }
 
 fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {

@@ -16,7 +16,9 @@
 //!   arrival of a node under a key belongs to the k-th operation of the hub under it. A node that
 //!   has not arrived when an operation fails owes the hub an arrival: its own processes get the
 //!   failure when they come, and the hub passes over the arrival.
-//! - A member whose process ends before the operation does fails it: its node refuses.
+//! - A member whose process ends before the operation does fails it: its node refuses. Where
+//!   participation is optional the operation goes on without it, and without nodes where no other
+//!   member is left.
 //! - Context ids count up and carry the number of the hub, so they are unique in the job although
 //!   nobody hands them out, and are never used again.
 //!
@@ -26,6 +28,7 @@ mod hub;
 mod message;
 #[cfg(test)]
 mod tests;
+pub mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -99,7 +102,10 @@ impl<T> GroupEngine<T> {
         if early.is_none() {
             self.open.remove(&key);
         }
-        let refusal = self.ended_member(&key);
+        let offer = Offer {
+            ended: self.ended_members(&key),
+            ..offer
+        };
         if hub == node {
             // Its own failures are settled at once or owed like those of others.
             let step = self.hub.arrive(key.clone(), node, offer, now);
@@ -112,10 +118,7 @@ impl<T> GroupEngine<T> {
             out.push(Output::Send { to: hub, message });
         }
         if let Some(failure) = early {
-            return self.settle(&key, Err(failure), out);
-        }
-        if let Some(failure) = refusal {
-            self.refuse(key, hub, failure, out);
+            self.settle(&key, Err(failure), out);
         }
     }
 
@@ -144,22 +147,20 @@ impl<T> GroupEngine<T> {
                 self.carry_out(key, from, step, out);
             }
             GroupMessage::Open { key } => {
-                let refusal = self.out_of_service.clone();
-                match refusal.or_else(|| self.ended_member(&key)) {
-                    Some(failure) => self.refuse(key, from, failure, out),
-                    // An arrival on its way to the hub crosses this.
-                    None if self.waiting.contains_key(&key) => {}
-                    None => {
-                        self.open.insert(key, from);
-                    }
+                if let Some(failure) = self.out_of_service.clone() {
+                    return self.refuse(key, from, failure, out);
+                }
+                // An arrival on its way to the hub crosses this, and says the same.
+                if !self.waiting.contains_key(&key) {
+                    self.opened(key, from, out);
                 }
             }
             GroupMessage::Refuse { key, failure } => {
-                if let Some(verdict) = self.hub.fail(&key, failure) {
+                if let Some(verdict) = self.refused(key, failure) {
                     self.announce(verdict, out);
                 }
             }
-            GroupMessage::Release { key, released } => self.settle(&key, Ok(released), out),
+            GroupMessage::Release { key, released } => self.released(&key, released, out),
             GroupMessage::Fail { key, failure } => self.failed(key, failure, out),
         }
     }
@@ -237,9 +238,19 @@ impl<T> GroupEngine<T> {
         failure
     }
 
-    fn ended_member(&self, key: &GroupKey) -> Option<GroupFailure> {
-        let ended = self.ended.iter().find(|proc| key.members.contains(proc));
-        ended.map(|proc| GroupFailure::MemberEnded { proc: proc.clone() })
+    fn ended_members(&self, key: &GroupKey) -> Vec<Proc> {
+        let ended = self.ended.iter();
+        let ended = ended.filter(|proc| key.members.contains(proc));
+        ended.cloned().collect()
+    }
+
+    /// Others have arrived at something this node has not, whose members may have ended.
+    fn opened(&mut self, key: GroupKey, hub: NodeId, out: &mut Vec<Output<T>>) {
+        let ended = self.ended_members(&key);
+        self.open.insert(key.clone(), hub);
+        for proc in ended {
+            self.refuse(key.clone(), hub, GroupFailure::MemberEnded { proc }, out);
+        }
     }
 
     fn refuse_all(
@@ -270,8 +281,16 @@ impl<T> GroupEngine<T> {
         if hub != self.node {
             let message = GroupMessage::Refuse { key, failure };
             out.push(Output::Send { to: hub, message });
-        } else if let Some(verdict) = self.hub.fail(&key, failure) {
+        } else if let Some(verdict) = self.refused(key, failure) {
             self.announce(verdict, out);
+        }
+    }
+
+    /// What the hub makes of a refusal.
+    fn refused(&mut self, key: GroupKey, failure: GroupFailure) -> Option<Verdict> {
+        match failure {
+            GroupFailure::MemberEnded { proc } => self.hub.member_ended(key, proc),
+            failure => self.hub.fail(&key, failure),
         }
     }
 
@@ -279,17 +298,14 @@ impl<T> GroupEngine<T> {
         match step {
             Step::Nothing => {}
             Step::Opened(missing) => {
-                for to in missing {
-                    if to == self.node {
-                        if let Some(failure) = self.ended_member(&key) {
-                            return self.refuse(key, to, failure, out);
-                        }
-                        self.open.insert(key.clone(), to);
-                    } else {
-                        let key = key.clone();
-                        let message = GroupMessage::Open { key };
-                        out.push(Output::Send { to, message });
-                    }
+                for &to in missing.iter().filter(|to| **to != self.node) {
+                    let key = key.clone();
+                    let message = GroupMessage::Open { key };
+                    out.push(Output::Send { to, message });
+                }
+                // Last, for it may be the end of it.
+                if missing.contains(&self.node) {
+                    self.opened(key, self.node, out);
                 }
             }
             Step::Verdict(verdict) => self.announce(verdict, out),
@@ -319,9 +335,15 @@ impl<T> GroupEngine<T> {
             out.push(Output::Send { to, message });
         }
         match result {
-            Ok(released) => self.settle(&key, Ok(released), out),
+            Ok(released) => self.released(&key, released, out),
             Err(failure) => self.failed(key, failure, out),
         }
+    }
+
+    /// An operation is done, also where all members ended before they called.
+    fn released(&mut self, key: &GroupKey, released: Released, out: &mut Vec<Output<T>>) {
+        self.open.remove(key);
+        self.settle(key, Ok(released), out);
     }
 
     /// An operation has failed, which this node's members may still have to learn.

@@ -1,11 +1,14 @@
 //! What processes publish for each other (`MPI_Publish_name`, `PMIx_Publish`): one store for all
-//! protocols of a job, on its head node; no I/O.
+//! protocols of a launch, on its head node, until something is asked for that other launches may
+//! have to do with; then in the one that all launches of the user share. No I/O.
 //!
 //! ```text
-//!  process      its node (engine)             head node (engine ─▶ store)
-//!     │  Ask ─────▶ outstanding ── Ask ────────▶ values, waiting lookups
-//!     ◀─ Complete ── (gone) ◀───── Answer ────── at once │ when what it waits for comes │ timeout
+//!  process      its node (engine)         head node (engine ─▶ store)         shared store
+//!     │  Ask ─────▶ outstanding ── Ask ────▶ values, waiting lookups  ── Ask ────▶ the same
+//!     ◀─ Complete ── (gone) ◀───── Answer ── at once │ when it comes ◀─ Answer ─── of all
+//!                      └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
 //! ```
+//! What head nodes and the shared store say to each other is [`shared`]; the `rendezvous` holds it.
 //! [`engine`] carries requests to the head node and answers each once; [`Store`] holds what is
 //! published and who waits. PMI names are texts in the range and persistence that
 //! `agent::core` gives them.
@@ -16,24 +19,27 @@
 //! Rule: a value with persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one
 //! that it completes. A lookup that needs more takes nothing before it can take all, so two
 //! that need the same values cannot block each other.
+//! Rule: such a value is lent until its reader is known to have it ([`Store::receipt`]); one whose
+//! reader was gone is there again. Otherwise the other side of a rendezvous would wait in vain.
 //! Rule: an incomplete answer consumes nothing. libpmix does not deliver the values of an answer
 //! with `PMIX_ERR_PARTIAL_SUCCESS` in any release up to 5.0.11 and 6.1.
 
 pub mod engine;
 pub mod request;
+pub mod shared;
 mod values;
 mod waiting;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, Nspace};
+use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::proc::Proc;
 use request::{Answer, Found, Lookup, Persistence, Refusal, Removal, Request, Requester};
-use values::{ValueId, Values};
+use values::{Value, ValueId, Values};
 use waiting::{Waiter, WaiterId, Waiting};
 
 /// Most values published at a time.
@@ -49,11 +55,22 @@ pub const KEY_MAX: usize = 1024;
 /// Most keys in one request.
 pub const KEYS_MAX: usize = 4096;
 
-/// What is published, and who waits. `T` names a requester and comes back with its answer.
+/// What is published, and who waits. `T` names a request and comes back with its answer.
 #[derive(Debug)]
 pub struct Store<T> {
     values: Values,
     waiting: Waiting<T>,
+    /// Values for one reader, by the request that got them.
+    lent: BTreeMap<T, Vec<(ValueId, Value)>>,
+}
+
+/// All that was in a store, in the order in which it came.
+#[derive(Debug)]
+pub struct Moved<T> {
+    /// What was published, and by whom.
+    pub publications: Vec<(Requester, Request)>,
+    /// The lookups that waited.
+    pub lookups: Vec<(T, Requester, Request)>,
 }
 
 impl<T> Default for Store<T> {
@@ -61,11 +78,12 @@ impl<T> Default for Store<T> {
         Self {
             values: Values::default(),
             waiting: Waiting::new(),
+            lent: BTreeMap::new(),
         }
     }
 }
 
-impl<T> Store<T> {
+impl<T: Ord + Clone> Store<T> {
     /// Carries out a request; appends its answer, now or later, and those of lookups that waited
     /// for what was published.
     pub fn handle(
@@ -122,6 +140,78 @@ impl<T> Store<T> {
         self.waiting.next_deadline()
     }
 
+    /// Whether the answer with [values for one reader](Found::once) to this request has reached its
+    /// reader. What has not is there again, for others.
+    pub fn receipt(&mut self, ticket: &T, reached: bool, answers: &mut Vec<(T, Answer)>) {
+        let lent = self.lent.remove(ticket).unwrap_or_default();
+        if reached {
+            return lent.iter().for_each(|(_, value)| self.values.forget(value));
+        }
+        let keys: Vec<Vec<u8>> = lent.iter().map(|(_, value)| value.key.clone()).collect();
+        for (id, value) in lent {
+            self.values.put_back(id, value);
+        }
+        self.published(&keys, answers);
+    }
+
+    /// These nodes are gone for good: what their processes published goes with them unless it is kept
+    /// until it is withdrawn, nobody there waits any more, and what was on its way there is for
+    /// others. `was_there` tells whose requests were theirs.
+    pub fn nodes_gone(
+        &mut self,
+        nodes: &BTreeSet<NodeId>,
+        was_there: impl Fn(&T) -> bool,
+        answers: &mut Vec<(T, Answer)>,
+    ) {
+        self.values.nodes_gone(nodes);
+        for id in self.waiting.on_nodes(nodes) {
+            self.waiting.remove(id);
+        }
+        for lent in self.lent.values_mut() {
+            let gone = lent.extract_if(.., |(_, value)| value.goes_with(nodes));
+            gone.for_each(|(_, value)| self.values.forget(&value));
+        }
+        self.requests_lost(was_there, answers);
+    }
+
+    /// The answers to some requests have not reached their readers and never will.
+    pub fn requests_lost(&mut self, lost: impl Fn(&T) -> bool, answers: &mut Vec<(T, Answer)>) {
+        let lost = self.lent.keys().filter(|ticket| lost(ticket));
+        let lost: Vec<T> = lost.cloned().collect();
+        for ticket in lost {
+            self.receipt(&ticket, false, answers);
+        }
+    }
+
+    /// Takes everything out that is published or waits. What is on its way to its reader stays lent.
+    pub fn drain(&mut self, now: Moment) -> Moved<T> {
+        let publications = self.values.drain().into_iter().map(|value| {
+            let publication = Request::Publish {
+                range: value.range,
+                persistence: value.persistence,
+                values: vec![(value.key, value.data)],
+            };
+            (value.owner, publication)
+        });
+        let ids = self.waiting.ids().into_iter();
+        let waiters = ids.filter_map(|id| self.waiting.remove(id));
+        let lookups = waiters.map(|mut waiter| {
+            if let (Some(wait), Some(deadline)) = (&mut waiter.lookup.wait, waiter.deadline) {
+                wait.timeout = Some(deadline.0.saturating_sub(now.0));
+            }
+            (waiter.ticket, waiter.who, Request::Lookup(waiter.lookup))
+        });
+        Moved {
+            publications: publications.collect(),
+            lookups: lookups.collect(),
+        }
+    }
+
+    /// Whether nothing is published and nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty() && self.waiting.is_empty() && self.lent.is_empty()
+    }
+
     /// Refuses everybody who waits.
     pub fn tear_down(&mut self, answers: &mut Vec<(T, Answer)>) {
         let all = self.waiting.ids();
@@ -148,7 +238,8 @@ impl<T> Store<T> {
         };
         let found = self.find(who, &lookup);
         if found.len() >= need {
-            return answers.push((ticket, Answer::Found(self.take(&found))));
+            let values = self.take(&found, &ticket);
+            return answers.push((ticket, Answer::Found(values)));
         }
         let Some(wait) = lookup.wait else {
             let answer = match found.is_empty() {
@@ -179,8 +270,8 @@ impl<T> Store<T> {
             if found.len() < *need {
                 continue;
             }
-            let values = self.take(&found);
             if let Some(waiter) = self.waiting.remove(id) {
+                let values = self.take(&found, &waiter.ticket);
                 answers.push((waiter.ticket, Answer::Found(values)));
             }
         }
@@ -191,13 +282,15 @@ impl<T> Store<T> {
         lookup.keys.iter().filter_map(find).collect()
     }
 
-    /// The values of a complete answer; those for one reader are gone with it.
-    fn take(&mut self, ids: &[ValueId]) -> Vec<Found> {
-        let found = ids.iter().map(|id| self.found(*id)).collect();
-        for id in ids {
-            if self.values.value(*id).persistence == Persistence::FirstRead {
-                self.values.remove(*id);
-            }
+    /// The values of a complete answer; those for one reader are lent to it.
+    fn take(&mut self, ids: &[ValueId], ticket: &T) -> Vec<Found> {
+        let found: Vec<Found> = ids.iter().map(|id| self.found(*id)).collect();
+        let once = ids.iter().zip(&found).filter(|(_, found)| found.once);
+        let lent: Vec<(ValueId, Value)> = once
+            .filter_map(|(id, _)| Some((*id, self.values.lend(*id)?)))
+            .collect();
+        if !lent.is_empty() {
+            self.lent.insert(ticket.clone(), lent);
         }
         found
     }
@@ -217,6 +310,7 @@ impl<T> Store<T> {
             key: value.key.clone(),
             owner: value.owner.proc.clone(),
             data: value.data.clone(),
+            once: value.persistence == Persistence::FirstRead,
         }
     }
 

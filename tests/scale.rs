@@ -98,6 +98,7 @@ fn job(ranks: RankMap) -> JobContext {
         psets: Vec::new(),
         parent: None,
         offset: Default::default(),
+        preputs: Vec::new(),
     }
 }
 

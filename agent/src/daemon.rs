@@ -36,6 +36,7 @@ use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
 use crate::peer::server::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
+use crate::rendezvous::Meetings;
 use crate::tls;
 use crate::user::{Served, User, UserError, files};
 
@@ -59,6 +60,8 @@ pub struct Agent {
     pub scheduled: Arc<Launches>,
     /// Other agents.
     pub peers: Arc<Peers>,
+    /// Where launches meet that know nothing of each other.
+    pub meetings: Arc<Meetings>,
     served: Served,
 }
 
@@ -73,6 +76,14 @@ impl Agent {
         // It may wait for a directory service.
         let found = spawn_blocking(move || served.find(uid)).await;
         found.unwrap_or(Err(UserError::Unknown(uid)))
+    }
+
+    /// Whether launches of a user may meet here, whether or not this node knows him.
+    ///
+    /// # Errors
+    /// [`UserError`]
+    pub fn serves(&self, uid: u32) -> Result<(), UserError> {
+        self.served.check(uid)
     }
 
     /// How it is.
@@ -132,6 +143,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         registry: Arc::default(),
         scheduled: Arc::default(),
         peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
+        meetings: Arc::new(Meetings::new(settings.names)),
         served,
     });
     info!(
@@ -163,6 +175,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
             served.map_err(failed)?;
         }
         () = local::serve(agent.clone(), &socket, local_callers) => {}
+        () = agent.meetings.keep_time() => {}
         () = settings.tls.watch() => {}
         () = reload(signals.hangup, &settings.tls) => {}
         stopped = stop(&mut signals.end, &agent.registry) => {

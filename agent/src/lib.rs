@@ -8,6 +8,7 @@
 //! - [`proto`]: the services and messages of `proto/`
 //! - [`launch`]: one launch at this agent
 //! - [`peer`], [`local`]: who it talks to: other agents, launchers of this machine
+//! - [`rendezvous`]: where launches meet that know nothing of each other
 //! - [`node_agent`]: the service for schedulers
 //! - [`daemon`]: `wireup agent`
 
@@ -19,5 +20,6 @@ pub mod node_agent;
 pub mod peer;
 pub mod pki;
 pub mod proto;
+pub mod rendezvous;
 pub mod tls;
 pub mod user;

@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use tracing::warn;
 use wireup::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
 use wireup::link::{decode, encode};
+use wireup::rendezvous::MEET_MAX;
 
 use self::client::{Client, Clients};
 use self::link::{Incoming, LinkReader, LinkWriter, link};
@@ -34,6 +35,7 @@ use crate::launch::drive::{Above, drive};
 use crate::launch::opening::{OPENING_MAX, Opening};
 use crate::launch::router::Place;
 use crate::peer::client::PROGRAM_VERSION;
+use crate::rendezvous;
 use crate::user::User;
 
 /// Connections of one user at a time; each is a launch, or soon will be.
@@ -241,6 +243,9 @@ async fn caller(
                     reason
                 }
             },
+            Ok(Some(Wanted::Meeting(name))) => {
+                return rendezvous::meet(agent, (uid, name), reader, writer).await;
+            }
             Ok(Some(Wanted::Nodes(members))) => {
                 let nodes = nodes(&agent, members).await;
                 return answer(&mut writer, &FromAgent::Nodes(nodes)).await;
@@ -283,6 +288,7 @@ async fn speaks_http(connection: &UnixStream) -> bool {
 enum Wanted {
     Launch(Box<(Opening, User)>),
     Nodes(Vec<Member>),
+    Meeting(String),
 }
 
 async fn wanted(
@@ -309,7 +315,9 @@ async fn wanted(
     let request = decode::<ToAgent>(&request).map_err(|_| {
         format!("its request cannot be read; this is an agent of wireup {PROGRAM_VERSION}")
     })?;
-    let (ToAgent::Open { version, .. } | ToAgent::Nodes { version, .. }) = &request;
+    let (ToAgent::Open { version, .. }
+    | ToAgent::Nodes { version, .. }
+    | ToAgent::Meet { version, .. }) = &request;
     if *version != VERSION {
         return Err(format!(
             "it speaks link version {version}, and this agent (wireup {PROGRAM_VERSION}) version \
@@ -329,6 +337,10 @@ async fn wanted(
             let opening = opening.map_err(|error| error.to_string())?;
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))
         }
+        ToAgent::Meet { name, .. } if name.len() > MEET_MAX => Err(format!(
+            "a name by which launches meet has at most {MEET_MAX} bytes"
+        )),
+        ToAgent::Meet { name, .. } => Ok(Some(Wanted::Meeting(name))),
         ToAgent::Nodes { members, .. } => Ok(Some(Wanted::Nodes(members))),
     }
 }

@@ -32,7 +32,7 @@ impl From<Packet> for v1::Frame {
 }
 
 /// The packet of a frame, unless it is too long.
-fn packet(frame: v1::Frame) -> Result<Packet, String> {
+pub(crate) fn packet(frame: v1::Frame) -> Result<Packet, String> {
     if frame.body.len() > BODY_MAX {
         return Err(format!(
             "a frame of {} bytes, where {BODY_MAX} are allowed",

@@ -230,6 +230,12 @@ void test_upcalls(void)
     CHECK(m->iof_pull(pulled, 2, infos, 1, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL, NULL,
                       NULL) == PMIX_OPERATION_SUCCEEDED);
     expect_frame("c/iof_pull.bin");
+    pmix_info_t local;
+    memset(&local, 0, sizeof(local));
+    strcpy(local.key, PMIX_GROUP_LOCAL_ONLY);
+    CHECK(m->group(PMIX_GROUP_DESTRUCT, "tag-1", &me, 1, &local, 1, NULL, NULL)
+          == PMIX_OPERATION_SUCCEEDED);
+    expect_frame("c/group_ended.bin");
     make_requests();
     expect_frame("c/abort.bin");
     expect_frame("c/fence.bin");
@@ -396,6 +402,9 @@ void test_local_groups(void)
     struct result never = {0};
     CHECK(m->group(PMIX_GROUP_DESTRUCT, "tag-1", &me, 1, &local, 1, on_infos, &never)
           == PMIX_OPERATION_SUCCEEDED);
+    uint8_t *ended = agent_read(&(size_t){0});
+    CHECK(ended[4] == (WIREUP_OP_GROUP_ENDED & 0xff));
+    free(ended);
     CHECK(m->group((pmix_group_operation_t)2, "tag-1", &me, 1, NULL, 3, on_infos, &never)
           == PMIX_ERR_NOT_SUPPORTED);
     /* With members on other nodes it is a request like any other. */

@@ -74,6 +74,8 @@ pub struct JobContext {
     pub parent: Option<proc::Proc>,
     /// Its first process among those of the launch.
     pub offset: GlobalRank,
+    /// Pairs in its PMI key-value store from the beginning.
+    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Placed for Arc<JobContext> {
@@ -204,7 +206,9 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
-            Event::Spawned { ticket, result } => self.spawned(ticket, &result, actions),
+            Event::Rendezvous(message) => self.rendezvous_said(message, now, actions),
+            Event::RendezvousLost => self.rendezvous_lost(now, actions),
+            Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
@@ -320,6 +324,7 @@ impl NodeCore {
             let proc = self.name_of(process);
             self.modex(ModexInput::RankGone { proc }, now, actions);
             self.tell_of_death(process, end, now, actions);
+            self.tell_groups_of_death(process, now, actions);
         }
     }
 
@@ -356,7 +361,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
-        self.spawns_tear_down(actions);
+        self.spawns_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
         self.stop_host(now, actions);
     }

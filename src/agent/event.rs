@@ -15,6 +15,7 @@ use crate::job::spawn::{SpawnRequest, SpawnResult};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{Channels, DataRange, Info, Proc, Status};
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 use crate::store::engine::StoreMessage;
 
 /// Something that happened on a node.
@@ -72,6 +73,10 @@ pub enum Event<'a> {
         /// What was seen.
         reason: Arc<str>,
     },
+    /// At the head node: the rendezvous of this user's launches has something to say.
+    Rendezvous(FromRendezvous),
+    /// At the head node: the rendezvous is lost, or there is none.
+    RendezvousLost,
     /// The launcher's answer to [`Report::Spawn`].
     Spawned {
         /// Of the request.
@@ -204,6 +209,15 @@ pub enum Report {
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
+    /// From the head node: tell the rendezvous of this user's launches, which is looked for when there
+    /// is something to tell.
+    Rendezvous {
+        /// Which one: the number of those that were lost before. What is for one that is lost by now is
+        /// dropped.
+        epoch: u32,
+        /// What.
+        message: ToRendezvous,
+    },
     /// A process wants others to be started; answered by [`Event::Spawned`].
     Spawn {
         /// Names the request.

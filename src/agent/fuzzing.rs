@@ -74,6 +74,7 @@ fn core(node: NodeId) -> NodeCore {
         psets: Vec::new(),
         parent: None,
         offset: Default::default(),
+        preputs: Vec::new(),
     };
     NodeCore::new(node, Arc::new(job), true, true, Terms::default())
         .expect("a job that can be served")

@@ -11,7 +11,8 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::held::Held;
-use super::procfs::{Environment, Process, processes};
+use super::procfs::{self, Environment, Process, processes};
+use super::rendezvous;
 
 /// The variable in the environment of every process of a job that names the job.
 pub const JOB: &str = "WIREUP_JOB_ID";
@@ -35,14 +36,30 @@ pub fn children() -> BTreeSet<i32> {
     ours.map(|process| process.pid).collect()
 }
 
+/// Whether one of this process's children is a rendezvous.
+pub fn has_rendezvous() -> bool {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let mut all = processes().into_iter();
+    all.any(|process| process.parent == own && is_rendezvous(&process))
+}
+
 /// Living processes that descend from `parent`, those in `known` and below them left out. For a
 /// parent that adopts orphans these are all processes of its jobs.
 pub fn below(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
     let mut all = processes();
     all.retain(|process| !known.contains(&process.pid));
     let mut found = with_descendants(all, BTreeSet::from([parent]));
-    found.retain(|process| process.pid != parent);
+    found.retain(|process| process.pid != parent && !is_rendezvous(process));
     found
+}
+
+/// Whether a process is the rendezvous of a user's launches. The one that a launch inside a job has
+/// started becomes a child of that job's launcher, but is none of its processes.
+pub fn is_rendezvous(process: &Process) -> bool {
+    process.name.as_bytes() == rendezvous::NAME.to_bytes() && {
+        let words = procfs::command_line(process.pid);
+        words.len() == 2 && words[1] == rendezvous::COMMAND
+    }
 }
 
 /// Living processes of a job whose launcher is gone, so that orphans went to somebody else: those
@@ -59,7 +76,9 @@ pub fn of_job(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
         .filter(|process| is_ours(process.session) || is_marked(process.pid))
         .map(|process| process.pid)
         .collect();
-    with_descendants(all, ours)
+    let mut found = with_descendants(all, ours);
+    found.retain(|process| !is_rendezvous(process));
+    found
 }
 
 /// Those of `all` that live and are in `found` or descend from one that is.

@@ -44,9 +44,13 @@ pub enum Source {
     Input,
     /// Orders to the launcher.
     Orders,
+    /// Connection to the rendezvous of the user's launches.
+    Rendezvous,
+    /// Those who want to be connected.
+    Callers,
 }
 
-const SOURCES: [Source; 14] = [
+const SOURCES: [Source; 16] = [
     Source::Signals,
     Source::Wake,
     Source::Pmi,
@@ -61,6 +65,8 @@ const SOURCES: [Source; 14] = [
     Source::Feed,
     Source::Input,
     Source::Orders,
+    Source::Rendezvous,
+    Source::Callers,
 ];
 
 /// A source and the number of the rank or node it belongs to.

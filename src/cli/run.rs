@@ -29,6 +29,7 @@ Examples:
 const SURROUNDINGS: &str = "\
 Environment:
   WIREUP_LIBPMIX      libpmix for programs that do not bring a suitable one of their own
+  WIREUP_MEET         with which of your launches this one meets, where --meet does not tell
   WIREUP_SITE_CONFIG  the site's defaults file, in place of /etc/wireup.toml; empty: none
   XDG_CONFIG_HOME     where the user's defaults file is, in place of ~/.config
   TMPDIR              where the job's directory is made, in place of /tmp

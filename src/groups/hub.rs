@@ -1,11 +1,12 @@
 //! The deciding side of group operations: one arrival per node, then a verdict for all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::message::{GroupFailure, GroupKey, GroupResult, Offer, Operation, Released};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
+use crate::job::proc::Proc;
 
 /// Most operations a hub has under way, and most arrivals owed to it.
 const OPEN_MAX: usize = 1 << 16;
@@ -33,6 +34,8 @@ struct Open {
     nodes: Arc<[NodeId]>,
     arrivals: BTreeMap<NodeId, Offer>,
     deadline: Option<Moment>,
+    /// Members whose process has ended, where it goes on without them.
+    gone: BTreeSet<Proc>,
 }
 
 /// See the module.
@@ -73,7 +76,7 @@ impl Hub {
             }
             return Step::Nothing;
         }
-        if !self.is_member(from, &offer.nodes) {
+        if !self.is_member(from, &offer) {
             return Step::Refused(GroupFailure::NotMember { node: from });
         }
         let is_new = !self.open.contains_key(&key);
@@ -84,14 +87,22 @@ impl Hub {
             nodes: Arc::clone(&offer.nodes),
             arrivals: BTreeMap::new(),
             deadline: None,
+            gone: BTreeSet::new(),
         });
         if !open.nodes.contains(&from) || open.arrivals.contains_key(&from) {
             return Step::Refused(GroupFailure::NotMember { node: from });
         }
         let deadline = offer.timeout.map(|timeout| now + timeout);
         open.deadline = open.deadline.into_iter().chain(deadline).min();
+        let ended = offer.ended.clone();
         open.arrivals.insert(from, offer);
-        if open.arrivals.len() == open.nodes.len() {
+        for proc in ended {
+            if !open.goes_on_without(proc.clone()) {
+                let verdict = self.fail(&key, GroupFailure::MemberEnded { proc });
+                return Step::Verdict(verdict.expect("it is under way"));
+            }
+        }
+        if open.is_complete() {
             return Step::Verdict(self.release(key));
         }
         match is_new {
@@ -100,12 +111,27 @@ impl Hub {
         }
     }
 
-    /// Whether the list is one of nodes of this job, and has this one.
-    fn is_member(&self, node: NodeId, nodes: &[NodeId]) -> bool {
+    /// A member's process has ended: fails the operation, or goes on without. `None` while others
+    /// are to come, or if it is not under way.
+    pub(super) fn member_ended(&mut self, key: GroupKey, proc: Proc) -> Option<Verdict> {
+        let open = self.open.get_mut(&key)?;
+        match open.goes_on_without(proc.clone()) {
+            false => self.fail(&key, GroupFailure::MemberEnded { proc }),
+            true if open.is_complete() => Some(self.release(key)),
+            true => None,
+        }
+    }
+
+    /// Whether the lists are of nodes of this job, and have this one.
+    fn is_member(&self, node: NodeId, offer: &Offer) -> bool {
+        let nodes = &offer.nodes;
         let known = nodes
             .last()
             .is_some_and(|last| u64::from(last.0) < self.nodes);
-        known && nodes.is_sorted_by(|a, b| a < b) && nodes.contains(&node)
+        known
+            && nodes.is_sorted_by(|a, b| a < b)
+            && nodes.contains(&node)
+            && offer.homes.len() == offer.members.len()
     }
 
     fn release(&mut self, key: GroupKey) -> Verdict {
@@ -117,10 +143,11 @@ impl Hub {
             self.contexts += 1;
             count * self.nodes + u64::from(self.node.0) + 1
         });
-        let members = offers().next().map(|first| Arc::clone(&first.members));
+        let members = open.left();
         let released = Released {
             context,
-            members: members.expect("a complete operation has an arrival"),
+            members,
+            notify: offers().any(|offer| offer.notify),
             parts: offers().map(|offer| Arc::clone(&offer.part)).collect(),
             status: offers().map(|o| o.status).find(|s| *s != 0).unwrap_or(0),
         };
@@ -190,6 +217,41 @@ impl Hub {
 }
 
 impl Open {
+    /// Notes that a member has ended; false if that fails the operation.
+    fn goes_on_without(&mut self, proc: Proc) -> bool {
+        if !self.arrivals.values().any(|offer| offer.optional) {
+            return false;
+        }
+        self.gone.insert(proc);
+        !self.left().is_empty()
+    }
+
+    /// The members in the order of the lowest node that has arrived, without those that ended.
+    fn left(&self) -> Arc<[Proc]> {
+        let Some(first) = self.arrivals.values().next() else {
+            return Arc::default();
+        };
+        if self.gone.is_empty() {
+            return Arc::clone(&first.members);
+        }
+        let members = first.members.iter().cloned();
+        members.filter(|proc| !self.gone.contains(proc)).collect()
+    }
+
+    /// Whether every node has arrived that has a member left.
+    fn is_complete(&self) -> bool {
+        if self.gone.is_empty() || self.arrivals.len() == self.nodes.len() {
+            return self.arrivals.len() == self.nodes.len();
+        }
+        let first = self.arrivals.values().next();
+        first.is_some_and(|first| {
+            let mut members = first.members.iter().zip(first.homes.iter());
+            members.all(|(member, home)| {
+                self.arrivals.contains_key(home) || self.gone.contains(member)
+            })
+        })
+    }
+
     fn missing(&self) -> Vec<NodeId> {
         let nodes = self.nodes.iter().copied();
         nodes

@@ -44,8 +44,17 @@ impl fmt::Display for GroupKey {
 pub struct Offer {
     /// The members in the order of this node's callers, each once.
     pub members: Arc<[Proc]>,
+    /// The members' nodes, in the order of the members; the same on every node but for the order.
+    pub homes: Arc<[NodeId]>,
     /// The nodes that host members, ascending, each once; the same on every node.
     pub nodes: Arc<[NodeId]>,
+    /// Members of this node whose process has ended.
+    pub ended: Vec<Proc>,
+    /// Whether it goes on without members that end before they take part; one node that says so
+    /// is enough.
+    pub optional: bool,
+    /// Whether members are to hear of the death of others.
+    pub notify: bool,
     /// Whether the group is to have a context id; one node that asks is enough.
     pub wants_context: bool,
     /// Outcome among the callers of this node; 0 is success.
@@ -63,8 +72,11 @@ pub struct Offer {
 pub struct Released {
     /// Unique in the job, never 0, if one was wanted.
     pub context: Option<u64>,
-    /// The members in the order of the lowest node's callers.
+    /// The members in the order of the lowest node's callers; without those that ended, where it
+    /// goes on without them.
     pub members: Arc<[Proc]>,
+    /// Whether they are to hear of the death of others: some node asked for it.
+    pub notify: bool,
     /// The nodes' parts, in node order.
     #[serde(with = "octets")]
     pub parts: Arc<[Arc<[u8]>]>,

@@ -128,7 +128,11 @@ fn offer(node: u32, members: &[u32]) -> Offer {
     nodes.sort_unstable();
     Offer {
         members: members.iter().map(|m| proc(*m)).collect(),
+        homes: members.iter().map(|m| NodeId(*m)).collect(),
         nodes: nodes.into(),
+        ended: Vec::new(),
+        optional: false,
+        notify: false,
         wants_context: true,
         status: 0,
         part: Arc::from([node as u8]),
@@ -495,4 +499,91 @@ fn a_node_that_names_others_the_job_does_not_have_is_refused_and_nobody_else_hea
         });
         assert_eq!(told.collect::<Vec<_>>(), [(NodeId(1), true)]);
     }
+}
+
+#[test]
+fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
+    // Before anybody has called, while others wait, and after it has called itself.
+    for moment in 0..3 {
+        let mut cluster = Cluster::new(4);
+        let members = [0, 1, 2, 3];
+        let end = |cluster: &mut Cluster| {
+            cluster.at(2, |engine, _, out| engine.rank_ended(proc(2), out));
+            cluster.deliver();
+        };
+        let come = |cluster: &mut Cluster, node: u32| {
+            let offer = Offer {
+                optional: true,
+                ..offer(node, &members)
+            };
+            let key = key(Operation::Construct, "g", &members);
+            cluster.at(node, |engine, now, out| {
+                engine.arrive(key, offer, (node, "g"), now, out);
+            });
+            cluster.deliver();
+        };
+        if moment == 0 {
+            end(&mut cluster);
+        }
+        come(&mut cluster, 3);
+        come(&mut cluster, 0);
+        if moment == 2 {
+            come(&mut cluster, 2);
+        }
+        if moment > 0 {
+            end(&mut cluster);
+        }
+        assert!(cluster.answers.is_empty(), "rank 1 is to come");
+        come(&mut cluster, 1);
+        let released = cluster.released(3 + usize::from(moment == 2));
+        for group in released {
+            assert_eq!(*group.members, [proc(0), proc(1), proc(3)]);
+        }
+        // Nothing is left of it: the rest make the next group of that name.
+        let rest = [0, 1, 3];
+        for node in rest {
+            cluster.construct(node, "g", &rest);
+        }
+        cluster.deliver();
+        assert_eq!(cluster.released(3)[0].members.len(), 3);
+    }
+}
+
+#[test]
+fn the_last_one_who_waits_completes_what_only_the_dead_were_missing_in() {
+    let mut cluster = Cluster::new(3);
+    for node in [0, 1] {
+        let offer = Offer {
+            optional: node == 0,
+            notify: node == 1,
+            ..offer(node, &[0, 1, 2])
+        };
+        let key = key(Operation::Construct, "g", &[0, 1, 2]);
+        cluster.at(node, |engine, now, out| {
+            engine.arrive(key, offer, (node, "g"), now, out);
+        });
+    }
+    cluster.deliver();
+    assert!(cluster.answers.is_empty());
+    cluster.at(2, |engine, _, out| engine.rank_ended(proc(2), out));
+    cluster.deliver();
+    for group in cluster.released(2) {
+        assert_eq!(*group.members, [proc(0), proc(1)]);
+        assert!(group.notify, "one node asked for it");
+    }
+}
+
+#[test]
+fn a_member_that_has_ended_fails_a_group_also_when_its_node_arrives_last() {
+    let mut cluster = Cluster::new(2);
+    cluster.at(1, |engine, _, out| engine.rank_ended(proc(1), out));
+    cluster.construct(0, "g", &[0, 1]);
+    // The server of a node counts without its dead, so that it calls for those who are left.
+    cluster.construct(1, "g", &[0, 1]);
+    cluster.deliver();
+    let ended = GroupFailure::MemberEnded { proc: proc(1) };
+    assert_eq!(
+        cluster.failed(),
+        BTreeMap::from([(0, ended.clone()), (1, ended)])
+    );
 }

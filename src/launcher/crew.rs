@@ -279,6 +279,8 @@ impl Crew {
             ToCrew::DropJob(job) => self.drop_job(job),
             ToCrew::JobOver(job) => self.job_over(job),
             ToCrew::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
+            ToCrew::Rendezvous(message) => self.feed_head(Event::Rendezvous(message)),
+            ToCrew::RendezvousLost => self.feed_head(Event::RendezvousLost),
             ToCrew::Finish { abnormal } => self.finish(abnormal),
             ToCrew::Hurry => self.hurry(),
         }
@@ -306,7 +308,13 @@ impl Crew {
         } = event;
         let node = NodeId(token.index);
         match token.source {
-            Source::Signals | Source::Orders | Source::Link | Source::Feed | Source::Input => {}
+            Source::Signals
+            | Source::Orders
+            | Source::Link
+            | Source::Feed
+            | Source::Input
+            | Source::Rendezvous
+            | Source::Callers => {}
             Source::Wake => self.take_results()?,
             Source::Pmi => {
                 let rank = GlobalRank(token.index);

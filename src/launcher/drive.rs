@@ -5,6 +5,7 @@ mod alone;
 mod heard;
 mod progress;
 mod pty;
+mod rendezvous;
 mod signals;
 mod spawn;
 mod status;
@@ -34,6 +35,7 @@ use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::rank_set::RankSet;
 
 use alone::Alone;
+use rendezvous::Meeting;
 use spawn::Family;
 
 /// What is known of the process of one rank.
@@ -115,6 +117,8 @@ pub(super) struct Drive {
     logged: Logged,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
+    /// The way to the rendezvous of the user's launches.
+    meeting: Meeting,
 }
 
 /// What the loop is made of, beside what it makes itself.
@@ -153,6 +157,7 @@ impl Drive {
             late_told: false,
             logged: Logged::default(),
             interrupts: 0,
+            meeting: Meeting::default(),
             pty: None,
             terminal_until: None,
             jobs: Jobs::new(Arc::clone(&parts.plan)),
@@ -223,6 +228,7 @@ impl Drive {
                 Source::Signals => self.take_signals(),
                 Source::Orders => self.take_orders(),
                 Source::Wake => self.look_at_terminal(),
+                Source::Rendezvous => self.hear_rendezvous(*event),
                 _ => {}
             }
             self.hands.dispatch(*event)?;
@@ -241,6 +247,7 @@ impl Drive {
             self.alone.next_deadline(),
             self.progress.next_deadline(),
             self.terminal_until,
+            self.meeting.next_deadline(),
             self.family.next_deadline(),
         ]
         .into_iter()
@@ -259,6 +266,7 @@ impl Drive {
         self.check_status();
         self.look_for_singletons(now);
         self.show_progress(now);
+        self.give_up_rendezvous(now);
         if let Some((what, errno)) = self.streams.failure() {
             let cause = Cause::OutputLost {
                 error: format!("{what} cannot be written: {errno}"),

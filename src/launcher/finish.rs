@@ -27,6 +27,7 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
     let code = drive.supervisor.exit_code();
     drive.streams.end_lines();
     drive.tell_result(code, result.as_ref().err());
+    drive.leave_rendezvous();
     if ended.is_ok() {
         drive.hands.dismiss_guard();
     }

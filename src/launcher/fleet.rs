@@ -27,7 +27,7 @@ use super::run::RunFailure;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
-use crate::agent::core::JobContext;
+use crate::agent::core::{HEAD, JobContext};
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source};
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
@@ -172,6 +172,8 @@ impl Fleet {
                 state.over = true;
                 return self.check_over();
             }
+            // It keeps the names.
+            FromCrew::Rendezvous { .. } if node != HEAD => return,
             FromCrew::Output {
                 stream, ref bytes, ..
             } => state.owed[stream as usize] += bytes.len() as u32,
@@ -365,6 +367,7 @@ impl Hands for Fleet {
         }
         let to = match &order {
             ToCrew::Spawned { node, .. } => Address::Node(*node),
+            ToCrew::Rendezvous(_) | ToCrew::RendezvousLost => Address::Node(HEAD),
             _ => Address::EveryNode,
         };
         self.send(to, &Carried::Order(order));

@@ -1,33 +1,44 @@
 //! The guard: a small process that cleans up when the launcher itself is killed.
 //!
-//! It is forked before the launcher has threads and holds the reading end of a pipe. The launcher
+//! It is forked before the launcher has threads and holds one end of a socket. The launcher
 //! writes every session and directory of the job and the modes of the user's terminal into it, and `X` when it has cleaned up by
 //! itself. An end of file without `X` means the launcher died: the guard ends everything that has
 //! the job's name in its environment, the sessions, and what descends from these, removes the
 //! directories and the shared-memory files, and exits; the terminal comes first. It lives in a session of its own, so a
 //! terminal's signals do not reach it.
 //!
+//! It also starts the rendezvous of the user's launches, whose listening socket comes with an `R`:
+//! that is no process of the job and outlives it, which nothing can do that descends from a rank or
+//! lives in a session of the job.
+//!
 //! Rule: the number of a session may be given to a stranger once the session is gone, so a session
 //! is known by a pidfd of its leader too. Source: setsid(2), pidfd_open(2).
 
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
 use rustix::process::{Pid, Signal};
 
 use super::pty::TerminalCharge;
 use crate::agent::leftovers;
 use crate::agent::procfs::{self, Process};
-use crate::agent::spawn::open_pidfd;
+use crate::agent::rendezvous;
+use crate::agent::spawn::{FIRST_FREE, open_pidfd};
 use crate::job::ids::Nspace;
 use crate::job::spec::GRACE;
 
@@ -54,7 +65,12 @@ impl Guard {
     /// # Errors
     /// When the system has no process or descriptor left.
     pub fn start(job: &Nspace) -> io::Result<Self> {
-        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (read, write) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         // A fork whose end raises no signal: such a child is left out of waits for "any child", so
         // the launcher can tell an adopted orphan, and "no child left", from its guard.
         // SAFETY: the process has one thread (the caller's promise), so the child may run any
@@ -105,6 +121,21 @@ impl Guard {
     /// When the guard is gone.
     pub fn add_directory(&mut self, path: &Path) -> io::Result<()> {
         self.add_record(b'D', path.as_os_str().as_bytes())
+    }
+
+    /// Makes the guard start the rendezvous of the user's launches, which takes callers from this
+    /// listening socket.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn start_rendezvous(&mut self, listener: impl AsFd) -> io::Result<()> {
+        let descriptors = [listener.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let record = [IoSlice::new(b"R")];
+        sendmsg(&self.pipe, &record, &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
     }
 
     /// Makes the guard responsible for the user's terminal, in place of what it was told before.
@@ -171,8 +202,30 @@ fn lives(pidfd: &OwnedFd) -> bool {
     poll(&mut ready, Some(&Timespec::default())) == Ok(0)
 }
 
-/// Reads records until the pipe ends. A record cut short by the launcher's death is dropped.
-fn read_charge(mut pipe: impl Read) -> Charge {
+/// The guard's end of the socket: what the launcher writes, and the descriptors that come with it.
+struct Ear {
+    socket: OwnedFd,
+    descriptors: RefCell<Vec<OwnedFd>>,
+}
+
+impl Read for &Ear {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [IoSliceMut::new(bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let message = recvmsg(&self.socket, &mut bytes, &mut ancillary, flags)?;
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = part {
+                self.descriptors.borrow_mut().extend(descriptors);
+            }
+        }
+        Ok(message.bytes)
+    }
+}
+
+/// Reads records until the socket ends. A record cut short by the launcher's death is dropped.
+fn read_charge(mut pipe: impl Read, start_rendezvous: impl Fn()) -> Charge {
     let mut charge = Charge::default();
     let mut word = [0; 4];
     let mut kind = [0; 1];
@@ -195,6 +248,7 @@ fn read_charge(mut pipe: impl Read) -> Charge {
                     charge.directories.push(path.into());
                 }
             }
+            b'R' => start_rendezvous(),
             b'X' => charge.dismissed = true,
             _ => break,
         }
@@ -219,7 +273,15 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
         libc::syscall(libc::SYS_close_range, 0, keep - 1, 0);
         libc::syscall(libc::SYS_close_range, keep + 1, libc::c_uint::MAX, 0);
     }
-    let charge = read_charge(File::from(pipe));
+    let ear = Ear {
+        socket: pipe,
+        descriptors: RefCell::default(),
+    };
+    let charge = read_charge(&ear, || {
+        for listener in ear.descriptors.borrow_mut().drain(..) {
+            execute_rendezvous(listener.as_fd());
+        }
+    });
     if !charge.dismissed {
         // First, since the user is already typing.
         if let Some(terminal) = &charge.terminal {
@@ -235,6 +297,40 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
             grace: GRACE,
         };
         work.carry_out();
+    }
+}
+
+/// Starts the rendezvous of the user's launches: with its listening socket and nothing else of ours,
+/// no environment included, since a job is known by that. If it cannot be started its socket is
+/// closed, which is what the launcher sees.
+fn execute_rendezvous(listener: BorrowedFd<'_>) {
+    // SAFETY: as in `Guard::start`: this process has one thread, and the child goes on with a copy of
+    // it. Nobody waits for it before our own end.
+    if unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } != 0 {
+        return;
+    }
+    let _ = rustix::process::setsid();
+    let _ = rustix::process::chdir("/");
+    let argv = [c"wireup".as_ptr(), c"rendezvous".as_ptr(), std::ptr::null()];
+    let envp = [std::ptr::null()];
+    // SAFETY: plain system calls in a single-threaded process; the vectors end with a null pointer,
+    // and what they point to is constant. Descriptors that are not open already are not needed.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        // It may have one of the numbers that are wanted.
+        let listener = libc::fcntl(listener.as_raw_fd(), libc::F_DUPFD, FIRST_FREE);
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for standard in 0..3 {
+            libc::dup2(null, standard);
+        }
+        libc::dup2(listener, rendezvous::LISTENER);
+        let above = rendezvous::LISTENER.unsigned_abs() + 1;
+        libc::syscall(libc::SYS_close_range, above, libc::c_uint::MAX, 0);
+        let own = c"/proc/self/exe";
+        libc::execve(own.as_ptr(), argv.as_ptr(), envp.as_ptr());
+        libc::_exit(127)
     }
 }
 
@@ -339,24 +435,24 @@ mod tests {
         bytes.extend_from_slice(b"/tmp");
         let whole = bytes.clone();
         bytes.extend_from_slice(&[b'S', 9, 0]);
-        let charge = read_charge(&bytes[..]);
+        let charge = read_charge(&bytes[..], || {});
         assert_eq!(charge.sessions.into_keys().collect::<Vec<_>>(), [7]);
         assert_eq!(charge.directories, [PathBuf::from("/tmp")]);
         assert!(!charge.dismissed);
-        assert!(read_charge(&[&whole[..], b"X"].concat()[..]).dismissed);
+        assert!(read_charge(&[&whole[..], b"X"].concat()[..], || {}).dismissed);
     }
 
     #[test]
     fn a_session_whose_number_was_given_to_a_stranger_is_not_ours() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
-        let charge = read_charge(&[b"S", &pid.to_le_bytes()[..]].concat()[..]);
+        let charge = read_charge(&[b"S", &pid.to_le_bytes()[..]].concat()[..], || {});
         child.wait().unwrap();
         // Its leader has ended: members may be left, but a process with its number is another.
         assert!(charge.is_ours(pid, false));
         assert!(!charge.is_ours(pid, true));
         let own = std::process::id() as i32;
-        let charge = read_charge(&[b"S", &own.to_le_bytes()[..]].concat()[..]);
+        let charge = read_charge(&[b"S", &own.to_le_bytes()[..]].concat()[..], || {});
         assert!(charge.is_ours(own, true));
         assert!(!charge.is_ours(pid, false));
     }

@@ -63,6 +63,22 @@ pub fn find(
     })
 }
 
+/// The agent that [`find`] finds, if there is one.
+pub(super) fn try_find(
+    given: Option<&Path>,
+    user: UserId,
+    runtime: Option<&OsStr>,
+) -> Option<OwnedFd> {
+    let candidates = match given {
+        Some(path) => return connect_to(path).ok(),
+        None => socket::candidates(user, runtime),
+    };
+    candidates.iter().find_map(|path| {
+        let connected = connect_to(path);
+        connected.and_then(|socket| known(socket, path, user)).ok()
+    })
+}
+
 /// The socket, if root or the user himself listens there.
 fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, NoAgent> {
     let path = path.display().to_string();

@@ -14,6 +14,7 @@ use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
 use crate::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
 use crate::pmi::command::Dialect;
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 /// What a crew tells the launcher.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -131,6 +132,13 @@ pub(super) enum FromCrew {
     },
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
+    /// The first node has something to say to the rendezvous of the user's launches.
+    Rendezvous {
+        /// To which one: the number of those that were lost before.
+        epoch: u32,
+        /// What.
+        message: ToRendezvous,
+    },
     /// A line for the user.
     Tell {
         /// Without a prefix.
@@ -250,6 +258,10 @@ pub(super) enum ToCrew {
         /// The job did not end well.
         abnormal: bool,
     },
+    /// The rendezvous has something to say to the first node.
+    Rendezvous(FromRendezvous),
+    /// The rendezvous is lost, or there is none; for the first node.
+    RendezvousLost,
     /// The user is impatient.
     Hurry,
 }

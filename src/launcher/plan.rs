@@ -237,6 +237,7 @@ impl Plan {
             psets,
             parent: None,
             offset: GlobalRank(0),
+            preputs: Vec::new(),
         };
         Ok(Self {
             decided: Decided {

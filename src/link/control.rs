@@ -72,6 +72,16 @@ pub enum ToAgent {
         /// Whom to ask; this agent alone when empty.
         members: Vec<Member>,
     },
+    /// To an agent, or to a process that is a rendezvous: a launch of the user who calls wants to meet
+    /// others. What follows on the connection is carried for nobody:
+    /// [`ToRendezvous`](crate::rendezvous::message::ToRendezvous), and in the other direction
+    /// [`FromRendezvous`](crate::rendezvous::message::FromRendezvous).
+    Meet {
+        /// [`VERSION`] of the launcher.
+        version: u32,
+        /// Those meet that say the same; at most [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes, or none.
+        name: String,
+    },
 }
 
 /// From an agent, to a launcher.

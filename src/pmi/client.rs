@@ -45,6 +45,10 @@ pub(super) enum Open {
     Name,
     /// Waits for an attribute of the node.
     Attribute(Vec<u8>),
+    /// Waits for a job to be started.
+    Spawn,
+    /// Waits for a key of another job.
+    Key,
 }
 
 impl Open {
@@ -54,6 +58,8 @@ impl Open {
             Self::Collective(..) => "a barrier",
             Self::Name => "a name request",
             Self::Attribute(_) => "a node attribute",
+            Self::Spawn => "a spawn request",
+            Self::Key => "a get from another job",
         }
     }
 }
@@ -231,6 +237,8 @@ impl fmt::Display for ClientState {
             Some((_, Open::Attribute(key))) => {
                 write!(f, "waits for the node attribute {}", key.escape_ascii())
             }
+            Some((_, Open::Spawn)) => f.write_str("waits for the job it spawns"),
+            Some((_, Open::Key)) => write!(f, "waits for another job, {last}"),
             None => match self.phase {
                 Phase::Silent if !self.contacted() => f.write_str("never contacted PMI"),
                 Phase::Silent => write!(f, "not initialized, last request {last}"),
@@ -304,6 +312,10 @@ pub(super) struct Client {
     /// Calls of the name service in the order they came. The first has been asked, its effect is
     /// taken; the others follow one by one.
     pub(super) names: VecDeque<(Call<'static>, Option<Effect>)>,
+    /// The spawn request that is under way.
+    pub(super) spawning: Option<Call<'static>>,
+    /// Questions for keys of other jobs, in the order they came.
+    pub(super) keys: VecDeque<Call<'static>>,
 }
 
 impl Client {
@@ -315,6 +327,8 @@ impl Client {
             input: Input::default(),
             spawn: None,
             names: VecDeque::new(),
+            spawning: None,
+            keys: VecDeque::new(),
         }
     }
 
@@ -328,13 +342,19 @@ impl Client {
         self.input = Input::default();
         self.spawn = None;
         self.names.clear();
-        self.state.answered(|open| *open == Open::Name);
+        self.spawning = None;
+        self.keys.clear();
+        for gone in [Open::Name, Open::Spawn, Open::Key] {
+            self.state.answered(|open| *open == gone);
+        }
         self.state.fail(error);
     }
 
     /// The rank's process has ended: nobody waits for its answers.
     pub(super) fn end(&mut self) {
         self.names.clear();
+        self.spawning = None;
+        self.keys.clear();
         self.state.ended = true;
     }
 }

@@ -3,7 +3,8 @@
 use super::collective::Collective;
 #[cfg(doc)]
 use super::server::Server;
-use crate::job::ids::LocalRank;
+use crate::job::ids::{LocalRank, Nspace};
+use crate::job::spawn::SpawnRequest;
 
 /// What the caller has to do, in the order given.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,6 +79,22 @@ pub enum Effect {
         /// Service name.
         service: Vec<u8>,
     },
+    /// Start another job; then [`Server::spawned`].
+    Spawn {
+        /// Who asked.
+        rank: LocalRank,
+        /// What to start.
+        request: SpawnRequest,
+    },
+    /// Read a key of another job of the launch ([`Server::key`]); then [`Server::key_answer`].
+    Key {
+        /// Who asked.
+        rank: LocalRank,
+        /// The other job.
+        job: Nspace,
+        /// The key.
+        key: Vec<u8>,
+    },
     /// A rank broke the protocol: fail the job, and do not close the connection before the process
     /// is gone (MPICH 5 crashes on it). Further input of this rank is ignored.
     Misbehaved {
@@ -97,4 +114,15 @@ pub enum NameAnswer<'a> {
     Port(&'a [u8]),
     /// Not done or not found, and why; blanks become `_`.
     Refused(&'a str),
+}
+
+/// Answer to a question for a key of another job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyAnswer<'a> {
+    /// Its value.
+    Value(&'a [u8]),
+    /// The job has no such key, as far as this node knows.
+    NoKey,
+    /// The launch has no such job.
+    NoJob,
 }

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::collective::Collective;
 use super::limits::{FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
-use super::server::{Effect, JobInfo, NameAnswer, Server};
+use super::server::{Effect, JobInfo, KeyAnswer, NameAnswer, Server};
 use super::wire_v1::Line;
 use super::wire_v2::{Frame, Framer, Message};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace};
 use crate::job::rank_map::RankMap;
+use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// Ranks of the fuzzed job on this node.
 const RANKS: u32 = 3;
@@ -21,6 +22,8 @@ const RANKS: u32 = 3;
 pub const KVSNAME: &str = "job.0";
 
 /// Kinds of a step, in the upper six bits of its first byte; lower values feed.
+const SPAWNED: u8 = 58;
+const KEY: u8 = 59;
 const RELEASE: u8 = 60;
 const FAIL: u8 = 61;
 const NAME: u8 = 62;
@@ -63,6 +66,10 @@ struct Job {
     entered: BTreeMap<Collective, Vec<u8>>,
     /// Ranks whose names call is with the name service.
     asked: VecDeque<LocalRank>,
+    /// Ranks that wait for a job they spawn.
+    spawning: VecDeque<LocalRank>,
+    /// Ranks that wait for a key of another job.
+    keys: VecDeque<LocalRank>,
 }
 
 impl Job {
@@ -73,6 +80,8 @@ impl Job {
             appnums: vec![AppNum(0); RANKS as usize],
             universe_size: None,
             attributes: Vec::new(),
+            preputs: Vec::new(),
+            spawner: None,
         };
         Self {
             server: Server::new(job, &map, NodeId(0)).expect("a valid job"),
@@ -81,6 +90,8 @@ impl Job {
             broken: [false; RANKS as usize],
             entered: BTreeMap::new(),
             asked: VecDeque::new(),
+            spawning: VecDeque::new(),
+            keys: VecDeque::new(),
         }
     }
 
@@ -114,6 +125,26 @@ impl Job {
                 };
                 let rank = self.asked.pop_front().unwrap_or(rank);
                 self.server.name_answer(rank, answer, &mut self.effects);
+            }
+            SPAWNED => {
+                let rank = self.spawning.pop_front().unwrap_or(rank);
+                let result = match std::str::from_utf8(bytes).ok().map(Nspace::new) {
+                    Some(Ok(name)) => Ok(name),
+                    _ => Err(SpawnFailure {
+                        kind: SpawnFailureKind::Failed,
+                        text: String::from_utf8_lossy(bytes).into_owned(),
+                    }),
+                };
+                self.server.spawned(rank, &result, &mut self.effects);
+            }
+            KEY => {
+                let answer = match bytes.len() % 3 {
+                    0 => KeyAnswer::NoKey,
+                    1 => KeyAnswer::Value(bytes),
+                    _ => KeyAnswer::NoJob,
+                };
+                let rank = self.keys.pop_front().unwrap_or(rank);
+                self.server.key_answer(rank, answer, &mut self.effects);
             }
             CLOSE => self.server.closed(rank, &mut self.effects),
             _ => {
@@ -176,6 +207,17 @@ impl Job {
                 | Effect::Unpublish { rank, .. } => {
                     assert!(!self.broken[rank.index()]);
                     self.asked.push_back(rank);
+                }
+                Effect::Spawn { rank, request } => {
+                    assert!(!self.broken[rank.index()]);
+                    assert!(!request.apps.is_empty());
+                    assert!(request.apps.iter().all(|app| app.count > 0));
+                    self.spawning.push_back(rank);
+                }
+                Effect::Key { rank, job, .. } => {
+                    assert!(!self.broken[rank.index()]);
+                    assert_ne!(job.as_str(), KVSNAME);
+                    self.keys.push_back(rank);
                 }
                 Effect::Abort { rank, .. }
                 | Effect::Initialized { rank }

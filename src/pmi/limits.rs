@@ -66,3 +66,6 @@ pub const COMMAND_MAX: usize = 64;
 /// A hundred thousand ranks with the largest cards seen (9 KiB) fit; a rank that puts in an
 /// endless loop does not.
 pub const KVS_BYTES_MAX: usize = 1024 * 1024 * 1024;
+
+/// Most bytes of the reason why nothing was spawned: a line of old clients holds 1024.
+pub const REASON_MAX: usize = 512;

@@ -29,6 +29,8 @@ pub enum Reply<'a> {
         size: u32,
         /// The rank's appnum.
         appnum: AppNum,
+        /// The job that spawned its job.
+        spawner: Option<&'a Nspace>,
     },
     /// The announced limits.
     Maxes,
@@ -63,6 +65,8 @@ pub enum Reply<'a> {
         /// What the right neighbour gave for its left.
         right: &'a [u8],
     },
+    /// The ranks of this new job have been started.
+    Spawned(&'a Nspace),
     /// Finalize accepted.
     FinalizeAck,
     /// Any command that is not carried out; clients see rc ≠ 0.
@@ -98,6 +102,8 @@ pub enum Refusal<'a> {
     OtherRank,
     /// Another thread of the rank is in this barrier or ring.
     AlreadyInBarrier,
+    /// Another thread of the rank spawns.
+    AlreadySpawning,
     /// A group with a rank that the job does not have.
     UnknownRank,
     /// A group that lists a rank twice.
@@ -136,6 +142,7 @@ impl Refusal<'_> {
             Self::NotInitialized => "not_initialized",
             Self::OtherRank => "not_the_rank_of_this_connection",
             Self::AlreadyInBarrier => "already_in_barrier",
+            Self::AlreadySpawning => "already_spawning",
             Self::UnknownRank => "unknown_rank_in_group",
             Self::RankTwice => "rank_twice_in_group",
             Self::NotAMember => "not_a_member_of_group",

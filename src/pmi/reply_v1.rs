@@ -28,6 +28,8 @@ pub(super) fn line(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
         Reply::Published => ok().word("info", "ok").word("msg", "success"),
         Reply::Port(port) => ok().word("info", "ok").field("port", port),
         Reply::Unpublished => ok().word("info", "ok"),
+        // A client takes the codes of its processes, which none of the servers it knows sends, for 0.
+        Reply::Spawned(_) => ok(),
         // Those after the first are never asked for in a line.
         Reply::FinalizeAck
         | Reply::FullInit { .. }

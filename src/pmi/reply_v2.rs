@@ -17,12 +17,18 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
     let start = || FrameBuilder::response(&call.name).field("thrid", thrid);
     let ok = || start().number("rc", 0);
     match *reply {
-        Reply::FullInit { rank, size, appnum } => ok()
+        Reply::FullInit {
+            rank,
+            size,
+            appnum,
+            spawner,
+        } => ok()
             .number("pmi-version", VERSION_2.0.into())
             .number("pmi-subversion", VERSION_2.1.into())
             .number("rank", rank.0.into())
             .number("size", size.into())
             .number("appnum", appnum.0.into())
+            .field("spawner-jobid", spawner.map_or(&b""[..], |job| job.as_str().as_bytes()))
             .flag("debugged", false)
             .flag("pmiverbose", false),
         Reply::KvsName(name) => ok().field("jobid", name.as_str().as_bytes()),
@@ -35,6 +41,9 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
             .flag("found", true)
             .field("value", port)
             .field("port", port),
+        Reply::Spawned(job) => ok()
+            .field("jobid", job.as_str().as_bytes())
+            .number("nerrs", 0),
         Reply::Connected => ok().flag("kvscopy", false),
         Reply::Ring { place, left, right } => ok()
             .number("ring-count", place.into())
@@ -97,6 +106,7 @@ fn code(why: Refusal<'_>) -> i64 {
         Refusal::UnknownCommand
         | Refusal::NotSupported
         | Refusal::Version
-        | Refusal::AlreadyInBarrier => OTHER,
+        | Refusal::AlreadyInBarrier
+        | Refusal::AlreadySpawning => OTHER,
     }
 }

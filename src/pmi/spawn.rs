@@ -1,5 +1,14 @@
 //! A request to start a new job, whatever form it came in ([`spawn_v1`](super::spawn_v1),
-//! [`spawn_v2`](super::spawn_v2)).
+//! [`spawn_v2`](super::spawn_v2)), and what the launcher is told of it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+
+use super::command::Dialect;
+use super::limits::{KEYLEN_MAX, VALLEN_MAX};
+use super::reply::Refusal;
+use super::store::sendable;
+use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest};
 
 /// A key and its value, as the client wrote them.
 pub type Pair = (Vec<u8>, Vec<u8>);
@@ -24,4 +33,54 @@ pub struct SpawnCommand {
     pub args: Vec<Vec<u8>>,
     /// Info keys and values given by the application (`wdir`, `path`, `host`, ...).
     pub info: Vec<Pair>,
+}
+
+impl Spawn {
+    /// What the launcher is asked for. Infos are never required: MPI ignores what is not known.
+    ///
+    /// # Errors
+    /// [`Refusal`] when there is no process, a pair that the new job's ranks could not get, or a NUL
+    /// byte where a process can have none.
+    pub(super) fn into_request(self) -> Result<SpawnRequest, Refusal<'static>> {
+        for (key, value) in &self.preputs {
+            if !(1..=KEYLEN_MAX).contains(&key.len()) {
+                return Err(Refusal::TooLong("preput_key"));
+            }
+            if value.len() > VALLEN_MAX || !sendable(Dialect::Pmi1, value) {
+                return Err(Refusal::BadField("preput_val"));
+            }
+        }
+        let apps = self.commands.into_iter().map(SpawnCommand::into_app);
+        Ok(SpawnRequest {
+            apps: apps.collect::<Result<_, _>>()?,
+            infos: Vec::new(),
+            preputs: self.preputs,
+        })
+    }
+}
+
+impl SpawnCommand {
+    fn into_app(self) -> Result<SpawnApp, Refusal<'static>> {
+        if self.nprocs == 0 {
+            return Err(Refusal::BadField("nprocs"));
+        }
+        let mut words = std::iter::once(&self.program).chain(&self.args);
+        if words.any(|word| word.contains(&0)) {
+            return Err(Refusal::BadField("arg"));
+        }
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let info = |(key, value)| SpawnInfo {
+            key: text(key),
+            value: text(value),
+            required: false,
+        };
+        Ok(SpawnApp {
+            program: OsString::from_vec(self.program),
+            args: self.args.into_iter().map(OsString::from_vec).collect(),
+            env: Vec::new(),
+            cwd: None,
+            count: self.nprocs,
+            infos: self.info.into_iter().map(info).collect(),
+        })
+    }
 }

@@ -15,7 +15,7 @@ use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX
 use super::reply::Refusal;
 use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::rank_map::RankMap;
-use crate::kvs::{Kvs, KvsError, KvsLimits, Stamp};
+use crate::kvs::{self, Kvs, KvsError, KvsLimits, Stamp};
 
 /// Attribute with the placement of all ranks.
 const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
@@ -33,9 +33,12 @@ pub struct JobInfo {
     pub appnums: Vec<AppNum>,
     /// Slots the job could grow to, if known.
     pub universe_size: Option<u32>,
-    /// Attributes besides the process mapping, read by `get` (as `PMI_hwloc_xmlfile`); also pairs
-    /// put by a spawning parent.
+    /// Attributes besides the process mapping, read by `get` (as `PMI_hwloc_xmlfile`).
     pub attributes: Vec<(String, Vec<u8>)>,
+    /// Pairs that are in the store from the beginning, put there by whoever spawned the job.
+    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The job that spawned this one.
+    pub spawner: Option<Nspace>,
 }
 
 /// A job that cannot be served.
@@ -54,6 +57,9 @@ pub enum SetupError {
     /// An attribute no client could read: empty, too long, or with NUL or newline.
     #[error("attribute {0} cannot be served by PMI")]
     Attribute(String),
+    /// Pairs of the spawner's that do not fit in the store.
+    #[error("pairs of the spawner: {0}")]
+    Preputs(KvsError),
 }
 
 /// Attributes and key-value store of one job.
@@ -72,6 +78,7 @@ impl Store {
         kvsname: Nspace,
         map: &RankMap,
         extra: Vec<(String, Vec<u8>)>,
+        preputs: &[(Vec<u8>, Vec<u8>)],
     ) -> Result<Self, SetupError> {
         let mut attributes = BTreeMap::new();
         for (key, value) in extra {
@@ -82,15 +89,22 @@ impl Store {
             }
             attributes.insert(key.into_bytes(), value);
         }
+        let mut kvs = Kvs::new(KvsLimits {
+            key: KEYLEN_MAX,
+            value: VALLEN_MAX,
+            total: KVS_BYTES_MAX,
+        });
+        // Every node has them: nothing has to be brought to others.
+        let mut given = Vec::new();
+        for (key, value) in preputs {
+            kvs::encode_entry(key, value, &mut given);
+        }
+        kvs.merge(&given).map_err(SetupError::Preputs)?;
         Ok(Self {
             kvsname,
             process_mapping: map.process_mapping(PROCESS_MAPPING_MAX.max(VALLEN_2_MAX)),
             attributes,
-            kvs: Kvs::new(KvsLimits {
-                key: KEYLEN_MAX,
-                value: VALLEN_MAX,
-                total: KVS_BYTES_MAX,
-            }),
+            kvs,
         })
     }
 
@@ -118,6 +132,12 @@ impl Store {
         }
     }
 
+    /// The name of a job, if that is another one.
+    pub(super) fn other(&self, kvsname: Option<&[u8]>) -> Option<Nspace> {
+        let name = kvsname.filter(|name| self.own_kvs(Some(name)).is_err())?;
+        Nspace::new(std::str::from_utf8(name).ok()?).ok()
+    }
+
     /// The value of an attribute or key that the dialect can carry.
     pub(super) fn get(
         &self,
@@ -130,6 +150,12 @@ impl Store {
             .or_else(|| self.kvs.get(key))
             .filter(|value| sendable(dialect, value))
             .ok_or(Refusal::KeyNotFound)
+    }
+
+    /// The value of an attribute or key, whoever can carry it.
+    pub(super) fn find(&self, key: &[u8]) -> Option<&[u8]> {
+        let attribute = self.attribute(Dialect::Pmi1, key);
+        attribute.or_else(|| self.kvs.get(key))
     }
 
     /// The value of a job attribute that the dialect can carry.

@@ -8,6 +8,7 @@ mod pmi2;
 mod pmi2_together;
 mod random;
 mod requests;
+mod spawn;
 mod transcripts;
 mod wire;
 
@@ -17,6 +18,7 @@ use super::collective::{Collective, Group};
 use super::server::{Effect, JobInfo, NameAnswer, Server};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
 use crate::job::rank_map::RankMap;
+use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnResult};
 use crate::kvs;
 
 /// The line every client starts with.
@@ -45,6 +47,8 @@ impl Job {
                 appnums: vec![AppNum(0); ranks as usize],
                 universe_size: None,
                 attributes: Vec::new(),
+                preputs: Vec::new(),
+                spawner: None,
             },
             &RankMap::from_runs([(NodeId(0), ranks)]),
             NodeId(0),
@@ -140,6 +144,12 @@ impl Job {
         effects.iter().map(render).collect()
     }
 
+    fn spawned(&mut self, rank: u32, result: &SpawnResult) -> Vec<String> {
+        let mut effects = Vec::new();
+        self.server.spawned(LocalRank(rank), result, &mut effects);
+        effects.iter().map(render).collect()
+    }
+
     fn state(&self, rank: u32) -> String {
         self.server.state(LocalRank(rank)).to_string()
     }
@@ -188,6 +198,23 @@ fn render(effect: &Effect) -> String {
         } => format!("E> publish {rank} <{}> <{}>", text(service), text(port)),
         Effect::Lookup { rank, service } => format!("E> lookup {rank} <{}>", text(service)),
         Effect::Unpublish { rank, service } => format!("E> unpublish {rank} <{}>", text(service)),
+        Effect::Spawn { rank, request } => {
+            let mut line = format!("E> spawn {rank}");
+            for app in &request.apps {
+                line += &format!(" {}*{}", app.count, app.program.to_string_lossy());
+                for arg in &app.args {
+                    line += &format!(" <{}>", escape(arg.as_encoded_bytes()));
+                }
+                for info in &app.infos {
+                    line += &format!(" {}={}", info.key, info.value);
+                }
+            }
+            for (key, value) in &request.preputs {
+                line += &format!(" + {}={}", text(key), text(value));
+            }
+            line
+        }
+        Effect::Key { rank, job, key } => format!("E> key {rank} {job} {}", text(key)),
         Effect::Misbehaved { rank, error } => format!("E> misbehaved {rank}: {error}"),
     }
 }

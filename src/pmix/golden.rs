@@ -151,6 +151,10 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             range: DataRange::SESSION,
             infos: all_kinds(),
         },
+        Upcall::GroupEnded {
+            name: "tag-1".into(),
+            procs: vec![me()],
+        },
         Upcall::Abort {
             proc: me(),
             status: 7,

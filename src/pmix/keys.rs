@@ -160,6 +160,12 @@ keys! {
     GROUP_ADD_MEMBERS = "pmix.grp.add";
     /// Size: how many lead the making of a group whose members are not known; since 6.0.
     GROUP_BOOTSTRAP = "pmix.grp.btstrp";
+    /// (bool) members may end before they take part.
+    GROUP_OPTIONAL = "pmix.grp.opt";
+    /// (bool) members hear of the death of others.
+    GROUP_NOTIFY_TERMINATION = "pmix.grp.notterm";
+    /// (bool) only processes of the caller's node take part.
+    GROUP_LOCAL_ONLY = "pmix.grp.lcl";
     /// String: the nspaces that run, comma separated.
     QUERY_NAMESPACES = "pmix.qry.ns";
     /// Bool: kill the processes.

@@ -68,6 +68,13 @@ pub enum Upcall {
         /// Details.
         infos: Vec<Info>,
     },
+    /// A group of this node's processes alone was ended by its members. Notice.
+    GroupEnded {
+        /// Its name.
+        name: Text,
+        /// Its members.
+        procs: Vec<Proc>,
+    },
     /// A process called `PMIx_Abort`.
     Abort {
         /// Who.
@@ -213,6 +220,7 @@ impl Upcall {
             Self::RegisterEvents { .. } => UpcallKind::RegisterEvents,
             Self::DeregisterEvents { .. } => UpcallKind::DeregisterEvents,
             Self::NotifyEvent { .. } => UpcallKind::NotifyEvent,
+            Self::GroupEnded { .. } => UpcallKind::GroupEnded,
             Self::Abort { .. } => UpcallKind::Abort,
             Self::Fence { .. } => UpcallKind::Fence,
             Self::DirectModex { .. } => UpcallKind::DirectModex,

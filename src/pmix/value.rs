@@ -136,6 +136,13 @@ impl Status {
     pub const QUERY_PARTIAL_SUCCESS: Self = Self(-104);
     pub const EVENT_JOB_END: Self = Self(-145);
     pub const OPERATION_SUCCEEDED: Self = Self(-157);
+    pub const GROUP_INVITED: Self = Self(-159);
+    pub const GROUP_LEFT: Self = Self(-160);
+    pub const GROUP_INVITE_FAILED: Self = Self(-163);
+    pub const GROUP_CONSTRUCT_COMPLETE: Self = Self(-166);
+    pub const GROUP_LEADER_SELECTED: Self = Self(-167);
+    pub const GROUP_LEADER_FAILED: Self = Self(-168);
+    pub const GROUP_MEMBER_FAILED: Self = Self(-170);
     pub const ERR_PROC_TERM_WO_SYNC: Self = Self(-200);
     pub const EVENT_NODE_DOWN: Self = Self(-231);
     pub const ERR_JOB_APP_NOT_EXECUTABLE: Self = Self(-177);

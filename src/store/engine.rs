@@ -1,7 +1,10 @@
-//! One node's way to the job's store: requests go to the head node, each gets one answer.
+//! One node's way to the launch's store: requests go to the head node, each gets one answer.
 //!
 //! Every node has an engine; that of the head node holds the [`Store`], which is made when it is
-//! first needed. A node tells the head node of ranks that end once it has asked for something, or
+//! first needed. From the first request on that other launches may have to do with, the head node
+//! asks the [shared store](super::shared) instead, and hands over what its store holds.
+//! When the rendezvous is lost, whoever waits for it is told so, and its names are gone; the next such
+//! request goes to another one. A node tells the head node of ranks that end once it has asked for something, or
 //! was asked to ([`StoreMessage::Watch`]) because a value lives as long as an application context,
 //! which may have ranks anywhere.
 //!
@@ -14,20 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Store;
 use super::request::{Answer, Persistence, Refusal, Request, Requester};
+use super::shared::{FromShared, Serial, Ticket, ToShared};
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, NodeId};
+use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::proc::Proc;
-
-/// Names a request on its way; chosen by the asking node, rising.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Serial(u64);
-
-#[cfg(test)]
-impl From<u64> for Serial {
-    fn from(number: u64) -> Self {
-        Self(number)
-    }
-}
 
 /// A message between the engines of two nodes. The sender is named by the transport.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -48,6 +41,13 @@ pub enum StoreMessage {
         /// The answer.
         answer: Answer,
     },
+    /// To the head node: whether an answer with values for one reader has reached it.
+    Receipt {
+        /// Of the request.
+        serial: Serial,
+        /// It has.
+        reached: bool,
+    },
     /// To the head node: these ranks of the sender's have ended.
     Ended(Vec<(Proc, AppNum)>),
     /// From the head node: it wants to hear of every rank that ends.
@@ -64,6 +64,13 @@ pub enum Output<T> {
         /// The message.
         message: StoreMessage,
     },
+    /// From the head node: tell the rendezvous.
+    Shared {
+        /// Which one: the number of those that were lost before.
+        epoch: u32,
+        /// What.
+        message: ToShared,
+    },
     /// Answer a local requester; happens once per ticket.
     Complete {
         /// Whom.
@@ -73,14 +80,101 @@ pub enum Output<T> {
     },
 }
 
+/// An application context of a job.
+type Program = (Nspace, AppNum);
+
 /// The head node's part.
 #[derive(Debug, Default)]
 struct Head {
-    store: Store<(NodeId, Serial)>,
+    store: Store<Ticket>,
+    /// What the rendezvous was asked, once there is one that keeps the store's place.
+    abroad: Option<Abroad>,
+    /// Rendezvous that were lost.
+    epoch: u32,
     /// Application contexts that values live as long as, with their number of ranks.
-    watched: BTreeMap<AppNum, u32>,
+    watched: BTreeMap<Program, u32>,
     /// Ranks that were said to have ended, by application context.
-    ended: BTreeMap<AppNum, BTreeSet<Proc>>,
+    ended: BTreeMap<Program, BTreeSet<Proc>>,
+}
+
+/// What the rendezvous and the head node owe each other.
+#[derive(Debug, Default)]
+struct Abroad {
+    /// Requests without an answer.
+    asked: BTreeSet<Ticket>,
+    /// Answers whose receipt is to come.
+    lent: BTreeSet<Ticket>,
+}
+
+type Answers = Vec<(Ticket, Answer)>;
+
+impl Head {
+    fn say<T>(&self, message: ToShared, out: &mut Vec<Output<T>>) {
+        let epoch = self.epoch;
+        out.push(Output::Shared { epoch, message });
+    }
+
+    fn ask<T>(
+        &mut self,
+        (ticket, who, request): (Ticket, &Requester, Request),
+        now: Moment,
+        answers: &mut Answers,
+        out: &mut Vec<Output<T>>,
+    ) {
+        if self.abroad.is_none() && request.is_wide(who) {
+            self.abroad = Some(Abroad::default());
+            self.hand_over(now, out);
+        }
+        let Some(abroad) = &mut self.abroad else {
+            return self.store.handle(who, request, ticket, now, answers);
+        };
+        abroad.asked.insert(ticket);
+        let who = who.clone();
+        let ask = ToShared::Ask {
+            ticket,
+            who,
+            request,
+        };
+        self.say(ask, out);
+    }
+
+    /// Gives what is here to the rendezvous.
+    fn hand_over<T>(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+        let Some(abroad) = &mut self.abroad else {
+            return;
+        };
+        let moved = self.store.drain(now);
+        let waiting = moved.lookups.iter().map(|(ticket, ..)| *ticket);
+        abroad.asked.extend(waiting);
+        for (who, request) in moved.publications {
+            self.say(ToShared::Keep { who, request }, out);
+        }
+        for (ticket, who, request) in moved.lookups {
+            let ask = ToShared::Ask {
+                ticket,
+                who,
+                request,
+            };
+            self.say(ask, out);
+        }
+    }
+
+    fn receipt<T>(
+        &mut self,
+        ticket: Ticket,
+        reached: bool,
+        now: Moment,
+        answers: &mut Answers,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let abroad = self.abroad.as_mut();
+        if abroad.is_some_and(|abroad| abroad.lent.remove(&ticket)) {
+            return self.say(ToShared::Receipt { ticket, reached }, out);
+        }
+        self.store.receipt(&ticket, reached, answers);
+        // What came back too late for the store is for the rendezvous.
+        self.hand_over(now, out);
+    }
 }
 
 /// The engine of one node. `T` names a local requester.
@@ -181,27 +275,73 @@ impl<T> StoreEngine<T> {
                 who.node = from;
                 self.asked(from, serial, &who, request, now, out);
             }
+            StoreMessage::Receipt { serial, reached } if self.node == self.head => {
+                let ticket = Ticket { node: from, serial };
+                self.receipt(ticket, reached, now, out);
+            }
             StoreMessage::Ended(procs) if self.node == self.head => {
                 for (proc, app) in procs {
-                    self.proc_ended(proc, app, out);
+                    self.proc_ended(proc, app, now, out);
                 }
             }
             StoreMessage::Answer { serial, answer } if from == self.head => {
-                self.complete(serial, answer, out);
+                let once = answer.has_once();
+                let reached = self.complete(serial, answer, out);
+                if once {
+                    let message = StoreMessage::Receipt { serial, reached };
+                    let to = self.head;
+                    out.push(Output::Send { to, message });
+                }
             }
             StoreMessage::Watch if from == self.head => {
                 self.tells = true;
                 self.tell_ends(out);
             }
             StoreMessage::Ask { .. }
+            | StoreMessage::Receipt { .. }
             | StoreMessage::Ended(_)
             | StoreMessage::Answer { .. }
             | StoreMessage::Watch => {}
         }
     }
 
+    /// At the head node: the rendezvous has something to say.
+    pub fn shared_said(&mut self, message: FromShared, now: Moment, out: &mut Vec<Output<T>>) {
+        let Some(head) = &mut self.at_head else {
+            return;
+        };
+        let FromShared { ticket, answer } = message;
+        let Some(abroad) = &mut head.abroad else {
+            return;
+        };
+        let once = answer.has_once();
+        if abroad.asked.remove(&ticket) {
+            if once {
+                abroad.lent.insert(ticket);
+            }
+            self.deliver(vec![(ticket, answer)], now, out);
+        } else if once {
+            let reached = false;
+            head.say(ToShared::Receipt { ticket, reached }, out);
+        }
+    }
+
+    /// At the head node: the rendezvous is lost, with all that was there.
+    pub fn shared_lost(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+        let Some(head) = &mut self.at_head else {
+            return;
+        };
+        head.epoch += 1;
+        let Some(abroad) = head.abroad.take() else {
+            return;
+        };
+        let refused = |ticket| (ticket, Answer::Refused(Refusal::SharedLost));
+        let answers = abroad.asked.into_iter().map(refused).collect();
+        self.deliver(answers, now, out);
+    }
+
     /// A rank of this node has ended.
-    pub fn rank_ended(&mut self, proc: Proc, app: AppNum, out: &mut Vec<Output<T>>) {
+    pub fn rank_ended(&mut self, proc: Proc, app: AppNum, now: Moment, out: &mut Vec<Output<T>>) {
         self.ended.insert(proc.clone(), app);
         let left: Vec<Serial> = self
             .asking
@@ -213,7 +353,7 @@ impl<T> StoreEngine<T> {
             self.complete(serial, Answer::Refused(Refusal::RequesterEnded), out);
         }
         if self.node == self.head {
-            return self.proc_ended(proc, app, out);
+            return self.proc_ended(proc, app, now, out);
         }
         self.untold.push((proc, app));
         if self.tells {
@@ -226,6 +366,7 @@ impl<T> StoreEngine<T> {
         &mut self,
         node: NodeId,
         ranks: impl IntoIterator<Item = (Proc, AppNum)>,
+        now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
         if node == self.node || !self.lost.insert(node) {
@@ -240,9 +381,29 @@ impl<T> StoreEngine<T> {
         if self.node == self.head {
             for (proc, app) in ranks {
                 self.ended.insert(proc.clone(), app);
-                self.proc_ended(proc, app, out);
+                self.proc_ended(proc, app, now, out);
             }
+            self.lost_on_the_way(node, now, out);
         }
+    }
+
+    /// At the head node: what was on its way to a node that is lost is for others.
+    fn lost_on_the_way(&mut self, node: NodeId, now: Moment, out: &mut Vec<Output<T>>) {
+        let Some(head) = &mut self.at_head else {
+            return;
+        };
+        let mut answers = Answers::new();
+        let of_node = |ticket: &&Ticket| ticket.node == node;
+        let abroad = head.abroad.iter().flat_map(|abroad| &abroad.lent);
+        let lent: Vec<Ticket> = abroad.filter(of_node).copied().collect();
+        for ticket in lent {
+            head.receipt(ticket, false, now, &mut answers, out);
+        }
+        let nodes = BTreeSet::from([node]);
+        head.store
+            .requests_lost(|ticket| nodes.contains(&ticket.node), &mut answers);
+        head.hand_over(now, out);
+        self.deliver(answers, now, out);
     }
 
     /// Time has passed.
@@ -251,7 +412,7 @@ impl<T> StoreEngine<T> {
         if let Some(head) = &mut self.at_head {
             head.store.tick(now, &mut answers);
         }
-        self.deliver(answers, out);
+        self.deliver(answers, now, out);
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -260,12 +421,15 @@ impl<T> StoreEngine<T> {
     }
 
     /// The job ends: everybody who waits is told so, and so is who still asks.
-    pub fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
+    pub fn tear_down(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
         let mut answers = Vec::new();
         if let Some(mut head) = self.at_head.take() {
             head.store.tear_down(&mut answers);
+            let asked = head.abroad.take().unwrap_or_default().asked;
+            let refused = |ticket| (ticket, Answer::Refused(Refusal::TornDown));
+            answers.extend(asked.into_iter().map(refused));
         }
-        self.deliver(answers, out);
+        self.deliver(answers, now, out);
         for (_, (_, ticket)) in std::mem::take(&mut self.asking) {
             let answer = Answer::Refused(Refusal::TornDown);
             out.push(Output::Complete { ticket, answer });
@@ -282,9 +446,10 @@ impl<T> StoreEngine<T> {
         now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
+        let ticket = Ticket { node: from, serial };
         if self.torn_down {
             let answer = Answer::Refused(Refusal::TornDown);
-            return self.deliver(vec![((from, serial), answer)], out);
+            return self.deliver(vec![(ticket, answer)], now, out);
         }
         let lives_as_app = matches!(
             request,
@@ -294,10 +459,12 @@ impl<T> StoreEngine<T> {
             }
         );
         let head = self.at_head.get_or_insert_default();
-        if lives_as_app && head.watched.insert(who.app, who.app_size).is_none() {
+        let program = (who.proc.nspace.clone(), who.app);
+        if lives_as_app && head.watched.insert(program, who.app_size).is_none() {
             // Ranks of this node that ended before count too; other nodes tell of theirs.
             for (proc, app) in &self.ended {
-                head.ended.entry(*app).or_default().insert(proc.clone());
+                let program = (proc.nspace.clone(), *app);
+                head.ended.entry(program).or_default().insert(proc.clone());
             }
             let others = (0..self.nodes).map(NodeId).filter(|to| *to != self.node);
             let others = others.filter(|to| !self.lost.contains(to));
@@ -306,27 +473,33 @@ impl<T> StoreEngine<T> {
                 message: StoreMessage::Watch,
             }));
         }
-        let mut answers = Vec::new();
-        head.store
-            .handle(who, request, (from, serial), now, &mut answers);
-        self.deliver(answers, out);
+        let mut answers = Answers::new();
+        head.ask((ticket, who, request), now, &mut answers, out);
+        self.deliver(answers, now, out);
     }
 
     /// At the head node: a rank somewhere has ended.
-    fn proc_ended(&mut self, proc: Proc, app: AppNum, out: &mut Vec<Output<T>>) {
+    fn proc_ended(&mut self, proc: Proc, app: AppNum, now: Moment, out: &mut Vec<Output<T>>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
-        let mut answers = Vec::new();
-        head.store.proc_ended(&proc, &mut answers);
-        let nspace = proc.nspace.clone();
-        let ended = head.ended.entry(app).or_default();
-        ended.insert(proc);
-        let all = head.watched.get(&app).map(|size| *size as usize);
-        if all.is_some_and(|all| ended.len() >= all) {
-            head.store.app_ended(&nspace, app);
+        let mut answers = Answers::new();
+        match head.abroad {
+            Some(_) => head.say(ToShared::Ended(proc.clone()), out),
+            None => head.store.proc_ended(&proc, &mut answers),
         }
-        self.deliver(answers, out);
+        let nspace = proc.nspace.clone();
+        let program = (nspace.clone(), app);
+        let all = head.watched.get(&program).map(|size| *size as usize);
+        let ended = head.ended.entry(program).or_default();
+        ended.insert(proc);
+        if all.is_some_and(|all| ended.len() >= all) {
+            match head.abroad {
+                Some(_) => head.say(ToShared::AppEnded { nspace, app }, out),
+                None => head.store.app_ended(&nspace, app),
+            }
+        }
+        self.deliver(answers, now, out);
     }
 
     fn tell_ends(&mut self, out: &mut Vec<Output<T>>) {
@@ -338,20 +511,39 @@ impl<T> StoreEngine<T> {
         }
     }
 
-    fn deliver(&mut self, answers: Vec<((NodeId, Serial), Answer)>, out: &mut Vec<Output<T>>) {
-        for ((to, serial), answer) in answers {
+    /// At the head node.
+    fn deliver(&mut self, answers: Answers, now: Moment, out: &mut Vec<Output<T>>) {
+        for (ticket, answer) in answers {
+            let Ticket { node: to, serial } = ticket;
+            let once = answer.has_once();
             if to == self.node {
-                self.complete(serial, answer, out);
+                let reached = self.complete(serial, answer, out);
+                if once {
+                    self.receipt(ticket, reached, now, out);
+                }
             } else if !self.lost.contains(&to) {
                 let message = StoreMessage::Answer { serial, answer };
                 out.push(Output::Send { to, message });
+            } else if once {
+                self.receipt(ticket, false, now, out);
             }
         }
     }
 
-    fn complete(&mut self, serial: Serial, answer: Answer, out: &mut Vec<Output<T>>) {
-        if let Some((_, ticket)) = self.asking.remove(&serial) {
-            out.push(Output::Complete { ticket, answer });
+    /// At the head node: whether an answer with values for one reader has reached it.
+    fn receipt(&mut self, ticket: Ticket, reached: bool, now: Moment, out: &mut Vec<Output<T>>) {
+        if let Some(head) = &mut self.at_head {
+            let mut answers = Answers::new();
+            head.receipt(ticket, reached, now, &mut answers, out);
+            self.deliver(answers, now, out);
         }
+    }
+
+    /// Whether somebody waited for it.
+    fn complete(&mut self, serial: Serial, answer: Answer, out: &mut Vec<Output<T>>) -> bool {
+        let asking = self.asking.remove(&serial);
+        let waited = asking.is_some();
+        out.extend(asking.map(|(_, ticket)| Output::Complete { ticket, answer }));
+        waited
     }
 }

@@ -17,7 +17,7 @@ use super::{BYTES_MAX, KEY_MAX, KEYS_MAX, VALUES_MAX, WAITING_MAX};
 pub struct Requester {
     /// The process.
     pub proc: Proc,
-    /// Where it lives.
+    /// Where it lives; the same number means the same node in the whole store.
     pub node: NodeId,
     /// For whom it runs. Nobody sees what another user published.
     pub user: UserId,
@@ -72,6 +72,18 @@ pub enum Data {
     Text(#[serde(with = "octets")] Arc<[u8]>),
     /// Anything else: for the store just bytes, for PMIx a typed value.
     Typed(#[serde(with = "octets")] Arc<[u8]>),
+}
+
+impl Range {
+    /// Whether it may hold processes of other launches than that of `own`'s job. A custom range that
+    /// names other jobs does, since it is not said here which jobs are of one launch.
+    fn is_wide(&self, own: &Nspace) -> bool {
+        match self {
+            Self::Session | Self::Global => true,
+            Self::Custom(members) => members.iter().any(|(nspace, _)| nspace != own),
+            Self::Rm | Self::Local | Self::Namespace | Self::ProcLocal => false,
+        }
+    }
 }
 
 impl Data {
@@ -170,6 +182,19 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether what other launches publish, look up and withdraw may matter for it, as long as
+    /// nothing was published for them.
+    pub(super) fn is_wide(&self, who: &Requester) -> bool {
+        let own = &who.proc.nspace;
+        match self {
+            Self::Publish { range, .. } => range.is_wide(own),
+            Self::Lookup(lookup) => lookup.range.is_wide(own),
+            Self::Unpublish { removal, .. } => *removal == Removal::Anybodys,
+        }
+    }
+}
+
 /// A value as it is handed out.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Found {
@@ -180,6 +205,9 @@ pub struct Found {
     pub owner: Proc,
     /// The value.
     pub data: Data,
+    /// It was for one reader only: the store has given it away and wants to hear whether it has
+    /// reached somebody.
+    pub once: bool,
 }
 
 /// The answer to a [`Request`].
@@ -193,6 +221,16 @@ pub enum Answer {
     Partial(Vec<Found>),
     /// Nothing was done.
     Refused(Refusal),
+}
+
+impl Answer {
+    /// Whether something in it was given to its reader alone.
+    pub fn has_once(&self) -> bool {
+        match self {
+            Self::Found(found) => found.iter().any(|found| found.once),
+            Self::Done | Self::Partial(_) | Self::Refused(_) => false,
+        }
+    }
 }
 
 /// Why a request was not carried out.
@@ -221,6 +259,9 @@ pub enum Refusal {
     /// The node that keeps the store is gone.
     #[error("the head node is lost")]
     HeadLost,
+    /// Where the names of all launches are kept is not to be reached, or was lost.
+    #[error("the rendezvous of this user's launches is lost")]
+    SharedLost,
     /// The node that keeps the store, or this one, ends the job.
     #[error("the job ends")]
     TornDown,

@@ -144,6 +144,7 @@ fn a_value_is_found_with_its_publisher_until_it_is_withdrawn() {
         key: key("a"),
         owner: who(1).proc,
         data: text("a"),
+        once: false,
     }];
     assert_eq!(
         shop.answer(&who(3), lookup(&["a"])),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::request::{Accepts, Data, Persistence, Range, Refusal, Requester};
 use super::{BYTES_MAX, VALUES_MAX};
-use crate::job::ids::{AppNum, Nspace};
+use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::proc::{Proc, ProcRank};
 
 /// Names one value; a greater one is younger.
@@ -32,6 +32,16 @@ impl Value {
         self.owner.user == to.user
             && self.range.holds(&self.owner, to)
             && range.holds(to, &self.owner)
+    }
+
+    /// Whether it ends with the nodes of its publisher's launch.
+    pub(super) fn goes_with(&self, nodes: &BTreeSet<NodeId>) -> bool {
+        let stays = self.persistence == Persistence::Indefinite
+            && matches!(
+                self.range,
+                Range::Session | Range::Global | Range::Custom(_)
+            );
+        nodes.contains(&self.owner.node) && !stays
     }
 
     /// Whether a value of that range and owner would be found in the same place.
@@ -112,10 +122,6 @@ impl Values {
         }
         for (key, data) in values {
             self.last += 1;
-            let id = ValueId(self.last);
-            self.by_key.entry(key.clone()).or_default().push(id);
-            let owned = self.by_owner.entry(owner.proc.clone()).or_default();
-            owned.insert(id);
             let value = Value {
                 key,
                 data,
@@ -124,9 +130,16 @@ impl Values {
                 persistence,
             };
             self.bytes += value.cost();
-            self.values.insert(id, value);
+            self.insert(ValueId(self.last), value);
         }
         Ok(())
+    }
+
+    fn insert(&mut self, id: ValueId, value: Value) {
+        self.by_key.entry(value.key.clone()).or_default().push(id);
+        let owned = self.by_owner.entry(value.owner.proc.clone()).or_default();
+        owned.insert(id);
+        self.values.insert(id, value);
     }
 
     /// The value that a requester means by a key.
@@ -150,10 +163,15 @@ impl Values {
     }
 
     pub(super) fn remove(&mut self, id: ValueId) {
-        let Some(value) = self.values.remove(&id) else {
-            return;
-        };
-        self.bytes -= value.cost();
+        if let Some(value) = self.lend(id) {
+            self.forget(&value);
+        }
+    }
+
+    /// Takes a value out whose room stays taken until it is [forgotten](Self::forget) or
+    /// [put back](Self::put_back).
+    pub(super) fn lend(&mut self, id: ValueId) -> Option<Value> {
+        let value = self.values.remove(&id)?;
         if let Some(ids) = self.by_key.get_mut(&value.key) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
@@ -166,6 +184,44 @@ impl Values {
                 self.by_owner.remove(&value.owner.proc);
             }
         }
+        Some(value)
+    }
+
+    /// Gives the room of a value back that was lent.
+    pub(super) fn forget(&mut self, value: &Value) {
+        self.bytes -= value.cost();
+    }
+
+    /// A value that was lent is there again, as old as it was. Its key may have been published anew
+    /// since: then the older one is found first.
+    pub(super) fn put_back(&mut self, id: ValueId, value: Value) {
+        self.insert(id, value);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Everything, in the order in which it came; nothing is left.
+    pub(super) fn drain(&mut self) -> Vec<Value> {
+        self.by_key.clear();
+        self.by_owner.clear();
+        let values: Vec<Value> = std::mem::take(&mut self.values).into_values().collect();
+        for value in &values {
+            self.bytes -= value.cost();
+        }
+        values
+    }
+
+    /// Removes what was published on these nodes, but for what is kept until it is withdrawn where
+    /// others can see it.
+    pub(super) fn nodes_gone(&mut self, nodes: &BTreeSet<NodeId>) {
+        let doomed = self
+            .values
+            .iter()
+            .filter(|(_, value)| value.goes_with(nodes));
+        let doomed: Vec<ValueId> = doomed.map(|(id, _)| *id).collect();
+        doomed.into_iter().for_each(|id| self.remove(id));
     }
 
     /// Removes what a process published: in that range if one is given, and under these keys if

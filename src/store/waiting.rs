@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::request::{Lookup, Refusal, Requester};
 use super::{BYTES_MAX, WAITING_MAX};
 use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
 
 /// Names one waiting lookup; a greater one is younger.
@@ -90,6 +91,19 @@ impl<T> Waiting<T> {
     pub(super) fn expired(&self, now: Moment) -> Vec<WaiterId> {
         let over = self.deadlines.iter().take_while(|(at, _)| *at <= now);
         over.map(|(_, id)| *id).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Those of processes of these nodes.
+    pub(super) fn on_nodes(&self, nodes: &BTreeSet<NodeId>) -> Vec<WaiterId> {
+        let waiters = self.waiters.iter();
+        waiters
+            .filter(|(_, waiter)| nodes.contains(&waiter.who.node))
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {

@@ -43,6 +43,8 @@ struct Hosts {
     wireup: PathBuf,
     /// Whose the agents are, if not root's.
     user: Option<u32>,
+    /// Where launches of different hosts meet, if that is said.
+    names: Option<String>,
     agents: Vec<Mutex<Option<Agent>>>,
     /// Hosts that need not be clean for now.
     excused: Mutex<Vec<usize>>,
@@ -62,6 +64,7 @@ struct Agent {
 pub(crate) struct Builder {
     count: usize,
     user: Option<u32>,
+    names: Option<String>,
 }
 
 /// Users with an account on all hosts: number of the user and of the group.
@@ -74,6 +77,12 @@ impl Builder {
     /// Runs the agents as an ordinary user.
     pub(crate) fn agents_of(mut self, uid: u32) -> Self {
         self.user = Some(uid);
+        self
+    }
+
+    /// Tells the agents where launches of different hosts meet.
+    pub(crate) fn names_at(mut self, list: &str) -> Self {
+        self.names = Some(list.to_owned());
         self
     }
 
@@ -114,6 +123,7 @@ impl Builder {
             dir: dir.path().to_owned(),
             wireup: bin.join("wireup"),
             user: self.user,
+            names: self.names,
             agents: (0..self.count).map(|_| Mutex::default()).collect(),
             excused: Mutex::default(),
             remains: (0..self.count).map(|_| Mutex::default()).collect(),
@@ -159,7 +169,11 @@ impl Cluster {
     }
 
     pub(crate) fn builder(count: usize) -> Builder {
-        Builder { count, user: None }
+        Builder {
+            count,
+            user: None,
+            names: None,
+        }
     }
 
     /// The lab, for its faults.
@@ -316,6 +330,9 @@ impl Cluster {
         command
             .args(["agent", "--tls"])
             .arg(self.certificates(index));
+        if let Some(names) = &self.hosts.names {
+            command.args(["--names", names]);
+        }
         if let Some(user) = self.hosts.user {
             command.user(user, user, &[]).env("HOME", "/tmp");
         }

@@ -8,11 +8,13 @@
 mod agents;
 mod cluster;
 mod failures;
+mod groups;
 mod jobs;
 mod mpi;
 mod plain;
 mod pmi;
 mod pmix;
+mod rendezvous;
 mod spawn;
 mod users;
 

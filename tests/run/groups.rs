@@ -8,6 +8,9 @@ use crate::pmix::SERVERS;
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
+/// One node, two, and three.
+const UP_TO_THREE: [&[&str]; 3] = [&[], &["--virtual-nodes", "2"], &["--virtual-nodes", "3"]];
+
 /// Every libpmix that is here, as server and as client: replies about groups differ between 4.2
 /// and 5, so no other pairs work. Whether it is the newer one.
 fn versions() -> impl Iterator<Item = (Pmix, bool)> {
@@ -106,6 +109,127 @@ fn an_invitation_and_its_answers_cross_nodes() {
             let outcome = run(&client, nodes, "invite").expect(0);
             outcome.by_rank("pmix_groups", 4);
         }
+    }
+}
+
+/// What the ranks that came to the end heard, by rank.
+fn members(client: &Pmix, nodes: &[&str], mode: &str, code: i32) -> Vec<(u32, String)> {
+    let options = [
+        &["--libpmix", client.path()],
+        nodes,
+        &["--no-kill-on-bad-exit"],
+    ]
+    .concat();
+    let run = client.run(4, &options, "pmix_members", &[mode]);
+    let outcome = run.run().expect(code);
+    let lines = outcome.sorted_lines().into_iter();
+    lines
+        .map(|line| {
+            let rank = field(&line, "rank").unwrap().parse().unwrap();
+            (rank, field(&line, "heard").unwrap().to_owned())
+        })
+        .collect()
+}
+
+fn heard(rank: u32, text: &str) -> (u32, String) {
+    (rank, text.to_owned())
+}
+
+#[test]
+fn groups_are_made_and_ended_at_once_by_one_thread() {
+    for (client, _) in versions() {
+        for nodes in UP_TO_THREE {
+            let all = members(&client, nodes, "nonblocking", 0);
+            assert_eq!(all, [0, 1, 2, 3].map(|rank| heard(rank, "-")));
+        }
+    }
+}
+
+#[test]
+fn a_name_is_free_again_for_other_members_when_its_group_has_ended() {
+    for (client, _) in versions() {
+        for nodes in UP_TO_THREE {
+            members(&client, nodes, "again", 0);
+        }
+    }
+}
+
+/// On one node libpmix does not tell its host that all have called who are left.
+#[test]
+fn a_member_that_may_be_missing_and_dies_is_left_out() {
+    for (client, _) in versions() {
+        for nodes in &UP_TO_THREE[1..] {
+            let rest = members(&client, nodes, "optional", 137);
+            assert_eq!(rest, [0, 1, 2].map(|rank| heard(rank, "-")));
+        }
+    }
+}
+
+#[test]
+fn members_hear_of_the_death_of_one_and_end_the_group_without_it() {
+    for (client, _) in versions() {
+        for nodes in UP_TO_THREE {
+            let rest = members(&client, nodes, "notify", 137);
+            let told = [(0, "member@3"), (1, "member@3"), (2, "-")];
+            assert_eq!(rest, told.map(|(rank, text)| heard(rank, text)));
+        }
+    }
+}
+
+/// libpmix 4.2 tells nobody of groups of one node without context id.
+#[test]
+fn members_of_a_group_that_has_ended_hear_of_no_more_deaths() {
+    for (client, newer) in versions() {
+        for nodes in &UP_TO_THREE[usize::from(!newer)..] {
+            let rest = members(&client, nodes, "ended", 137);
+            assert_eq!(rest, [0, 1, 2].map(|rank| heard(rank, "member@3")));
+        }
+    }
+}
+
+#[test]
+fn who_invites_hears_of_those_who_die_or_decline() {
+    for (client, _) in versions() {
+        for nodes in UP_TO_THREE {
+            let rest = members(&client, nodes, "invited", 137);
+            let told = [(0, "invite@3"), (1, "joined@1"), (2, "-")];
+            assert_eq!(rest, told.map(|(rank, text)| heard(rank, text)));
+            let all = members(&client, nodes, "declined", 0);
+            assert_eq!(all[0], heard(0, "declined@2"));
+        }
+    }
+}
+
+#[test]
+fn members_hear_that_their_leader_died_and_of_the_next_that_they_choose() {
+    for (client, _) in versions() {
+        for nodes in UP_TO_THREE {
+            let rest = members(&client, nodes, "leader", 137);
+            let told = |rank| format!("joined@{rank},complete@0,leader@0,selected@1,leader@1");
+            assert_eq!(rest, [2, 3].map(|rank| (rank, told(rank))));
+        }
+    }
+}
+
+#[test]
+fn a_local_group_is_of_the_members_of_each_node() {
+    for (client, newer) in versions() {
+        for (nodes, counts) in [(NODES[0], [4; 4]), (NODES[1], [2; 4])] {
+            let all = members(&client, nodes, "local", 0);
+            // Clients of libpmix 4.2 are not told who the members are.
+            let count = |rank: usize| if newer { counts[rank] } else { 0 };
+            let told = |rank: u32| format!("{}@{rank}", count(rank as usize));
+            assert_eq!(all, [0, 1, 2, 3].map(|rank| (rank, told(rank))));
+        }
+    }
+}
+
+/// `PMIx_Group_leave` is not carried out by libpmix's servers.
+#[test]
+fn leaving_a_group_is_refused_as_not_supported() {
+    for (client, _) in versions() {
+        let all = members(&client, NODES[1], "leave", 0);
+        assert_eq!(all, [0, 1, 2, 3].map(|rank| (rank, format!("-47@{rank}"))));
     }
 }
 

@@ -36,6 +36,7 @@ mod ps;
 mod pty;
 mod python;
 mod refusals;
+mod rendezvous;
 mod signals;
 mod singleton;
 mod spawn;

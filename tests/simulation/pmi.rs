@@ -93,6 +93,7 @@ impl World {
             psets: Vec::new(),
             parent: None,
             offset: Default::default(),
+            preputs: Vec::new(),
         });
         let core = |node| NodeCore::new(node, Arc::clone(&context), true, false, Terms::default());
         let cores = map.node_ids().map(|node| core(node).expect("a fine job"));

@@ -14,8 +14,9 @@ use nix::net::if_::InterfaceFlags;
 use nix::unistd::geteuid;
 use serde::Deserialize;
 use wireup::cli::handed::agent::{AgentArgs, LogFormat};
-use wireup::job::hosts::PORT;
+use wireup::job::hosts::{self, HostList, PORT, Problem};
 use wireup::job::ids::UserId;
+use wireup::link::control::Member;
 use wireup::link::socket;
 
 use crate::identity::Role;
@@ -41,6 +42,8 @@ pub struct Settings {
     pub tls: Arc<Tls>,
     /// When silence counts as loss.
     pub heartbeat: Heartbeat,
+    /// Where launches meet that know nothing of each other; here if nobody is named.
+    pub names: Vec<Member>,
     /// The executable of steps.
     pub step: PathBuf,
 }
@@ -88,6 +91,9 @@ pub enum SettingsError {
     /// The advertised address.
     #[error("--advertise {0:?} is not HOST:PORT, or [ADDRESS]:PORT for IPv6")]
     Advertise(String),
+    /// The agents where launches meet.
+    #[error("--names: {0}")]
+    Names(Problem),
     /// The executable of steps.
     #[error("there is no {}, which runs launches on this node; install it there", .0.display())]
     Step(PathBuf),
@@ -107,6 +113,7 @@ struct Config {
     tls: Option<PathBuf>,
     /// In seconds.
     heartbeat: Option<f64>,
+    names: Option<Vec<String>>,
     log: Option<String>,
     log_format: Option<String>,
 }
@@ -137,6 +144,10 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         other => Err(wrong(format!("log-format is text or json, not {other:?}"))),
     });
     let format = format.transpose()?;
+    let names = config.names.map(|names| names.join(",").parse());
+    let names = names
+        .transpose()
+        .map_err(|error: Problem| wrong(format!("names: {error}")))?;
     Ok(AgentArgs {
         listen: args.listen.or(config.listen),
         advertise: args.advertise.or(config.advertise),
@@ -145,6 +156,7 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         tls: args.tls.or(config.tls),
         config: Some(path),
         heartbeat: args.heartbeat.or(heartbeat),
+        names: args.names.or(names),
         log: args.log.or(config.log),
         log_format: args.log_format.or(format),
     })
@@ -209,9 +221,23 @@ impl Settings {
             socket,
             tls,
             heartbeat,
+            names: names(args.names)?,
             step: step()?,
         })
     }
+}
+
+/// The agents of a list.
+fn names(list: Option<HostList>) -> Result<Vec<Member>, SettingsError> {
+    let Some(list) = list else {
+        return Ok(Vec::new());
+    };
+    let hosts = hosts::merge(list.0).map_err(SettingsError::Names)?;
+    let members = hosts.into_iter().map(|host| Member {
+        name: host.name,
+        address: host.address,
+    });
+    Ok(members.collect())
 }
 
 /// The lean executable: beside this one, or in `bin` when this one is in `lib/wireup`.

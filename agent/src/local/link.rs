@@ -257,6 +257,11 @@ impl LinkWriter {
         Poll::Ready(())
     }
 
+    /// Whether something is queued.
+    pub fn waits(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// Waits until everything queued is written.
     pub async fn flush(&mut self) {
         std::future::poll_fn(|cx| self.poll_flush(cx)).await;

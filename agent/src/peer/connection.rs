@@ -49,7 +49,7 @@ struct Made {
 
 /// One use of a connection.
 #[derive(Debug)]
-pub(super) struct Line(Arc<Connection>);
+pub(crate) struct Line(Arc<Connection>);
 
 impl Peers {
     /// None yet.
@@ -62,7 +62,7 @@ impl Peers {
     }
 
     /// A connection that works as far as anybody knows; fails with one line for people.
-    pub(super) async fn line(&self, member: &Member) -> Result<Line, String> {
+    pub(crate) async fn line(&self, member: &Member) -> Result<Line, String> {
         for _ in 0..ATTEMPTS {
             let connection = self.connection(member);
             let made = connection.made.get_or_init(|| self.make(member)).await;
@@ -120,14 +120,14 @@ impl Line {
     }
 
     /// What makes calls over it.
-    pub(super) fn client(&self) -> PeerClient<Channel> {
+    pub(crate) fn client(&self) -> PeerClient<Channel> {
         let made = self.0.made.get().and_then(|made| made.as_ref().ok());
         let channel = made.expect("a line has a connection").channel.clone();
         PeerClient::new(channel).max_decoding_message_size(MESSAGE_MAX)
     }
 
     /// Why a call failed, for people: it was refused, or the connection is lost.
-    pub(super) fn failed(&self, status: &Status) -> String {
+    pub(crate) fn failed(&self, status: &Status) -> String {
         let Member { name, address } = self.member();
         // What the other side says has no source here.
         if std::error::Error::source(status).is_none() {

@@ -9,6 +9,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 use wireup::job::ids::NodeId;
 use wireup::link::control::VERSION;
+use wireup::rendezvous::MEET_MAX;
 
 use super::client::PROGRAM_VERSION;
 use super::{cause, packet};
@@ -21,6 +22,7 @@ use crate::launch::registry::Refusal;
 use crate::launch::router::{Event, Neighbour, Place};
 use crate::proto::v1;
 use crate::proto::v1::peer_server::Peer as Service;
+use crate::rendezvous;
 use crate::tls::Peer;
 
 /// The service.
@@ -37,6 +39,16 @@ impl Service for PeerService {
     ) -> Result<Response<Self::JoinStream>, Status> {
         let caller = caller(&request)?;
         self.joined(&caller, request.into_inner()).await
+    }
+
+    type MeetStream = Pin<Box<dyn Stream<Item = Result<v1::Frame, Status>> + Send>>;
+
+    async fn meet(
+        &self,
+        request: Request<Streaming<v1::MeetRequest>>,
+    ) -> Result<Response<Self::MeetStream>, Status> {
+        let caller = caller(&request)?;
+        self.met(caller, request.into_inner()).await
     }
 
     async fn status(
@@ -56,6 +68,44 @@ impl Service for PeerService {
 }
 
 impl PeerService {
+    async fn met(
+        &self,
+        caller: Peer,
+        mut stream: Streaming<v1::MeetRequest>,
+    ) -> Result<Response<<Self as Service>::MeetStream>, Status> {
+        if caller.identity.role != Role::Node {
+            return Err(Status::permission_denied(
+                "only agents of nodes bring launches here",
+            ));
+        }
+        let message = stream.message().await?.and_then(|request| request.message);
+        let Some(v1::meet_request::Message::Hello(hello)) = message else {
+            return Err(Status::invalid_argument(
+                "a stream that does not begin with a MeetHello",
+            ));
+        };
+        same_version(hello.version, Some(&hello.agent))?;
+        if hello.name.len() > MEET_MAX {
+            return Err(Status::invalid_argument(format!(
+                "a name by which launches meet has at most {MEET_MAX} bytes"
+            )));
+        }
+        // Of a user who is not known here there is nothing to be run.
+        self.0
+            .serves(hello.uid)
+            .map_err(|error| Status::permission_denied(error.to_string()))?;
+        let said = stream.map(|request| match request.map(|request| request.message) {
+            Ok(Some(v1::meet_request::Message::Frame(frame))) => packet(frame),
+            Ok(_) => Err("sent a message this agent does not know".to_owned()),
+            Err(status) => Err(cause(&status)),
+        });
+        let from = caller.identity.name;
+        let answers = rendezvous::serve(&self.0.meetings, (hello.uid, hello.name), from, said);
+        Ok(Response::new(
+            answers.map(|packet| Ok(packet.into())).boxed(),
+        ))
+    }
+
     async fn joined(
         &self,
         caller: &Peer,

@@ -20,6 +20,7 @@ pub(super) struct Received {
     psets: Vec<ProcessSet>,
     parent: Option<Proc>,
     offset: GlobalRank,
+    preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Why a description is none.
@@ -58,6 +59,7 @@ impl TryFrom<Received> for JobContext {
             psets: received.psets,
             parent: received.parent,
             offset: received.offset,
+            preputs: received.preputs,
         })
     }
 }

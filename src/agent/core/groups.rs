@@ -5,6 +5,8 @@
 //! for libpmix 5 sends that list when the group is ended. Rule: the servers' data goes into one
 //! info, one after the other. Source: docs/shim.md#groups.
 
+mod watching;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use crate::agent::event::{Action, PeerMessage, Report};
 use crate::fence::Participants;
 use crate::groups::{
     GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output,
-    Released,
+    Released, watch::Watch,
 };
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
@@ -29,9 +31,17 @@ use crate::pmix::wire::{Reader, Writer};
 /// First libpmix whose answers Open MPI's sessions understand.
 const SESSIONS_SINCE: u32 = 5;
 
+/// Who waits for an operation, and for which.
+pub(super) struct Ticket {
+    id: UpcallId,
+    key: GroupKey,
+}
+
 /// What the node knows of groups beside the engine.
 pub(super) struct Groups {
-    pub(super) engine: GroupEngine<UpcallId>,
+    pub(super) engine: GroupEngine<Ticket>,
+    /// Whose members hear of deaths.
+    watch: Watch,
     /// The server's libpmix, as it said itself.
     pub(super) libpmix: Text,
     /// The user was told that sessions do not work.
@@ -42,6 +52,7 @@ impl Groups {
     pub(super) fn new(node: NodeId, nodes: u32) -> Self {
         Self {
             engine: GroupEngine::new(node, nodes),
+            watch: Watch::default(),
             libpmix: Text::default(),
             warned: false,
         }
@@ -65,13 +76,15 @@ impl NodeCore {
         if procs.is_empty() || leaders.iter().any(|key| find(&infos, key).is_some()) {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
         }
-        let Some(members) = self.members(procs) else {
+        let Some(mut members) = self.members(procs) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
-        let nodes = members
-            .iter()
-            .filter_map(|member| self.jobs.node_of(*member));
-        let nodes: BTreeSet<NodeId> = nodes.collect();
+        // Others are none of the node's then, and do not call.
+        let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
+        let home = |member| self.jobs.node_of(member);
+        members.retain(|member| !local_only || home(*member) == Some(self.node));
+        let homes: Arc<[NodeId]> = members.iter().filter_map(|member| home(*member)).collect();
+        let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
         let procs: Vec<proc::Proc> = members.iter().map(|member| self.name_of(*member)).collect();
         let named = procs
             .iter()
@@ -83,20 +96,6 @@ impl NodeCore {
             Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
             _ => None,
         });
-        let offer = Offer {
-            members: procs.into(),
-            nodes: nodes.into_iter().collect(),
-            wants_context: infos.iter().any(|info| {
-                info.key == keys::GROUP_ASSIGN_CONTEXT_ID
-                    && matches!(info.value, Value::Bool(true) | Value::Undef)
-            }),
-            status: statuses
-                .into_iter()
-                .find(|status| *status != 0)
-                .unwrap_or(0),
-            timeout: self.group_timeout(&infos),
-            part: part(infos),
-        };
         let key = GroupKey {
             operation: match op {
                 GroupOp::Construct => Operation::Construct,
@@ -105,8 +104,28 @@ impl NodeCore {
             name: name.into_bytes().into(),
             members,
         };
+        let notify = is_set(&infos, keys::GROUP_NOTIFY_TERMINATION);
+        let offer = Offer {
+            members: procs.into(),
+            homes,
+            nodes: nodes.into_iter().collect(),
+            ended: Vec::new(),
+            optional: is_set(&infos, keys::GROUP_OPTIONAL) || self.ends_without_the_dead(&key),
+            notify,
+            wants_context: is_set(&infos, keys::GROUP_ASSIGN_CONTEXT_ID),
+            status: statuses
+                .into_iter()
+                .find(|status| *status != 0)
+                .unwrap_or(0),
+            timeout: self.group_timeout(&infos),
+            part: part(infos),
+        };
+        let ticket = Ticket {
+            id,
+            key: key.clone(),
+        };
         self.groups(actions, |engine, out| {
-            engine.arrive(key, offer, id, now, out);
+            engine.arrive(key, offer, ticket, now, out);
         });
     }
 
@@ -136,7 +155,7 @@ impl NodeCore {
     pub(super) fn groups(
         &mut self,
         actions: &mut Vec<Action>,
-        what: impl FnOnce(&mut GroupEngine<UpcallId>, &mut Vec<Output<UpcallId>>),
+        what: impl FnOnce(&mut GroupEngine<Ticket>, &mut Vec<Output<Ticket>>),
     ) {
         let mut outputs = Vec::new();
         what(&mut self.groups.engine, &mut outputs);
@@ -147,7 +166,10 @@ impl NodeCore {
                     message: PeerMessage::Group(message),
                 }),
                 Output::Complete { ticket, result } => {
-                    self.answer(ticket, &group_answer(result), actions);
+                    if let Ok(released) = &result {
+                        self.follow(ticket.key, released);
+                    }
+                    self.answer(ticket.id, &group_answer(result), actions);
                 }
             }
         }
@@ -203,6 +225,13 @@ impl NodeCore {
             None
         }
     }
+}
+
+/// Whether a directive is there and not false.
+fn is_set(infos: &[Info], key: &str) -> bool {
+    infos
+        .iter()
+        .any(|info| info.key == key && matches!(info.value, Value::Bool(true) | Value::Undef))
 }
 
 /// The version in libpmix's own words, as in `OpenPMIx 5.0.11 (PMIx Standard: ...)`.

@@ -53,6 +53,8 @@ impl Member {
                 appnums: local.map(|r| context.appnums.of(r)).collect(),
                 universe_size: Some(context.universe_size),
                 attributes: Vec::new(),
+                preputs: context.preputs.clone(),
+                spawner: context.parent.as_ref().map(|parent| parent.nspace.clone()),
             };
             pmi::Server::new(info, &context.ranks, node)
         });

@@ -4,10 +4,11 @@ use super::{FenceTicket, NodeCore};
 use crate::agent::event::{Action, Report};
 use crate::fence::{self, Contribution, FenceInput};
 use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, LocalRank, NodeRank};
+use crate::job::ids::{JobNumber, LocalRank, NodeRank, Nspace};
 use crate::job::outcome::Cause;
+use crate::job::spawn::SpawnResult;
 use crate::pmi::collective::Collective;
-use crate::pmi::server::Effect;
+use crate::pmi::server::{Effect, KeyAnswer};
 
 impl NodeCore {
     pub(super) fn pmi_effects(
@@ -65,12 +66,62 @@ impl NodeCore {
                 Effect::Unpublish { rank, service } => {
                     self.pmi_unpublish(at(rank), service, now, actions);
                 }
+                Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request, actions),
+                Effect::Key {
+                    rank,
+                    job: other,
+                    key,
+                } => self.pmi_key((job, rank), &other, &key, now, actions),
                 Effect::Misbehaved { rank, error } => {
                     let rank = self.process(at(rank));
                     actions.push(failed(Cause::Misbehaved { rank, error }));
                 }
             }
         }
+    }
+
+    /// What has become of the job that a rank wanted to be started.
+    pub(super) fn pmi_spawned(
+        &mut self,
+        at: NodeRank,
+        result: &SpawnResult,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some((job, rank, server)) = self.pmi_of(at) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        server.spawned(rank, result, &mut effects);
+        self.pmi_effects(job, effects, now, actions);
+    }
+
+    /// A rank asks for a key of another job of the launch.
+    fn pmi_key(
+        &mut self,
+        (job, rank): (JobNumber, LocalRank),
+        other: &Nspace,
+        key: &[u8],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let mut others = self.jobs.jobs();
+        let found = others.find(|(_, member)| member.context.nspace == *other);
+        let server = found.and_then(|(_, member)| member.pmi.as_ref());
+        let value = server.map(|server| server.key(key).map(<[u8]>::to_vec));
+        drop(others);
+        let answer = match &value {
+            Some(Some(value)) => KeyAnswer::Value(value),
+            Some(None) => KeyAnswer::NoKey,
+            None => KeyAnswer::NoJob,
+        };
+        let member = self.jobs.get_mut(job);
+        let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        server.key_answer(rank, answer, &mut effects);
+        self.pmi_effects(job, effects, now, actions);
     }
 
     /// All local members have entered a barrier or ring: fence with the other nodes.

@@ -1,5 +1,5 @@
 //! Publishing and looking up, over every protocol: requests of PMI and PMIx become requests of the
-//! job's one store, and its answers theirs.
+//! launch's one store, and its answers theirs.
 //!
 //! Rule: a PMI name is a text in the range `SESSION` that ends with its publisher; any rank may
 //! withdraw it, and publishing it twice fails, as under Hydra. Source: docs/pmi-wire.md#names.
@@ -11,7 +11,7 @@
 mod pmix;
 
 use super::NodeCore;
-use crate::agent::event::{Action, PeerMessage};
+use crate::agent::event::{Action, PeerMessage, Report};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::pmi::limits::NAME_MAX;
@@ -19,6 +19,7 @@ use crate::pmi::server::NameAnswer;
 use crate::pmix::host::UpcallId;
 use crate::pmix::upcall;
 use crate::pmix::value::{Info, Proc, Status, Text};
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 use crate::store::engine::{Output, StoreEngine, StoreMessage};
 use crate::store::request::{
     Accepts, Answer, Data, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
@@ -182,7 +183,9 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let Requester { proc, app, .. } = self.requester(process);
-        self.store(now, actions, |store, out| store.rank_ended(proc, app, out));
+        self.store(now, actions, |store, out| {
+            store.rank_ended(proc, app, now, out)
+        });
     }
 
     pub(super) fn store_node_lost(&mut self, node: NodeId, now: Moment, actions: &mut Vec<Action>) {
@@ -194,7 +197,9 @@ impl NodeCore {
                 (proc, app)
             })
             .collect();
-        self.store(now, actions, |store, out| store.node_lost(node, procs, out));
+        self.store(now, actions, |store, out| {
+            store.node_lost(node, procs, now, out)
+        });
     }
 
     pub(super) fn store_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
@@ -202,7 +207,27 @@ impl NodeCore {
     }
 
     pub(super) fn store_tear_down(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.store(now, actions, |store, out| store.tear_down(out));
+        self.store(now, actions, |store, out| store.tear_down(now, out));
+    }
+
+    /// At the head node: what the rendezvous says.
+    pub(super) fn rendezvous_said(
+        &mut self,
+        message: FromRendezvous,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match message {
+            FromRendezvous::Welcome => {}
+            FromRendezvous::Store(message) => self.store(now, actions, |store, out| {
+                store.shared_said(message, now, out);
+            }),
+        }
+    }
+
+    /// At the head node: the rendezvous is lost.
+    pub(super) fn rendezvous_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.store(now, actions, |store, out| store.shared_lost(now, out));
     }
 
     fn requester(&self, process: GlobalRank) -> Requester {
@@ -235,6 +260,10 @@ impl NodeCore {
                     to,
                     message: PeerMessage::Store(message),
                 }),
+                Output::Shared { epoch, message } => {
+                    let message = ToRendezvous::Store(message);
+                    actions.push(Action::Report(Report::Rendezvous { epoch, message }));
+                }
                 Output::Complete {
                     ticket: Asker::Pmi(at),
                     answer,
@@ -274,6 +303,7 @@ impl NodeCore {
             Answer::Refused(Refusal::Full) => NameAnswer::Refused("too_many_names"),
             Answer::Refused(Refusal::Timeout) => NameAnswer::Refused("timeout"),
             Answer::Refused(Refusal::HeadLost) => NameAnswer::Refused("head_node_lost"),
+            Answer::Refused(Refusal::SharedLost) => NameAnswer::Refused("rendezvous_lost"),
             Answer::Refused(Refusal::RequesterEnded | Refusal::TornDown) => {
                 NameAnswer::Refused("job_ends")
             }

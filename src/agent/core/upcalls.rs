@@ -97,6 +97,7 @@ impl NodeCore {
                 infos,
                 channels,
             } => self.pull(&procs, &infos, channels, now, actions),
+            Upcall::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
             Upcall::Abort { .. }
             | Upcall::Fence { .. }
             | Upcall::DirectModex { .. }
@@ -187,6 +188,7 @@ impl NodeCore {
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
             | Upcall::DeregisterEvents { .. }
+            | Upcall::GroupEnded { .. }
             | Upcall::NotifyEvent { .. }
             | Upcall::IofPull { .. } => unreachable!("the link gives notices no id"),
         }

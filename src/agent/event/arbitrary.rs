@@ -319,11 +319,14 @@ fn store() -> BoxedStrategy<StoreMessage> {
         }
     });
     let found = || {
-        let found = (vec(any::<u8>(), 0..9), proc(), data());
-        vec(
-            found.prop_map(|(key, owner, data)| Found { key, owner, data }),
-            0..3,
-        )
+        let found = (vec(any::<u8>(), 0..9), proc(), data(), any::<bool>());
+        let found = found.prop_map(|(key, owner, data, once)| Found {
+            key,
+            owner,
+            data,
+            once,
+        });
+        vec(found, 0..3)
     };
     let refusal = prop_oneof![
         vec(any::<u8>(), 0..9).prop_map(Refusal::Duplicate),
@@ -333,6 +336,7 @@ fn store() -> BoxedStrategy<StoreMessage> {
         Just(Refusal::Timeout),
         Just(Refusal::RequesterEnded),
         Just(Refusal::HeadLost),
+        Just(Refusal::SharedLost),
         Just(Refusal::TornDown),
     ];
     let answer = prop_oneof![
@@ -341,7 +345,7 @@ fn store() -> BoxedStrategy<StoreMessage> {
         found().prop_map(Answer::Partial),
         refusal.prop_map(Answer::Refused),
     ];
-    let serial = || any::<u64>().prop_map(crate::store::engine::Serial::from);
+    let serial = || any::<u64>().prop_map(crate::store::shared::Serial::from);
     prop_oneof![
         (serial(), requester, request()).prop_map(|(serial, who, request)| StoreMessage::Ask {
             serial,
@@ -349,6 +353,8 @@ fn store() -> BoxedStrategy<StoreMessage> {
             request,
         }),
         (serial(), answer).prop_map(|(serial, answer)| StoreMessage::Answer { serial, answer }),
+        (serial(), any::<bool>())
+            .prop_map(|(serial, reached)| StoreMessage::Receipt { serial, reached }),
         vec((proc(), any::<u32>().prop_map(AppNum)), 0..5).prop_map(StoreMessage::Ended),
         Just(StoreMessage::Watch),
     ]
@@ -369,32 +375,42 @@ fn group() -> BoxedStrategy<GroupMessage> {
     let offer = (
         vec(proc(), 0..9),
         nodes(),
-        any::<(bool, i32)>(),
+        vec(proc(), 0..3),
+        any::<(bool, bool, bool, i32)>(),
         bytes(),
         wait(),
     )
         .prop_map(
-            |(members, nodes, (wants_context, status), part, timeout)| Offer {
-                members: members.into(),
-                nodes: nodes.into(),
-                wants_context,
-                status,
-                part,
-                timeout,
+            |(members, nodes, ended, (wants_context, optional, notify, status), part, timeout)| {
+                Offer {
+                    homes: nodes.iter().copied().cycle().take(members.len()).collect(),
+                    members: members.into(),
+                    nodes: nodes.into(),
+                    ended,
+                    optional,
+                    notify,
+                    wants_context,
+                    status,
+                    part,
+                    timeout,
+                }
             },
         );
     let released = (
         any::<Option<u64>>(),
         vec(proc(), 0..9),
         vec(bytes(), 0..3),
-        any::<i32>(),
+        any::<(bool, i32)>(),
     )
-        .prop_map(|(context, members, parts, status)| groups::Released {
-            context,
-            members: members.into(),
-            parts: parts.into(),
-            status,
-        });
+        .prop_map(
+            |(context, members, parts, (notify, status))| groups::Released {
+                context,
+                members: members.into(),
+                notify,
+                parts: parts.into(),
+                status,
+            },
+        );
     let failure = || {
         prop_oneof![
             (nodes(), any::<usize>())
@@ -526,26 +542,30 @@ pub(crate) fn job_context() -> BoxedStrategy<JobContext> {
                 any::<[u32; 2]>(),
                 vec(process_set(size), 0..3),
                 (proptest::option::of(proc()), 0..=u32::MAX - size),
+                vec(any::<(Vec<u8>, Vec<u8>)>(), 0..2),
             )
         })
-        .prop_map(|(ranks, nspace, mut ends, numbers, psets, origin)| {
-            ends.sort_unstable();
-            ends.push(ranks.size());
-            let mut before = 0;
-            let sizes = ends
-                .into_iter()
-                .map(|end| end - std::mem::replace(&mut before, end));
-            JobContext {
-                nspace,
-                ranks,
-                appnums: Appnums::from_sizes(sizes),
-                universe_size: numbers[0],
-                user: UserId(numbers[1]),
-                psets,
-                parent: origin.0,
-                offset: GlobalRank(origin.1),
-            }
-        })
+        .prop_map(
+            |(ranks, nspace, mut ends, numbers, psets, origin, preputs)| {
+                ends.sort_unstable();
+                ends.push(ranks.size());
+                let mut before = 0;
+                let sizes = ends
+                    .into_iter()
+                    .map(|end| end - std::mem::replace(&mut before, end));
+                JobContext {
+                    nspace,
+                    ranks,
+                    appnums: Appnums::from_sizes(sizes),
+                    universe_size: numbers[0],
+                    user: UserId(numbers[1]),
+                    psets,
+                    parent: origin.0,
+                    offset: GlobalRank(origin.1),
+                    preputs,
+                }
+            },
+        )
         .boxed()
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, ValueHint};
 
 use crate::cli::options::parse_seconds;
+use crate::job::hosts::HostList;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -59,6 +60,12 @@ pub struct AgentArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     pub heartbeat: Option<Duration>,
+
+    /// Agents where launches of different machines meet (MPI_Publish_name, MPI_Comm_connect), as in
+    /// --hosts: NAME or NAME@ADDRESS[:PORT]; the first that can be reached. The same list on every
+    /// node [default: launches that are started on one machine meet at its agent]
+    #[arg(long, value_name = "LIST")]
+    pub names: Option<HostList>,
 
     /// What to log: error, warn, info, debug or trace, or a list of MODULE=LEVEL [default: info]
     #[arg(long, value_name = "FILTER")]

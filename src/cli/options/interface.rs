@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::job::spec::{InterfaceSpec, PmiChoice};
+use crate::rendezvous::MEET_MAX;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Pmi {
@@ -42,9 +43,21 @@ pub(in crate::cli) struct InterfaceArgs {
     #[arg(long, value_name = "FILE")]
     shim: Option<PathBuf>,
 
+    /// Meet only those of your launches that are given the same name (MPI_Publish_name,
+    /// MPI_Comm_connect) [default: $WIREUP_MEET, or all that are given none]
+    #[arg(long, value_name = "NAME", value_parser = parse_meet)]
+    meet: Option<String>,
+
     /// Give ranks the variables of a task of srun too (SLURM_PROCID, …); MPI libraries look at some
     #[arg(long)]
     slurm_env: bool,
+}
+
+fn parse_meet(text: &str) -> Result<String, String> {
+    match (1..=MEET_MAX).contains(&text.len()) && !text.contains('\0') {
+        true => Ok(text.to_owned()),
+        false => Err(format!("a name has 1 to {MEET_MAX} bytes")),
+    }
 }
 
 impl From<Pmi> for PmiChoice {
@@ -68,6 +81,7 @@ impl From<InterfaceArgs> for InterfaceSpec {
             pmix_host: args.pmix_host,
             shim: args.shim,
             slurm_env: args.slurm_env,
+            meet: args.meet,
         }
     }
 }

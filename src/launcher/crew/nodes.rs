@@ -1,7 +1,7 @@
 //! The nodes here: what happens is handed to their cores, and what these order is done.
 
 use super::{Crew, RankSlot};
-use crate::agent::core::NodeCore;
+use crate::agent::core::{HEAD, NodeCore};
 use crate::agent::event::{Action, Event, PeerMessage, Report};
 use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
@@ -48,6 +48,13 @@ impl Crew {
             let event = Event::Peer { from, message };
             self.node_mut(to).core.handle(event, now, &mut actions);
             self.act(to, actions);
+        }
+    }
+
+    /// Hands an event to the node that keeps the launch's names, if it is here.
+    pub(super) fn feed_head(&mut self, event: Event<'_>) {
+        if self.part.holds(HEAD) {
+            self.feed(HEAD, event);
         }
     }
 
@@ -158,6 +165,9 @@ impl Crew {
                 });
             }
             Report::Demanded(demand) => self.tell(FromCrew::Demanded(demand)),
+            Report::Rendezvous { epoch, message } => {
+                self.tell(FromCrew::Rendezvous { epoch, message });
+            }
             Report::Log(text) => self.tell(FromCrew::Log(text)),
             Report::Spawn {
                 ticket,

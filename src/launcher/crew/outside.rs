@@ -97,7 +97,9 @@ impl Crew {
     /// Whether there are any. The guard does not count as a child here.
     pub(super) fn any_leftovers(&self) -> bool {
         if self.strangers.is_empty() {
+            // What came to us from a launch inside the job may be none of its processes.
             leftovers::has_children()
+                && !(leftovers::has_rendezvous() && self.leftovers().is_empty())
         } else {
             !self.leftovers().is_empty()
         }

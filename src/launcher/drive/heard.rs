@@ -97,6 +97,7 @@ impl Drive {
                 self.regulate()?;
             }
             FromCrew::Log(text) => self.log(text),
+            FromCrew::Rendezvous { epoch, message } => self.tell_rendezvous(epoch, message),
             FromCrew::Tell { text } => self.tell(&text),
             FromCrew::Seen { app, seen } => self.alone.saw(app as usize, seen),
             // Asked for and answered between the crews and the hands.

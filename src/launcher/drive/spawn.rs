@@ -11,6 +11,7 @@ use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult};
+use crate::job::spec::Children;
 use crate::launcher::message::ToCrew;
 use crate::launcher::plan::{Plan, SpawnedJob, Standing};
 
@@ -122,15 +123,19 @@ impl Drive {
         self.lives
             .resize(self.jobs.size() as usize, Life::default());
         self.supervisor.grow(size);
+        let ending = &self.plan.spec.ending;
+        let limit = job.limit.into_iter().chain(ending.spawn).min();
         self.family.members.push(Member {
             parent: Some(parent),
             remaining: size,
-            independent: job.independent.unwrap_or(false),
+            independent: job
+                .independent
+                .unwrap_or(ending.children == Children::Independent),
         });
         let birth = Birth {
             asker,
             by,
-            until: job.limit.map(|limit| self.now() + limit),
+            until: limit.map(|limit| self.now() + limit),
             failure: None,
         };
         self.family.births.insert(number, birth);

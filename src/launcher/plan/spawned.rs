@@ -57,8 +57,6 @@ pub struct Standing<'a> {
 pub struct SpawnedJob {
     /// What the nodes' state machines know.
     pub job: Arc<JobContext>,
-    /// Pairs for its PMI key-value store, there before its ranks start.
-    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whether it may live longer than its parent, if the spawner said.
     pub independent: Option<bool>,
     /// How long its start may take, if the spawner said.
@@ -161,6 +159,7 @@ impl Plan {
             psets: Vec::new(),
             parent: Some(Proc::new(parent.job.nspace.clone(), rank)),
             offset: standing.offset,
+            preputs: request.preputs.clone(),
         };
         let oversubscribed = match self.spec.layout.across_hosts() {
             true => space.iter().any(NodeSpace::is_exceeded),
@@ -173,7 +172,6 @@ impl Plan {
         });
         Ok(SpawnedJob {
             job: Arc::new(context),
-            preputs: request.preputs.clone(),
             independent: job.independent,
             limit: job.limit,
             ignored,

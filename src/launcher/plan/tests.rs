@@ -31,6 +31,7 @@ fn spec(hosts: &str, program: &Path) -> JobSpec {
         ending: EndingSpec::default(),
         status: StatusSpec::default(),
         interface: InterfaceSpec {
+            meet: None,
             pmi: PmiChoice::Auto,
             libpmix: None,
             pmix_host: None,

@@ -1,7 +1,7 @@
 //! Carries out one request of a rank: answers it, or holds it back until others have come.
 
 use super::{ReleaseError, Server, send};
-use crate::job::ids::{LocalRank, Rank};
+use crate::job::ids::{LocalRank, Nspace, Rank};
 use crate::pmi::client::{Open, Phase, Waiter};
 use crate::pmi::collective::{Collective, Group, Scope};
 use crate::pmi::command::{Call, Dialect};
@@ -12,6 +12,7 @@ use crate::pmi::node_attributes::NodeAttributes;
 use crate::pmi::reply::{Refusal, Reply, VERSION_1, VERSION_2};
 use crate::pmi::request::Request;
 use crate::pmi::ring::Ring;
+use crate::pmi::spawn::Spawn;
 use crate::pmi::wire_v1::ProtocolError;
 
 /// Job attribute of PMI-2 with the universe size.
@@ -89,6 +90,9 @@ impl Server {
                 self.store.put(kvsname, key, value)?;
                 Reply::Put
             }
+            Request::Get { kvsname, key } if let Some(job) = self.store.other(kvsname) => {
+                return Ok(self.key_of(rank, call, job, key, effects));
+            }
             Request::Get { kvsname, key } => {
                 Reply::Value(self.store.get(call.dialect, kvsname, key)?)
             }
@@ -117,8 +121,10 @@ impl Server {
                 let service = service.to_vec();
                 return Ok(self.name(rank, call, Effect::Unpublish { rank, service }, effects));
             }
-            // Not offered yet; a malformed one has been told so.
-            Request::Spawn(_) => return Err(Refusal::NotSupported),
+            Request::Spawn(spawn) => {
+                self.spawn(rank, call, spawn, effects)?;
+                return Ok(None);
+            }
             Request::Connect { job } => {
                 self.store.own_kvs(Some(job))?;
                 Reply::Connected
@@ -178,9 +184,9 @@ impl Server {
         local: LocalRank,
         stated: Option<Rank>,
         effects: &mut Vec<Effect>,
-    ) -> Result<Reply<'static>, Refusal<'static>> {
+    ) -> Result<Reply<'_>, Refusal<'static>> {
         let size = self.meetings.size();
-        let client = self.client(local);
+        let client = &mut self.clients[local.index()];
         if stated.is_some_and(|stated| stated != client.rank) {
             return Err(Refusal::OtherRank);
         }
@@ -192,6 +198,7 @@ impl Server {
             rank: client.rank,
             size,
             appnum: client.appnum,
+            spawner: self.spawner.as_ref(),
         })
     }
 
@@ -375,6 +382,42 @@ impl Server {
             false => Some(effect),
         };
         client.names.push_back((call.clone().keep(), effect));
+        None
+    }
+
+    /// Hands a spawn request on; its answer comes when the new job runs.
+    fn spawn(
+        &mut self,
+        rank: LocalRank,
+        call: &Call<'_>,
+        spawn: Spawn,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal<'static>> {
+        let client = self.client(rank);
+        if client.spawning.is_some() {
+            return Err(Refusal::AlreadySpawning);
+        }
+        let request = spawn.into_request()?;
+        client.state.wait(call, Open::Spawn);
+        client.spawning = Some(call.clone().keep());
+        effects.push(Effect::Spawn { rank, request });
+        Ok(())
+    }
+
+    /// Hands on a question for a key of another job.
+    fn key_of(
+        &mut self,
+        rank: LocalRank,
+        call: &Call<'_>,
+        job: Nspace,
+        key: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Option<Reply<'static>> {
+        let client = self.client(rank);
+        client.state.wait(call, Open::Key);
+        client.keys.push_back(call.clone().keep());
+        let key = key.to_vec();
+        effects.push(Effect::Key { rank, job, key });
         None
     }
 }

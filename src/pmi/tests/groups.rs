@@ -17,6 +17,8 @@ fn two_nodes() -> Job {
         appnums: vec![AppNum(0); 3],
         universe_size: None,
         attributes: Vec::new(),
+        preputs: Vec::new(),
+        spawner: None,
     };
     let mut job = Job::with(info, &map, NodeId(0));
     for rank in 0..3 {

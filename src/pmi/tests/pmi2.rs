@@ -140,7 +140,7 @@ fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
         ("cmd=kvs-get;key=-NONEXIST-KEY;", "rc=0;found=FALSE;"),
         ("cmd=kvs-get;jobid=;srcid=-1;key=k;", "rc=0;found=FALSE;"),
         (
-            "cmd=kvs-get;jobid=other;key=k;",
+            "cmd=kvs-get;jobid=no/job;key=k;",
             "rc=3;found=FALSE;errmsg=unknown kvsname;",
         ),
         (
@@ -190,15 +190,11 @@ fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
 }
 
 #[test]
-fn a_malformed_spawn_names_its_key_and_a_good_one_is_not_supported() {
+fn a_malformed_spawn_names_its_key() {
     let table = [
         (
-            "ncmds=1;subcmd=a;maxprocs=1;",
-            "rc=14;errmsg=not supported;",
-        ),
-        (
             "ncmds=1;preputcount=1;ppkey0=k;ppval0=;subcmd=a;maxprocs=2;argc=1;argv0=;",
-            "rc=14;errmsg=not supported;",
+            "rc=3;errmsg=invalid preput val;",
         ),
         ("", "rc=3;errmsg=missing ncmds;"),
         ("ncmds=0;", "rc=3;errmsg=invalid ncmds;"),
@@ -334,6 +330,8 @@ fn attributes_of_job_and_node_are_found() {
         appnums: vec![AppNum(0), AppNum(1)],
         universe_size: Some(9),
         attributes: vec![("PARENT_ROOT_PORT_NAME".into(), b"tag#0$".into())],
+        preputs: Vec::new(),
+        spawner: None,
     };
     let mut job = Job::with(info, &map, NodeId(0));
     job.start_pmi2(0..2);
@@ -374,6 +372,8 @@ fn a_process_mapping_longer_than_a_client_takes_is_a_miss() {
             appnums: vec![AppNum(0)],
             universe_size: None,
             attributes: Vec::new(),
+            preputs: Vec::new(),
+            spawner: None,
         };
         let mut job = Job::with(info, &map, NodeId(0));
         job.start_pmi2([0]);

@@ -165,6 +165,8 @@ fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
         appnums: vec![AppNum(0); 2],
         universe_size: None,
         attributes: Vec::new(),
+        preputs: Vec::new(),
+        spawner: None,
     };
     let mut job = Job::with(info, &map, NodeId(0));
     job.start_pmi2(0..2);

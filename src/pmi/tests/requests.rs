@@ -32,7 +32,7 @@ fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
             "cmd=getbyidx_results rc=-1 msg=not_supported",
         ),
         (
-            "cmd=get kvsname=other key=k",
+            "cmd=get kvsname=no/job key=k",
             "cmd=get_result rc=-1 msg=unknown_kvsname",
         ),
         (
@@ -234,10 +234,14 @@ fn an_endless_spawn_request_ends_at_its_limit() {
 }
 
 #[test]
-fn a_malformed_spawn_names_its_field_and_a_good_one_is_not_supported() {
+fn a_malformed_spawn_names_its_field() {
     let block = |lines: &str| format!("mcmd=spawn\n{lines}totspawns=1\nspawnssofar=1\nendcmd");
     let table = [
-        ("nprocs=1\nexecname=a b\n", "not_supported"),
+        ("nprocs=0\nexecname=a b\n", "invalid_nprocs"),
+        (
+            "nprocs=1\nexecname=a\npreput_num=1\npreput_key_0=k\npreput_val_0=\n",
+            "invalid_preput_val",
+        ),
         ("execname=a\n", "missing_nprocs"),
         ("nprocs=x\nexecname=a\n", "invalid_nprocs"),
         ("nprocs=1\nexecname=\n", "missing_execname"),
@@ -382,6 +386,8 @@ fn a_process_mapping_longer_than_the_smallest_buffer_is_a_miss() {
             appnums: vec![AppNum(0)],
             universe_size: None,
             attributes: Vec::new(),
+            preputs: Vec::new(),
+            spawner: None,
         };
         let mut job = Job::with(info, &map, NodeId(0));
         job.ask(0, INIT.trim_end());
@@ -398,6 +404,8 @@ fn a_job_that_contradicts_itself_is_not_served() {
         appnums: vec![AppNum(0); appnums],
         universe_size: None,
         attributes: vec![(key.to_owned(), value.to_vec())],
+        preputs: Vec::new(),
+        spawner: None,
     };
     let map = RankMap::from_runs([(NodeId(0), 2)]);
     let new = |info| Server::new(info, &map, NodeId(0)).err();

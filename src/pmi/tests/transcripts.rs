@@ -50,6 +50,13 @@ fn job(text: &str) -> Job {
             .into_iter()
             .map(|line| (word(line).0.to_owned(), word(line).1.into()))
             .collect(),
+        preputs: header("preput")
+            .into_iter()
+            .map(|line| (word(line).0.into(), word(line).1.into()))
+            .collect(),
+        spawner: header("spawner")
+            .first()
+            .map(|name| Nspace::new(name).unwrap()),
     };
     Job::with(info, &map, node)
 }
@@ -72,7 +79,8 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
         let (first, rest) = word(line);
         let mut effects = Vec::new();
         match first {
-            "#" | "kvsname" | "map" | "node" | "universe" | "appnum" | "attribute" => {}
+            "#" | "kvsname" | "map" | "node" | "universe" | "appnum" | "attribute" | "preput"
+            | "spawner" => {}
             "release" => {
                 assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
                 effects.extend(job.release(Ok(&entries(rest))));
@@ -94,6 +102,18 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
                 }
                 assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
                 effects.extend(job.end(&Collective::Ring, Ok(&all)));
+            }
+            "spawned" => {
+                let (rank, outcome) = word(rest);
+                let result = match word(outcome) {
+                    ("refused", why) => Err(SpawnFailure {
+                        kind: SpawnFailureKind::Failed,
+                        text: why.to_owned(),
+                    }),
+                    (name, _) => Ok(Nspace::new(name).unwrap()),
+                };
+                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                effects.extend(job.spawned(rank.parse().unwrap(), &result));
             }
             "answer" => {
                 let (rank, answer) = word(rest);

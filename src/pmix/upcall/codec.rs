@@ -51,6 +51,10 @@ impl Upcall {
                 range: DataRange(from.u8()?),
                 infos: Info::decode_list(&mut from)?,
             },
+            UpcallKind::GroupEnded => Self::GroupEnded {
+                name: Text::decode(&mut from)?,
+                procs: from.list(Proc::decode)?,
+            },
             UpcallKind::Abort => Self::Abort {
                 proc: Proc::decode(&mut from)?,
                 status: from.i32()?,
@@ -164,6 +168,10 @@ impl Upcall {
                 source.encode(&mut out);
                 out.u8(range.0);
                 Info::encode_list(infos, &mut out);
+            }
+            Self::GroupEnded { name, procs } => {
+                name.encode(&mut out);
+                encode_procs(procs, &mut out);
             }
             Self::Abort {
                 proc,

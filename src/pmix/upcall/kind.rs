@@ -18,6 +18,8 @@ pub enum UpcallKind {
     DeregisterEvents,
     /// See [`Upcall::NotifyEvent`].
     NotifyEvent,
+    /// See [`Upcall::GroupEnded`].
+    GroupEnded,
     /// See [`Upcall::Abort`].
     Abort,
     /// See [`Upcall::Fence`].
@@ -52,12 +54,13 @@ pub enum UpcallKind {
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
         Self::DeregisterEvents,
         Self::NotifyEvent,
+        Self::GroupEnded,
         Self::Abort,
         Self::Fence,
         Self::DirectModex,
@@ -83,6 +86,7 @@ impl UpcallKind {
             Self::RegisterEvents => "register_events",
             Self::DeregisterEvents => "deregister_events",
             Self::NotifyEvent => "notify_event",
+            Self::GroupEnded => "group_ended",
             Self::Abort => "abort",
             Self::Fence => "fence",
             Self::DirectModex => "direct_modex",
@@ -110,6 +114,7 @@ impl UpcallKind {
                 | Self::RegisterEvents
                 | Self::DeregisterEvents
                 | Self::NotifyEvent
+                | Self::GroupEnded
                 | Self::IofPull
         )
     }
@@ -122,6 +127,7 @@ impl UpcallKind {
             Self::RegisterEvents => c::WIREUP_OP_REGISTER_EVENTS,
             Self::DeregisterEvents => c::WIREUP_OP_DEREGISTER_EVENTS,
             Self::NotifyEvent => c::WIREUP_OP_NOTIFY_EVENT,
+            Self::GroupEnded => c::WIREUP_OP_GROUP_ENDED,
             Self::Abort => c::WIREUP_OP_ABORT,
             Self::Fence => c::WIREUP_OP_FENCE,
             Self::DirectModex => c::WIREUP_OP_DIRECT_MODEX,

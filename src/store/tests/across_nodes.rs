@@ -1,14 +1,20 @@
-//! The engines of several nodes.
+//! The engines of several nodes, and the store they share with other launches.
 
 use std::collections::VecDeque;
 
 use super::*;
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+use crate::rendezvous::{ClientId, Rendezvous};
 use crate::store::engine::{Output, StoreEngine, StoreMessage};
+use crate::store::shared::FromShared;
 
 /// A job of nodes with two ranks each; its messages are delivered when the test says so.
 struct Job {
     engines: Vec<StoreEngine<u32>>,
     messages: VecDeque<(NodeId, NodeId, StoreMessage)>,
+    shared: Rendezvous,
+    /// What the shared store has said.
+    said: VecDeque<FromShared>,
     answers: Vec<(u32, Answer)>,
     now: Moment,
     last: u32,
@@ -17,7 +23,11 @@ struct Job {
 impl Job {
     fn new(nodes: u32) -> Self {
         let engine = |node| StoreEngine::new(NodeId(node), NodeId(0), nodes);
+        let mut shared = Rendezvous::new(USER);
+        shared.joined(ClientId(0), &mut Vec::new());
         Self {
+            shared,
+            said: VecDeque::new(),
             engines: (0..nodes).map(engine).collect(),
             messages: VecDeque::new(),
             answers: Vec::new(),
@@ -39,8 +49,28 @@ impl Job {
                     assert_ne!(to, node, "{message:?}");
                     self.messages.push_back((node, to, message));
                 }
+                Output::Shared { message, .. } => {
+                    assert_eq!(node, NodeId(0));
+                    let message = ToRendezvous::Store(message);
+                    let now = self.now;
+                    self.at_shared(|shared, out| shared.said(ClientId(0), message, now, out));
+                }
                 Output::Complete { ticket, answer } => self.answers.push((ticket, answer)),
             }
+        }
+    }
+
+    fn at_shared(
+        &mut self,
+        what: impl FnOnce(&mut Rendezvous, &mut Vec<(ClientId, FromRendezvous)>),
+    ) {
+        let mut out = Vec::new();
+        what(&mut self.shared, &mut out);
+        for (_, message) in out {
+            let FromRendezvous::Store(message) = message else {
+                panic!("{message:?}");
+            };
+            self.said.push_back(message);
         }
     }
 
@@ -56,14 +86,22 @@ impl Job {
     fn end(&mut self, rank: u32) {
         let who = who(rank);
         self.on(who.node, |engine, out| {
-            engine.rank_ended(who.proc, who.app, out);
+            engine.rank_ended(who.proc, who.app, Moment::default(), out);
         });
     }
 
     fn deliver(&mut self) {
-        while let Some((from, to, message)) = self.messages.pop_front() {
-            let now = self.now;
-            self.on(to, |engine, out| engine.message(from, message, now, out));
+        let now = self.now;
+        loop {
+            if let Some((from, to, message)) = self.messages.pop_front() {
+                self.on(to, |engine, out| engine.message(from, message, now, out));
+            } else if let Some(message) = self.said.pop_front() {
+                self.on(NodeId(0), |engine, out| {
+                    engine.shared_said(message, now, out);
+                });
+            } else {
+                return;
+            }
         }
     }
 
@@ -102,7 +140,7 @@ fn the_loss_of_the_head_node_is_the_answer_to_whoever_waits_or_asks_later() {
     let waiting = job.ask(3, wait_for(0, &["a"]));
     job.deliver();
     job.on(NodeId(1), |engine, out| {
-        engine.node_lost(NodeId(0), [], out)
+        engine.node_lost(NodeId(0), [], Moment::default(), out)
     });
     let lost = Answer::Refused(Refusal::HeadLost);
     assert_eq!(job.answers, [(waiting, lost.clone())]);
@@ -124,7 +162,7 @@ fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
     job.ask(5, publish(Persistence::Proc, "c"));
     let ranks = [4, 5].map(|rank| (who(rank).proc, who(rank).app));
     job.on(NodeId(0), |engine, out| {
-        engine.node_lost(NodeId(2), ranks, out)
+        engine.node_lost(NodeId(2), ranks, Moment::default(), out)
     });
     job.deliver();
     assert_eq!(job.answers, []);
@@ -195,6 +233,7 @@ fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
             job.on(NodeId(0), |engine, out| {
                 engine.ask(other, lookup(&["a"]), 99, Moment::default(), out);
             });
+            job.deliver();
             let answers = std::mem::take(&mut job.answers);
             matches!(&answers[..], [(99, Answer::Found(_))])
         };
@@ -212,7 +251,9 @@ fn a_job_that_publishes_nothing_sends_no_message() {
     let mut job = Job::new(2);
     (0..4).for_each(|rank| job.end(rank));
     for node in [0, 1] {
-        job.on(NodeId(node), StoreEngine::tear_down);
+        job.on(NodeId(node), |engine, out| {
+            engine.tear_down(Moment::default(), out);
+        });
     }
     assert!(job.messages.is_empty() && job.answers.is_empty());
     assert_eq!(job.engines[0].next_deadline(), None);
@@ -227,7 +268,9 @@ fn the_end_of_the_job_answers_everybody_once() {
         let underway = job.ask(2, lookup(&["b"]));
         let order = if head_first { [0, 1] } else { [1, 0] };
         for node in order {
-            job.on(NodeId(node), StoreEngine::tear_down);
+            job.on(NodeId(node), |engine, out| {
+                engine.tear_down(Moment::default(), out);
+            });
             job.deliver();
         }
         let late = job.ask(1, publish(&["b"]));
@@ -241,18 +284,27 @@ fn the_end_of_the_job_answers_everybody_once() {
 }
 
 #[test]
-fn a_timeout_is_kept_by_the_head_node() {
+fn a_timeout_is_kept_where_the_values_are() {
     let mut job = Job::new(2);
     let wait = Wait {
         at_least: 0,
         timeout: Some(Duration::from_secs(5)),
     };
-    let waiting = job.ask(3, lookup_in(Range::Session, &["a"], Some(wait)));
+    let near = job.ask(2, lookup_in(Range::Namespace, &["a"], Some(wait)));
     job.deliver();
     let due = Moment(Duration::from_secs(5));
     assert_eq!(job.engines[0].next_deadline(), Some(due));
     assert_eq!(job.engines[1].next_deadline(), None);
     job.on(NodeId(0), |engine, out| engine.tick(due, out));
+    job.deliver();
+    assert_eq!(job.answers, [(near, refused(Refusal::Timeout))]);
+    job.answers.clear();
+    let waiting = job.ask(3, lookup_in(Range::Session, &["a"], Some(wait)));
+    job.deliver();
+    let due = Moment(Duration::from_secs(5));
+    assert_eq!(job.shared.next_deadline(), Some(due));
+    assert_eq!(job.engines[0].next_deadline(), None);
+    job.at_shared(|shared, out| shared.tick(due, out));
     job.deliver();
     assert_eq!(job.answers, [(waiting, refused(Refusal::Timeout))]);
 }
@@ -282,4 +334,132 @@ fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
     job.deliver();
     let answered: Vec<u32> = job.answers.iter().map(|(ticket, _)| *ticket).collect();
     assert!(answered.contains(&waiting) && answered.len() == 2);
+}
+
+#[test]
+fn a_launch_keeps_to_itself_what_is_for_itself_until_others_may_have_to_do_with_it() {
+    let mut job = Job::new(2);
+    let near = |name| publish_as(Range::Namespace, Persistence::Session, &[name]);
+    assert_eq!(job.answer(0, near("a")), Answer::Done);
+    let once = publish_as(Range::Namespace, Persistence::FirstRead, &["b"]);
+    assert_eq!(job.answer(3, once), Answer::Done);
+    let wait = Wait {
+        at_least: 0,
+        timeout: Some(Duration::from_secs(5)),
+    };
+    job.now = Moment(Duration::from_secs(1));
+    let waiting = job.ask(2, lookup_in(Range::Namespace, &["a", "late"], Some(wait)));
+    job.deliver();
+    assert!(job.shared.is_empty() || job.shared.next_deadline().is_none());
+    job.now = Moment(Duration::from_secs(3));
+    // From here on everything is asked there, and what was here is there too.
+    let unknown = job.answer(1, lookup(&["c"]));
+    assert_eq!(unknown, refused(Refusal::NotFound));
+    assert_eq!(
+        job.shared.next_deadline(),
+        Some(Moment(Duration::from_secs(6)))
+    );
+    assert_eq!(names(job.answer(1, lookup(&["b"]))), ["b"]);
+    assert_eq!(job.answer(1, lookup(&["b"])), refused(Refusal::NotFound));
+    job.ask(0, near("late"));
+    job.deliver();
+    let served = job.answers.iter().find(|(ticket, _)| *ticket == waiting);
+    assert_eq!(names(served.unwrap().1.clone()), ["a", "late"]);
+}
+
+#[test]
+fn a_value_for_one_reader_whose_reader_is_gone_is_there_for_another() {
+    for range in [Range::Namespace, Range::Session] {
+        for (reader, other) in [(1, 3), (3, 1)] {
+            let mut job = Job::new(2);
+            let lookup = || {
+                let wait = Wait {
+                    at_least: 0,
+                    timeout: None,
+                };
+                lookup_in(range.clone(), &["a"], Some(wait))
+            };
+            job.ask(reader, lookup());
+            job.deliver();
+            let waiting = job.ask(other, lookup());
+            job.deliver();
+            let node = who(reader).node;
+            // It is on its way when its reader ends, or is served and then never heard of again.
+            job.ask(0, publish_as(range.clone(), Persistence::FirstRead, &["a"]));
+            if node == NodeId(1) {
+                job.end(reader);
+            }
+            job.deliver();
+            if node == NodeId(0) {
+                // What the head node's own rank got is there: it was answered before it ended.
+                continue;
+            }
+            let served = job.answers.iter().find(|(ticket, _)| *ticket == waiting);
+            let served = served.map(|(_, answer)| names(answer.clone()));
+            assert_eq!(served, Some(vec!["a".to_owned()]), "{range:?}");
+        }
+    }
+}
+
+#[test]
+fn the_loss_of_a_node_gives_what_was_on_its_way_there_to_others() {
+    for range in [Range::Namespace, Range::Session] {
+        let mut job = Job::new(2);
+        let publication = publish_as(range.clone(), Persistence::FirstRead, &["a"]);
+        assert_eq!(job.answer(0, publication), Answer::Done);
+        let find = || lookup_in(range.clone(), &["a"], None);
+        job.ask(3, find());
+        // The answer leaves the head node, and its receipt never comes.
+        while let Some(at) = job.messages.iter().position(|(_, to, _)| *to == NodeId(0)) {
+            let (from, to, message) = job.messages.remove(at).unwrap();
+            let now = job.now;
+            job.on(to, |engine, out| engine.message(from, message, now, out));
+            while let Some(message) = job.said.pop_front() {
+                job.on(to, |engine, out| engine.shared_said(message, now, out));
+            }
+        }
+        job.messages.clear();
+        assert_eq!(job.answer(0, find()), refused(Refusal::NotFound));
+        let ranks = [2, 3].map(|rank| (who(rank).proc, who(rank).app));
+        job.on(NodeId(0), |engine, out| {
+            engine.node_lost(NodeId(1), ranks, Moment::default(), out);
+        });
+        assert_eq!(names(job.answer(0, find())), ["a"], "{range:?}");
+    }
+}
+
+#[test]
+fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_next_asks_another() {
+    let mut job = Job::new(2);
+    assert_eq!(job.answer(0, publish(&["a"])), Answer::Done);
+    let waiting = [0, 3].map(|rank| job.ask(rank, wait_for(0, &["b"])));
+    job.deliver();
+    job.shared = Rendezvous::new(USER);
+    job.shared.joined(ClientId(0), &mut Vec::new());
+    job.on(NodeId(0), |engine, out| {
+        engine.shared_lost(Moment::default(), out);
+    });
+    job.deliver();
+    let lost = refused(Refusal::SharedLost);
+    assert_eq!(
+        std::mem::take(&mut job.answers),
+        waiting.map(|ticket| (ticket, lost.clone()))
+    );
+    assert_eq!(job.answer(2, lookup(&["a"])), refused(Refusal::NotFound));
+    assert_eq!(job.answer(2, publish(&["a"])), Answer::Done);
+    assert_eq!(names(job.answer(0, lookup(&["a"]))), ["a"]);
+}
+
+#[test]
+fn a_program_of_another_job_that_has_the_same_number_does_not_end_what_lives_as_long_as_one() {
+    let mut job = Job::new(1);
+    let lives = publish_as(Range::Session, Persistence::App, &["a"]);
+    assert_eq!(job.answer(0, lives), Answer::Done);
+    for rank in 0..4 {
+        let spawned = who_of("spawned", rank);
+        job.on(NodeId(0), |engine, out| {
+            engine.rank_ended(spawned.proc, spawned.app, Moment::default(), out);
+        });
+    }
+    assert_eq!(names(job.answer(1, lookup(&["a"]))), ["a"]);
 }

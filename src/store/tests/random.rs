@@ -252,10 +252,11 @@ impl Plain {
 }
 
 fn values(found: &[Entry]) -> Vec<Found> {
-    let value = |(key, owner, ..): &Entry| Found {
+    let value = |(key, owner, _, persistence): &Entry| Found {
         key: key.clone(),
         owner: owner.proc.clone(),
         data: text("value"),
+        once: *persistence == Persistence::FirstRead,
     };
     found.iter().map(value).collect()
 }

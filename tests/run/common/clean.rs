@@ -82,6 +82,11 @@ impl Sandbox {
         self.dir.path().join("tmp")
     }
 
+    /// By which name its runs meet, and nobody else does.
+    pub(crate) fn meeting(&self) -> String {
+        format!("test-{}", self.id)
+    }
+
     pub(crate) fn work(&self) -> &Path {
         &self.work
     }
@@ -91,6 +96,7 @@ impl Sandbox {
         match &self.elsewhere {
             None => {
                 command.current_dir(&self.work).env("TMPDIR", self.tmp());
+                command.env("WIREUP_MEET", self.meeting());
                 command.spawn()
             }
             Some(hosts) => hosts.start(host, command.env_remove("TMPDIR"), &self.work),
@@ -137,7 +143,10 @@ impl Sandbox {
         }
         let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
         let tmp = self.tmp().display().to_string();
-        let ours = sockets.lines().filter(|line| line.contains(&tmp));
+        let meeting = format!("-{}", self.meeting());
+        let ours = sockets
+            .lines()
+            .filter(|line| line.contains(&tmp) || line.ends_with(&meeting));
         left.extend(ours.map(|line| format!("socket {line}")));
         left.extend(self.elsewhere.iter().flat_map(|hosts| hosts.left()));
         left

@@ -20,6 +20,7 @@ fn core(limit: FenceLimit) -> NodeCore {
         psets: Vec::new(),
         parent: None,
         offset: Default::default(),
+        preputs: Vec::new(),
     };
     let terms = Terms {
         limit,

@@ -34,6 +34,7 @@ impl Job {
             psets: ProcessSet::of_job(&[io], [4]).unwrap(),
             parent: None,
             offset: Default::default(),
+            preputs: Vec::new(),
         });
         let core = |node| {
             let mut core = NodeCore::new(

@@ -31,6 +31,7 @@ impl Node {
             psets: Vec::new(),
             parent: None,
             offset: Default::default(),
+            preputs: Vec::new(),
         };
         let mut core =
             NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default()).unwrap();

@@ -36,6 +36,7 @@ impl Job {
             psets: Vec::new(),
             parent: None,
             offset: GlobalRank(0),
+            preputs: Vec::new(),
         });
         let register = Control::RegisterJob {
             nspace,

@@ -48,9 +48,10 @@ pub(super) fn pmix_answer(answer: Answer) -> upcall::Answer {
             Refusal::Keys => Status::ERR_BAD_PARAM,
             Refusal::Full => Status::ERR_OUT_OF_RESOURCE,
             Refusal::Timeout => Status::ERR_TIMEOUT,
-            Refusal::RequesterEnded | Refusal::HeadLost | Refusal::TornDown => {
-                Status::ERR_LOST_CONNECTION
-            }
+            Refusal::RequesterEnded
+            | Refusal::HeadLost
+            | Refusal::SharedLost
+            | Refusal::TornDown => Status::ERR_LOST_CONNECTION,
         },
     };
     upcall::Answer::Status(status)

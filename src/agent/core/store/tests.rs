@@ -14,10 +14,12 @@ use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, Parts, Upcall};
 use crate::pmix::value::{Array, DataRange, ProcRank, Value};
 use crate::pmix::wire::FrameDecoder;
+use crate::rendezvous::{ClientId, Rendezvous};
 
 /// Two nodes with two ranks each, offered both protocols; node 0 is the head node.
 struct Job {
     cores: Vec<NodeCore>,
+    rendezvous: Rendezvous,
     now: Moment,
     last: u64,
     /// What was written to sidecars: node, id, answer.
@@ -37,6 +39,7 @@ impl Job {
             psets: Vec::new(),
             parent: None,
             offset: Default::default(),
+            preputs: Vec::new(),
         });
         let core = |node| {
             let mut core =
@@ -45,7 +48,10 @@ impl Job {
             core.start_host(&[Control::Finalize], Moment::default(), &mut Vec::new());
             core
         };
+        let mut rendezvous = Rendezvous::new(UserId(1000));
+        rendezvous.joined(ClientId(1), &mut Vec::new());
         Self {
+            rendezvous,
             cores: vec![core(0), core(1)],
             now: Moment::default(),
             last: 0,
@@ -79,6 +85,17 @@ impl Job {
                 Action::SendPmi { rank, bytes } => {
                     let line = String::from_utf8(bytes).unwrap();
                     self.lines.push((node, rank.0, line.trim_end().to_owned()));
+                }
+                Action::Report(Report::Rendezvous { epoch: 0, message }) => {
+                    let mut said = Vec::new();
+                    self.rendezvous
+                        .said(ClientId(1), message, self.now, &mut said);
+                    for (_, message) in said {
+                        let mut more = Vec::new();
+                        let event = Event::Rendezvous(message);
+                        self.cores[0].handle(event, self.now, &mut more);
+                        actions.extend(more.into_iter().map(|action| (0, action)));
+                    }
                 }
                 Action::SendControl(_)
                 | Action::Report(_)
@@ -294,10 +311,11 @@ fn a_wait_is_read_in_every_form_that_libraries_give_it() {
 }
 
 #[test]
-fn a_timeout_is_followed_by_the_head_node_for_all() {
+fn a_timeout_is_followed_by_the_head_node_for_all_of_the_job() {
     let mut job = Job::new();
     let wait = |seconds| {
         vec![
+            Info::new(keys::RANGE, Value::Range(DataRange::NAMESPACE)),
             Info::new(keys::WAIT, Value::Int(0)),
             Info::new(keys::TIMEOUT, Value::Int(seconds)),
         ]

@@ -42,6 +42,7 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
         ending: EndingSpec::default(),
         status: StatusSpec::default(),
         interface: InterfaceSpec {
+            meet: None,
             pmi: PmiChoice::Pmi1,
             libpmix: None,
             pmix_host: None,
@@ -136,7 +137,7 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
         Some(Proc::new(plan.job.nspace.clone(), Rank(0)))
     );
     assert_eq!((context.offset, context.universe_size), (GlobalRank(4), 7));
-    assert_eq!(job.preputs.len(), 1);
+    assert_eq!(context.preputs.len(), 1);
     // What it spawns in turn has the same settings.
     let decided = job.decided(&plan.decided);
     let standing = Standing {

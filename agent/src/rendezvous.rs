@@ -1,0 +1,252 @@
+//! Where the launches of this machine meet those that know nothing of them: here, or at the agent
+//! that a network of agents has for it.
+//!
+//! ```text
+//! launch ─ Unix socket ─▶ agent ══ gRPC, Peer.Meet ══▶ the first of --names that can be reached
+//! launch ─ Unix socket ──────────────────────────────▶ the same agent
+//! ```
+//! An agent vouches for the user of whoever it passes on, as it does for those of launches.
+
+mod guest;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use prost::bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
+use tokio_stream::Stream;
+use tracing::{debug, warn};
+use wireup::job::clock::Moment;
+use wireup::job::ids::UserId;
+use wireup::link::control::{FromAgent, Member};
+use wireup::link::frame::{Address, BODY_MAX};
+use wireup::link::{decode, encode};
+use wireup::rendezvous::message::ToRendezvous;
+use wireup::rendezvous::{ClientId, Rendezvous, Reply};
+use wireup::store::BYTES_MAX;
+
+pub use self::guest::meet;
+use crate::launch::Packet;
+use crate::launch::queue::{Queue, Queued, queue};
+
+/// Longest message of a launch in bytes: what the store takes at most, and what is around it.
+const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
+
+/// A user, and the name by which some of the user's launches meet; empty for the others.
+pub type Whose = (u32, String);
+
+/// The rendezvous of all users, as far as they are here.
+#[derive(Debug)]
+pub struct Meetings {
+    /// Where those of a network of agents are, in order of preference; here if nobody is named.
+    names: Vec<Member>,
+    origin: Instant,
+    state: Mutex<State>,
+    /// A deadline has come that is earlier than the one that is waited for.
+    sooner: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    users: BTreeMap<Whose, Rendezvous>,
+    guests: BTreeMap<ClientId, Queue<Packet>>,
+    last: u64,
+    /// The deadline that is waited for.
+    awaited: Option<Moment>,
+}
+
+/// A launch that is here; gone when this is dropped.
+#[derive(Debug)]
+pub struct Guest {
+    meetings: Arc<Meetings>,
+    whose: Whose,
+    id: ClientId,
+    /// What of a message has come.
+    parts: Vec<u8>,
+}
+
+impl Meetings {
+    /// With nobody there.
+    pub fn new(names: Vec<Member>) -> Self {
+        Self {
+            names,
+            origin: Instant::now(),
+            state: Mutex::default(),
+            sooner: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What a panic leaves half done is one user's message.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.origin.elapsed())
+    }
+
+    /// A launch of a user comes; what is queued is for it.
+    pub fn join(self: &Arc<Self>, whose: Whose) -> (Guest, Queued<Packet>) {
+        let (to, queued) = queue();
+        let mut state = self.lock();
+        state.last += 1;
+        let id = ClientId(state.last);
+        state.guests.insert(id, to);
+        drop(state);
+        let guest = Guest {
+            meetings: self.clone(),
+            whose,
+            id,
+            parts: Vec::new(),
+        };
+        guest.act(|rendezvous, _, out| rendezvous.joined(id, out));
+        (guest, queued)
+    }
+
+    /// Keeps the time of those who wait; never returns.
+    pub async fn keep_time(&self) {
+        loop {
+            let deadline = self.next_deadline();
+            let at = deadline.map(|at| tokio::time::Instant::from_std(self.origin + at.0));
+            let far = || tokio::time::Instant::now() + Duration::from_secs(24 * 3600);
+            tokio::select! {
+                () = self.sooner.notified() => {}
+                () = sleep_until(at.unwrap_or_else(far)) => {}
+            }
+            let mut out = Vec::new();
+            let now = self.now();
+            let mut state = self.lock();
+            for rendezvous in state.users.values_mut() {
+                rendezvous.tick(now, &mut out);
+            }
+            state.send(out);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
+        let mut state = self.lock();
+        let deadlines = state.users.values().filter_map(Rendezvous::next_deadline);
+        state.awaited = deadlines.min();
+        state.awaited
+    }
+}
+
+impl State {
+    fn send(&mut self, out: Vec<Reply>) {
+        for (id, message) in out {
+            let Some(queue) = self.guests.get(&id) else {
+                continue;
+            };
+            let mut rest = Bytes::from(encode(&message));
+            let mut full = Ok(());
+            while full.is_ok() {
+                let body = rest.split_to(rest.len().min(BODY_MAX));
+                let (length, more) = (body.len(), !rest.is_empty());
+                let packet = Packet {
+                    to: Address::Launcher,
+                    from: Address::EveryNode,
+                    more,
+                    body,
+                };
+                full = queue.push(packet, length);
+                if !more {
+                    break;
+                }
+            }
+            if full.is_err() {
+                // The end of its queue is the end of its connection.
+                warn!("a launch takes nothing from the rendezvous and is given up");
+                self.guests.remove(&id);
+            }
+        }
+    }
+}
+
+impl Guest {
+    fn act(&self, what: impl FnOnce(&mut Rendezvous, Moment, &mut Vec<Reply>)) {
+        let meetings = &self.meetings;
+        let mut state = meetings.lock();
+        let of_user = || Rendezvous::new(UserId(self.whose.0));
+        let rendezvous = state
+            .users
+            .entry(self.whose.clone())
+            .or_insert_with(of_user);
+        let mut out = Vec::new();
+        what(rendezvous, meetings.now(), &mut out);
+        let deadline = rendezvous.next_deadline();
+        if rendezvous.is_empty() {
+            state.users.remove(&self.whose);
+        }
+        state.send(out);
+        let is_sooner = deadline.is_some_and(|at| state.awaited.is_none_or(|known| at < known));
+        if is_sooner {
+            meetings.sooner.notify_one();
+        }
+    }
+
+    /// Takes a part of a message, or a whole one.
+    ///
+    /// # Errors
+    /// One line: what is wrong with it.
+    pub fn take(&mut self, packet: &Packet) -> Result<(), String> {
+        if self.parts.len() + packet.body.len() > MESSAGE_MAX {
+            return Err(format!("sent a message of more than {MESSAGE_MAX} bytes"));
+        }
+        self.parts.extend_from_slice(&packet.body);
+        if packet.more {
+            return Ok(());
+        }
+        let message = decode::<ToRendezvous>(&std::mem::take(&mut self.parts));
+        let message = message.map_err(|error| format!("sent a message that is none: {error}"))?;
+        let id = self.id;
+        self.act(|rendezvous, now, out| rendezvous.said(id, message, now, out));
+        Ok(())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.meetings.lock().guests.remove(&self.id);
+        let id = self.id;
+        self.act(|rendezvous, _, out| rendezvous.left(id, out));
+    }
+}
+
+/// A launch that another agent passes on: takes what it says until it ends, and gives what is for it.
+pub fn serve<S>(
+    meetings: &Arc<Meetings>,
+    whose: Whose,
+    from: String,
+    said: S,
+) -> impl Stream<Item = Packet> + Send + use<S>
+where
+    S: Stream<Item = Result<Packet, String>> + Send + 'static,
+{
+    let uid = whose.0;
+    let (mut guest, queued) = meetings.join(whose);
+    let (ended, end) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let mut said = std::pin::pin!(said);
+        loop {
+            match said.next().await.map(|packet| guest.take(&packet?)) {
+                Some(Ok(())) => {}
+                Some(Err(reason)) => {
+                    debug!(uid, "a launch behind the agent of {from} leaves: {reason}");
+                    break;
+                }
+                None => break,
+            }
+        }
+        drop(guest);
+        // Nobody waits for it when the stream is gone.
+        let _ = ended.send(());
+    });
+    queued.take_until(end)
+}
+
+fn refused(reason: String) -> Bytes {
+    Bytes::from(encode(&FromAgent::Refused { reason }))
+}

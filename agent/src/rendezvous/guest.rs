@@ -1,0 +1,140 @@
+//! A launch of this machine that wants to meet others.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use tokio_stream::Stream;
+use tracing::warn;
+use wireup::link::control::Member;
+
+use super::{Whose, refused};
+use crate::daemon::Agent;
+use crate::launch::Packet;
+use crate::launch::queue::{Queue, queue};
+use crate::local::link::{Incoming, LinkReader, LinkWriter};
+use crate::proto::v1;
+
+/// Serves a launch until one of both sides ends.
+pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut writer: LinkWriter) {
+    let uid = whose.0;
+    let mut failures = Vec::new();
+    let names = &agent.meetings.names;
+    for member in names {
+        if member.name == agent.name {
+            return here(&agent, whose, reader, writer).await;
+        }
+        match agent.peers.meet(member, &whose).await {
+            Ok((queue, said)) => return elsewhere(member, queue, said, reader, writer).await,
+            Err(reason) => failures.push(reason),
+        }
+    }
+    if names.is_empty() {
+        return here(&agent, whose, reader, writer).await;
+    }
+    let reason = failures.join("; ");
+    warn!(uid, "no rendezvous for a launch: {reason}");
+    // Nobody waits for a launcher that does not read.
+    if writer.control(&refused(reason)).is_ok() {
+        writer.flush().await;
+    }
+}
+
+/// The rendezvous is here.
+async fn here(agent: &Agent, whose: Whose, mut reader: LinkReader, mut writer: LinkWriter) {
+    let uid = whose.0;
+    let (mut guest, mut queued) = agent.meetings.join(whose);
+    loop {
+        tokio::select! {
+            incoming = reader.next() => match incoming {
+                Some(Ok(Incoming::Carried(packet))) => {
+                    if let Err(reason) = guest.take(&packet) {
+                        warn!(uid, "a launch {reason}");
+                        return;
+                    }
+                }
+                _ => return,
+            },
+            packet = queued.next() => match packet {
+                Some(packet) if writer.carry(&packet).is_ok() => {}
+                _ => return,
+            },
+            () = writer.flush(), if writer.waits() => {}
+        }
+    }
+}
+
+/// The rendezvous is at another agent.
+async fn elsewhere(
+    member: &Member,
+    queue: Queue<v1::MeetRequest>,
+    said: impl Stream<Item = Result<Packet, String>>,
+    mut reader: LinkReader,
+    mut writer: LinkWriter,
+) {
+    let mut said = std::pin::pin!(said);
+    loop {
+        let reason = tokio::select! {
+            incoming = reader.next() => match incoming {
+                Some(Ok(Incoming::Carried(packet))) => {
+                    let bytes = packet.body.len();
+                    let message = Some(v1::meet_request::Message::Frame(packet.into()));
+                    match queue.push(v1::MeetRequest { message }, bytes) {
+                        Ok(()) => continue,
+                        Err(full) => full.to_string(),
+                    }
+                }
+                _ => return,
+            },
+            packet = said.next() => match packet {
+                Some(Ok(packet)) if writer.carry(&packet).is_ok() => continue,
+                Some(Ok(_)) => return,
+                Some(Err(reason)) => reason,
+                None => format!("the agent of {} has ended it", member.name),
+            },
+            () = writer.flush(), if writer.waits() => continue,
+        };
+        warn!("a launch loses its rendezvous: {reason}");
+        if writer.control(&refused(reason)).is_ok() {
+            writer.flush().await;
+        }
+        return;
+    }
+}
+
+impl crate::peer::connection::Peers {
+    /// Brings a launch of this machine to the rendezvous at another agent: a queue for what it says,
+    /// and what is said to it, which ends with an error if the other agent is lost.
+    async fn meet(
+        self: &Arc<Self>,
+        member: &Member,
+        (uid, name): &Whose,
+    ) -> Result<
+        (
+            Queue<v1::MeetRequest>,
+            impl Stream<Item = Result<Packet, String>> + use<>,
+        ),
+        String,
+    > {
+        let line = self.line(member).await?;
+        let (to, queued) = queue();
+        let hello = v1::meet_request::Message::Hello(v1::MeetHello {
+            version: wireup::link::control::VERSION,
+            agent: crate::peer::client::PROGRAM_VERSION.to_owned(),
+            uid: *uid,
+            name: name.clone(),
+        });
+        let hello = v1::MeetRequest {
+            message: Some(hello),
+        };
+        to.push(hello, 0).expect("the queue is empty");
+        let response = line.client().meet(queued).await;
+        let stream = response
+            .map_err(|status| line.failed(&status))?
+            .into_inner();
+        let said = stream.map(move |frame| match frame {
+            Ok(frame) => crate::peer::packet(frame),
+            Err(status) => Err(line.failed(&status)),
+        });
+        Ok((to, said))
+    }
+}

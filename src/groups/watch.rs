@@ -1,0 +1,227 @@
+//! Groups whose members hear of the death of others: those made with that wish, and those made by
+//! invitation, of which the host learns by the events that cross it.
+//!
+//! Every node follows all of them, so that the node of a process that dies knows whom to tell.
+//!
+//! Rule: the leader of an invitation is who invites, until a member raises `GROUP_LEADER_SELECTED`.
+//! Of groups that are constructed the host knows no leader before that event. Source:
+//! docs/shim.md#groups.
+
+use std::sync::Arc;
+
+use crate::job::proc::Proc;
+
+/// Most groups followed; later ones go unwatched.
+const WATCHED_MAX: usize = 1 << 12;
+
+/// What members are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// A member has died.
+    Member,
+    /// The leader has died.
+    Leader,
+    /// Somebody died who was invited and has not been heard to join.
+    Invited,
+}
+
+/// An event for members.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Notice {
+    /// What happened.
+    pub loss: Loss,
+    /// The group's name.
+    pub name: Arc<[u8]>,
+    /// Its context id, if it has one.
+    pub context: Option<u64>,
+    /// Who is to hear of it; never empty.
+    pub to: Vec<Proc>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    name: Arc<[u8]>,
+    /// Those invited, while the group is not complete.
+    members: Vec<Proc>,
+    leader: Option<Proc>,
+    complete: bool,
+    context: Option<u64>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Watch {
+    groups: Vec<Watched>,
+}
+
+impl Watch {
+    /// A group was made whose members want to hear of deaths.
+    pub fn made(&mut self, name: Arc<[u8]>, members: &[Proc], context: Option<u64>) {
+        self.ended(&name, |proc| members.contains(proc));
+        self.add(Watched {
+            name,
+            members: members.to_vec(),
+            leader: None,
+            complete: true,
+            context,
+        });
+    }
+
+    /// Whether such a group has this name and any of these members.
+    pub fn contains(&self, name: &[u8], is_member: impl Fn(&Proc) -> bool) -> bool {
+        let mut groups = self.groups.iter();
+        groups.any(|group| *group.name == *name && group.members.iter().any(&is_member))
+    }
+
+    /// A group of this name and with any of these members was ended.
+    pub fn ended(&mut self, name: &[u8], is_member: impl Fn(&Proc) -> bool) {
+        self.groups
+            .retain(|group| *group.name != *name || !group.members.iter().any(&is_member));
+    }
+
+    /// Somebody invites others, and perhaps itself.
+    pub fn invited(&mut self, name: Arc<[u8]>, leader: Proc, mut members: Vec<Proc>) {
+        if !members.contains(&leader) {
+            members.push(leader.clone());
+        }
+        self.ended(&name, |proc| *proc == leader);
+        self.add(Watched {
+            name,
+            members,
+            leader: Some(leader),
+            complete: false,
+            context: None,
+        });
+    }
+
+    /// Its leader says that a group is complete.
+    pub fn completed(&mut self, name: &[u8], leader: &Proc) {
+        let is_led =
+            |group: &&mut Watched| *group.name == *name && group.leader.as_ref() == Some(leader);
+        if let Some(group) = self.groups.iter_mut().find(is_led) {
+            group.complete = true;
+        }
+    }
+
+    /// A member says that it leads.
+    pub fn chosen(&mut self, name: &[u8], leader: &Proc) {
+        if let Some(group) = self.of(name, leader) {
+            group.leader = Some(leader.clone());
+        }
+    }
+
+    /// A member says that it leaves.
+    pub fn left(&mut self, name: &[u8], member: &Proc) {
+        if let Some(group) = self.of(name, member) {
+            group.members.retain(|proc| proc != member);
+            group.leader.take_if(|leader| leader == member);
+        }
+        self.groups.retain(|group| !group.members.is_empty());
+    }
+
+    /// A process has died: who of its groups is to hear what.
+    pub fn died(&mut self, proc: &Proc) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for group in &mut self.groups {
+            let before = group.members.len();
+            group.members.retain(|member| member != proc);
+            if group.members.len() == before {
+                continue;
+            }
+            let led = group.leader.take_if(|leader| leader == proc).is_some();
+            let (loss, to) = match (&group.leader, group.complete) {
+                _ if led => (Loss::Leader, group.members.clone()),
+                (Some(leader), false) => (Loss::Invited, vec![leader.clone()]),
+                _ => (Loss::Member, group.members.clone()),
+            };
+            if !to.is_empty() {
+                let (name, context) = (Arc::clone(&group.name), group.context);
+                notices.push(Notice {
+                    loss,
+                    name,
+                    context,
+                    to,
+                });
+            }
+        }
+        self.groups.retain(|group| !group.members.is_empty());
+        notices
+    }
+
+    fn of(&mut self, name: &[u8], member: &Proc) -> Option<&mut Watched> {
+        let mut groups = self.groups.iter_mut();
+        groups.find(|group| *group.name == *name && group.members.contains(member))
+    }
+
+    fn add(&mut self, group: Watched) {
+        if self.groups.len() < WATCHED_MAX {
+            self.groups.push(group);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::ids::{Nspace, Rank};
+
+    fn proc(rank: u32) -> Proc {
+        Proc::new(Nspace::new("job").unwrap(), Rank(rank))
+    }
+
+    fn procs(ranks: &[u32]) -> Vec<Proc> {
+        ranks.iter().map(|rank| proc(*rank)).collect()
+    }
+
+    fn name(text: &str) -> Arc<[u8]> {
+        text.as_bytes().into()
+    }
+
+    fn told(watch: &mut Watch, died: u32) -> Vec<(Loss, Vec<Proc>)> {
+        let notices = watch.died(&proc(died)).into_iter();
+        notices.map(|notice| (notice.loss, notice.to)).collect()
+    }
+
+    #[test]
+    fn the_others_of_each_group_hear_of_a_death_once_and_until_the_group_ends() {
+        let mut watch = Watch::default();
+        watch.made(name("a"), &procs(&[0, 1, 2]), Some(7));
+        watch.made(name("b"), &procs(&[1, 3]), None);
+        let notices = watch.died(&proc(1));
+        assert_eq!(notices.len(), 2);
+        assert_eq!(
+            (notices[0].context, &*notices[0].name),
+            (Some(7), &b"a"[..])
+        );
+        assert_eq!(notices[0].to, procs(&[0, 2]));
+        assert_eq!(told(&mut watch, 1), []);
+        watch.ended(b"a", |proc| procs(&[0, 1, 2]).contains(proc));
+        assert_eq!(told(&mut watch, 2), []);
+    }
+
+    #[test]
+    fn groups_of_one_name_and_other_members_are_others() {
+        let mut watch = Watch::default();
+        watch.made(name("a"), &procs(&[0, 1]), None);
+        watch.made(name("a"), &procs(&[2, 3]), None);
+        watch.ended(b"a", |member| *member == proc(2));
+        assert_eq!(told(&mut watch, 3), []);
+        assert_eq!(told(&mut watch, 0), [(Loss::Member, procs(&[1]))]);
+    }
+
+    #[test]
+    fn the_leader_hears_of_those_it_invited_and_all_of_their_leader_and_of_the_next() {
+        let mut watch = Watch::default();
+        watch.invited(name("a"), proc(0), procs(&[1, 2, 3, 4, 5]));
+        assert_eq!(told(&mut watch, 5), [(Loss::Invited, procs(&[0]))]);
+        watch.completed(b"a", &proc(0));
+        assert_eq!(told(&mut watch, 4), [(Loss::Member, procs(&[1, 2, 3, 0]))]);
+        assert_eq!(told(&mut watch, 0), [(Loss::Leader, procs(&[1, 2, 3]))]);
+        watch.chosen(b"a", &proc(2));
+        watch.left(b"a", &proc(3));
+        assert_eq!(told(&mut watch, 3), []);
+        assert_eq!(told(&mut watch, 2), [(Loss::Leader, procs(&[1]))]);
+        assert_eq!(told(&mut watch, 1), []);
+        assert!(watch.groups.is_empty());
+    }
+}

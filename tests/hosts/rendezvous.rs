@@ -1,0 +1,157 @@
+//! Launches on disjoint hosts that know nothing of each other.
+
+use crate::cluster::Cluster;
+use crate::common::{Mpi, Outcome, Output, Run, field, mpi, pmix};
+
+/// One test per MPI and line, named after both.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        $(mod $name {
+            #[test]
+            fn names_of_one_launch_are_found_by_another() {
+                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::names(&mpi));
+            }
+        })*
+    };
+}
+
+for_each_mpi!(mpich5 impi openmpi4 openmpi5);
+
+/// Where two launches are: on which host each is started, and on which it runs.
+type Places = [(usize, &'static str); 2];
+
+/// Started on one host, on disjoint ones.
+const ONE_LOGIN: Places = [(0, "node01:1,node02:1"), (0, "node03:1,node04:1")];
+/// The same from two.
+const TWO_LOGINS: Places = [(0, "node01:1,node02:1"), (2, "node03:1,node04:1")];
+
+fn launch(
+    cluster: &Cluster,
+    mpi: &Mpi,
+    (host, list): (usize, &str),
+    (mode, env): (&str, &[(&str, &str)]),
+) -> Run {
+    let run = cluster.run(host, ["--hosts", list, "-n", "2"]);
+    let run = run.more([mpi.program("launches")]);
+    let run = run.more([mode, "the service"]);
+    let own = mpi.env.iter();
+    let run = own.fold(run, |run, (name, value)| run.env(name, value));
+    env.iter()
+        .fold(run, |run, (name, value)| run.env(name, value))
+}
+
+fn two(
+    cluster: &Cluster,
+    mpi: &Mpi,
+    places: Places,
+    modes: [&str; 2],
+    env: &[(&str, &str)],
+) -> [Outcome; 2] {
+    let runs = [0, 1].map(|at| launch(cluster, mpi, places[at], (modes[at], env)).start());
+    runs.map(|run| run.finish().expect(0))
+}
+
+fn names(mpi: &Mpi) {
+    // From one host they meet at its agent, from two where all agents are told.
+    let Some(cluster) = Cluster::builder(4).names_at("node02,node01").start() else {
+        return;
+    };
+    for places in [ONE_LOGIN, TWO_LOGINS] {
+        let [publisher, looker] = two(&cluster, mpi, places, ["publish", "lookup"], &[]);
+        let got = |outcome: &Outcome| {
+            let lines = outcome.by_rank("launches", 2);
+            field(&lines[0], "got").map(str::to_owned)
+        };
+        assert_eq!(got(&publisher).as_deref(), Some("bye"));
+        assert_eq!(got(&looker).as_deref(), Some("tag#0$port=of;rank:0$"));
+    }
+}
+
+#[test]
+fn launches_that_are_started_on_one_host_connect_and_accept_without_any_setting() {
+    let ofi = ("MPIR_CVAR_CH4_NETMOD", "ofi");
+    let tcp = ("FI_PROVIDER", "tcp");
+    let shm = ("I_MPI_FABRICS", "shm:ofi");
+    let Some(cluster) = Cluster::new(4) else {
+        return;
+    };
+    for (name, env) in [("mpich5", &[ofi, tcp][..]), ("impi", &[shm])] {
+        let Some(mpi) = mpi(name) else { continue };
+        for outcome in two(&cluster, &mpi, ONE_LOGIN, ["accept", "connect"], env) {
+            for line in outcome.by_rank("launches", 2) {
+                assert_eq!(field(&line, "got"), Some("6"), "{line}");
+            }
+        }
+    }
+}
+
+/// A launch of one rank, on the host where it is started.
+fn lone(cluster: &Cluster, host: usize, what: &str) -> Option<Run> {
+    let stage = pmix("pmix5")?;
+    let name = cluster.host(host).name();
+    let run = cluster.run(
+        host,
+        ["--hosts", name, "--libpmix", stage.path(), "-n", "1"],
+    );
+    let run = run.more([stage.dir.join("pmix_launches")]);
+    Some(run.more(what.split(' ')))
+}
+
+fn did(outcome: &Outcome) -> Vec<String> {
+    let out = outcome.out();
+    let lines = out.lines().filter_map(|line| field(line, "status"));
+    lines
+        .map(|status| status.trim_start_matches("PMIX_").to_owned())
+        .collect()
+}
+
+#[test]
+fn the_loss_of_the_agent_where_launches_meet_is_told_and_the_next_one_takes_its_place() {
+    let Some(cluster) = Cluster::builder(3).names_at("node01,node02").start() else {
+        return;
+    };
+    let Some(waits) = lone(&cluster, 2, "offer a session want b 0 look a want c 60") else {
+        return;
+    };
+    let waits = waits.start();
+    waits.wait_for(Output::Stdout, "waits=b");
+    cluster.kill_agent(0);
+    waits.wait_for(Output::Stdout, "waits=c");
+    let offers = lone(&cluster, 1, "offer c session want c.seen 1").unwrap();
+    offers.run().expect(0);
+    let waits = waits.finish().expect(0);
+    let did = did(&waits);
+    assert_eq!(did.len(), 4, "{waits:?}");
+    assert!(did[1].contains("LOST"), "{waits:?}");
+    assert!(did[2].contains("NOT"), "{waits:?}");
+    assert_eq!(did[3], "SUCCESS", "{waits:?}");
+    let told = waits
+        .err()
+        .matches("the rendezvous of your launches is lost")
+        .count();
+    assert_eq!(told, 1, "{waits:?}");
+    cluster.start_agent(0);
+}
+
+#[test]
+fn a_launch_on_one_machine_meets_others_at_its_agent() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let Some(stage) = pmix("pmix5") else { return };
+    let program = stage.dir.join("pmix_launches");
+    let plain = |what: &str| {
+        let run = cluster.run(0, ["--libpmix", stage.path(), "-n", "1"]);
+        run.more([program.as_os_str()]).more(what.split(' '))
+    };
+    // Only one of them is on several hosts.
+    let waits = plain("want a 60").start();
+    waits.wait_for(Output::Stdout, "waits=a");
+    let run = cluster.run(
+        0,
+        ["--hosts", "node02", "--libpmix", stage.path(), "-n", "1"],
+    );
+    let offers = run.more([program.as_os_str()]);
+    offers.more(["offer", "a", "indef"]).run().expect(0);
+    assert_eq!(did(&waits.finish().expect(0)), ["SUCCESS"]);
+}

@@ -1,0 +1,76 @@
+/*
+ * pmix_launches WHAT...
+ *
+ * One rank of a launch among others that know nothing of each other but keys. Does what it is told in
+ * order:
+ *   offer KEY PERSISTENCE   publishes its own key as a text; first, proc, app, session or indef
+ *   want KEY SECONDS        looks it up and waits so long for it; 0 for as long as it takes
+ *   look KEY                looks it up
+ *   withdraw KEY            withdraws it
+ * and prints for each, once it is answered
+ *     pmix_launches did=WHAT key=KEY status=STATUS
+ * and before a want
+ *     pmix_launches waits=KEY
+ */
+#include "common.h"
+#include <pmix.h>
+
+static int number_of(const char *persistence)
+{
+    static const char *const names[] = {"indef", "first", "proc", "app", "session"};
+    for (int i = 0; i < 5; i++)
+        if (strcmp(names[i], persistence) == 0)
+            return i;
+    fail(2, "pmix_launches: no persistence is called %s", persistence);
+}
+
+static pmix_status_t offer(const char *key, const char *persistence)
+{
+    pmix_info_t infos[2];
+    pmix_persistence_t number = (pmix_persistence_t)number_of(persistence);
+    PMIX_INFO_LOAD(&infos[0], key, key, PMIX_STRING);
+    PMIX_INFO_LOAD(&infos[1], PMIX_PERSISTENCE, &number, PMIX_PERSIST);
+    return PMIx_Publish(infos, 2);
+}
+
+static pmix_status_t look(const char *key, int seconds)
+{
+    pmix_pdata_t data;
+    pmix_info_t infos[2];
+    int all = 0;
+    PMIX_PDATA_CONSTRUCT(&data);
+    snprintf(data.key, sizeof(data.key), "%s", key);
+    PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &all, PMIX_INT);
+    PMIX_INFO_LOAD(&infos[1], PMIX_TIMEOUT, &seconds, PMIX_INT);
+    pmix_status_t status = PMIx_Lookup(&data, 1, infos, seconds < 0 ? 0 : 2);
+    if (status == PMIX_SUCCESS && strcmp(data.value.data.string, key) != 0)
+        fail(1, "pmix_launches: found %s under %s", data.value.data.string, key);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    pmix_proc_t me;
+    if (PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS)
+        fail(1, "pmix_launches: PMIx_Init failed");
+    for (int i = 1; i + 1 < argc; i++) {
+        const char *what = argv[i], *key = argv[++i];
+        pmix_status_t status;
+        if (strcmp(what, "offer") == 0 && i + 1 < argc) {
+            status = offer(key, argv[++i]);
+        } else if (strcmp(what, "want") == 0 && i + 1 < argc) {
+            report("pmix_launches waits=%s", key);
+            status = look(key, atoi(argv[++i]));
+        } else if (strcmp(what, "look") == 0) {
+            status = look(key, -1);
+        } else if (strcmp(what, "withdraw") == 0) {
+            char *keys[] = {(char *)key, NULL};
+            status = PMIx_Unpublish(keys, NULL, 0);
+        } else {
+            fail(2, "pmix_launches: what is %s %s?", what, key);
+        }
+        report("pmix_launches did=%s key=%s status=%s", what, key, PMIx_Error_string(status));
+    }
+    PMIx_Finalize(NULL, 0);
+    return 0;
+}

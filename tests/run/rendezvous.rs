@@ -1,0 +1,233 @@
+//! Launches that know nothing of each other meet without anything the user has started.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{Mpi, Outcome, Output, Pmix, Run, Running, eventually, field, mpi, pmix};
+use crate::pmix::SERVERS;
+
+/// One node, and two.
+const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
+
+/// One test per MPI and line, named after both.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        $(mod $name {
+            #[test]
+            fn names_of_one_launch_are_found_by_another_until_they_are_withdrawn_or_their_launch_ends() {
+                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::names(&mpi));
+            }
+        })*
+    };
+}
+
+for_each_mpi!(mpich5 impi openmpi4 openmpi5);
+
+/// Two runs of `launches`, side by side, in these modes.
+fn two(mpi: &Mpi, options: &[&str], modes: [&str; 2], env: &[(&str, &str)]) -> [Outcome; 2] {
+    let run = |mode| {
+        let run = mpi.run(2, options, "launches", &[mode, "the service"]);
+        env.iter()
+            .fold(run, |run, (name, value)| run.env(name, value))
+    };
+    let [first, second] = modes.map(run);
+    let second = second.beside(&first);
+    let (first, second) = (first.start(), second.start());
+    [first.finish(), second.finish()].map(|outcome| outcome.expect(0))
+}
+
+fn names(mpi: &Mpi) {
+    for nodes in NODES {
+        let [publisher, looker] = two(mpi, nodes, ["publish", "lookup"], &[]);
+        let got = |outcome: &Outcome| {
+            let lines = outcome.by_rank("launches", 2);
+            field(&lines[0], "got").map(str::to_owned)
+        };
+        assert_eq!(got(&publisher).as_deref(), Some("bye"));
+        assert_eq!(got(&looker).as_deref(), Some("tag#0$port=of;rank:0$"));
+    }
+}
+
+#[test]
+fn jobs_of_two_launches_connect_accept_and_part_over_pmi() {
+    let ofi = ("MPIR_CVAR_CH4_NETMOD", "ofi");
+    let tcp = ("FI_PROVIDER", "tcp");
+    let shm = ("I_MPI_FABRICS", "shm:ofi");
+    for (name, env) in [("mpich5", &[ofi, tcp][..]), ("impi", &[shm])] {
+        let Some(mpi) = mpi(name) else { continue };
+        for nodes in NODES {
+            for outcome in two(&mpi, nodes, ["accept", "connect"], env) {
+                for line in outcome.by_rank("launches", 2) {
+                    assert_eq!(field(&line, "got"), Some("6"), "{line}");
+                }
+            }
+        }
+    }
+}
+
+/// Every libpmix, as server and client.
+fn stages() -> impl Iterator<Item = Pmix> {
+    SERVERS.iter().filter_map(|(name, _)| pmix(name))
+}
+
+fn launch(stage: &Pmix, what: &str) -> Run {
+    let words: Vec<&str> = what.split(' ').collect();
+    stage.run(1, &["--libpmix", stage.path()], "pmix_launches", &words)
+}
+
+/// The statuses of what was done, in order.
+fn did(outcome: &Outcome) -> Vec<String> {
+    let out = outcome.out();
+    let lines = out.lines().filter_map(|line| field(line, "status"));
+    // Versions of libpmix do not agree about how a status is written.
+    let short = |status: &str| {
+        let status = status
+            .trim_start_matches("PMIX_")
+            .trim_start_matches("ERR_");
+        status.replace('_', "-")
+    };
+    lines.map(short).collect()
+}
+
+/// Whether a run has done the last of these.
+fn await_did(run: &Running, what: &str) {
+    run.wait_for(Output::Stdout, &format!("did={what} "));
+}
+
+/// The process that is the rendezvous of a run's surroundings.
+fn rendezvous(run: &Running) -> Pid {
+    eventually("a rendezvous below the guard", || {
+        let guards = run.processes().into_iter();
+        let all = crate::common::processes();
+        let mut found = guards.flat_map(|guard| {
+            let below = all.iter().filter(move |p| p.parent == guard.pid);
+            below.filter(|p| p.name == "wireup-meet").map(|p| p.pid)
+        });
+        found.next().and_then(Pid::from_raw)
+    })
+}
+
+#[test]
+fn a_lookup_of_one_launch_waits_for_a_late_publisher_in_another() {
+    for stage in stages() {
+        let waiter = launch(&stage, "want a 60 look a offer seen indef");
+        // Its own lookups wait until everything was seen.
+        let offer = launch(&stage, "offer a first want seen 60 withdraw seen").beside(&waiter);
+        let waiter = waiter.start();
+        waiter.wait_for(Output::Stdout, "waits=a");
+        let offer = offer.start().finish().expect(0);
+        let waiter = waiter.finish().expect(0);
+        assert_eq!(
+            did(&waiter),
+            ["SUCCESS", "NOT-FOUND", "SUCCESS"],
+            "{waiter:?}"
+        );
+        assert_eq!(did(&offer)[..2], ["SUCCESS", "SUCCESS"], "{offer:?}");
+    }
+}
+
+#[test]
+fn a_wait_for_what_no_launch_publishes_ends_in_time() {
+    for stage in stages() {
+        let outcome = launch(&stage, "want a 1").run().expect(0);
+        assert_eq!(did(&outcome), ["TIMEOUT"], "{outcome:?}");
+    }
+}
+
+#[test]
+fn only_what_is_kept_until_it_is_withdrawn_outlives_its_launch() {
+    for stage in stages() {
+        let looks = "want end 60 look indef look session look proc look first";
+        let stays = launch(&stage, looks);
+        let offers = "offer indef indef offer session session offer proc proc offer first first";
+        let first = launch(&stage, offers).beside(&stays);
+        let end = launch(&stage, "offer end indef want never 0").beside(&stays);
+        let stays = stays.start();
+        stays.wait_for(Output::Stdout, "waits=end");
+        first.run().expect(0);
+        let end = end.start();
+        let stays = stays.finish().expect(0);
+        let gone = "NOT-FOUND";
+        assert_eq!(
+            did(&stays),
+            ["SUCCESS", "SUCCESS", gone, gone, gone],
+            "{stays:?}"
+        );
+        end.signal(Signal::TERM);
+        end.finish();
+    }
+}
+
+#[test]
+fn the_rendezvous_outlives_the_launch_that_started_it_however_that_ends() {
+    for stage in stages() {
+        for signal in [Signal::TERM, Signal::KILL] {
+            let first = launch(&stage, "offer a proc want never 0");
+            let first = first.clean_within(Duration::from_secs(20));
+            let waiter = launch(&stage, "look a want b 60").beside(&first);
+            let last = launch(&stage, "offer b indef").beside(&first);
+            let first = first.start();
+            await_did(&first, "offer");
+            let pid = rendezvous(&first);
+            let waiter = waiter.start();
+            waiter.wait_for(Output::Stdout, "waits=b");
+            first.signal(signal);
+            first.finish();
+            assert!(crate::common::process(pid.as_raw_nonzero().get()).is_some());
+            last.run().expect(0);
+            let waiter = waiter.finish().expect(0);
+            assert_eq!(did(&waiter), ["SUCCESS", "SUCCESS"], "{waiter:?}");
+        }
+    }
+}
+
+#[test]
+fn the_loss_of_the_rendezvous_is_told_once_and_the_next_request_finds_another() {
+    for stage in stages() {
+        let run = launch(
+            &stage,
+            "offer a session want b 0 look a offer a session look a",
+        );
+        let run = run.clean_within(Duration::from_secs(10)).start();
+        run.wait_for(Output::Stdout, "waits=b");
+        kill_process(rendezvous(&run), Signal::KILL).unwrap();
+        let outcome = run.finish().expect(0);
+        assert_eq!(
+            did(&outcome),
+            [
+                "SUCCESS",
+                "LOST-CONNECTION",
+                "NOT-FOUND",
+                "SUCCESS",
+                "SUCCESS"
+            ],
+            "{outcome:?}"
+        );
+        let warnings = outcome
+            .err()
+            .matches("the rendezvous of your launches is lost")
+            .count();
+        assert_eq!(warnings, 1, "{outcome:?}");
+    }
+}
+
+#[test]
+fn launches_meet_those_that_are_given_the_same_name() {
+    for stage in stages() {
+        let words = |what: &'static str| what.split(' ').collect::<Vec<_>>();
+        let named = |name, what| {
+            let options = ["--libpmix", stage.path(), "--meet", name];
+            stage.run(1, &options, "pmix_launches", &words(what))
+        };
+        let first = named("one", "offer a session want never 0");
+        let same = named("one", "look a").beside(&first);
+        let other = named("two", "look a").beside(&first);
+        let first = first.start();
+        await_did(&first, "offer");
+        assert_eq!(did(&same.run().expect(0)), ["SUCCESS"]);
+        assert_eq!(did(&other.run().expect(0)), ["NOT-FOUND"]);
+        first.signal(Signal::TERM);
+        first.finish();
+    }
+}
