@@ -21,6 +21,7 @@ mod fence;
 mod groups;
 mod help;
 mod hosts;
+mod iof;
 mod layouts;
 mod libraries;
 mod logs;

@@ -92,7 +92,11 @@ impl NodeCore {
             // libpmix delivers events to local clients by itself, and every event of the job is
             // carried to every node anyway.
             Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
-            Upcall::IofPull { .. } => {}
+            Upcall::IofPull {
+                procs,
+                infos,
+                channels,
+            } => self.pull(&procs, &infos, channels, now, actions),
             Upcall::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
             Upcall::Abort { .. }
             | Upcall::Fence { .. }

@@ -108,6 +108,15 @@ impl Crew {
                     false => self.outbound.push((to, message)),
                 },
                 Action::Weigh { asked, pids } => self.weigh(node, asked, &pids),
+                Action::HoldOutput {
+                    rank,
+                    channel,
+                    held,
+                } => {
+                    if let Some(rank) = self.rank_at(node, rank) {
+                        self.hold_output(rank, channel, held);
+                    }
+                }
                 Action::Report(report) => self.report(node, report),
             }
         }
