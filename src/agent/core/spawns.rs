@@ -159,6 +159,7 @@ impl NodeCore {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
         };
         let status = super::upcalls::local_status(infos);
+        let given = super::upcalls::timeout(infos);
         let input = FenceInput::Arrive {
             participants,
             nodes,
@@ -167,7 +168,9 @@ impl NodeCore {
                 collect: false,
                 status,
             },
-            timeout: self.terms.timeout_or(super::upcalls::timeout(infos)),
+            // libpmix has a timer of its own besides, and a callback after that one has fired uses
+            // what it has freed: the answer comes first.
+            timeout: self.terms.timeout_or(given.map(|given| given * 3 / 4)),
             ticket: FenceTicket::Meeting(id),
         };
         self.fence(input, now, actions);
