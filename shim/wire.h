@@ -64,7 +64,9 @@ enum wireup_op {
     WIREUP_OP_SPAWN = 0x011a,
     WIREUP_OP_CONNECT = 0x011b,
     WIREUP_OP_DISCONNECT = 0x011c,
-    WIREUP_OP_PUSH_STDIN = 0x011d
+    WIREUP_OP_PUSH_STDIN = 0x011d,
+    WIREUP_OP_GET_CREDENTIAL = 0x0130,
+    WIREUP_OP_VALIDATE_CREDENTIAL = 0x0131
 };
 
 /* How far the host came when it sent WIREUP_OP_FAILED. */

@@ -53,5 +53,6 @@ pub mod step;
 pub mod streams;
 pub mod supervisor;
 mod surroundings;
+mod syslog;
 pub mod wrap;
 mod zone;

@@ -7,6 +7,7 @@
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
 mod context;
+mod credentials;
 mod demands;
 mod events;
 mod facts;
@@ -15,6 +16,7 @@ mod groups;
 mod host;
 mod jobs;
 mod logs;
+mod output;
 mod queries;
 mod raised;
 mod ranks;
@@ -24,11 +26,14 @@ mod upcalls;
 
 use std::sync::Arc;
 
+pub use credentials::Voucher;
 pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
 use jobs::Member;
+pub use output::OutputMessage;
+use output::Outputs;
 use queries::Queries;
 use serde::{Deserialize, Serialize};
 
@@ -127,6 +132,8 @@ pub struct NodeCore {
     groups: Groups,
     queries: Queries,
     spawns: Spawns,
+    voucher: Option<Voucher>,
+    outputs: Outputs,
     link: HostLink,
     host: HostLife,
     /// By position on the node.
@@ -172,6 +179,8 @@ impl NodeCore {
             groups: Groups::new(node, job.ranks.nodes()),
             queries: Queries::new(node),
             spawns: Spawns::default(),
+            voucher: None,
+            outputs: Outputs::default(),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -193,6 +202,11 @@ impl NodeCore {
             }
             Event::RankStarted { rank, pid } => self.rank_started(rank, pid),
             Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
+            Event::Printed {
+                rank,
+                channel,
+                bytes,
+            } => self.output(rank, channel, bytes, now, actions),
             Event::ControlReceived(bytes) => {
                 let events = self.link.on_control_bytes(bytes);
                 self.host_said(events, now, actions);
@@ -321,6 +335,7 @@ impl NodeCore {
             self.pmi_effects(job, effects, now, actions);
         }
         self.store_rank_ended(process, now, actions);
+        self.pull_ended(now, actions);
         if self.host.is_offered() {
             let proc = self.name_of(process);
             self.groups(actions, |engine, out| engine.rank_ended(proc, out));
@@ -360,6 +375,7 @@ impl NodeCore {
             self.groups(actions, |engine, out| engine.node_lost(node, out));
             self.ask_nodes(now, actions, |engine, out| engine.node_lost(node, out));
             self.store_node_lost(node, now, actions);
+            self.outputs_node_lost(node, actions);
         }
         self.tell_of_lost_nodes(nodes, now, actions);
     }
@@ -397,6 +413,7 @@ impl NodeCore {
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
             PeerMessage::Query(message) => self.query_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
+            PeerMessage::Output(message) => self.output_message(from, message, now, actions),
         }
     }
 

@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::core::OutputMessage;
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use crate::job::log::LogText;
+use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::job::spawn::{SpawnRequest, SpawnResult};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
-use crate::pmix::value::{DataRange, Info, Proc, Status};
+use crate::pmix::value::{Channels, DataRange, Info, Proc, Status};
 use crate::queries::{Asked, QueryMessage};
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 use crate::store::engine::StoreMessage;
@@ -35,6 +36,17 @@ pub enum Event<'a> {
         rank: NodeRank,
         /// Its process.
         pid: u32,
+    },
+    /// Something was read of a rank's output that [`NodeCore::wants_output`] holds for.
+    ///
+    /// [`NodeCore::wants_output`]: super::core::NodeCore::wants_output
+    Printed {
+        /// Whose.
+        rank: NodeRank,
+        /// Which stream.
+        channel: Channels,
+        /// As read; nothing at its end.
+        bytes: &'a [u8],
     },
     /// A rank's process ended; everything it had sent was handed in before.
     RankEnded {
@@ -113,6 +125,8 @@ pub enum PeerMessage {
     Query(QueryMessage),
     /// An event raised by a process of the sending node.
     Notify(Arc<Notification>),
+    /// Part of passing output on.
+    Output(OutputMessage),
 }
 
 /// A PMIx event on its way to other nodes.
@@ -157,6 +171,15 @@ pub enum Action {
         asked: Asked,
         /// The processes.
         pids: Vec<u32>,
+    },
+    /// Leave a rank's output in its pipe for now, or read it again.
+    HoldOutput {
+        /// Whose.
+        rank: NodeRank,
+        /// Which stream.
+        channel: Channels,
+        /// Whether it is left.
+        held: bool,
     },
     /// Tell the launcher.
     Report(Report),
@@ -213,6 +236,8 @@ pub enum Report {
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
+    /// A rank has something for a system's log.
+    Syslog(SyslogText),
     /// From the head node: tell the rendezvous of this user's launches, which is looked for when there
     /// is something to tell.
     Rendezvous {

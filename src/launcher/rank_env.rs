@@ -34,19 +34,26 @@ fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
 /// reader, and what cpuid says on each CPU in turn beside what the kernel lists. It is left out
 /// unless the user has chosen himself. Measured: docs/shim.md#server.
 ///
+/// The log of the system is the launcher's business: libpmix would write to it as well.
+///
 /// `libpmix` is the library it will load.
 pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
-    const HWLOC: [(&str, &str); 2] = [
+    const DEFAULTS: [(&str, &str); 4] = [
         (
             "HWLOC_PLUGINS_BLACKLIST",
             "hwloc_opencl.so,hwloc_gl.so,hwloc_xml_libxml.so",
         ),
         ("HWLOC_COMPONENTS", "-x86"),
+        ("PMIX_MCA_plog", "^syslog"),
+        // Pieces of output that libpmix keeps when nobody wants them, for whoever comes later: a
+        // million by default, and 0 is no limit. Who asks for all output asks for his own too, which
+        // he never gets.
+        ("PMIX_MCA_pmix_max_iof_cache", "1"),
     ];
     let base = environment::base(&plan.inheritance.vars, &Inherited::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
-    let hwloc = HWLOC.iter().filter(|(name, _)| !given(name));
-    let hwloc: Vec<CString> = hwloc
+    let defaults = DEFAULTS.iter().filter(|(name, _)| !given(name));
+    let defaults: Vec<CString> = defaults
         .filter_map(|(name, value)| entry(name, value))
         .collect();
     let inherited = base.variables.iter();
@@ -54,7 +61,7 @@ pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
         .filter_map(|(name, value)| entry(name, value))
         .collect();
     env.extend(entry(JOB, plan.launch().as_str()));
-    env.extend(hwloc);
+    env.extend(defaults);
     if !given(relocated::OPENPMIX)
         && let Some(prefix) = relocated::openpmix(libpmix)
     {

@@ -216,6 +216,14 @@ pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
                 false => Upcall::Disconnect { procs, infos },
             }
         }),
+        (proc(), infos()).prop_map(|(proc, directives)| Upcall::GetCredential { proc, directives }),
+        (proc(), vec(any::<u8>(), 0..99), infos()).prop_map(|(proc, credential, directives)| {
+            Upcall::ValidateCredential {
+                proc,
+                credential,
+                directives,
+            }
+        }),
         (any::<bool>(), text(), vec(proc(), 0..4), infos()).prop_map(
             |(construct, name, procs, infos)| Upcall::Group {
                 op: match construct {

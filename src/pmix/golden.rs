@@ -254,6 +254,18 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             infos: collect(),
             data: b"a\0b".to_vec(),
         },
+        Upcall::GetCredential {
+            proc: me(),
+            directives: vec![Info::new(
+                keys::CRED_TYPE,
+                Value::String("wireup,munge".into()),
+            )],
+        },
+        Upcall::ValidateCredential {
+            proc: me(),
+            credential: b"to\0ken".to_vec(),
+            directives: Vec::new(),
+        },
     ];
     let mut link = HostLink::new();
     let mut last_id = 0;
@@ -272,7 +284,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 14);
+    assert_eq!(link.outstanding_upcalls().count(), 16);
 }
 
 #[test]
@@ -351,6 +363,22 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
             14,
             Answer::Status(Status::ERR_NOT_SUPPORTED),
         ),
+        (
+            UpcallKind::GetCredential,
+            15,
+            Answer::Credential(
+                b"to\0ken".to_vec(),
+                vec![Info::new(keys::CRED_TYPE, Value::String("wireup".into()))],
+            ),
+        ),
+        (
+            UpcallKind::ValidateCredential,
+            16,
+            Answer::Infos(
+                Status::SUCCESS,
+                vec![Info::new(keys::USERID, Value::Uint32(1000))],
+            ),
+        ),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());
         match_golden(&name, &answer.encode(kind, id).unwrap());
@@ -382,6 +410,7 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("SUCCESS", Status::SUCCESS),
         ("ERROR", Status::ERROR),
         ("ERR_PROC_ABORTED", Status::ERR_PROC_ABORTED),
+        ("ERR_INVALID_CRED", Status::ERR_INVALID_CRED),
         (
             "ERR_JOB_APP_NOT_EXECUTABLE",
             Status::ERR_JOB_APP_NOT_EXECUTABLE,

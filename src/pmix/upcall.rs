@@ -209,6 +209,22 @@ pub enum Upcall {
         /// The input; none means its end.
         data: Vec<u8>,
     },
+    /// A process wants something that tells others who it is. Munge's credentials never come here.
+    GetCredential {
+        /// Who.
+        proc: Proc,
+        /// `CRED_TYPE`, `TIMEOUT`.
+        directives: Vec<Info>,
+    },
+    /// A process wants to know who made a credential. Munge's never come here.
+    ValidateCredential {
+        /// Who wants to know.
+        proc: Proc,
+        /// The credential.
+        credential: Vec<u8>,
+        /// `CRED_TYPE`, `TIMEOUT`.
+        directives: Vec<Info>,
+    },
 }
 
 impl Upcall {
@@ -236,6 +252,8 @@ impl Upcall {
             Self::Disconnect { .. } => UpcallKind::Disconnect,
             Self::IofPull { .. } => UpcallKind::IofPull,
             Self::PushStdin { .. } => UpcallKind::PushStdin,
+            Self::GetCredential { .. } => UpcallKind::GetCredential,
+            Self::ValidateCredential { .. } => UpcallKind::ValidateCredential,
         }
     }
 }

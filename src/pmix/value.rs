@@ -121,6 +121,7 @@ impl Status {
     pub const SUCCESS: Self = Self(0);
     pub const ERROR: Self = Self(-1);
     pub const ERR_PROC_ABORTED: Self = Self(-7);
+    pub const ERR_INVALID_CRED: Self = Self(-12);
     pub const ERR_NO_PERMISSIONS: Self = Self(-23);
     pub const ERR_TIMEOUT: Self = Self(-24);
     pub const ERR_UNREACH: Self = Self(-25);

@@ -1,7 +1,5 @@
 //! PMIx itself across hosts, used by programs that have no MPI.
 
-use rustix::process::Signal;
-
 use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Pmix, field, pmix};
 
@@ -156,7 +154,7 @@ fn the_processes_of_a_lost_host_are_listed_as_lost() {
     let start = [
         "--oversubscribe",
         "--grace",
-        "30",
+        "5",
         "--hosts",
         hosts,
         "-n",
@@ -167,15 +165,26 @@ fn the_processes_of_a_lost_host_are_listed_as_lost() {
     let running = run.start();
     running.wait_for_many(Output::Stdout, "mode=ready", 4);
     cluster.lab().crash(cluster.host(1)).unwrap();
-    let line = running.wait_for(Output::Stdout, "mode=wait");
-    let table = field(&line, "all").unwrap();
+    let output = running.wait_for(Output::Stdout, "mode=wait");
+    let mut lines = output.lines();
+    let line = lines.find(|line| line.contains("mode=wait")).unwrap();
+    let table = field(line, "all").unwrap();
     let ends: Vec<&str> = table.split(',').collect();
     assert!(ends[2].starts_with("2/node02//0/0/56"), "{line}");
     for living in [0, 1, 3] {
         assert!(ends[living].ends_with("/0/6"), "{line}");
     }
-    // The others ignore the polite signal.
-    running.signal(Signal::TERM);
-    running.signal(Signal::TERM);
+    // The others ignore the polite signal, and are killed.
     assert_ne!(running.finish().code, 0);
+}
+
+#[test]
+fn a_credential_made_on_one_host_is_good_on_the_others() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), newest()) else {
+        return;
+    };
+    let outcome = run(&cluster, &client, &[], "pmix_credential", "own").expect(0);
+    for line in outcome.by_rank("pmix_credential", 4) {
+        assert_eq!(field(&line, "kind"), Some("wireup"), "{line}");
+    }
 }

@@ -234,9 +234,8 @@ impl NodeCore {
                 self.modex(ModexInput::HostAnswered { proc, result }, now, actions);
             }
             // An event that cannot be delivered has no one to be told: its raiser went on long ago.
-            ControlReply::Notify(_)
-            | ControlReply::DeregisterJob(_)
-            | ControlReply::IofDeliver(_) => {}
+            ControlReply::Notify(_) | ControlReply::DeregisterJob(_) => {}
+            ControlReply::IofDeliver(_) => self.delivered(id, now, actions),
             // Its process tells how that went.
             ControlReply::Finalize(_) => self.host.stopped = true,
             ControlReply::Probe(_) => self.host_answered(id, now),
@@ -352,6 +351,7 @@ impl NodeCore {
         self.host.settle(HostState::Broken);
         actions.push(Action::Report(Report::HostLost { error }));
         self.groups(actions, GroupEngine::server_lost);
+        self.outputs_lost(now, actions);
         for (_, proc) in std::mem::take(&mut self.modex_requests) {
             let result = Err(Status::ERR_LOST_CONNECTION.0);
             self.modex(ModexInput::HostAnswered { proc, result }, now, actions);

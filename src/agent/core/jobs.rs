@@ -152,7 +152,8 @@ impl NodeCore {
         };
         self.modex(removed, now, actions);
         self.ask_for_end(job, now, actions);
-        if self.host.state == HostState::Ready {
+        // The rest of its output may be on its way to processes here.
+        if self.host.state == HostState::Ready && !self.outputs.is_asking() {
             self.control(&Control::DeregisterJob { nspace }, now, actions);
         }
     }

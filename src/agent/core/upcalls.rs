@@ -92,7 +92,11 @@ impl NodeCore {
             // libpmix delivers events to local clients by itself, and every event of the job is
             // carried to every node anyway.
             Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
-            Upcall::IofPull { .. } => {}
+            Upcall::IofPull {
+                procs,
+                infos,
+                channels,
+            } => self.pull(&procs, &infos, channels, now, actions),
             Upcall::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
             Upcall::Abort { .. }
             | Upcall::Fence { .. }
@@ -104,6 +108,8 @@ impl NodeCore {
             | Upcall::Unpublish { .. }
             | Upcall::Group { .. }
             | Upcall::JobControl { .. }
+            | Upcall::GetCredential { .. }
+            | Upcall::ValidateCredential { .. }
             | Upcall::Spawn { .. }
             | Upcall::Connect { .. }
             | Upcall::Disconnect { .. }
@@ -176,6 +182,18 @@ impl NodeCore {
             }
             Upcall::Disconnect { procs, infos } => {
                 self.meet(id, (Meeting::Disconnect, &procs), &infos, now, actions);
+            }
+            Upcall::GetCredential { proc, directives } => {
+                let answer = self.vouch_for(proc, &directives, now);
+                self.answer(id, &answer, actions);
+            }
+            Upcall::ValidateCredential {
+                credential,
+                directives,
+                ..
+            } => {
+                let answer = self.validate(&credential, &directives, now);
+                self.answer(id, &answer, actions);
             }
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Notification, PeerMessage, Report};
-use crate::agent::core::JobContext;
+use crate::agent::core::{JobContext, OutputMessage};
 use crate::fence::{
     self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Nodes, Participants, Timeout,
 };
@@ -17,13 +17,13 @@ use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, NodeRank, Nspace, Rank, UserId};
-use crate::job::log::{Channel, LogText};
+use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::modex::{ModexFailure, ModexMessage};
 use crate::pmix::arbitrary::{infos, proc as pmix_proc, text};
 use crate::pmix::control::{ForkEnv, Hello};
-use crate::pmix::value::{DataRange, Status};
+use crate::pmix::value::{Channels, DataRange, Status};
 use crate::queries::{Life, Part, Process, QueryMessage, Question};
 use crate::store::engine::StoreMessage;
 use crate::store::request::{
@@ -476,7 +476,33 @@ fn query() -> BoxedStrategy<QueryMessage> {
     .boxed()
 }
 
-/// Any message between two nodes.
+fn output() -> BoxedStrategy<OutputMessage> {
+    let process = || any::<u32>().prop_map(GlobalRank);
+    let channel = || any::<u16>().prop_map(Channels);
+    prop_oneof![
+        (vec(process(), 0..5), channel()).prop_map(|(processes, channels)| OutputMessage::Want {
+            processes,
+            channels
+        }),
+        Just(OutputMessage::WantNothing),
+        (process(), channel(), vec(any::<u8>(), 0..40)).prop_map(|(process, channel, bytes)| {
+            OutputMessage::Output {
+                process,
+                channel,
+                bytes,
+            }
+        }),
+        (process(), channel(), any::<u64>()).prop_map(|(process, channel, bytes)| {
+            OutputMessage::Taken {
+                process,
+                channel,
+                bytes,
+            }
+        }),
+    ]
+    .boxed()
+}
+
 pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
     let notification = (any::<i32>(), pmix_proc(), any::<u8>(), infos()).prop_map(
         |(code, source, range, infos)| Notification {
@@ -492,6 +518,7 @@ pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
         store().prop_map(PeerMessage::Store),
         group().prop_map(PeerMessage::Group),
         query().prop_map(PeerMessage::Query),
+        output().prop_map(PeerMessage::Output),
         notification.prop_map(|event| PeerMessage::Notify(Arc::new(event))),
     ]
     .boxed()
@@ -619,6 +646,25 @@ pub(crate) fn report() -> BoxedStrategy<Report> {
                     text,
                 };
                 Report::Log(text)
+            }),
+        (
+            proptest::sample::select(vec![SyslogPlace::Node, SyslogPlace::Launcher]),
+            any::<u8>(),
+            proptest::option::of(any::<i64>()),
+            "\\PC{0,9}",
+            any::<bool>(),
+            vec(any::<u8>(), 0..30)
+        )
+            .prop_map(|(place, priority, at, source, once, text)| {
+                let text = SyslogText {
+                    place,
+                    priority,
+                    at,
+                    source,
+                    once,
+                    text,
+                };
+                Report::Syslog(text)
             }),
     ]
     .boxed()

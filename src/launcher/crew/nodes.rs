@@ -8,6 +8,7 @@ use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::job::log::SyslogPlace;
 use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
 use crate::pmix::control::Hello;
@@ -107,6 +108,15 @@ impl Crew {
                     false => self.outbound.push((to, message)),
                 },
                 Action::Weigh { asked, pids } => self.weigh(node, asked, &pids),
+                Action::HoldOutput {
+                    rank,
+                    channel,
+                    held,
+                } => {
+                    if let Some(rank) = self.rank_at(node, rank) {
+                        self.hold_output(rank, channel, held);
+                    }
+                }
                 Action::Report(report) => self.report(node, report),
             }
         }
@@ -178,6 +188,16 @@ impl Crew {
                 self.tell(FromCrew::Rendezvous { epoch, message });
             }
             Report::Log(text) => self.tell(FromCrew::Log(text)),
+            Report::Syslog(text) if text.place == SyslogPlace::Launcher => {
+                self.tell(FromCrew::Syslog(text));
+            }
+            Report::Syslog(text) => {
+                if let Some(problem) = self.syslog.log(&text) {
+                    let name = &self.plan.node_names[node.index()];
+                    let text = format!("warning: {name}: {problem}");
+                    self.tell(FromCrew::Tell { text });
+                }
+            }
             Report::Spawn {
                 ticket,
                 by,

@@ -7,17 +7,28 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use super::{CHUNK, Crew};
+use crate::agent::event::Event;
 use crate::agent::poll::{Interest, Poll, Source, Token};
 use crate::job::ids::GlobalRank;
 use crate::launcher::message::FromCrew;
 use crate::launcher::record::Stream;
+use crate::pmix::value::Channels;
+
+/// One of them.
+#[derive(Debug)]
+struct Pipe {
+    rank: GlobalRank,
+    fd: OwnedFd,
+    /// Not read for now, whatever is done with the others.
+    held: bool,
+}
 
 /// Standard output, or standard error, of all ranks.
 #[derive(Debug)]
 struct Side {
     source: Source,
     /// By seat.
-    pipes: Vec<Option<(GlobalRank, OwnedFd)>>,
+    pipes: Vec<Option<Pipe>>,
     open: usize,
     paused: bool,
 }
@@ -44,6 +55,16 @@ fn stream_of(source: Source) -> Stream {
     match source {
         Source::Stderr => Stream::Stderr,
         _ => Stream::Stdout,
+    }
+}
+
+impl Side {
+    fn watch(&self, pipe: &Pipe, poll: &Poll) -> io::Result<()> {
+        let interest = match self.paused || pipe.held {
+            true => Interest::Paused,
+            false => Interest::Read,
+        };
+        Ok(poll.set(&pipe.fd, Token::new(self.source, pipe.rank.0), interest)?)
     }
 }
 
@@ -77,7 +98,11 @@ impl Pipes {
         if side.paused {
             poll.set(&pipe, token, Interest::Paused)?;
         }
-        side.pipes[seat] = Some((rank, pipe));
+        side.pipes[seat] = Some(Pipe {
+            rank,
+            fd: pipe,
+            held: false,
+        });
         side.open += 1;
         Ok(())
     }
@@ -102,7 +127,7 @@ impl Pipes {
     /// Reads one chunk of a rank's pipe.
     fn read(&mut self, poll: &Poll, source: Source, seat: usize) -> io::Result<Piece> {
         let side = &mut self.sides[index_of(source)];
-        let Some((_, pipe)) = &side.pipes[seat] else {
+        let Some(Pipe { fd: pipe, .. }) = &side.pipes[seat] else {
             return Ok(Piece::Nothing);
         };
         self.buffer.clear();
@@ -128,14 +153,23 @@ impl Pipes {
             return Ok(());
         }
         side.paused = paused;
-        let interest = match paused {
-            true => Interest::Paused,
-            false => Interest::Read,
-        };
-        for (rank, pipe) in side.pipes.iter().flatten() {
-            poll.set(pipe, Token::new(side.source, rank.0), interest)?;
+        for pipe in side.pipes.iter().flatten() {
+            side.watch(pipe, poll)?;
         }
         Ok(())
+    }
+
+    /// Stops reading one pipe, or goes on with it.
+    fn hold(&mut self, source: Source, seat: usize, held: bool, poll: &Poll) -> io::Result<()> {
+        let side = &mut self.sides[index_of(source)];
+        let Some(pipe) = &mut side.pipes[seat] else {
+            return Ok(());
+        };
+        pipe.held = held;
+        match &side.pipes[seat] {
+            Some(pipe) => side.watch(pipe, poll),
+            None => Ok(()),
+        }
     }
 }
 
@@ -156,12 +190,41 @@ impl Crew {
             Piece::Bytes(bytes) => bytes,
             Piece::End => Vec::new(),
         };
+        self.pass_on(source, rank, &bytes);
         self.tell(FromCrew::Output {
             rank,
             stream: stream_of(source),
             bytes,
         });
         Ok(true)
+    }
+
+    /// Passes on what a rank printed to those who asked for it.
+    fn pass_on(&mut self, source: Source, rank: GlobalRank, bytes: &[u8]) {
+        let channel = match stream_of(source) {
+            Stream::Stdout => Channels::STDOUT,
+            Stream::Stderr => Channels::STDERR,
+        };
+        let (node, at) = self.place(rank);
+        if self.node(node).core.wants_output(at, channel) {
+            let printed = Event::Printed {
+                rank: at,
+                channel,
+                bytes,
+            };
+            self.feed(node, printed);
+        }
+    }
+
+    /// Stops reading one stream of a rank, or goes on with it.
+    pub(super) fn hold_output(&mut self, rank: GlobalRank, channel: Channels, held: bool) {
+        let source = match channel {
+            Channels::STDERR => Source::Stderr,
+            _ => Source::Stdout,
+        };
+        let seat = self.part.seat(&self.jobs, rank);
+        // A pipe that cannot be watched is not one that is read: its rank waits.
+        let _ = self.pipes.hold(source, seat, held, &self.poll);
     }
 
     /// Reads what the pipes that are not paused hold, one chunk of each, without waiting for more;
@@ -177,7 +240,7 @@ impl Crew {
             }
             for seat in 0..self.pipes.sides[index].pipes.len() {
                 let side = &self.pipes.sides[index];
-                if let Some((rank, _)) = side.pipes[seat] {
+                if let Some(Pipe { rank, .. }) = side.pipes[seat] {
                     any |= self.read_seat(side.source, rank, seat)?;
                 }
             }

@@ -133,6 +133,15 @@ impl Upcall {
                 infos: Info::decode_list(&mut from)?,
                 data: from.bytes()?.to_vec(),
             },
+            UpcallKind::GetCredential => Self::GetCredential {
+                proc: Proc::decode(&mut from)?,
+                directives: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::ValidateCredential => Self::ValidateCredential {
+                proc: Proc::decode(&mut from)?,
+                credential: from.bytes()?.to_vec(),
+                directives: Info::decode_list(&mut from)?,
+            },
         };
         from.end()?;
         Ok(upcall)
@@ -260,6 +269,19 @@ impl Upcall {
                 encode_procs(targets, &mut out);
                 Info::encode_list(infos, &mut out);
                 out.bytes(data);
+            }
+            Self::GetCredential { proc, directives } => {
+                proc.encode(&mut out);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::ValidateCredential {
+                proc,
+                credential,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                out.bytes(credential);
+                Info::encode_list(directives, &mut out);
             }
         }
         out.finish(self.kind().op(), false, id)

@@ -50,11 +50,15 @@ pub enum UpcallKind {
     IofPull,
     /// See [`Upcall::PushStdin`].
     PushStdin,
+    /// See [`Upcall::GetCredential`].
+    GetCredential,
+    /// See [`Upcall::ValidateCredential`].
+    ValidateCredential,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -76,6 +80,8 @@ impl UpcallKind {
         Self::Disconnect,
         Self::IofPull,
         Self::PushStdin,
+        Self::GetCredential,
+        Self::ValidateCredential,
     ];
 
     /// The operation's name as PMIx has it.
@@ -102,6 +108,8 @@ impl UpcallKind {
             Self::Disconnect => "disconnect",
             Self::IofPull => "iof_pull",
             Self::PushStdin => "push_stdin",
+            Self::GetCredential => "get_credential",
+            Self::ValidateCredential => "validate_credential",
         }
     }
 
@@ -143,6 +151,8 @@ impl UpcallKind {
             Self::Disconnect => c::WIREUP_OP_DISCONNECT,
             Self::IofPull => c::WIREUP_OP_IOF_PULL,
             Self::PushStdin => c::WIREUP_OP_PUSH_STDIN,
+            Self::GetCredential => c::WIREUP_OP_GET_CREDENTIAL,
+            Self::ValidateCredential => c::WIREUP_OP_VALIDATE_CREDENTIAL,
         };
         op as u16
     }

@@ -100,6 +100,7 @@ impl Job {
                 Action::SendControl(_)
                 | Action::Weigh { .. }
                 | Action::Report(_)
+                | Action::HoldOutput { .. }
                 | Action::KillHost => {}
             }
         }

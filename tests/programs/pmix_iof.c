@@ -1,0 +1,201 @@
+/*
+ * pmix_iof MODE LINES
+ *
+ * Asks for the output of other ranks, and feeds their standard input, through PMIx itself.
+ *
+ *   pull  rank 0 asks for everything the others print; each of those prints LINES lines to both of
+ *         its streams and closes them. Rank 0 checks every byte and the order, and prints
+ *             pmix_iof rank=0 streams=NUMBER bytes=NUMBER
+ *   stop  as pull, then rank 0 wants no more; the others have one line left to print, which it must
+ *         not get
+ */
+#include "common.h"
+#include <pmix.h>
+#include <pmix_tool.h>
+#include <pthread.h>
+
+enum { MAX_RANKS = 64 };
+
+static pmix_proc_t me;
+static int lines;
+static uint32_t size;
+
+/* What is known of one stream of one rank. */
+struct stream {
+    int line;
+    size_t at; /* bytes of that line */
+    bool ended;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct stream streams[MAX_RANKS][2];
+static uint32_t ended, answers;
+static size_t total;
+static pmix_status_t last_status;
+static bool stopped;
+
+static void check(pmix_status_t status, const char *what)
+{
+    if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED)
+        fail(1, "pmix_iof rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
+}
+
+static int format(char *text, size_t room, uint32_t rank, int which, int line)
+{
+    return snprintf(text, room, "rank %u %s line %d of %d ............................\n", rank,
+                    which == 1 ? "err" : "out", line, lines);
+}
+
+/* One byte after the other, against what the rank prints. */
+static void take(uint32_t rank, int which, const char *bytes, size_t count)
+{
+    struct stream *stream = &streams[rank][which];
+    char text[128];
+    int len = format(text, sizeof(text), rank, which, stream->line);
+    for (size_t i = 0; i < count; i++) {
+        if (bytes[i] != text[stream->at])
+            fail(1, "pmix_iof: rank %u stream %d line %d byte %zu is %d", rank, which, stream->line,
+                 stream->at, bytes[i]);
+        if (++stream->at == (size_t)len) {
+            stream->at = 0;
+            stream->line++;
+            len = format(text, sizeof(text), rank, which, stream->line);
+        }
+    }
+}
+
+static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source,
+                      pmix_byte_object_t *bytes, pmix_info_t info[], size_t ninfo)
+{
+    (void)id, (void)info, (void)ninfo;
+    const int which = channel == PMIX_FWD_STDERR_CHANNEL;
+    pthread_mutex_lock(&lock);
+    if (stopped)
+        fail(1, "pmix_iof: output of rank %u after the end", source->rank);
+    if (source->rank == 0 || source->rank >= size || strcmp(source->nspace, me.nspace) != 0)
+        fail(1, "pmix_iof: output of %s:%u", source->nspace, source->rank);
+    if (bytes->size == 0) {
+        ended += !streams[source->rank][which].ended;
+        streams[source->rank][which].ended = true;
+    } else {
+        take(source->rank, which, bytes->bytes, bytes->size);
+    }
+    total += bytes->size;
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static void on_answer(pmix_status_t status, void *data)
+{
+    (void)data;
+    pthread_mutex_lock(&lock);
+    last_status = status;
+    answers++;
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static pmix_status_t await(pmix_status_t status)
+{
+    static uint32_t asked;
+    if (status != PMIX_SUCCESS)
+        return status;
+    pthread_mutex_lock(&lock);
+    asked++;
+    while (answers < asked)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return last_status;
+}
+
+static void fence(void)
+{
+    pmix_proc_t all;
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    check(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
+}
+
+static size_t ask(void)
+{
+    pmix_proc_t all;
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    const pmix_status_t id =
+        PMIx_IOF_pull(&all, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL, on_output,
+                      NULL, NULL);
+    if (id < 0)
+        check(id, "PMIx_IOF_pull");
+    return (size_t)id;
+}
+
+static void print_lines(void)
+{
+    char text[128];
+    for (int line = 0; line < lines; line++)
+        for (int which = 0; which < 2; which++) {
+            format(text, sizeof(text), me.rank, which, line);
+            fputs(text, which == 1 ? stderr : stdout);
+        }
+    fflush(stdout);
+}
+
+static void await_lines(bool to_the_end)
+{
+    pthread_mutex_lock(&lock);
+    for (uint32_t rank = 1; rank < size; rank++)
+        for (int which = 0; which < 2; which++)
+            while (to_the_end ? !streams[rank][which].ended : streams[rank][which].line < lines)
+                pthread_cond_wait(&changed, &lock);
+    for (uint32_t rank = 1; rank < size; rank++)
+        for (int which = 0; which < 2; which++)
+            if (streams[rank][which].line != lines || streams[rank][which].at != 0)
+                fail(1, "pmix_iof: rank %u stream %d ended at line %d", rank, which,
+                     streams[rank][which].line);
+    pthread_mutex_unlock(&lock);
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "";
+    lines = argc > 2 ? atoi(argv[2]) : 10;
+    check(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    pmix_proc_t all;
+    pmix_value_t *value = NULL;
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    check(PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value), "PMIX_JOB_SIZE");
+    size = value->data.uint32;
+    PMIX_VALUE_RELEASE(value);
+    if (size > MAX_RANKS)
+        fail(2, "pmix_iof: more than %d ranks", MAX_RANKS);
+    const bool stop = strcmp(mode, "stop") == 0;
+    if (!stop && strcmp(mode, "pull") != 0)
+        fail(2, "pmix_iof: unknown mode %s", mode);
+    const size_t id = me.rank == 0 ? ask() : 0;
+    fence();
+    if (me.rank != 0) {
+        print_lines();
+        if (!stop) {
+            fclose(stdout);
+            fclose(stderr);
+        }
+    } else {
+        await_lines(!stop);
+        if (stop) {
+            const pmix_status_t rc = PMIx_IOF_deregister(id, NULL, 0, on_answer, NULL);
+            check(rc, "PMIx_IOF_deregister");
+            /* The server's library sends a status that it never set. */
+            (void)await(rc);
+            pthread_mutex_lock(&lock);
+            stopped = true;
+            pthread_mutex_unlock(&lock);
+        }
+        printf("pmix_iof rank=0 streams=%u bytes=%zu\n", ended, total);
+    }
+    fence();
+    if (stop && me.rank != 0)
+        printf("rank %u says goodbye\n", me.rank);
+    fflush(stdout);
+    fence();
+    check(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
+    return 0;
+}
