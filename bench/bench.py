@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+from dynamic import TITLE as DYNAMIC, Dynamic
 from hosts import TITLE as HOSTS, Hosts
 from run import Run, leftovers_end, pss_kib
 
@@ -329,6 +330,8 @@ class Bench:
                         [os.path.join(directory, "pmix_wireup"), "-w"], ranks)
         if self.wireup and self.wanted(HOSTS):
             Hosts(self).all()
+        if self.wireup and self.wanted(DYNAMIC):
+            Dynamic(self).all()
         for text in self.notes:
             self.emit(f"\nNote: {text}")
 

@@ -1,5 +1,6 @@
 //! The job's directory: rendezvous files, shared-memory stores and session directories.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -60,6 +61,22 @@ fn refused(path: &Path, error: impl std::fmt::Display) -> RunFailure {
             "cannot make the directory {}: {error}; set TMPDIR to a directory you may write to",
             path.display()
         ),
+    }
+}
+
+impl NodeDirectories {
+    /// Removes what is the job's alone, when no process of it is left: its session directories, and
+    /// the lock that libpmix 4.2 leaves of each job it forgets. The directory of the launch, and what
+    /// cannot be removed, stays until that goes.
+    pub fn forget(&self) {
+        let _ = fs::remove_dir_all(&self.nspace);
+        let name = self.nspace.file_name().unwrap_or_default();
+        let mut lock = OsString::from("smlockseg-");
+        lock.push(name);
+        let stores = fs::read_dir(&self.server).into_iter().flatten().flatten();
+        for store in stores {
+            let _ = fs::remove_file(store.path().join(&lock));
+        }
     }
 }
 

@@ -141,15 +141,19 @@ fn forms(mpi: &Mpi) {
         let spawned = outcome.out().matches("spawned rank=").count();
         assert_eq!(spawned, count, "{args:?}; {outcome:?}");
     }
-    // Where it is said; and a program that is nowhere.
-    let args = ["info.host=node02", "info.wdir=/usr", "bad=/no/such/program"];
+    // A program that is nowhere. Each rank by itself: Open MPI 4 does not tell those that wait.
+    let args = ["from=self", "bad=/no/such/program"];
     let outcome = run(&cluster, mpi, &list, 2, "spawn").more(args).run();
     let outcome = outcome.expect(0);
+    assert!(outcome.err().contains("/no/such/program"), "{outcome:?}");
+    // Where it is said.
+    let args = ["info.host=node02", "info.wdir=/usr"];
+    let outcome = run(&cluster, mpi, &list, 2, "spawn").more(args).run();
+    let outcome = outcome.expect_success();
     for line in children(&outcome, 1, 2) {
         assert_eq!(field(&line, "host"), Some("node02"), "{outcome:?}");
         assert_eq!(field(&line, "dir"), Some("/usr"), "{outcome:?}");
     }
-    assert!(outcome.err().contains("/no/such/program"), "{outcome:?}");
 }
 
 fn halves(mpi: &Mpi) {
@@ -242,7 +246,9 @@ fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
             let outcome = run.more(["family", "2"]).run().expect(0);
             for line in outcome.by_rank("pmix_spawn", 3) {
                 let hosts = field(&line, "value").unwrap();
-                assert_eq!(hosts, "node02,node03,node03", "{outcome:?}");
+                // The client of 5.0 tells nothing of hosts of other jobs, whoever serves it.
+                let known = ["node02,node03,node03", "?,?,?"];
+                assert!(known.contains(&hosts), "{outcome:?}");
             }
         }
     }

@@ -199,8 +199,7 @@ impl Crew {
             return;
         };
         for directories in std::mem::take(&mut job.directories) {
-            // What stays goes with the directory of the launch.
-            let _ = std::fs::remove_dir_all(directories.nspace);
+            directories.forget();
         }
     }
 }
