@@ -7,6 +7,7 @@
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
 mod context;
+mod crossings;
 mod demands;
 mod events;
 mod fences;
@@ -21,6 +22,7 @@ mod upcalls;
 
 use std::sync::Arc;
 
+use crossings::{CrossState, ModexTicket};
 pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
@@ -116,7 +118,8 @@ pub struct NodeCore {
     jobs: Roster<Member>,
     terms: Terms,
     fences: FenceEngine<FenceTicket>,
-    modex: ModexEngine<UpcallId>,
+    modex: ModexEngine<ModexTicket>,
+    crossings: CrossState,
     store: StoreEngine<Asker>,
     groups: Groups,
     spawns: Spawns,
@@ -164,6 +167,7 @@ impl NodeCore {
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
             spawns: Spawns::default(),
+            crossings: CrossState::default(),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -206,6 +210,7 @@ impl NodeCore {
                 self.modex(ModexInput::Tick, now, actions);
                 self.store_tick(now, actions);
                 self.groups(actions, |engine, out| engine.tick(now, out));
+                self.crossings_tick(now, actions);
                 self.host_tick(now, actions);
             }
         }
@@ -218,6 +223,7 @@ impl NodeCore {
             self.modex.next_deadline(),
             self.store.next_deadline(),
             self.groups.engine.next_deadline(),
+            self.crossings.next_deadline(),
             self.host.next_deadline(),
         ]
         .into_iter()
@@ -349,6 +355,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
+        self.crossings_tear_down(actions);
         self.spawns_tear_down(actions);
         self.groups(actions, GroupEngine::tear_down);
         self.stop_host(now, actions);
@@ -375,11 +382,12 @@ impl NodeCore {
             }
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
+            PeerMessage::Crossing(message) => self.crossing_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
         }
     }
 
-    fn modex(&mut self, input: ModexInput<UpcallId>, now: Moment, actions: &mut Vec<Action>) {
+    fn modex(&mut self, input: ModexInput<ModexTicket>, now: Moment, actions: &mut Vec<Action>) {
         let mut outputs = Vec::new();
         self.modex.handle(input, now, &mut outputs);
         for output in outputs {
@@ -391,9 +399,12 @@ impl NodeCore {
                     });
                 }
                 modex::Output::AskHost { proc } => self.ask_host(proc, now, actions),
-                modex::Output::Complete { ticket, result } => {
-                    self.modex_answer(ticket, result, actions);
-                }
+                modex::Output::Complete { ticket, result } => match ticket {
+                    ModexTicket::Pmix(id) => self.modex_answer(id, result, actions),
+                    ModexTicket::Far { to, serial } => {
+                        self.answer_far(to, serial, result, actions);
+                    }
+                },
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::crossing::CrossingMessage;
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
@@ -91,6 +92,8 @@ pub enum PeerMessage {
     Store(StoreMessage),
     /// Part of making or ending a group.
     Group(GroupMessage),
+    /// Part of a collective between launches.
+    Crossing(CrossingMessage),
     /// An event raised by a process of the sending node.
     Notify(Arc<Notification>),
 }

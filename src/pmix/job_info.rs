@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use super::keys;
 use super::value::{self, Info, ProcRank, Text, Value};
+use crate::crossing::Description;
 use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
 use crate::job::proc::Proc;
 use crate::job::rank_map::RankMap;
@@ -92,6 +93,30 @@ pub enum JobInfoError {
     /// PMIx counts the processes of a node in 16 bits.
     #[error("{0} processes on one node, PMIx allows 65535")]
     LocalSize(u32),
+}
+
+/// The infos for [`super::control::Control::RegisterJob`] of a job of another launch, none of whose ranks
+/// is served here: what libpmix derives everything else from.
+pub fn elsewhere(job: &Description) -> Vec<Info> {
+    let on = |node: NodeId| job.ranks.ranks_on(node).map(|rank| rank.to_string());
+    let nodes = job.ranks.node_ids().zip(&job.node_names);
+    let nodes: Vec<(&str, String)> = nodes
+        .map(|(node, name)| (name.as_str(), on(node).collect::<Vec<_>>().join(",")))
+        .filter(|(_, ranks)| !ranks.is_empty())
+        .collect();
+    let names: Vec<&str> = nodes.iter().map(|(name, _)| *name).collect();
+    let ranks: Vec<&str> = nodes.iter().map(|(_, ranks)| ranks.as_str()).collect();
+    let size = job.ranks.size();
+    vec![
+        Info::new(keys::JOB_SIZE, Value::Uint32(size)),
+        Info::new(keys::UNIV_SIZE, Value::Uint32(job.universe_size)),
+        Info::new(keys::MAX_PROCS, Value::Uint32(size)),
+        Info::new(keys::JOBID, Value::String((&job.nspace).into())),
+        Info::new(keys::JOB_NUM_APPS, Value::Uint32(job.programs)),
+        Info::new(keys::NUM_NODES, Value::Uint32(count(nodes.len()))),
+        Info::new(keys::NODE_MAP, Value::NodeList(names.join(",").into())),
+        Info::new(keys::PROC_MAP, Value::PpnList(ranks.join(";").into())),
+    ]
 }
 
 impl JobInfo<'_> {

@@ -6,10 +6,12 @@
 
 use std::time::Duration;
 
+use super::crossings::ModexTicket;
 use super::host::HostState;
 use super::spawns::Meeting;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::agent::event::{Action, Notification, Report};
+use crate::crossing::Act;
 use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
 };
@@ -117,7 +119,7 @@ impl NodeCore {
             }
             Upcall::DirectModex { proc, infos } => {
                 let Some(process) = self.named(&proc) else {
-                    return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+                    return self.fetch_far(id, &proc, actions);
                 };
                 let proc = self.name_of(process);
                 let owner = self.jobs.node_of(process);
@@ -130,7 +132,7 @@ impl NodeCore {
                         proc,
                         owner,
                         timeout,
-                        ticket: id,
+                        ticket: ModexTicket::Pmix(id),
                     },
                     now,
                     actions,
@@ -202,7 +204,9 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let Some((participants, nodes)) = self.participants(procs) else {
-            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+            let data = (local_status(infos), data);
+            let timeout = timeout(infos);
+            return self.cross(id, (Act::Fence, procs), data, timeout, now, actions);
         };
         let collect = infos
             .iter()
@@ -280,15 +284,7 @@ impl NodeCore {
     ) {
         let answer = match result {
             Ok(data) => Answer::Data(data.to_vec()),
-            Err(failure) => Answer::Status(match failure {
-                ModexFailure::NotFound | ModexFailure::RankGone => Status::ERR_NOT_FOUND,
-                ModexFailure::Timeout { .. } => Status::ERR_TIMEOUT,
-                ModexFailure::PeerLost { .. } | ModexFailure::TornDown { .. } => {
-                    Status::ERR_LOST_CONNECTION
-                }
-                ModexFailure::TooLarge(_) => Status::ERR_OUT_OF_RESOURCE,
-                ModexFailure::Host(status) => Status(status),
-            }),
+            Err(failure) => Answer::Status(modex_status(failure)),
         };
         self.answer(id, &answer, actions);
     }
@@ -345,6 +341,19 @@ impl NodeCore {
             found if found == asked => Answer::Infos(Status::SUCCESS, infos),
             _ => Answer::Infos(Status::QUERY_PARTIAL_SUCCESS, infos),
         }
+    }
+}
+
+/// Why there is no data, as PMIx has it.
+pub(super) fn modex_status(failure: ModexFailure) -> Status {
+    match failure {
+        ModexFailure::NotFound | ModexFailure::RankGone => Status::ERR_NOT_FOUND,
+        ModexFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+        ModexFailure::PeerLost { .. } | ModexFailure::TornDown { .. } => {
+            Status::ERR_LOST_CONNECTION
+        }
+        ModexFailure::TooLarge(_) => Status::ERR_OUT_OF_RESOURCE,
+        ModexFailure::Host(status) => Status(status),
     }
 }
 

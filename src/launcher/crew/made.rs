@@ -54,7 +54,12 @@ impl Made {
                     plan.offer.pmix,
                     Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
                 )
-                .map(Node::new)
+                .map(|mut core| {
+                    if plan.offer.pmix {
+                        core.name_nodes(&plan.node_names);
+                    }
+                    Node::new(core)
+                })
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot serve this job", &error))?;
