@@ -153,13 +153,29 @@ struct Crossing {
     own: Own,
     arrived: BTreeSet<NodeId>,
     registered: BTreeSet<NodeId>,
-    data: Vec<u8>,
-    status: i32,
+    /// What this launch says, and what all others say.
+    said: Said,
+    heard: Said,
     /// The jobs of other launches, and whether they are there, and ready.
     others: BTreeMap<Nspace, (bool, bool)>,
     descriptions: Vec<Description>,
     sent: bool,
     deadline: Option<Moment>,
+}
+
+/// What participants give.
+#[derive(Debug, Default)]
+struct Said {
+    status: i32,
+    data: Vec<u8>,
+}
+
+impl Said {
+    fn take(&mut self, status: i32, data: &[u8]) {
+        // Statuses are negative where something is wrong.
+        self.status = self.status.min(status);
+        self.data.extend_from_slice(data);
+    }
 }
 
 /// See the module.
@@ -168,15 +184,6 @@ pub struct Crossings {
     open: BTreeMap<Key, Crossing>,
     /// How many of each were before.
     done: BTreeMap<(Act, Members), u32>,
-}
-
-/// PMIx statuses of collectives that fail.
-#[derive(Clone, Copy, Debug)]
-pub struct Failures {
-    /// A launch is lost.
-    pub lost: i32,
-    /// It took too long.
-    pub timeout: i32,
 }
 
 impl Crossings {
@@ -198,7 +205,7 @@ impl Crossings {
         };
         let crossing = self.open(&key, own);
         if crossing.arrived.insert(node) {
-            crossing.take(status, &data);
+            crossing.said.take(status, &data);
         }
         crossing.deadline = [crossing.deadline, deadline].into_iter().flatten().min();
         if crossing.arrived == crossing.own.nodes && !crossing.sent {
@@ -207,8 +214,8 @@ impl Crossings {
                 let packet = Packet::Arrived {
                     key: key.clone(),
                     jobs: crossing.own.jobs.clone(),
-                    status: crossing.status,
-                    data: crossing.data.clone(),
+                    status: crossing.said.status,
+                    data: crossing.said.data.clone(),
                 };
                 let to = to.clone();
                 out.push(Output::Send { to, packet });
@@ -241,7 +248,7 @@ impl Crossings {
             }
         }
         if new {
-            crossing.others_said(status, data);
+            crossing.heard.take(status, data);
         }
         self.go_on(key, out);
     }
@@ -297,6 +304,16 @@ impl Crossings {
         }
     }
 
+    /// A node of this launch is gone for good.
+    pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<Output>) {
+        let open = self.open.iter();
+        let lost = open.filter(|(_, crossing)| crossing.own.nodes.contains(&node));
+        let lost: Vec<Key> = lost.map(|(key, _)| key.clone()).collect();
+        for key in lost {
+            self.end(&key, Err(status), out);
+        }
+    }
+
     /// Ends what takes too long.
     pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<Output>) {
         let open = self.open.iter();
@@ -327,8 +344,8 @@ impl Crossings {
                 own,
                 arrived: BTreeSet::new(),
                 registered: BTreeSet::new(),
-                data: Vec::new(),
-                status: 0,
+                said: Said::default(),
+                heard: Said::default(),
                 descriptions: Vec::new(),
                 sent: false,
                 deadline: None,
@@ -355,7 +372,9 @@ impl Crossings {
                 return;
             }
         }
-        let outcome = Ok((crossing.status, std::mem::take(&mut crossing.data)));
+        let mut all = std::mem::take(&mut crossing.said);
+        all.take(crossing.heard.status, &crossing.heard.data);
+        let outcome = Ok((all.status, all.data));
         self.end(key, outcome, out);
     }
 
@@ -370,19 +389,6 @@ impl Crossings {
             nodes: crossing.own.nodes,
             outcome,
         });
-    }
-}
-
-impl Crossing {
-    /// A part of this launch's own.
-    fn take(&mut self, status: i32, data: &[u8]) {
-        self.others_said(status, data);
-    }
-
-    fn others_said(&mut self, status: i32, data: &[u8]) {
-        // Statuses are negative where something is wrong.
-        self.status = self.status.min(status);
-        self.data.extend_from_slice(data);
     }
 }
 

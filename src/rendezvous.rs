@@ -157,6 +157,7 @@ impl Rendezvous {
 
     /// A process of a launch as all launches know it.
     fn known_here(&mut self, client: ClientId, mut who: Requester) -> Requester {
+        self.relays.is_of(client, &who.proc.nspace);
         let nodes = self.clients.entry(client).or_default();
         who.node = *nodes.entry(who.node).or_insert_with(|| {
             self.nodes += 1;

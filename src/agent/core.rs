@@ -348,6 +348,7 @@ impl NodeCore {
             self.modex(lost, now, actions);
             self.groups(actions, |engine, out| engine.node_lost(node, out));
             self.store_node_lost(node, now, actions);
+            self.crossings_node_lost(node, now, actions);
         }
     }
 

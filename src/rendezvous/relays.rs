@@ -35,6 +35,13 @@ pub(super) struct Relays {
 }
 
 impl Relays {
+    /// A launch is known to have a job.
+    pub(super) fn is_of(&mut self, client: ClientId, job: &Nspace) {
+        if !self.of_job.contains_key(job) {
+            self.of_job.insert(job.clone(), client);
+        }
+    }
+
     pub(super) fn said(
         &mut self,
         client: ClientId,

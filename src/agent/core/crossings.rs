@@ -356,15 +356,22 @@ impl NodeCore {
             if under_way.any(|(_, nspace)| *nspace == job.nspace) {
                 continue;
             }
-            let request = Control::RegisterJob {
+            let request = job_info::elsewhere(job).map(|infos| Control::RegisterJob {
                 nspace: job.nspace.clone(),
-                infos: job_info::elsewhere(job),
+                infos,
                 clients: Vec::new(),
+            });
+            let asked = match request {
+                Ok(request) => {
+                    let id = self.control(&request, now, actions);
+                    id.ok_or(Status::ERR_LOST_CONNECTION.0)
+                }
+                Err(_) => Err(Status::ERR_BAD_PARAM.0),
             };
-            match self.control(&request, now, actions) {
-                Some(id) => self.crossings.registering.push((id, job.nspace.clone())),
-                None => {
-                    let result = Err(Status::ERR_LOST_CONNECTION.0);
+            match asked {
+                Ok(id) => self.crossings.registering.push((id, job.nspace.clone())),
+                Err(status) => {
+                    let result = Err(status);
                     let message = CrossingMessage::Registered { key, result };
                     return self.tell_crossing(HEAD, message, now, actions);
                 }
@@ -456,6 +463,20 @@ impl NodeCore {
         for serial in lost_ones {
             self.fetched(serial, Err(lost), now, actions);
         }
+    }
+
+    /// A node of this launch is gone for good.
+    pub(super) fn crossings_node_lost(
+        &mut self,
+        node: NodeId,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let lost = Status::ERR_LOST_CONNECTION.0;
+        if node == HEAD {
+            return self.crossings_tear_down(actions);
+        }
+        self.crossing(now, actions, |hub, out| hub.node_lost(node, lost, out));
     }
 
     pub(super) fn crossings_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
