@@ -269,20 +269,15 @@ fn a_launch_that_does_not_come_is_waited_for_no_longer_than_was_said() {
 #[test]
 fn jobs_connect_part_and_connect_again_over_pmix() {
     for stage in stages() {
-        for nodes in NODES {
-            let run = |own: &str, other: &str| {
-                let words = [
-                    "tell", own, "join", other, "60", "part", other, "join", other, "60",
-                ];
-                let options = [nodes, &["--libpmix", stage.path()]].concat();
-                stage.run(1, &options, "pmix_launches", &words)
-            };
-            let first = run("a", "b");
-            let second = run("b", "a").beside(&first);
-            let (first, second) = (first.start(), second.start());
-            for outcome in [first.finish().expect(0), second.finish().expect(0)] {
-                assert_eq!(did(&outcome), ["SUCCESS"; 4], "{outcome:?}");
-            }
+        let run = |own: &str, other: &str| {
+            let join = format!("join {other} 60");
+            launch(&stage, &format!("tell {own} {join} part {other} {join}"))
+        };
+        let first = run("a", "b");
+        let second = run("b", "a").beside(&first);
+        let (first, second) = (first.start(), second.start());
+        for outcome in [first.finish().expect(0), second.finish().expect(0)] {
+            assert_eq!(did(&outcome), ["SUCCESS"; 4], "{outcome:?}");
         }
     }
 }
