@@ -8,13 +8,15 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 10] = [
     "bytes.c",
     "types.c",
     "encode.c",
     "decode.c",
     "pending.c",
+    "kept.c",
     "link.c",
+    "munge.c",
     "upcalls.c",
     "host.c",
 ];
@@ -102,7 +104,7 @@ fn library(out: &Path, includes: &[PathBuf]) -> Result<(), String> {
         .args([
             "-shared", "-fPIC", "-pthread", "-O2", "-g", "-Wall", "-Wextra",
         ])
-        .args(["-fvisibility=hidden", "-Wl,-z,relro,-z,now"]);
+        .args(["-fvisibility=hidden", "-Wl,-z,relro,-z,now", "-ldl"]);
     for dir in includes {
         command.arg("-isystem").arg(dir);
     }

@@ -41,6 +41,9 @@ WIREUP_EXPORT pmix_server_module_t *wireup_module(void);
  * they reach the clients of this node alone otherwise. After PMIx_server_init. */
 WIREUP_EXPORT pmix_status_t wireup_watch_alerts(void);
 
+/* Whether a file is in a directory of which only what is empty is to be removed. Any thread. */
+WIREUP_EXPORT int wireup_keeps(const char *path);
+
 /* A list of infos, owned by the caller. */
 typedef struct wireup_infos wireup_infos_t;
 

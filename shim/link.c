@@ -103,6 +103,19 @@ pmix_status_t link_request(struct out *o, uint16_t op, const struct completion *
     return PMIX_SUCCESS;
 }
 
+void link_forward(uint64_t id, uint16_t op, struct out *o)
+{
+    size_t len;
+    uint8_t *frame = out_finish(o, op, id, &len);
+    const bool sent = frame != NULL && send_all(frame, len);
+    free(frame);
+    struct completion back;
+    if (!sent && pending_take(id, op, &back)) {
+        struct answer answer = {.status = PMIX_ERR_LOST_CONNECTION};
+        complete(&back, &answer);
+    }
+}
+
 void link_refuse_later(pmix_op_cbfunc_t op, void *cbdata, pmix_status_t status)
 {
     struct refusal *refusal = malloc(sizeof(*refusal));
@@ -289,6 +302,7 @@ int wireup_link_start(int fd, wireup_lost_fn lost)
 
 void wireup_link_stop(void)
 {
+    munge_stop();
     pthread_mutex_lock(&link_.lock);
     link_.stopping = true;
     pthread_mutex_unlock(&link_.lock);

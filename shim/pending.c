@@ -197,6 +197,20 @@ void complete(const struct completion *completion, struct answer *answer)
                               list);
         break;
     }
+    case COMPLETE_CREDENTIAL: {
+        /* libpmix packs both before it returns; there is no release function. */
+        pmix_byte_object_t credential = {.bytes = (char *)answer->data, .size = answer->data_len};
+        const wireup_infos_t *list = answer->infos;
+        completion->call.credential(answer->status, &credential, list == NULL ? NULL : list->items,
+                                    list == NULL ? 0 : list->count, completion->cbdata);
+        break;
+    }
+    case COMPLETE_VALIDATION: {
+        const wireup_infos_t *list = answer->infos;
+        completion->call.validation(answer->status, list == NULL ? NULL : list->items,
+                                    list == NULL ? 0 : list->count, completion->cbdata);
+        break;
+    }
     case COMPLETE_LOOKUP:
         /* libpmix packs or copies the values before it returns; there is no release function. */
         completion->call.lookup(answer->status, answer->found, answer->found_count,

@@ -95,7 +95,9 @@ struct completion {
         COMPLETE_INFO,
         COMPLETE_GROUP,
         COMPLETE_LOOKUP,
-        COMPLETE_SPAWN
+        COMPLETE_SPAWN,
+        COMPLETE_CREDENTIAL,
+        COMPLETE_VALIDATION
     } kind;
     union {
         pmix_op_cbfunc_t op;
@@ -103,6 +105,8 @@ struct completion {
         pmix_info_cbfunc_t info;
         pmix_lookup_cbfunc_t lookup;
         pmix_spawn_cbfunc_t spawn;
+        pmix_credential_cbfunc_t credential;
+        pmix_validation_cbfunc_t validation;
     } call;
     void *cbdata;
 };
@@ -133,7 +137,29 @@ void complete(const struct completion *completion, struct answer *answer);
 pmix_status_t link_notice(struct out *o, uint16_t op);
 /* With PMIX_SUCCESS the completion is called exactly once, otherwise never. */
 pmix_status_t link_request(struct out *o, uint16_t op, const struct completion *completion);
+/* Sends a request whose completion was added to the table before, and empties o. If that fails the
+ * completion is called. Not from an upcall. */
+void link_forward(uint64_t id, uint16_t op, struct out *o);
 /* Has the reader thread call op back with status; for upcalls that cannot refuse. */
 void link_refuse_later(pmix_op_cbfunc_t op, void *cbdata, pmix_status_t status);
+
+/* ---- kept.c: files that libpmix must not remove ---- */
+
+/* Remembers the directories of which a client wants only what is empty removed. False without
+ * memory. */
+bool keep_files(const pmix_info_t directives[], size_t count);
+
+/* ---- munge.c: credentials of munge ---- */
+
+/* Makes a credential; if munge cannot and may_forward is set, the agent gets the request instead. */
+pmix_status_t munge_make(struct out *request, uint16_t op, bool may_forward,
+                         const struct completion *completion);
+/* Whether a credential is munge's; NULL is none. */
+bool munge_made(const pmix_byte_object_t *credential);
+/* Checks a credential of munge. */
+pmix_status_t munge_check(struct out *request, uint16_t op, const pmix_byte_object_t *credential,
+                          const struct completion *completion);
+/* libpmix is not called back from here any more. What it waits for is left to the table. */
+void munge_stop(void);
 
 #endif

@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 7
+#define WIREUP_SHIM_ABI 8
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1
@@ -49,6 +49,7 @@ enum wireup_op {
     WIREUP_OP_DEREGISTER_EVENTS = 0x0103,
     WIREUP_OP_NOTIFY_EVENT = 0x0104,
     WIREUP_OP_IOF_PULL = 0x0105,
+    WIREUP_OP_GROUP_ENDED = 0x0106,
     /* upcall socket, requests */
     WIREUP_OP_ABORT = 0x0110,
     WIREUP_OP_FENCE = 0x0111,
@@ -63,7 +64,9 @@ enum wireup_op {
     WIREUP_OP_SPAWN = 0x011a,
     WIREUP_OP_CONNECT = 0x011b,
     WIREUP_OP_DISCONNECT = 0x011c,
-    WIREUP_OP_PUSH_STDIN = 0x011d
+    WIREUP_OP_PUSH_STDIN = 0x011d,
+    WIREUP_OP_GET_CREDENTIAL = 0x0130,
+    WIREUP_OP_VALIDATE_CREDENTIAL = 0x0131
 };
 
 /* How far the host came when it sent WIREUP_OP_FAILED. */

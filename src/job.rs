@@ -3,6 +3,7 @@
 pub mod absence;
 pub mod appnums;
 pub mod clock;
+pub mod credential;
 pub mod demand;
 pub mod exit_policy;
 pub mod hosts;

@@ -27,5 +27,6 @@ pub mod link;
 pub mod modex;
 pub mod pmi;
 pub mod pmix;
+pub mod queries;
 pub mod rendezvous;
 pub mod store;

@@ -1,14 +1,29 @@
-//! Which directories libpmix's cleaning up may enter.
+//! What libpmix's cleaning up may enter and remove.
 //!
 //! Its server removes what clients registered for removal, and enters links to directories on its
 //! way (4.2.2, 5.0.11): files that were never registered are lost. So libpmix's `opendir` is ours, and
 //! on libpmix's own thread, which does the cleaning up, it opens no link. The main thread loads
 //! libraries, whose directories may well be links.
+//!
+//! It also removes files where a client wants only empty directories to be removed, which it does not
+//! know. So its `unlink` is ours too, and on that thread leaves alone what the shim says.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use pmix_sys::shim::Shim;
+use wireup::pmix::control::Stage;
 
 use crate::Fatal;
-use wireup::pmix::control::Stage;
+
+/// Knows which files are to be kept.
+static SHIM: OnceLock<&'static Shim> = OnceLock::new();
+
+/// Whether this is the thread that loads libraries and does what the agent asks.
+fn is_main() -> bool {
+    // SAFETY: both only ask.
+    unsafe { libc::gettid() == libc::getpid() }
+}
 
 /// What libpmix calls instead of the C library's function, because names are looked up in the
 /// executable first.
@@ -17,9 +32,7 @@ use wireup::pmix::control::Stage;
 /// As opendir(3): `path` is a terminated string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
-    // SAFETY: both only ask.
-    let is_main = unsafe { libc::gettid() == libc::getpid() };
-    let no_links = if is_main { 0 } else { libc::O_NOFOLLOW };
+    let no_links = if is_main() { 0 } else { libc::O_NOFOLLOW };
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | no_links;
     // SAFETY: the caller's promise.
     let fd = unsafe { libc::open(path, flags) };
@@ -35,19 +48,39 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     directory
 }
 
-/// From now on libpmix cannot follow links. Before the server starts.
+/// The same for files.
+///
+/// # Safety
+/// As unlink(2): `path` is a terminated string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let keeps = |shim: &&Shim| unsafe { shim.wireup_keeps(path) } != 0;
+    if !is_main() && SHIM.get().is_some_and(keeps) {
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = libc::EPERM };
+        return -1;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { libc::unlinkat(libc::AT_FDCWD, path, 0) }
+}
+
+/// From now on libpmix cannot follow links, nor remove what is to be kept. Before the server starts.
 ///
 /// # Errors
-/// When libpmix would call another `opendir`: the linker did not export ours.
-pub(crate) fn guard() -> Result<(), Fatal> {
+/// When libpmix would call another `opendir` or `unlink`: the linker did not export ours.
+pub(crate) fn guard(shim: &'static Shim) -> Result<(), Fatal> {
+    SHIM.get_or_init(|| shim);
     // SAFETY: a terminated name; nothing is called.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"opendir".as_ptr()) };
-    match std::ptr::eq(found, opendir as *const c_void) {
+    let is = |name: &std::ffi::CStr, ours: *const c_void| unsafe {
+        std::ptr::eq(libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()), ours)
+    };
+    match is(c"opendir", opendir as *const c_void) && is(c"unlink", unlink as *const c_void) {
         true => Ok(()),
         false => Err(Fatal::new(
             Stage::Link,
             "this wireup-pmix-host was linked so that libpmix may remove what links lead to; build \
-             it with its build script, which exports opendir",
+             it with its build script, which exports opendir and unlink",
         )),
     }
 }

@@ -65,7 +65,7 @@ impl Host {
             return Err(fatal(std::io::Error::from_raw_os_error(error)));
         }
         peers::guard(Arc::clone(&replies))?;
-        links::guard()?;
+        links::guard(libraries.shim)?;
         let version = libraries.version.to_string_lossy();
         let warnings = libraries
             .warning

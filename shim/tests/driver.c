@@ -124,6 +124,8 @@ int main(int argc, char **argv)
         test_completions();
         test_spawns();
         test_end_of_input();
+        test_kept();
+        test_munge();
         test_local_groups();
         test_loss();
         puts("shim driver: ok");

@@ -37,6 +37,8 @@ void test_upcalls(void);
 void test_completions(void);
 void test_spawns(void);
 void test_end_of_input(void);
+void test_kept(void);
+void test_munge(void);
 void test_local_groups(void);
 void test_loss(void);
 

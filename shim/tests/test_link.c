@@ -111,12 +111,49 @@ static void on_spawned(pmix_status_t status, pmix_nspace_t nspace, void *data)
     bump(&result->calls);
 }
 
+static void on_credential(pmix_status_t status, pmix_byte_object_t *credential, pmix_info_t infos[],
+                          size_t count, void *data)
+{
+    struct result *result = data;
+    result->status = status;
+    result->infos = count;
+    if (status == PMIX_SUCCESS) {
+        CHECK(credential->size > 0);
+        result->data_len = credential->size < sizeof(result->data) ? credential->size : sizeof(result->data);
+        memcpy(result->data, credential->bytes, result->data_len);
+        CHECK(count == 1 && infos[0].value.type == PMIX_STRING);
+        strncpy(result->text, infos[0].value.data.string, sizeof(result->text) - 1);
+    }
+    bump(&result->calls);
+}
+
+static void on_validation(pmix_status_t status, pmix_info_t infos[], size_t count, void *data)
+{
+    struct result *result = data;
+    result->status = status;
+    result->infos = count;
+    if (count > 0) {
+        CHECK(infos[0].value.type == PMIX_UINT32 && infos[0].value.data.uint32 == 1000);
+    }
+    bump(&result->calls);
+}
+
+static pmix_info_t kinds(const char *list)
+{
+    pmix_info_t info;
+    memset(&info, 0, sizeof(info));
+    strcpy(info.key, PMIX_CRED_TYPE);
+    info.value.type = PMIX_STRING;
+    info.value.data.string = (char *)list;
+    return info;
+}
+
 static pmix_proc_t me;
 static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped,
-    controlled, spawned, connected, disconnected, pushed;
+    controlled, spawned, connected, disconnected, pushed, vouched, checked;
 static struct result *const all[] = {&aborted,   &fenced,  &modexed,   &queried,     &logged,
                                      &found,     &published, &withdrawn, &grouped,     &controlled,
-                                     &spawned, &connected, &disconnected, &pushed};
+                                     &spawned, &connected, &disconnected, &pushed, &vouched, &checked};
 enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 
 static void make_requests(void)
@@ -163,6 +200,10 @@ static void make_requests(void)
     CHECK(m->disconnect(procs, 2, NULL, 3, on_op, &disconnected) == PMIX_SUCCESS);
     pmix_byte_object_t input = {.bytes = "a\0b", .size = 3};
     CHECK(m->push_stdin(&me, procs, 2, &info, 1, &input, on_op, &pushed) == PMIX_SUCCESS);
+    pmix_info_t own = kinds("wireup,munge");
+    CHECK(m->get_credential(&me, &own, 1, on_credential, &vouched) == PMIX_SUCCESS);
+    const pmix_byte_object_t token = {.bytes = "to\0ken", .size = 6};
+    CHECK(m->validate_credential(&me, &token, NULL, 0, on_validation, &checked) == PMIX_SUCCESS);
 }
 
 static void expect_frame(const char *name)
@@ -200,7 +241,7 @@ static void test_alerts(void)
     }
 }
 
-/* The first requests of the process, so their ids are 1 to 14. */
+/* The first requests of the process, so their ids are 1 to 16. */
 void test_upcalls(void)
 {
     int fds[2];
@@ -230,6 +271,12 @@ void test_upcalls(void)
     CHECK(m->iof_pull(pulled, 2, infos, 1, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL, NULL,
                       NULL) == PMIX_OPERATION_SUCCEEDED);
     expect_frame("c/iof_pull.bin");
+    pmix_info_t local;
+    memset(&local, 0, sizeof(local));
+    strcpy(local.key, PMIX_GROUP_LOCAL_ONLY);
+    CHECK(m->group(PMIX_GROUP_DESTRUCT, "tag-1", &me, 1, &local, 1, NULL, NULL)
+          == PMIX_OPERATION_SUCCEEDED);
+    expect_frame("c/group_ended.bin");
     make_requests();
     expect_frame("c/abort.bin");
     expect_frame("c/fence.bin");
@@ -245,6 +292,8 @@ void test_upcalls(void)
     expect_frame("c/connect.bin");
     expect_frame("c/disconnect.bin");
     expect_frame("c/push_stdin.bin");
+    expect_frame("c/get_credential.bin");
+    expect_frame("c/validate_credential.bin");
     /* Everything else is left to libpmix. */
     CHECK(m->tool_connected == NULL && m->fabric == NULL && m->monitor == NULL);
 }
@@ -313,6 +362,13 @@ void test_completions(void)
     wait_until(&spawned.calls, 1);
     CHECK(spawned.status == PMIX_SUCCESS && strcmp(spawned.text, "job-1.2") == 0);
     CHECK(pthread_equal(spawned.thread, libpmix_thread));
+    send_golden("rust/answer_get_credential.bin");
+    wait_until(&vouched.calls, 1);
+    CHECK(vouched.status == PMIX_SUCCESS && vouched.data_len == 6);
+    CHECK(memcmp(vouched.data, "to\0ken", 6) == 0 && strcmp(vouched.text, "wireup") == 0);
+    send_golden("rust/answer_validate_credential.bin");
+    wait_until(&checked.calls, 1);
+    CHECK(checked.status == PMIX_SUCCESS && checked.infos == 1);
     for (size_t i = 0; i < REQUESTS; i++) {
         CHECK(all[i]->calls == 1);
     }
@@ -385,6 +441,73 @@ void test_spawns(void)
     }
 }
 
+/* What a client wants kept is known by the paths below it. */
+void test_kept(void)
+{
+    pmix_info_t infos[3];
+    struct result never = {0};
+    memset(infos, 0, sizeof(infos));
+    strcpy(infos[0].key, PMIX_REGISTER_CLEANUP_DIR);
+    infos[0].value.type = PMIX_STRING;
+    infos[0].value.data.string = "/tmp/plain";
+    CHECK(m->job_control(&me, NULL, 0, infos, 1, on_infos, &never) == PMIX_SUCCESS);
+    infos[0].value.data.string = "/tmp/also,/tmp/kept//";
+    strcpy(infos[1].key, PMIX_CLEANUP_EMPTY);
+    infos[1].value.type = PMIX_BOOL;
+    infos[1].value.data.flag = true;
+    CHECK(m->job_control(&me, NULL, 0, infos, 3, on_infos, &never) == PMIX_SUCCESS);
+    CHECK(wireup_keeps("/tmp/kept/file") && wireup_keeps("/tmp/kept/below/file"));
+    CHECK(wireup_keeps("/tmp/also/file") && !wireup_keeps("/tmp/also,/tmp/kept/file"));
+    CHECK(!wireup_keeps("/tmp/kept2") && !wireup_keeps("/tmp/plain/file") && !wireup_keeps("/tmp"));
+    for (int i = 0; i < 2; i++) {
+        size_t len;
+        uint8_t *frame = agent_read(&len);
+        const uint8_t id = frame[8];
+        free(frame);
+        uint8_t *answer = read_golden("rust/answer_job_control.bin", &len);
+        answer[8] = id;
+        agent_write(answer, len);
+        free(answer);
+        wait_until(&never.calls, i + 1);
+    }
+}
+
+/* Munge's are made and checked here; what its daemon cannot do goes to the agent if it may. Whether
+ * there is a daemon is the machine's affair. */
+void test_munge(void)
+{
+    struct result only = {0}, either = {0}, wrong = {0}, never = {0};
+    pmix_info_t munge = kinds("munge"), both = kinds("kerberos,munge,wireup"), other = kinds("kerberos");
+    const pmix_byte_object_t forged = {.bytes = "MUNGE:AwQFAAD:", .size = 14};
+    const pmix_byte_object_t token = {.bytes = "token", .size = 5};
+    CHECK(m->get_credential(&me, &other, 1, on_credential, &never) == PMIX_ERR_NOT_SUPPORTED);
+    CHECK(m->validate_credential(&me, &forged, &other, 1, on_validation, &never) == PMIX_ERR_NOT_SUPPORTED);
+    CHECK(m->validate_credential(&me, &token, &munge, 1, on_validation, &never) == PMIX_ERR_NOT_SUPPORTED);
+    CHECK(m->get_credential(&me, &munge, 1, on_credential, &only) == PMIX_SUCCESS);
+    wait_until(&only.calls, 1);
+    CHECK(m->validate_credential(&me, &forged, NULL, 0, on_validation, &wrong) == PMIX_SUCCESS);
+    wait_until(&wrong.calls, 1);
+    CHECK(wrong.infos == 0);
+    CHECK(m->get_credential(&me, &both, 1, on_credential, &either) == PMIX_SUCCESS);
+    if (only.status == PMIX_SUCCESS) {
+        CHECK(memcmp(only.data, "MUNGE:", 6) == 0 && strcmp(only.text, "munge") == 0);
+        CHECK(wrong.status == PMIX_ERR_INVALID_CRED);
+    } else {
+        size_t len;
+        uint8_t *frame = agent_read(&len);
+        const uint8_t id = frame[8];
+        CHECK(frame[4] == (WIREUP_OP_GET_CREDENTIAL & 0xff));
+        free(frame);
+        uint8_t *answer = read_golden("rust/answer_get_credential.bin", &len);
+        answer[8] = id;
+        agent_write(answer, len);
+        free(answer);
+        CHECK(only.status == PMIX_ERR_NOT_SUPPORTED);
+    }
+    wait_until(&either.calls, 1);
+    CHECK(either.status == PMIX_SUCCESS && never.calls == 0);
+}
+
 /* The agent hears nothing of these, and nothing is called back. */
 void test_local_groups(void)
 {
@@ -396,6 +519,9 @@ void test_local_groups(void)
     struct result never = {0};
     CHECK(m->group(PMIX_GROUP_DESTRUCT, "tag-1", &me, 1, &local, 1, on_infos, &never)
           == PMIX_OPERATION_SUCCEEDED);
+    uint8_t *ended = agent_read(&(size_t){0});
+    CHECK(ended[4] == (WIREUP_OP_GROUP_ENDED & 0xff));
+    free(ended);
     CHECK(m->group((pmix_group_operation_t)2, "tag-1", &me, 1, NULL, 3, on_infos, &never)
           == PMIX_ERR_NOT_SUPPORTED);
     /* With members on other nodes it is a request like any other. */

@@ -7,14 +7,18 @@
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
 mod context;
+mod credentials;
 mod crossings;
 mod demands;
 mod events;
+mod facts;
 mod fences;
 mod groups;
 mod host;
 mod jobs;
 mod logs;
+mod queries;
+mod raised;
 mod ranks;
 mod spawns;
 mod store;
@@ -22,11 +26,14 @@ mod upcalls;
 
 use std::sync::Arc;
 
+pub use credentials::Voucher;
 use crossings::{CrossState, ModexTicket};
+pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
 use jobs::Member;
+use queries::Queries;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Action, Event, PeerMessage};
@@ -46,6 +53,7 @@ use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
+use crate::queries::QueryEngine;
 use crate::store::engine::StoreEngine;
 use spawns::{Meeting, Spawns};
 use store::Asker;
@@ -122,7 +130,9 @@ pub struct NodeCore {
     crossings: CrossState,
     store: StoreEngine<Asker>,
     groups: Groups,
+    queries: Queries,
     spawns: Spawns,
+    voucher: Option<Voucher>,
     link: HostLink,
     host: HostLife,
     /// By position on the node.
@@ -166,8 +176,10 @@ impl NodeCore {
             modex,
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
+            queries: Queries::new(node),
             spawns: Spawns::default(),
             crossings: CrossState::default(),
+            voucher: None,
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -187,6 +199,7 @@ impl NodeCore {
                     self.pmi_effects(job, effects, now, actions);
                 }
             }
+            Event::RankStarted { rank, pid } => self.rank_started(rank, pid),
             Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
             Event::ControlReceived(bytes) => {
                 let events = self.link.on_control_bytes(bytes);
@@ -200,9 +213,14 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
+            Event::Weighed {
+                asked,
+                server,
+                processes,
+            } => self.weighed(asked, server, &processes, now, actions),
             Event::Rendezvous(message) => self.rendezvous_said(message, now, actions),
             Event::RendezvousLost => self.rendezvous_lost(now, actions),
-            Event::Spawned { ticket, result } => self.spawned(ticket, &result, actions),
+            Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
@@ -211,6 +229,7 @@ impl NodeCore {
                 self.store_tick(now, actions);
                 self.groups(actions, |engine, out| engine.tick(now, out));
                 self.crossings_tick(now, actions);
+                self.ask_nodes(now, actions, |engine, out| engine.tick(now, out));
                 self.host_tick(now, actions);
             }
         }
@@ -224,6 +243,7 @@ impl NodeCore {
             self.store.next_deadline(),
             self.groups.engine.next_deadline(),
             self.crossings.next_deadline(),
+            self.queries.next_deadline(),
             self.host.next_deadline(),
         ]
         .into_iter()
@@ -304,6 +324,7 @@ impl NodeCore {
             PmixState::Connected => PmixState::Died,
             other => other,
         };
+        self.note_end(at, end, died);
         if let Some((job, local, pmi)) = self.pmi_of(at) {
             let mut effects = Vec::new();
             pmi.closed(local, &mut effects);
@@ -347,9 +368,11 @@ impl NodeCore {
             };
             self.modex(lost, now, actions);
             self.groups(actions, |engine, out| engine.node_lost(node, out));
+            self.ask_nodes(now, actions, |engine, out| engine.node_lost(node, out));
             self.store_node_lost(node, now, actions);
             self.crossings_node_lost(node, now, actions);
         }
+        self.tell_of_lost_nodes(nodes, now, actions);
     }
 
     fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
@@ -357,8 +380,9 @@ impl NodeCore {
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
         self.crossings_tear_down(actions);
-        self.spawns_tear_down(actions);
+        self.spawns_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
+        self.ask_nodes(now, actions, QueryEngine::tear_down);
         self.stop_host(now, actions);
     }
 
@@ -384,6 +408,7 @@ impl NodeCore {
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
             PeerMessage::Crossing(message) => self.crossing_message(from, message, now, actions),
+            PeerMessage::Query(message) => self.query_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
         }
     }

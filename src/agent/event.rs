@@ -1,5 +1,6 @@
 //! What happens to a node's core, and what it orders.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -9,12 +10,13 @@ use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use crate::job::log::LogText;
+use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::job::spawn::{SpawnRequest, SpawnResult};
 use crate::modex::ModexMessage;
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Info, Proc, Status};
+use crate::queries::{Asked, QueryMessage};
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 use crate::store::engine::StoreMessage;
 
@@ -27,6 +29,13 @@ pub enum Event<'a> {
         rank: NodeRank,
         /// As read.
         bytes: &'a [u8],
+    },
+    /// A rank's process was started.
+    RankStarted {
+        /// Which.
+        rank: NodeRank,
+        /// Its process.
+        pid: u32,
     },
     /// A rank's process ended; everything it had sent was handed in before.
     RankEnded {
@@ -62,6 +71,15 @@ pub enum Event<'a> {
         /// What was seen.
         reason: Arc<str>,
     },
+    /// The answer to an [`Action::Weigh`].
+    Weighed {
+        /// As it was there.
+        asked: Asked,
+        /// Bytes of memory that the sidecar uses.
+        server: Option<u64>,
+        /// By process, bytes of memory it uses; without those that have ended.
+        processes: BTreeMap<u32, u64>,
+    },
     /// At the head node: the rendezvous of this user's launches has something to say.
     Rendezvous(FromRendezvous),
     /// At the head node: the rendezvous is lost, or there is none.
@@ -94,6 +112,8 @@ pub enum PeerMessage {
     Group(GroupMessage),
     /// Part of a collective between launches.
     Crossing(CrossingMessage),
+    /// Part of a question about processes.
+    Query(QueryMessage),
     /// An event raised by a process of the sending node.
     Notify(Arc<Notification>),
 }
@@ -133,6 +153,13 @@ pub enum Action {
         to: NodeId,
         /// What to say.
         message: PeerMessage,
+    },
+    /// Find out how much memory the sidecar and these processes use: [`Event::Weighed`].
+    Weigh {
+        /// To be handed back.
+        asked: Asked,
+        /// The processes.
+        pids: Vec<u32>,
     },
     /// Tell the launcher.
     Report(Report),
@@ -189,6 +216,8 @@ pub enum Report {
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
+    /// A rank has something for a system's log.
+    Syslog(SyslogText),
     /// From the head node: tell the rendezvous of this user's launches, which is looked for when there
     /// is something to tell.
     Rendezvous {

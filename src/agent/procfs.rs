@@ -81,6 +81,22 @@ pub fn process(pid: i32) -> Option<Process> {
     parse_stat(&String::from_utf8_lossy(&stat))
 }
 
+/// Bytes of memory that a process uses, what it shares with others divided among them; where the
+/// system does not tell that, all of what it shares. Source: proc_pid_smaps(5), proc_pid_statm(5).
+pub fn memory(pid: i32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
+    let share = rollup.ok().and_then(|text| {
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix("Pss:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        kib.checked_mul(1024)
+    });
+    share.or_else(|| {
+        let pages = process(pid)?.resident;
+        pages.checked_mul(rustix::param::page_size() as u64)
+    })
+}
+
 /// All processes of the machine that can be seen.
 pub fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {

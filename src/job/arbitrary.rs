@@ -17,8 +17,8 @@ use super::pset::ProcessSet;
 use super::rank_map::RankMap;
 use super::rank_set::RankSet;
 use super::spec::{
-    AppSpec, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy,
-    PmiChoice, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, WrapSpec,
+    AppSpec, Children, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec, LayoutSpec,
+    MapBy, PmiChoice, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, WrapSpec,
 };
 
 /// Any bytes, as the system allows them.
@@ -186,15 +186,23 @@ fn ending() -> BoxedStrategy<EndingSpec> {
         Just(FenceLimit::Unlimited),
         any::<u32>().prop_map(|ms| FenceLimit::After(Duration::from_millis(ms.into()))),
     ];
-    (exit, fence, any::<(Option<u32>, u32, bool, bool)>())
+    let children = prop_oneof![Just(Children::EndWithParent), Just(Children::Independent)];
+    let time = |ms: u32| Duration::from_millis(ms.into());
+    let spawn = of(any::<u32>().prop_map(time));
+    let rest = any::<(Option<u32>, u32, bool, bool)>();
+    (exit, fence, (spawn, children), rest)
         .prop_map(
-            |(exit, fence, (timeout, grace, kill_on_bad_exit, strict_pmi))| EndingSpec {
-                fence,
-                timeout: timeout.map(|time| Duration::from_millis(time.into())),
-                exit,
-                kill_on_bad_exit,
-                grace: Duration::from_millis(grace.into()),
-                strict_pmi,
+            |(exit, fence, (spawn, children), (timeout, grace, kill_on_bad_exit, strict_pmi))| {
+                EndingSpec {
+                    fence,
+                    spawn,
+                    children,
+                    timeout: timeout.map(|time| Duration::from_millis(time.into())),
+                    exit,
+                    kill_on_bad_exit,
+                    grace: Duration::from_millis(grace.into()),
+                    strict_pmi,
+                }
             },
         )
         .boxed()

@@ -1,4 +1,4 @@
-//! A text that a rank wants logged.
+//! Texts that ranks want logged.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,4 +28,117 @@ pub struct LogText {
     /// The text: any bytes.
     #[serde(with = "octets")]
     pub text: Vec<u8>,
+}
+
+/// The priority of a text without one: an error (3) of a user's program (facility 1).
+pub const PRIORITY_DEFAULT: u8 = FACILITY_USER | 3;
+/// Facility `user`, as part of a priority.
+const FACILITY_USER: u8 = 1 << 3;
+/// The highest priority: severity 7 of facility 23 (RFC 3164, 4.1.1).
+const PRIORITY_MAX: i32 = 23 << 3 | 7;
+/// The longest line for a system's log, in bytes; RFC 3164 promises 1024, today's daemons take 8 KiB.
+const LINE_MAX: usize = 8 * 1024 - 256;
+
+/// Whose system's log a text is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum SyslogPlace {
+    /// That of the host where the rank lives.
+    Node,
+    /// That of the launcher's host.
+    Launcher,
+}
+
+/// A text for a system's log.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SyslogText {
+    /// Whose log it is for.
+    pub place: SyslogPlace,
+    /// Severity and facility, at most 191.
+    pub priority: u8,
+    /// When it was said, in seconds since 1970-01-01T00:00:00Z; when it is logged if absent.
+    pub at: Option<i64>,
+    /// Who says it, for people.
+    pub source: String,
+    /// Only if nobody has had the same text logged there once before.
+    pub once: bool,
+    /// The text: any bytes.
+    #[serde(with = "octets")]
+    pub text: Vec<u8>,
+}
+
+impl SyslogText {
+    /// A priority as `syslog(3)` takes it: a severity alone is that of a user's program. `None` if
+    /// there is no such priority.
+    pub fn priority(given: i32) -> Option<u8> {
+        let given = (0..=PRIORITY_MAX).contains(&given).then_some(given as u8)?;
+        Some(match given >> 3 {
+            0 => given | FACILITY_USER,
+            _ => given,
+        })
+    }
+
+    /// The datagrams for the log, one a line. `date` is how the log writes the time, `pid` that of
+    /// the process that writes.
+    ///
+    /// Rule: `<priority>date tag: text`, without the host's name. Source: RFC 3164, and what
+    /// `syslog(3)` sends to `/dev/log`. Nothing that ends a line or moves a cursor gets through.
+    pub fn lines(&self, date: &str, pid: u32) -> impl Iterator<Item = Vec<u8>> {
+        let head = format!("<{}>{date} wireup[{pid}]: {}: ", self.priority, self.source);
+        let lines = self.text.split(|byte| *byte == b'\n');
+        lines.filter(|line| !line.is_empty()).map(move |line| {
+            let plain = |byte: &u8| if byte.is_ascii_control() { b' ' } else { *byte };
+            let line = line.iter().take(LINE_MAX).map(plain);
+            head.bytes().chain(line).collect()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &[u8]) -> SyslogText {
+        SyslogText {
+            place: SyslogPlace::Node,
+            priority: PRIORITY_DEFAULT,
+            at: None,
+            source: "job.3".into(),
+            once: false,
+            text: text.to_vec(),
+        }
+    }
+
+    #[test]
+    fn each_line_is_a_datagram_of_its_own_and_none_can_pretend_to_be_another() {
+        let said = |bytes: &[u8]| -> Vec<String> {
+            let text = text(bytes);
+            let lines = text.lines("Nov  1 09:05:03", 7);
+            lines
+                .map(|line| String::from_utf8_lossy(&line).into_owned())
+                .collect()
+        };
+        let head = "<11>Nov  1 09:05:03 wireup[7]: job.3: ";
+        assert_eq!(
+            said(b"one\n\ntwo\x1b[2J\r\n"),
+            [format!("{head}one"), format!("{head}two [2J ")]
+        );
+        assert_eq!(said(b"\n"), [""; 0]);
+        assert_eq!(said(&[b'x'; 10_000])[0].len(), head.len() + LINE_MAX);
+    }
+
+    #[test]
+    fn a_severity_alone_is_that_of_a_user_s_program() {
+        for (given, priority) in [
+            (0, Some(8)),
+            (3, Some(PRIORITY_DEFAULT)),
+            (7, Some(15)),
+            (8, Some(8)),
+            (131, Some(131)),
+            (191, Some(191)),
+            (192, None),
+            (-1, None),
+        ] {
+            assert_eq!(SyslogText::priority(given), priority, "{given}");
+        }
+    }
 }

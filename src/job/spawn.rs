@@ -81,3 +81,9 @@ pub enum SpawnFailureKind {
 
 /// What becomes of a [`SpawnRequest`]: the new job's name.
 pub type SpawnResult = Result<Nspace, SpawnFailure>;
+
+/// The PMIx attributes of a spawn that are honoured, comma separated, for those who ask beforehand.
+pub const HONOURED: &str = "pmix.host,pmix.hostfile,pmix.addhost,pmix.addhostfile,pmix.wdir,\
+                            pmix.envar.set,pmix.envar.add,pmix.envar.unset,pmix.envar.prepnd,\
+                            pmix.envar.appnd,pmix.mapby,pmix.ppr,pmix.nolocal,pmix.noover,\
+                            pmix.preloadfiles,pmix.spchildsep,pmix.timeout";

@@ -209,6 +209,20 @@ pub struct EndingSpec {
     pub strict_pmi: bool,
     /// How long a fence may take from its first arrival.
     pub fence: FenceLimit,
+    /// How long it may take until all processes of a spawn have been started.
+    pub spawn: Option<Duration>,
+    /// What becomes of spawned jobs when the job of their parent has ended.
+    pub children: Children,
+}
+
+/// What becomes of spawned jobs when the job of their parent has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Children {
+    /// They have the time of grace to end, and then are ended.
+    #[default]
+    EndWithParent,
+    /// They go on.
+    Independent,
 }
 
 /// How long a fence may take from its first arrival.
@@ -240,6 +254,8 @@ impl Default for EndingSpec {
             grace: GRACE,
             strict_pmi: false,
             fence: FenceLimit::default(),
+            spawn: None,
+            children: Children::default(),
         }
     }
 }

@@ -52,13 +52,34 @@ pub struct Rfc3339 {
     ahead: Option<i32>,
 }
 
+impl Rfc3339 {
+    /// Days and seconds of the day since the epoch, in the zone that is written.
+    fn local(self) -> (i64, i64) {
+        let ahead = self.ahead.unwrap_or(0);
+        // More would be no date that anybody can write.
+        let seconds = i64::try_from(self.since_epoch.as_secs()).unwrap_or(i64::MAX);
+        let local = seconds.min(i64::MAX / 2) + i64::from(ahead);
+        (local.div_euclid(DAY), local.rem_euclid(DAY))
+    }
+
+    /// The same as a system's log has it, without year and zone: `Mar  1 00:59:59`. Source: RFC 3164,
+    /// 4.1.2.
+    pub fn log_date(self) -> String {
+        const MONTHS: [&str; 12] = [
+            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+        ];
+        let (days, of_day) = self.local();
+        let (_, month, day) = civil(days);
+        let month = usize::try_from(month - 1).map_or("", |month| MONTHS[month % 12]);
+        let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+        format!("{month} {day:>2} {hour:02}:{minute:02}:{second:02}")
+    }
+}
+
 impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ahead = self.ahead.unwrap_or(0);
-        let seconds = i64::try_from(self.since_epoch.as_secs()).unwrap_or(i64::MAX / 2);
-        let local = seconds + i64::from(ahead);
-        let (year, month, day) = civil(local.div_euclid(DAY));
-        let of_day = local.rem_euclid(DAY);
+        let (days, of_day) = self.local();
+        let (year, month, day) = civil(days);
         let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
         let millis = self.since_epoch.subsec_millis();
         write!(

@@ -32,6 +32,7 @@ use super::plan::Plan;
 use super::run::RunFailure;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
+use super::syslog::Syslog;
 use crate::agent::channel::Channel;
 use crate::agent::event::{Event, PeerMessage};
 use crate::agent::namespace::NodeNamespaces;
@@ -106,6 +107,8 @@ pub(super) struct Crew {
     told: VecDeque<FromCrew>,
     /// What ranks did whose start has not been reported.
     early: Vec<(GlobalRank, FromCrew)>,
+    /// The log of this host's system.
+    syslog: Syslog,
     buffer: Vec<u8>,
     /// The job is being ended.
     ending: bool,
@@ -181,6 +184,7 @@ impl Crew {
             outbound: Vec::new(),
             told: VecDeque::new(),
             early: Vec::new(),
+            syslog: Syslog::default(),
             buffer: Vec::with_capacity(CHUNK),
             ending: false,
             killed: false,

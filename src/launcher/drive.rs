@@ -29,8 +29,10 @@ use super::signals::Signals;
 use super::status::Status;
 use super::streams::Streams;
 use super::supervisor::{Order, Supervisor};
+use super::syslog::Syslog;
 use crate::agent::poll::{Ready, Source, Token};
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
+use crate::job::log::Channel;
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::rank_set::RankSet;
 
@@ -114,7 +116,9 @@ pub(super) struct Drive {
     /// That a fence takes long has been said.
     late_told: bool,
     /// Texts that are to be logged once, and have been.
-    logged: Logged,
+    logged: Logged<Channel>,
+    /// The log of this host's system.
+    syslog: Syslog,
     /// Signals that asked the launcher to end.
     pub(super) interrupts: u32,
     /// The way to the rendezvous of the user's launches.
@@ -156,6 +160,7 @@ impl Drive {
             orders: None,
             late_told: false,
             logged: Logged::default(),
+            syslog: Syslog::default(),
             interrupts: 0,
             meeting: Meeting::default(),
             pty: None,

@@ -2,21 +2,28 @@
 
 use std::collections::BTreeSet;
 
-use crate::job::log::Channel;
-
 /// Bytes that are remembered. What comes later is shown as often as it is said.
 const BYTES_MAX: usize = 1 << 20;
 
 /// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Logged {
-    texts: BTreeSet<(Channel, Vec<u8>)>,
+#[derive(Debug)]
+pub(super) struct Logged<C> {
+    texts: BTreeSet<(C, Vec<u8>)>,
     bytes: usize,
 }
 
-impl Logged {
-    /// Whether a text is new there.
-    pub(super) fn is_new(&mut self, channel: Channel, text: &[u8]) -> bool {
+impl<C> Default for Logged<C> {
+    fn default() -> Self {
+        Self {
+            texts: BTreeSet::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<C: Ord> Logged<C> {
+    /// Whether a text is new in that channel.
+    pub(super) fn is_new(&mut self, channel: C, text: &[u8]) -> bool {
         let key = (channel, text.to_vec());
         if self.texts.contains(&key) {
             return false;
@@ -32,6 +39,7 @@ impl Logged {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::log::Channel;
 
     #[test]
     fn a_text_is_new_once_and_memory_is_bounded() {

@@ -9,7 +9,7 @@ use super::supervisor::Waiting;
 use crate::agent::event::SpawnTicket;
 use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
-use crate::job::log::LogText;
+use crate::job::log::{LogText, SyslogText};
 use crate::job::octets;
 use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
 use crate::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
@@ -139,6 +139,8 @@ pub(super) enum FromCrew {
         /// What.
         message: ToRendezvous,
     },
+    /// A rank has something for the log of the launcher's host.
+    Syslog(SyslogText),
     /// A line for the user.
     Tell {
         /// Without a prefix.

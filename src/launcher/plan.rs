@@ -30,6 +30,7 @@ use super::slots::Slots;
 use super::wrap::Wrapper;
 use crate::agent::core::JobContext;
 use crate::job::appnums::Appnums;
+use crate::job::credential::LaunchKey;
 use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::octets;
 use crate::job::outcome::EXIT_WIREUP;
@@ -98,6 +99,8 @@ pub struct Decided {
     pub names: LaunchNames,
     /// Where a spawned job comes from; nothing for the job the user asked for.
     pub origin: Option<Origin>,
+    /// What its credentials are signed with, when PMIx is offered.
+    pub key: Option<LaunchKey>,
     /// By application context: its variables, before wireup's own and those of a node. Empty on one
     /// machine, where they are in [`App::env`].
     #[serde(with = "octets")]
@@ -160,6 +163,14 @@ fn wrong(message: impl Display) -> RunFailure {
         code: EXIT_WIREUP,
         message: message.to_string(),
     }
+}
+
+/// A secret nobody else knows.
+fn secret() -> Result<LaunchKey, RunFailure> {
+    let mut random = [0; 32];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| wrong(format!("no random numbers from the system: {errno}")))?;
+    Ok(LaunchKey::new(random))
 }
 
 impl Plan {
@@ -228,6 +239,7 @@ impl Plan {
             false => node_names(ranks.nodes()),
         };
         let names = LaunchNames::new(&inheritance, &nspace);
+        let key = offer.pmix.then(secret).transpose()?;
         let job = JobContext {
             nspace,
             ranks,
@@ -248,6 +260,7 @@ impl Plan {
                 oversubscribed,
                 names,
                 origin: None,
+                key,
                 variables,
             },
             inheritance,

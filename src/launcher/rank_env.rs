@@ -34,27 +34,28 @@ fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
 /// reader, and what cpuid says on each CPU in turn beside what the kernel lists. It is left out
 /// unless the user has chosen himself. Measured: docs/shim.md#server.
 ///
+/// The log of the system is the launcher's business: libpmix would write to it as well.
+///
 /// `libpmix` is the library it will load.
 pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
-    const HWLOC: [(&str, &str); 2] = [
+    const OWN: [(&str, &str); 3] = [
         (
             "HWLOC_PLUGINS_BLACKLIST",
             "hwloc_opencl.so,hwloc_gl.so,hwloc_xml_libxml.so",
         ),
         ("HWLOC_COMPONENTS", "-x86"),
+        ("PMIX_MCA_plog", "^syslog"),
     ];
     let base = environment::base(&plan.inheritance.vars, &Inherited::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
-    let hwloc = HWLOC.iter().filter(|(name, _)| !given(name));
-    let hwloc: Vec<CString> = hwloc
-        .filter_map(|(name, value)| entry(name, value))
-        .collect();
+    let own = OWN.iter().filter(|(name, _)| !given(name));
+    let own: Vec<CString> = own.filter_map(|(name, value)| entry(name, value)).collect();
     let inherited = base.variables.iter();
     let mut env: Vec<CString> = inherited
         .filter_map(|(name, value)| entry(name, value))
         .collect();
     env.extend(entry(JOB, plan.launch().as_str()));
-    env.extend(hwloc);
+    env.extend(own);
     if !given(relocated::OPENPMIX)
         && let Some(prefix) = relocated::openpmix(libpmix)
     {

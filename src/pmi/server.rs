@@ -11,12 +11,12 @@
 //! Rule: a barrier publishes the puts of its members; its failure is fatal for clients. Source:
 //! docs/pmi-wire.md#barrier.
 
+mod others;
 mod serve;
 
 use super::client::{Client, ClientState, Input, Open};
 use super::collective::Collective;
 use super::command::{Call, Command};
-use super::limits::REASON_MAX;
 use super::meetings::Meetings;
 use super::node_attributes::NodeAttributes;
 use super::reply::{Refusal, Reply};
@@ -27,7 +27,6 @@ use super::wire_v2::{Frame, Message};
 use super::{request_v1, request_v2};
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
 use crate::job::rank_map::RankMap;
-use crate::job::spawn::SpawnResult;
 use crate::kvs::KvsError;
 
 pub use super::effect::{Effect, KeyAnswer, NameAnswer};
@@ -232,57 +231,6 @@ impl Server {
         send(rank, &call, &reply, effects);
         let next = client.names.front_mut();
         effects.extend(next.and_then(|(_, effect)| effect.take()));
-    }
-
-    /// The job that the rank wanted has been started, and this is its name, or it has not. Without
-    /// an open request (the rank misbehaved meanwhile) nothing happens.
-    ///
-    /// Rule: the parent is answered when its children run; it waits for them elsewhere. Source:
-    /// docs/pmi-wire.md#spawn.
-    pub fn spawned(&mut self, rank: LocalRank, result: &SpawnResult, effects: &mut Vec<Effect>) {
-        let client = self.client(rank);
-        let Some(call) = client.spawning.take() else {
-            return;
-        };
-        client.state.answered(|open| *open == Open::Spawn);
-        let reply = match result {
-            Ok(job) => Reply::Spawned(job),
-            Err(failure) => {
-                let text = &failure.text;
-                let whole = |end: &usize| text.is_char_boundary(*end);
-                let end = (0..=REASON_MAX.min(text.len())).rev().find(whole);
-                Reply::Refused(Refusal::Other(&text[..end.unwrap_or(0)]))
-            }
-        };
-        send(rank, &call, &reply, effects);
-    }
-
-    /// What another job's ranks find under a key.
-    ///
-    /// A job whose ranks are all on other nodes has here what its spawner gave it and no more: nobody
-    /// tells this node what they put.
-    pub fn key(&self, key: &[u8]) -> Option<&[u8]> {
-        self.store.find(key)
-    }
-
-    /// What the rank wanted to know of another job.
-    pub fn key_answer(
-        &mut self,
-        rank: LocalRank,
-        answer: KeyAnswer<'_>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let client = self.client(rank);
-        let Some(call) = client.keys.pop_front() else {
-            return;
-        };
-        client.state.answered(|open| *open == Open::Key);
-        let reply = match answer {
-            KeyAnswer::Value(value) if sendable(call.dialect, value) => Reply::Value(value),
-            KeyAnswer::Value(_) | KeyAnswer::NoKey => Reply::Refused(Refusal::KeyNotFound),
-            KeyAnswer::NoJob => Reply::Refused(Refusal::UnknownKvsname),
-        };
-        send(rank, &call, &reply, effects);
     }
 
     /// What a rank did last, and whether its session is open.

@@ -144,6 +144,7 @@ pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
         proc().prop_map(|proc| Upcall::ClientFinalized { proc }),
         (codes(), infos()).prop_map(|(codes, infos)| Upcall::RegisterEvents { codes, infos }),
         codes().prop_map(|codes| Upcall::DeregisterEvents { codes }),
+        (text(), vec(proc(), 0..4)).prop_map(|(name, procs)| Upcall::GroupEnded { name, procs }),
         (any::<i32>(), proc(), any::<u8>(), infos()).prop_map(|(code, source, range, infos)| {
             let (code, range) = (Status(code), DataRange(range));
             Upcall::NotifyEvent {
@@ -213,6 +214,14 @@ pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
             match connect {
                 true => Upcall::Connect { procs, infos },
                 false => Upcall::Disconnect { procs, infos },
+            }
+        }),
+        (proc(), infos()).prop_map(|(proc, directives)| Upcall::GetCredential { proc, directives }),
+        (proc(), vec(any::<u8>(), 0..99), infos()).prop_map(|(proc, credential, directives)| {
+            Upcall::ValidateCredential {
+                proc,
+                credential,
+                directives,
             }
         }),
         (any::<bool>(), text(), vec(proc(), 0..4), infos()).prop_map(

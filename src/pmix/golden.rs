@@ -151,6 +151,10 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             range: DataRange::SESSION,
             infos: all_kinds(),
         },
+        Upcall::GroupEnded {
+            name: "tag-1".into(),
+            procs: vec![me()],
+        },
         Upcall::Abort {
             proc: me(),
             status: 7,
@@ -250,6 +254,18 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             infos: collect(),
             data: b"a\0b".to_vec(),
         },
+        Upcall::GetCredential {
+            proc: me(),
+            directives: vec![Info::new(
+                keys::CRED_TYPE,
+                Value::String("wireup,munge".into()),
+            )],
+        },
+        Upcall::ValidateCredential {
+            proc: me(),
+            credential: b"to\0ken".to_vec(),
+            directives: Vec::new(),
+        },
     ];
     let mut link = HostLink::new();
     let mut last_id = 0;
@@ -268,7 +284,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 14);
+    assert_eq!(link.outstanding_upcalls().count(), 16);
 }
 
 #[test]
@@ -347,6 +363,22 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
             14,
             Answer::Status(Status::ERR_NOT_SUPPORTED),
         ),
+        (
+            UpcallKind::GetCredential,
+            15,
+            Answer::Credential(
+                b"to\0ken".to_vec(),
+                vec![Info::new(keys::CRED_TYPE, Value::String("wireup".into()))],
+            ),
+        ),
+        (
+            UpcallKind::ValidateCredential,
+            16,
+            Answer::Infos(
+                Status::SUCCESS,
+                vec![Info::new(keys::USERID, Value::Uint32(1000))],
+            ),
+        ),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());
         match_golden(&name, &answer.encode(kind, id).unwrap());
@@ -378,6 +410,7 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("SUCCESS", Status::SUCCESS),
         ("ERROR", Status::ERROR),
         ("ERR_PROC_ABORTED", Status::ERR_PROC_ABORTED),
+        ("ERR_INVALID_CRED", Status::ERR_INVALID_CRED),
         (
             "ERR_JOB_APP_NOT_EXECUTABLE",
             Status::ERR_JOB_APP_NOT_EXECUTABLE,
@@ -404,6 +437,10 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("QUERY_PARTIAL_SUCCESS", Status::QUERY_PARTIAL_SUCCESS),
         ("EVENT_JOB_END", Status::EVENT_JOB_END),
         ("OPERATION_SUCCEEDED", Status::OPERATION_SUCCEEDED),
+        ("ERR_JOB_ABORTED", Status::ERR_JOB_ABORTED),
+        ("ERR_JOB_ABORTED_BY_SIG", Status::ERR_JOB_ABORTED_BY_SIG),
+        ("ERR_JOB_TERM_WO_SYNC", Status::ERR_JOB_TERM_WO_SYNC),
+        ("ERR_JOB_NON_ZERO_TERM", Status::ERR_JOB_NON_ZERO_TERM),
         ("ERR_PROC_TERM_WO_SYNC", Status::ERR_PROC_TERM_WO_SYNC),
         ("EVENT_NODE_DOWN", Status::EVENT_NODE_DOWN),
         ("ERR_PROC_ABORTED_BY_SIG", Status::ERR_PROC_ABORTED_BY_SIG),

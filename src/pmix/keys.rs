@@ -126,6 +126,24 @@ keys! {
     LOG_STDOUT = "pmix.log.stdout";
     /// Bytes: text for the user.
     LOG_MSG = "pmix.log.msg";
+    /// String: text for the system's log, the global one if there is one.
+    LOG_SYSLOG = "pmix.log.syslog";
+    /// String: text for the log of the client's host.
+    LOG_LOCAL_SYSLOG = "pmix.log.lsys";
+    /// String: text for the log of the whole system.
+    LOG_GLOBAL_SYSLOG = "pmix.log.gsys";
+    /// Int: severity in the system's log, and maybe facility.
+    LOG_SYSLOG_PRI = "pmix.log.syspri";
+    /// Proc: who has something to log.
+    LOG_SOURCE = "pmix.log.source";
+    /// Time of a text.
+    LOG_TIMESTAMP = "pmix.log.tstmp";
+    /// Bool: the time is shown.
+    LOG_TIMESTAMP_OUTPUT = "pmix.log.tsout";
+    /// Bool: the channel's name is shown.
+    LOG_TAG_OUTPUT = "pmix.log.tag";
+    /// Bool: the text is shown as XML.
+    LOG_XML_OUTPUT = "pmix.log.xml";
     /// Bool: the texts also go to the job's record.
     LOG_JOB_RECORD = "pmix.log.jrec";
     /// Bool: log what several processes say once.
@@ -178,8 +196,22 @@ keys! {
     JOB_CTRL_PAUSE = "pmix.jctrl.pause";
     /// Bool: continue stopped processes.
     JOB_CTRL_RESUME = "pmix.jctrl.resume";
+    /// String: a file to be removed at the client's end.
+    REGISTER_CLEANUP = "pmix.reg.cleanup";
+    /// String: a directory to be removed then.
+    REGISTER_CLEANUP_DIR = "pmix.reg.cleanupdir";
+    /// Bool: with its subdirectories.
+    CLEANUP_RECURSIVE = "pmix.clnup.recurse";
+    /// Bool: only what is empty.
+    CLEANUP_EMPTY = "pmix.clnup.empty";
+    /// String: files that are to be left alone.
+    CLEANUP_IGNORE = "pmix.clnup.ignore";
+    /// Bool: the directory itself stays.
+    CLEANUP_LEAVE_TOPDIR = "pmix.clnup.lvtop";
     /// String: name of a request.
     JOB_CTRL_ID = "pmix.jctrl.id";
+    /// String: kinds of credentials, comma separated, the preferred one first; or a credential's.
+    CRED_TYPE = "pmix.sec.ctype";
     /// Proc that an event is about.
     EVENT_AFFECTED_PROC = "pmix.evproc";
     /// Bool: not for default handlers.
@@ -194,4 +226,46 @@ keys! {
     PARENT_ID = "pmix.parent";
     /// Int: exit code of a process.
     EXIT_CODE = "pmix.exit.code";
+    /// String: a job's name.
+    NSPACE = "pmix.nspace";
+    /// String: what a job runs.
+    CMD_LINE = "pmix.cmd.line";
+    /// Infos: one job.
+    JOB_INFO_ARRAY = "pmix.job.arr";
+    /// String: what can be asked, comma separated.
+    QUERY_SUPPORTED_KEYS = "pmix.qry.keys";
+    /// Infos: the jobs that run, a `JOB_INFO_ARRAY` each.
+    QUERY_NAMESPACE_INFO = "pmix.qry.nsinfo";
+    /// Status of a job.
+    QUERY_JOB_STATUS = "pmix.qry.jst";
+    /// Array of process infos: the processes of a job.
+    QUERY_PROC_TABLE = "pmix.qry.ptable";
+    /// Array of process infos: those on this node.
+    QUERY_LOCAL_PROC_TABLE = "pmix.qry.lptable";
+    /// String: attributes of spawns that are honoured, comma separated.
+    QUERY_SPAWN_SUPPORT = "pmix.qry.spawn";
+    /// String: attributes for debuggers that are honoured, comma separated.
+    QUERY_DEBUG_SUPPORT = "pmix.qry.debug";
+    /// Infos: memory of servers and clients.
+    QUERY_MEMORY_USAGE = "pmix.qry.mem";
+    /// Bool: what is known already is not good enough.
+    QUERY_REFRESH_CACHE = "pmix.qry.rfsh";
+    /// Bool: of this node only.
+    QUERY_LOCAL_ONLY = "pmix.qry.local";
+    /// Bool: with averages.
+    QUERY_REPORT_AVG = "pmix.qry.avg";
+    /// Bool: with the smallest and largest values.
+    QUERY_REPORT_MINMAX = "pmix.qry.minmax";
+    /// Bool: the qualifiers of the keys are wanted, not their values.
+    QUERY_SUPPORTED_QUALIFIERS = "pmix.qry.quals";
+    /// Float: megabytes that the PMIx server uses.
+    DAEMON_MEMORY = "pmix.dmn.mem";
+    /// Float: megabytes that clients use on average.
+    CLIENT_AVG_MEMORY = "pmix.cl.mem.avg";
+    /// The smallest value.
+    MIN_VALUE = "pmix.descr.minval";
+    /// The largest value.
+    MAX_VALUE = "pmix.descr.maxval";
+    /// Array of procs that an event is about.
+    EVENT_AFFECTED_PROCS = "pmix.evaffected";
 }

@@ -68,6 +68,13 @@ pub enum Upcall {
         /// Details.
         infos: Vec<Info>,
     },
+    /// A group of this node's processes alone was ended by its members. Notice.
+    GroupEnded {
+        /// Its name.
+        name: Text,
+        /// Its members.
+        procs: Vec<Proc>,
+    },
     /// A process called `PMIx_Abort`.
     Abort {
         /// Who.
@@ -202,6 +209,22 @@ pub enum Upcall {
         /// The input; none means its end.
         data: Vec<u8>,
     },
+    /// A process wants something that tells others who it is. Munge's credentials never come here.
+    GetCredential {
+        /// Who.
+        proc: Proc,
+        /// `CRED_TYPE`, `TIMEOUT`.
+        directives: Vec<Info>,
+    },
+    /// A process wants to know who made a credential. Munge's never come here.
+    ValidateCredential {
+        /// Who wants to know.
+        proc: Proc,
+        /// The credential.
+        credential: Vec<u8>,
+        /// `CRED_TYPE`, `TIMEOUT`.
+        directives: Vec<Info>,
+    },
 }
 
 impl Upcall {
@@ -213,6 +236,7 @@ impl Upcall {
             Self::RegisterEvents { .. } => UpcallKind::RegisterEvents,
             Self::DeregisterEvents { .. } => UpcallKind::DeregisterEvents,
             Self::NotifyEvent { .. } => UpcallKind::NotifyEvent,
+            Self::GroupEnded { .. } => UpcallKind::GroupEnded,
             Self::Abort { .. } => UpcallKind::Abort,
             Self::Fence { .. } => UpcallKind::Fence,
             Self::DirectModex { .. } => UpcallKind::DirectModex,
@@ -228,6 +252,8 @@ impl Upcall {
             Self::Disconnect { .. } => UpcallKind::Disconnect,
             Self::IofPull { .. } => UpcallKind::IofPull,
             Self::PushStdin { .. } => UpcallKind::PushStdin,
+            Self::GetCredential { .. } => UpcallKind::GetCredential,
+            Self::ValidateCredential { .. } => UpcallKind::ValidateCredential,
         }
     }
 }

@@ -121,6 +121,7 @@ impl Status {
     pub const SUCCESS: Self = Self(0);
     pub const ERROR: Self = Self(-1);
     pub const ERR_PROC_ABORTED: Self = Self(-7);
+    pub const ERR_INVALID_CRED: Self = Self(-12);
     pub const ERR_NO_PERMISSIONS: Self = Self(-23);
     pub const ERR_TIMEOUT: Self = Self(-24);
     pub const ERR_UNREACH: Self = Self(-25);
@@ -136,6 +137,10 @@ impl Status {
     pub const QUERY_PARTIAL_SUCCESS: Self = Self(-104);
     pub const EVENT_JOB_END: Self = Self(-145);
     pub const OPERATION_SUCCEEDED: Self = Self(-157);
+    pub const ERR_JOB_ABORTED: Self = Self(-182);
+    pub const ERR_JOB_ABORTED_BY_SIG: Self = Self(-184);
+    pub const ERR_JOB_TERM_WO_SYNC: Self = Self(-185);
+    pub const ERR_JOB_NON_ZERO_TERM: Self = Self(-187);
     pub const GROUP_INVITED: Self = Self(-159);
     pub const GROUP_LEFT: Self = Self(-160);
     pub const GROUP_INVITE_FAILED: Self = Self(-163);

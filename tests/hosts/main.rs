@@ -8,6 +8,7 @@
 mod agents;
 mod cluster;
 mod failures;
+mod groups;
 mod jobs;
 mod mpi;
 mod plain;

@@ -1,7 +1,7 @@
 //! PMIx itself across hosts, used by programs that have no MPI.
 
 use crate::cluster::Cluster;
-use crate::common::{Outcome, Pmix, field, pmix};
+use crate::common::{Outcome, Output, Pmix, field, pmix};
 
 /// The newest libpmix that is here.
 fn newest() -> Option<Pmix> {
@@ -81,4 +81,110 @@ fn a_text_to_be_logged_once_is_shown_once_for_all_hosts() {
         (outcome.err(), outcome.out()),
         ("the same\n".into(), String::new())
     );
+}
+
+#[test]
+fn processes_of_all_hosts_are_listed_with_what_they_and_their_servers_use() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), newest()) else {
+        return;
+    };
+    let run = |mode| run(&cluster, &client, &[], "pmix_query", mode).expect(0);
+    let lines = run("tables").by_rank("pmix_query", 4);
+    let told = |line: &str, key| field(line, key).unwrap().to_owned();
+    let pids: Vec<String> = lines.iter().map(|line| told(line, "pid")).collect();
+    for line in &lines {
+        let table = told(line, "all");
+        let rows: Vec<Vec<&str>> = table
+            .split(',')
+            .map(|row| row.split('/').collect())
+            .collect();
+        for (rank, row) in rows.iter().enumerate() {
+            let host = if rank < 2 { "node01" } else { "node02" };
+            assert_eq!(row[..2], [&*rank.to_string(), host], "{line}");
+            // Connected; and every host has its own process ids.
+            assert_eq!(row[2..], ["pmix_query", &*pids[rank], "0", "6"], "{line}");
+        }
+        assert_eq!(rows.len(), 4, "{line}");
+    }
+    for line in run("memory").by_rank("pmix_query", 4) {
+        assert_eq!(
+            (told(&line, "servers"), told(&line, "clients")),
+            ("2".into(), "2".into())
+        );
+    }
+}
+
+#[test]
+fn ranks_hear_of_the_loss_of_a_host_before_the_launch_ends() {
+    let (Some(cluster), Some(client)) = (Cluster::new(3), newest()) else {
+        return;
+    };
+    let hosts = "node01:2,node02:2,node03:2";
+    let start = [
+        "--oversubscribe",
+        "--grace",
+        "30",
+        "--hosts",
+        hosts,
+        "-n",
+        "6",
+    ];
+    let run = cluster.run(0, start).more(["--libpmix", client.path()]);
+    let running = run
+        .more([client.dir.join("pmix_events")])
+        .more(["lost"])
+        .start();
+    running.wait_for_many(Output::Stdout, "mode=ready", 6);
+    cluster.lab().crash(cluster.host(1)).unwrap();
+    let outcome = running.finish();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    let lines = outcome.sorted_lines().into_iter();
+    let told: Vec<String> = lines.filter(|line| line.contains("mode=lost")).collect();
+    let expected =
+        [0, 1, 4, 5].map(|rank| format!("pmix_events rank={rank} mode=lost got=down:1 lost=2,3"));
+    assert_eq!(told, expected, "{outcome:?}");
+}
+
+#[test]
+fn the_processes_of_a_lost_host_are_listed_as_lost() {
+    let (Some(cluster), Some(client)) = (Cluster::new(3), newest()) else {
+        return;
+    };
+    let hosts = "node01:2,node02:1,node03:1";
+    let start = [
+        "--oversubscribe",
+        "--grace",
+        "5",
+        "--hosts",
+        hosts,
+        "-n",
+        "4",
+    ];
+    let run = cluster.run(0, start).more(["--libpmix", client.path()]);
+    let run = run.more([client.dir.join("pmix_query")]).more(["wait"]);
+    let running = run.start();
+    running.wait_for_many(Output::Stdout, "mode=ready", 4);
+    cluster.lab().crash(cluster.host(1)).unwrap();
+    let output = running.wait_for(Output::Stdout, "mode=wait");
+    let mut lines = output.lines();
+    let line = lines.find(|line| line.contains("mode=wait")).unwrap();
+    let table = field(line, "all").unwrap();
+    let ends: Vec<&str> = table.split(',').collect();
+    assert!(ends[2].starts_with("2/node02//0/0/56"), "{line}");
+    for living in [0, 1, 3] {
+        assert!(ends[living].ends_with("/0/6"), "{line}");
+    }
+    // The others ignore the polite signal, and are killed.
+    assert_ne!(running.finish().code, 0);
+}
+
+#[test]
+fn a_credential_made_on_one_host_is_good_on_the_others() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), newest()) else {
+        return;
+    };
+    let outcome = run(&cluster, &client, &[], "pmix_credential", "own").expect(0);
+    for line in outcome.by_rank("pmix_credential", 4) {
+        assert_eq!(field(&line, "kind"), Some("wireup"), "{line}");
+    }
 }

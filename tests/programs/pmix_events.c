@@ -8,6 +8,9 @@
  *   ranges   rank 0 raises one event in each range; CUSTOM is for ranks 1 and 2
  *   killed   rank 3 is killed, and the others hear of it
  *   left     rank 3 exits with code 0 and has not finalized
+ *   spawned  rank 0 spawns FILE, and all hear of its end: prints JOB_TERM_STATUS as status=NUMBER
+ *            and what the server answers when asked for it as asked=NUMBER
+ *   lost     nobody ends until told that a node is down: prints its processes as lost=RANK,...
  *   beat     rank 3 wants its heartbeats watched, beats twice, and stops to
  *   file     rank 3 wants FILE.RANK watched, lets it grow twice, and stops to
  */
@@ -17,6 +20,7 @@
 #include <signal.h>
 
 static pmix_proc_t me;
+static char more[512], heard_of[PMIX_MAX_NSLEN + 1];
 
 __attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
 {
@@ -149,6 +153,91 @@ static void without_one(bool killed)
     await(code);
 }
 
+/* Told of a job's end or a node's loss, which has another source. */
+static void on_news(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t infos[],
+                    size_t count, pmix_info_t *results, size_t nresults,
+                    pmix_event_notification_cbfunc_fn_t done, void *done_data)
+{
+    (void)id;
+    (void)results;
+    (void)nresults;
+    size_t used = 0;
+    PMIX_LOAD_NSPACE(heard_of, source->nspace);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count; i++) {
+        if (PMIX_CHECK_KEY(&infos[i], PMIX_JOB_TERM_STATUS))
+            snprintf(more, sizeof more, " status=%d own=%d", infos[i].value.data.status,
+                     strcmp(source->nspace, me.nspace) == 0);
+        if (!PMIX_CHECK_KEY(&infos[i], PMIX_EVENT_AFFECTED_PROCS))
+            continue;
+        const pmix_proc_t *procs = infos[i].value.data.darray->array;
+        for (size_t k = 0; k < infos[i].value.data.darray->size; k++)
+            used += (size_t)snprintf(more + used, sizeof more - used, "%s%u", k == 0 ? " lost=" : ",",
+                                     procs[k].rank);
+    }
+    for (size_t i = 0; i < kinds_used; i++)
+        if (kinds[i].code == status)
+            kinds[i].count++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (done != NULL)
+        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, done_data);
+}
+
+static void hear_news(const char *name, pmix_status_t code)
+{
+    kinds[kinds_used++] = (struct kind){.name = name, .code = code};
+    pmix_status_t id = PMIx_Register_event_handler(&code, 1, NULL, 0, on_news, NULL, NULL);
+    if (id < 0)
+        wrong(name, id);
+}
+
+static void spawned(char *program)
+{
+    char nspace[PMIX_MAX_NSLEN + 1];
+    pmix_app_t app;
+    hear_news("ended", PMIX_EVENT_JOB_END);
+    barrier();
+    if (me.rank == 0) {
+        PMIX_APP_CONSTRUCT(&app);
+        app.cmd = strdup(program);
+        pmix_status_t rc;
+        PMIX_ARGV_APPEND(rc, app.argv, program);
+        expect(PMIX_SUCCESS, rc, "argv");
+        app.maxprocs = 2;
+        expect(PMIX_SUCCESS, PMIx_Spawn(NULL, 0, &app, 1, nspace), "PMIx_Spawn");
+        PMIX_APP_DESTRUCT(&app);
+    }
+    await(PMIX_EVENT_JOB_END);
+
+    pmix_query_t query;
+    pmix_info_t *results = NULL;
+    size_t nresults = 0;
+    pmix_status_t rc;
+    PMIX_QUERY_CONSTRUCT(&query);
+    PMIX_ARGV_APPEND(rc, query.keys, PMIX_QUERY_JOB_STATUS);
+    expect(PMIX_SUCCESS, rc, "keys");
+    PMIX_QUERY_QUALIFIERS_CREATE(&query, 1);
+    PMIX_INFO_LOAD(&query.qualifiers[0], PMIX_NSPACE, heard_of, PMIX_STRING);
+    expect(PMIX_SUCCESS, PMIx_Query_info(&query, 1, &results, &nresults), "PMIx_Query_info");
+    if (nresults != 1 || results[0].value.type != PMIX_STATUS)
+        fail(1, "pmix_events rank=%u: no status among %zu answers", me.rank, nresults);
+    const size_t used = strlen(more);
+    snprintf(more + used, sizeof more - used, " asked=%d", results[0].value.data.status);
+    PMIX_INFO_FREE(results, nresults);
+    PMIX_QUERY_DESTRUCT(&query);
+    barrier();
+}
+
+static void node_down(void)
+{
+    signal(SIGTERM, SIG_IGN);
+    hear_news("down", PMIX_EVENT_NODE_DOWN);
+    barrier();
+    report("pmix_events rank=%u mode=ready", me.rank);
+    await(PMIX_EVENT_NODE_DOWN);
+}
+
 static void watch(const char *kind, const void *what, pmix_data_type_t type, pmix_status_t alert,
                   pmix_info_t *directives, size_t count)
 {
@@ -219,6 +308,10 @@ int main(int argc, char **argv)
         ranges();
     else if (strcmp(mode, "killed") == 0 || strcmp(mode, "left") == 0)
         without_one(strcmp(mode, "killed") == 0);
+    else if (strcmp(mode, "spawned") == 0 && argc == 3)
+        spawned(argv[2]);
+    else if (strcmp(mode, "lost") == 0)
+        node_down();
     else if (strcmp(mode, "beat") == 0)
         beat();
     else if (strcmp(mode, "file") == 0 && argc == 3)
@@ -230,7 +323,9 @@ int main(int argc, char **argv)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s:%d", i == 0 ? "" : ",",
                                  kinds[i].name, kinds[i].count);
     pthread_mutex_unlock(&lock);
-    report("pmix_events rank=%u mode=%s got=%s", me.rank, mode, text);
+    report("pmix_events rank=%u mode=%s got=%s%s", me.rank, mode, text, more);
+    if (strcmp(mode, "lost") == 0)
+        _exit(0);
     PMIx_Finalize(NULL, 0);
     return 0;
 }

@@ -8,6 +8,8 @@
  *   nonblocking  four groups are made and ended at once without a thread more
  *   optional     rank 3 is killed; ranks 0 and 1 make a group with it in which it may be missing
  *   notify       rank 3 is killed in a group whose members want to hear of that
+ *   ended        rank 3 is killed when such a group, of one node if they are on one, has ended, while
+ *                another goes on
  *   invited      rank 0 invites ranks 1 and 3, and rank 3 is killed instead of joining
  *   declined     rank 0 invites the others, of whom rank 2 declines
  *   leader       rank 0 invites the others and is killed when all have joined; rank 1 leads then, and
@@ -15,6 +17,7 @@
  *   local        each rank makes a group of the ranks of its node among all
  *   again        groups of one name and other members, one after the other
  *   leave        what PMIx_Group_leave says: as heard=NUMBER
+ *   wait         all ranks but the last, of any number, say "pmix_members waits" and wait for that one
  */
 #include "common.h"
 #include <pmix.h>
@@ -288,6 +291,32 @@ static void notify(void)
         end("group");
 }
 
+/* Without a context id, so that libpmix makes and ends groups of one node by itself. */
+static pmix_status_t construct_plain(const char *name)
+{
+    static const pmix_rank_t ranks[] = {0, 1, 2, 3};
+    pmix_proc_t procs[MEMBERS_MAX];
+    pmix_info_t info, *results = NULL;
+    size_t count = 0;
+    name_all(procs, ranks, 4);
+    PMIX_INFO_LOAD(&info, PMIX_GROUP_NOTIFY_TERMINATION, NULL, PMIX_BOOL);
+    return PMIx_Group_construct(name, procs, 4, &info, 1, &results, &count);
+}
+
+static void ended(void)
+{
+    listen_to(PMIX_GROUP_MEMBER_FAILED);
+    barrier();
+    /* Its event would come before that of the other, and be of another name than on_event wants. */
+    expect(PMIX_SUCCESS, construct_plain("ended"), "PMIx_Group_construct");
+    end("ended");
+    expect(PMIX_SUCCESS, construct_plain("group"), "PMIx_Group_construct");
+    barrier();
+    if (me.rank == 3)
+        raise(SIGKILL);
+    await("member@3");
+}
+
 /* ---- invitations ---- */
 
 static pmix_group_opt_t answer = PMIX_GROUP_ACCEPT;
@@ -461,14 +490,37 @@ static void leave(void)
     barrier();
 }
 
+static void wait_for_one(void)
+{
+    pmix_proc_t all, *procs;
+    pmix_info_t info, *results = NULL;
+    pmix_value_t *value = NULL;
+    size_t count = 0;
+    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+    expect(PMIX_SUCCESS, PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value), "the job's size");
+    const pmix_rank_t size = value->data.uint32;
+    barrier();
+    if (me.rank == size - 1)
+        wait_for_the_end();
+    procs = calloc(size, sizeof *procs);
+    for (pmix_rank_t rank = 0; rank < size; rank++)
+        PMIX_LOAD_PROCID(&procs[rank], me.nspace, rank);
+    PMIX_INFO_LOAD(&info, PMIX_GROUP_ASSIGN_CONTEXT_ID, NULL, PMIX_BOOL);
+    report("pmix_members waits");
+    hold(PMIx_Group_construct("group", procs, size, &info, 1, &results, &count) != PMIX_SUCCESS,
+         "the group is not made");
+    free(procs);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*run)(void);
     } modes[] = {{"nonblocking", nonblocking}, {"optional", optional}, {"notify", notify},
-                 {"invited", invited},         {"declined", declined}, {"leader", leader},
-                 {"local", local},             {"again", again},       {"leave", leave}};
+                 {"ended", ended},             {"invited", invited},         {"declined", declined}, {"leader", leader},
+                 {"local", local},             {"again", again},       {"leave", leave},
+                 {"wait", wait_for_one}};
     const char *mode = argc == 2 ? argv[1] : "";
     expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)

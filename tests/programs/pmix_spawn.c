@@ -4,7 +4,8 @@
  * Spawns through PMIx itself. Children are this program too, in the mode `child`. Ranks that nobody
  * spawned end with
  *     pmix_spawn rank=R size=N mode=MODE status=CODE value=TEXT us=MICROSECONDS
- * where CODE is what PMIx_Spawn came to and TEXT depends on the mode ("-").
+ * where CODE is what PMIx_Spawn came to, TEXT depends on the mode ("-"), and the time is that of the
+ * call, where the mode says so.
  *
  *   family [TIMES]     rank 0 spawns two programs, of 2 ranks and of 1, TIMES over; reads of the new
  *                      job what it may know, connects with it, reads what its ranks have put and lets
@@ -14,7 +15,8 @@
  *   with [KEY=VALUE]   rank 0 spawns two children with infos: `job.KEY` for the job, else for the
  *                      program; a `!` in front makes it required. A value is a truth value or a number
  *                      if it looks like one. They say where they are and end.
- *   run PROGRAM        rank 0 spawns two of PROGRAM, without waiting for anything of them
+ *   run PROGRAM        rank 0 spawns two of PROGRAM, without waiting for anything of them. The time is
+ *                      that of the call.
  *
  * Children of `family`, `nb` and `with` say, after they have found their parent by PMIX_PARENT_ID,
  *     pmix_spawned rank=R size=N app=A host=H dir=D word=W
@@ -423,7 +425,9 @@ int main(int argc, char **argv)
         char nspace[PMIX_MAX_NSLEN + 1] = "";
         pmix_app_t app;
         load_app(&app, argv[2], 2, "run");
+        took = microseconds();
         status = me.rank == 0 ? PMIx_Spawn(NULL, 0, &app, 1, nspace) : PMIX_SUCCESS;
+        took = microseconds() - took;
     } else {
         fail(2, "pmix_spawn: what is \"%s\"?", mode);
     }

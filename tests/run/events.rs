@@ -88,3 +88,21 @@ fn ranks_hear_that_a_file_of_another_grows_no_more() {
         expect_heard(outcome, &["alert:1", "alert:1", "alert:1", "alert:0"]);
     });
 }
+
+#[test]
+fn ranks_hear_how_a_job_that_one_of_them_spawned_has_ended() {
+    // `PMIX_ERR_JOB_NON_ZERO_TERM`.
+    for (program, code, status) in [("/bin/true", 0, 0), ("/bin/false", 1, -187)] {
+        let options = &["--no-kill-on-bad-exit", "--oversubscribe"];
+        everywhere(options, &["spawned", program], code, |outcome, _| {
+            expect_heard(outcome, &["ended:1"; 4]);
+            for line in outcome.by_rank("pmix_events", 4) {
+                for key in ["status", "asked"] {
+                    let told = field(&line, key).unwrap().to_owned();
+                    assert_eq!(told, status.to_string(), "{key}: {line}");
+                }
+                assert_eq!(field(&line, "own"), Some("0"), "{line}");
+            }
+        });
+    }
+}

@@ -176,6 +176,17 @@ fn members_hear_of_the_death_of_one_and_end_the_group_without_it() {
     }
 }
 
+/// libpmix 4.2 tells nobody of groups of one node without context id.
+#[test]
+fn members_of_a_group_that_has_ended_hear_of_no_more_deaths() {
+    for (client, newer) in versions() {
+        for nodes in &UP_TO_THREE[usize::from(!newer)..] {
+            let rest = members(&client, nodes, "ended", 137);
+            assert_eq!(rest, [0, 1, 2].map(|rank| heard(rank, "member@3")));
+        }
+    }
+}
+
 #[test]
 fn who_invites_hears_of_those_who_die_or_decline() {
     for (client, _) in versions() {
@@ -219,6 +230,48 @@ fn leaving_a_group_is_refused_as_not_supported() {
     for (client, _) in versions() {
         let all = members(&client, NODES[1], "leave", 0);
         assert_eq!(all, [0, 1, 2, 3].map(|rank| (rank, format!("-47@{rank}"))));
+    }
+}
+
+/// Parents, then children: what each said under that name.
+fn families(outcome: &Outcome, key: &str) -> Vec<String> {
+    let text = outcome.out();
+    let said = |who: &str, rank: &str| {
+        let mut lines = text.lines();
+        let line = lines.find(|l| field(l, "who") == Some(who) && field(l, "rank") == Some(rank));
+        line.map(|line| field(line, key).unwrap().to_owned())
+    };
+    let family = [
+        ("parent", "0"),
+        ("parent", "1"),
+        ("child", "0"),
+        ("child", "1"),
+    ];
+    let said = family.map(|(who, rank)| said(who, rank));
+    said.into_iter().flatten().collect()
+}
+
+#[test]
+fn parents_and_their_children_make_groups_and_hear_of_deaths() {
+    for (client, _) in versions() {
+        for nodes in NODES {
+            let options = [&["--libpmix", client.path()], nodes].concat();
+            let outcome = client.run(2, &options, "pmix_families", &["make"]).run();
+            let ids = families(&outcome.expect(0), "contexts");
+            assert_eq!((&ids[0], &ids[1]), (&ids[2], &ids[3]), "{ids:?}");
+            let split = |ids: &str| {
+                ids.rsplit_once(',')
+                    .map(|(all, pair)| (all.to_owned(), pair.to_owned()))
+            };
+            let (first, second) = (split(&ids[0]).unwrap(), split(&ids[1]).unwrap());
+            assert_eq!(first.0, second.0, "the groups of all");
+            assert_ne!(first.1, second.1, "those of pairs");
+
+            let options = [&options[..], &["--no-kill-on-bad-exit"]].concat();
+            let outcome = client.run(2, &options, "pmix_families", &["notify"]).run();
+            assert_ne!(outcome.code, 0, "{outcome:?}");
+            assert_eq!(families(&outcome, "heard"), ["child1"; 3], "{outcome:?}");
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Texts that ranks have logged through PMIx: on one node and on two.
 
-use crate::common::{Outcome, Pmix, pmix};
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use crate::common::{Outcome, Pmix, pmix, skip};
 use crate::pmix::SERVERS;
 
 /// One node, and two.
@@ -79,5 +82,138 @@ fn the_job_s_record_names_the_rank_of_a_text() {
 fn a_channel_that_there_is_not_is_refused_and_the_others_are_used() {
     everywhere(&[], "mail", |outcome| {
         assert_eq!(sorted(&outcome.err()), OF_ALL);
+    });
+}
+
+#[test]
+fn the_channel_and_the_time_of_a_text_are_shown_when_that_is_wanted() {
+    everywhere(&[], "marked", |outcome| {
+        let said =
+            |channel| OF_ALL.map(|text| format!("1970-01-02T00:00:00.000Z [{channel}] {text}"));
+        assert_eq!(sorted(&outcome.out()), said("stdout"));
+        assert_eq!(sorted(&outcome.err()), said("stderr"));
+    });
+}
+
+#[test]
+fn a_priority_that_there_is_not_is_refused() {
+    everywhere(&[], "wrong", |outcome| assert_eq!(outcome.err(), ""));
+}
+
+/// Gives a command a `/dev` of its own, with all that programs look for and the socket `$0/log`.
+const DEV: &str = r#"
+set -e
+mkdir "$0/dev"
+mount -t tmpfs -o mode=755 none "$0/dev"
+for name in null zero full random urandom tty log; do touch "$0/dev/$name"; done
+for name in null zero full random urandom tty; do mount --bind "/dev/$name" "$0/dev/$name"; done
+mkdir "$0/dev/pts" "$0/dev/shm"
+mount --rbind /dev/pts "$0/dev/pts"
+mount --rbind /dev/shm "$0/dev/shm"
+ln -s pts/ptmx "$0/dev/ptmx"
+ln -s /proc/self/fd "$0/dev/fd"
+if [ -S "$0/log" ]; then mount --bind "$0/log" "$0/dev/log"; else rm "$0/dev/log"; fi
+mount --move "$0/dev" /dev
+exec "$@""#;
+
+/// Runs a mode of `pmix_log` with each libpmix, on one node and on two; with the lines that a
+/// daemon which reads the system's log gets, unless there is `no_daemon`.
+fn with_a_log(no_daemon: bool, mode: &str, check: impl Fn(&Outcome, Vec<String>)) {
+    if !rustix::process::getuid().is_root() {
+        return skip("a log of the system: mounts one, which needs root");
+    }
+    for client in versions() {
+        for nodes in NODES {
+            let dir = tempfile::tempdir().unwrap();
+            let log = UnixDatagram::bind(dir.path().join("log")).unwrap();
+            log.set_read_timeout(Some(Duration::from_millis(1)))
+                .unwrap();
+            if no_daemon {
+                std::fs::remove_file(dir.path().join("log")).unwrap();
+            }
+            let options = [&["--libpmix", client.path()], nodes].concat();
+            let run = client.run(4, &options, "pmix_log", &[mode]);
+            let prefix = [
+                "unshare",
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                DEV,
+            ];
+            let prefix = prefix.into_iter().chain(dir.path().to_str());
+            let outcome = run.under(prefix).env("TZ", "UTC").run().expect(0);
+            // Everything was sent before the run ended.
+            let mut lines = Vec::new();
+            let mut buffer = [0; 8192];
+            while let Ok(len) = log.recv(&mut buffer) {
+                lines.push(String::from_utf8(buffer[..len].to_vec()).unwrap());
+            }
+            lines.sort_unstable();
+            check(&outcome, lines);
+        }
+    }
+}
+
+/// What is before and behind the launcher's process id.
+fn around_pid(line: &str) -> (&str, &str) {
+    let (before, rest) = line.split_once(" wireup[").unwrap();
+    let (pid, behind) = rest.split_once("]: ").unwrap();
+    pid.parse::<u32>().unwrap();
+    (before, behind)
+}
+
+#[test]
+fn a_text_for_the_log_of_the_host_is_there_once_with_its_rank_and_priority() {
+    with_a_log(false, "local", |outcome, lines| {
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        for line in &lines {
+            let (head, said) = around_pid(line);
+            assert!(head.starts_with("<11>"), "{line}");
+            // `rank 3 of JOB: rank 3`
+            assert_eq!(
+                said.split_once(" of ").unwrap().0,
+                said.rsplit_once(": ").unwrap().1
+            );
+        }
+        assert_eq!(outcome.err(), "");
+    });
+}
+
+#[test]
+fn a_text_for_the_whole_system_has_the_priority_and_time_it_was_given() {
+    with_a_log(false, "global", |outcome, lines| {
+        let (with, without): (Vec<_>, Vec<_>) = lines
+            .iter()
+            .map(|line| around_pid(line))
+            .partition(|(head, _)| *head == "<84>Jan  2 00:00:00");
+        assert_eq!((with.len(), without.len()), (4, 4), "{lines:?}");
+        assert!(
+            without.iter().all(|(head, _)| head.starts_with("<11>")),
+            "{lines:?}"
+        );
+        assert_eq!(outcome.err(), "");
+    });
+}
+
+#[test]
+fn a_text_to_be_logged_once_is_in_the_system_s_log_once_and_nowhere_else() {
+    with_a_log(false, "system", |outcome, lines| {
+        assert!(
+            matches!(&lines[..], [line] if line.ends_with(": the same")),
+            "{lines:?}"
+        );
+        assert_eq!(outcome.err(), "");
+    });
+}
+
+#[test]
+fn without_a_log_of_the_system_the_user_is_told_once_and_the_job_goes_on() {
+    with_a_log(true, "local", |outcome, _| {
+        outcome.expect_one_line(&[
+            "warning: ",
+            "has a text for the system's log, and /dev/log cannot be written here: No such file",
+        ]);
     });
 }

@@ -6,9 +6,11 @@
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
 mod auto;
+mod children;
 mod common;
 mod config;
 mod control;
+mod credentials;
 mod ending;
 mod ends;
 mod endurance;
@@ -34,6 +36,7 @@ mod processes;
 mod ps;
 mod pty;
 mod python;
+mod queries;
 mod refusals;
 mod rendezvous;
 mod signals;

@@ -260,16 +260,21 @@ async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineErro
 
 /// Passes on what a rank printed, once there is room for it.
 async fn print(head: &Head, output: Output) -> Result<(), LineError> {
-    let (rank, stream) = (output.rank, output.stream);
+    let (whose, stream) = ((output.spawned_job, output.rank), output.stream);
     let stream = match stream {
         Stream::Stdout => StdioStream::Stdout,
         Stream::Stderr => StdioStream::Stderr,
     };
-    deliver(head, rank, stream, output.into_bytes()?).await;
+    deliver(head, whose, stream, output.into_bytes()?).await;
     Ok(())
 }
 
-async fn deliver(head: &Head, rank: Option<u32>, stream: StdioStream, mut bytes: Bytes) {
+async fn deliver(
+    head: &Head,
+    (spawned_job, rank): (u32, Option<u32>),
+    stream: StdioStream,
+    mut bytes: Bytes,
+) {
     let mut moves = head.moves();
     while !bytes.is_empty() {
         while !head.output_is(super::output::Output::has_room) {
@@ -283,6 +288,7 @@ async fn deliver(head: &Head, rank: Option<u32>, stream: StdioStream, mut bytes:
                 stream: stream.into(),
                 data,
                 lost: 0,
+                spawned_job,
             });
         });
     }
@@ -300,6 +306,6 @@ async fn words(head: &Head, mut stderr: Pipe<pipe::Receiver>, last: &mut String)
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
         let bytes = Bytes::from(std::mem::take(&mut line));
-        deliver(head, None, StdioStream::Stderr, bytes).await;
+        deliver(head, (0, None), StdioStream::Stderr, bytes).await;
     }
 }

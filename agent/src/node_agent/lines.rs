@@ -75,6 +75,9 @@ pub enum RankState {
 pub struct Rank {
     /// Into which.
     pub state: RankState,
+    /// Number of its job, if that was spawned.
+    #[serde(default)]
+    pub spawned_job: u32,
     /// Whose.
     pub rank: u32,
     /// Its node.
@@ -102,6 +105,9 @@ pub enum Stream {
 /// See [`Line::Output`].
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct Output {
+    /// Number of its job, if that was spawned.
+    #[serde(default)]
+    pub spawned_job: u32,
     /// Whose.
     pub rank: Option<u32>,
     /// Where.
@@ -117,6 +123,9 @@ pub struct Cause {
     pub kind: String,
     /// For people.
     pub message: String,
+    /// Number of its job, if that was spawned.
+    #[serde(default)]
+    pub spawned_job: u32,
     /// Who.
     pub rank: Option<u32>,
 }

@@ -51,6 +51,8 @@ pub struct Outcome {
 
 #[derive(Clone, Copy, Debug)]
 struct Rank {
+    /// Number of its job, if that was spawned.
+    job: u32,
     node: u32,
     app: u32,
     pid: i32,
@@ -129,7 +131,10 @@ impl Progress {
             Line::Warning { message } => self.push(Change::Warning(message.into(), now)),
             Line::Result(outcome) => {
                 let (kind, message, rank) = match outcome.cause {
-                    Some(cause) => (cause.kind, cause.message, cause.rank),
+                    Some(cause) => {
+                        let rank = cause.rank.filter(|_| cause.spawned_job == 0);
+                        (cause.kind, cause.message, rank)
+                    }
                     None => Default::default(),
                 };
                 self.result = Some(Outcome {
@@ -153,6 +158,7 @@ impl Progress {
         };
         if state == LaunchState::Planned {
             let unknown = Rank {
+                job: 0,
                 node: 0,
                 app: 0,
                 pid: 0,
@@ -175,10 +181,8 @@ impl Progress {
             lines::RankState::NotStarted => RankState::NotStarted,
             lines::RankState::Other => return,
         };
-        let Some(rank) = self.ranks.get_mut(change.rank as usize) else {
-            return;
-        };
-        *rank = Rank {
+        let now_is = Rank {
+            job: change.spawned_job,
             node: change.node,
             app: change.app,
             pid: change.pid.unwrap_or(0),
@@ -190,8 +194,13 @@ impl Progress {
             },
             time: now,
         };
-        let told = Change::Rank(change.rank, *rank);
-        self.push(told);
+        if change.spawned_job == 0 {
+            let Some(rank) = self.ranks.get_mut(change.rank as usize) else {
+                return;
+            };
+            *rank = now_is;
+        }
+        self.push(Change::Rank(change.rank, now_is));
     }
 
     /// The launcher has ended; `lost` says how, for the case that it could not tell the result.
@@ -333,6 +342,7 @@ impl Rank {
             pid: self.pid,
             state: self.state.into(),
             exit: ended.then(|| self.exit(rank)),
+            spawned_job: self.job,
         }
     }
 }

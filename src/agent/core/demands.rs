@@ -18,6 +18,16 @@ const SIGSTOP: i32 = 19;
 /// The highest real-time signal.
 const SIGNAL_MAX: i32 = 64;
 
+/// What clients want removed at their end, and how.
+const CLEANUP: [&str; 6] = [
+    keys::REGISTER_CLEANUP,
+    keys::REGISTER_CLEANUP_DIR,
+    keys::CLEANUP_RECURSIVE,
+    keys::CLEANUP_EMPTY,
+    keys::CLEANUP_IGNORE,
+    keys::CLEANUP_LEAVE_TOPDIR,
+];
+
 impl NodeCore {
     /// `PMIx_Abort`. Without targets, or with everybody as target, the launch has failed.
     pub(super) fn abort(
@@ -87,6 +97,8 @@ impl NodeCore {
 /// What directives ask for, in their order; there must be something.
 fn wishes(directives: &[Info]) -> Result<Vec<Wish>, Status> {
     let mut wishes = Vec::new();
+    // libpmix does this itself, and asks on if there is more; see docs/shim.md.
+    let mut done = false;
     for info in directives {
         let wish = match (&info.key, &info.value) {
             (key, Value::Int(signal) | Value::Int32(signal)) if *key == keys::JOB_CTRL_SIGNAL => {
@@ -96,6 +108,10 @@ fn wishes(directives: &[Info]) -> Result<Vec<Wish>, Status> {
                 }
             }
             (key, _) if *key == keys::JOB_CTRL_ID => continue,
+            (key, _) if CLEANUP.iter().any(|cleanup| key == cleanup) => {
+                done = true;
+                continue;
+            }
             (_, Value::Bool(false)) => continue,
             (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_KILL => Wish::Kill,
             (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_TERMINATE => {
@@ -112,7 +128,7 @@ fn wishes(directives: &[Info]) -> Result<Vec<Wish>, Status> {
         };
         wishes.push(wish);
     }
-    match wishes.is_empty() {
+    match wishes.is_empty() && !done {
         true => Err(Status::ERR_NOT_SUPPORTED),
         false => Ok(wishes),
     }

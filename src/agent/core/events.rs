@@ -38,7 +38,7 @@ impl NodeCore {
         }
     }
 
-    fn carry(&self, event: &Arc<Notification>, actions: &mut Vec<Action>) {
+    pub(super) fn carry(&self, event: &Arc<Notification>, actions: &mut Vec<Action>) {
         for to in self.jobs.node_ids().filter(|node| *node != self.node) {
             actions.push(Action::SendPeer {
                 to,

@@ -151,6 +151,7 @@ impl NodeCore {
             nspace: nspace.clone(),
         };
         self.modex(removed, now, actions);
+        self.ask_for_end(job, now, actions);
         if self.host.state == HostState::Ready {
             self.control(&Control::DeregisterJob { nspace }, now, actions);
         }

@@ -6,7 +6,7 @@ use crate::fence::{self, Contribution, FenceInput};
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, LocalRank, NodeRank, Nspace};
 use crate::job::outcome::Cause;
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnResult};
+use crate::job::spawn::SpawnResult;
 use crate::pmi::collective::Collective;
 use crate::pmi::server::{Effect, KeyAnswer};
 
@@ -66,7 +66,7 @@ impl NodeCore {
                 Effect::Unpublish { rank, service } => {
                     self.pmi_unpublish(at(rank), service, now, actions);
                 }
-                Effect::Spawn { rank, .. } => self.pmi_spawn(job, rank, now, actions),
+                Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request, actions),
                 Effect::Key {
                     rank,
                     job: other,
@@ -80,32 +80,15 @@ impl NodeCore {
         }
     }
 
-    /// A rank wants a job to be started.
-    fn pmi_spawn(
-        &mut self,
-        job: JobNumber,
-        rank: LocalRank,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let failure = SpawnFailure {
-            kind: SpawnFailureKind::NotSupported,
-            text: "not offered yet".to_owned(),
-        };
-        self.pmi_spawned(job, rank, &Err(failure), now, actions);
-    }
-
     /// What has become of the job that a rank wanted to be started.
     pub(super) fn pmi_spawned(
         &mut self,
-        job: JobNumber,
-        rank: LocalRank,
+        at: NodeRank,
         result: &SpawnResult,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let member = self.jobs.get_mut(job);
-        let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
+        let Some((job, rank, server)) = self.pmi_of(at) else {
             return;
         };
         let mut effects = Vec::new();

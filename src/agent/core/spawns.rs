@@ -15,6 +15,7 @@ use crate::agent::event::{Action, Report, SpawnTicket};
 use crate::crossing::Act;
 use crate::fence::{Contribution, FenceInput};
 use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, NodeRank};
 use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult,
 };
@@ -48,6 +49,8 @@ impl Meeting {
 enum Asker {
     /// The sidecar.
     Pmix(UpcallId),
+    /// A rank, over PMI.
+    Pmi(NodeRank),
 }
 
 /// The requests of this node that the launcher has not answered.
@@ -73,18 +76,39 @@ impl NodeCore {
         let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
-        let request = Box::new(SpawnRequest {
+        let request = SpawnRequest {
             apps,
             infos: infos.iter().map(said).collect(),
             preputs: Vec::new(),
-        });
-        let ticket = self.spawns.ask(Asker::Pmix(id));
-        let report = Report::Spawn {
+        };
+        self.ask_to_spawn(Asker::Pmix(id), by, request, actions);
+    }
+
+    /// A rank wants a job to be started, over PMI.
+    pub(super) fn pmi_spawn(
+        &mut self,
+        at: NodeRank,
+        request: SpawnRequest,
+        actions: &mut Vec<Action>,
+    ) {
+        let by = self.process(at);
+        self.ask_to_spawn(Asker::Pmi(at), by, request, actions);
+    }
+
+    fn ask_to_spawn(
+        &mut self,
+        asker: Asker,
+        by: GlobalRank,
+        request: SpawnRequest,
+        actions: &mut Vec<Action>,
+    ) {
+        let ticket = self.spawns.ask(asker);
+        let request = Box::new(request);
+        actions.push(Action::Report(Report::Spawn {
             ticket,
             by,
             request,
-        };
-        actions.push(Action::Report(report));
+        }));
     }
 
     /// The launcher's answer to a request.
@@ -92,6 +116,7 @@ impl NodeCore {
         &mut self,
         ticket: SpawnTicket,
         result: &SpawnResult,
+        now: Moment,
         actions: &mut Vec<Action>,
     ) {
         match self.spawns.waiting.remove(&ticket) {
@@ -102,19 +127,20 @@ impl NodeCore {
                 };
                 self.answer(id, &answer, actions);
             }
+            Some(Asker::Pmi(at)) => self.pmi_spawned(at, result, now, actions),
             None => {}
         }
     }
 
     /// Nothing is started any more.
-    pub(super) fn spawns_tear_down(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn spawns_tear_down(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let ending = Err(SpawnFailure {
             kind: SpawnFailureKind::Ending,
             text: String::new(),
         });
         let tickets: Vec<_> = self.spawns.waiting.keys().copied().collect();
         for ticket in tickets {
-            self.spawned(ticket, &ending, actions);
+            self.spawned(ticket, &ending, now, actions);
         }
     }
 

@@ -21,8 +21,8 @@ use crate::modex::{ModexFailure, ModexInput, ModexResult};
 use crate::pmix::control::Control;
 use crate::pmix::host::{HostEvent, UpcallId};
 use crate::pmix::keys;
-use crate::pmix::upcall::{Answer, Query, Upcall};
-use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
+use crate::pmix::upcall::{Answer, Upcall};
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
 
 impl NodeCore {
     pub(super) fn host_events(
@@ -95,6 +95,7 @@ impl NodeCore {
             // carried to every node anyway.
             Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
             Upcall::IofPull { .. } => {}
+            Upcall::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
             Upcall::Abort { .. }
             | Upcall::Fence { .. }
             | Upcall::DirectModex { .. }
@@ -105,6 +106,8 @@ impl NodeCore {
             | Upcall::Unpublish { .. }
             | Upcall::Group { .. }
             | Upcall::JobControl { .. }
+            | Upcall::GetCredential { .. }
+            | Upcall::ValidateCredential { .. }
             | Upcall::Spawn { .. }
             | Upcall::Connect { .. }
             | Upcall::Disconnect { .. }
@@ -144,10 +147,7 @@ impl NodeCore {
                 message,
                 targets,
             } => self.abort(id, &proc, (status, &message), &targets, actions),
-            Upcall::Query { queries, .. } => {
-                let answer = self.query(&queries);
-                self.answer(id, &answer, actions);
-            }
+            Upcall::Query { queries, .. } => self.query(id, queries, now, actions),
             Upcall::Log {
                 proc,
                 data,
@@ -181,10 +181,23 @@ impl NodeCore {
             Upcall::Disconnect { procs, infos } => {
                 self.meet(id, (Meeting::Disconnect, &procs), &infos, now, actions);
             }
+            Upcall::GetCredential { proc, directives } => {
+                let answer = self.vouch_for(proc, &directives, now);
+                self.answer(id, &answer, actions);
+            }
+            Upcall::ValidateCredential {
+                credential,
+                directives,
+                ..
+            } => {
+                let answer = self.validate(&credential, &directives, now);
+                self.answer(id, &answer, actions);
+            }
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }
             | Upcall::DeregisterEvents { .. }
+            | Upcall::GroupEnded { .. }
             | Upcall::NotifyEvent { .. }
             | Upcall::IofPull { .. } => unreachable!("the link gives notices no id"),
         }
@@ -299,47 +312,6 @@ impl NodeCore {
         let control = Control::DirectModex { nspace, rank };
         if let Some(id) = self.control(&control, now, actions) {
             self.modex_requests.push((id, proc));
-        }
-    }
-
-    /// The names of the jobs that have not ended.
-    fn namespaces(&self) -> Text {
-        let jobs = self.jobs.jobs().filter(|(_, job)| !job.is_over());
-        let names: Vec<&str> = jobs.map(|(_, job)| job.context.nspace.as_str()).collect();
-        names.join(",").into()
-    }
-
-    /// What this host can say; most keys belong to tools, which come later.
-    fn query(&self, queries: &[Query]) -> Answer {
-        let mut infos = Vec::new();
-        let mut asked = 0;
-        let keys = queries
-            .iter()
-            .flat_map(|query| query.keys.iter().map(move |key| (query, key)));
-        for (query, key) in keys {
-            asked += 1;
-            let value = if *key == keys::QUERY_NAMESPACES {
-                Some(Value::String(self.namespaces()))
-            } else {
-                self.query_sets(key, query)
-            };
-            // Open MPI 5.0 cannot read the number, but has it from the names if they come first.
-            if *key == keys::QUERY_NUM_PSETS {
-                let names = keys::QUERY_PSET_NAMES.into();
-                let value = self.query_sets(&names, query);
-                infos.extend(value.map(|value| Info::new(keys::QUERY_PSET_NAMES, value)));
-                asked += 1;
-            }
-            infos.extend(value.map(|value| Info {
-                key: key.clone(),
-                required: false,
-                value,
-            }));
-        }
-        match infos.len() {
-            0 => Answer::Status(Status::ERR_NOT_FOUND),
-            found if found == asked => Answer::Infos(Status::SUCCESS, infos),
-            _ => Answer::Infos(Status::QUERY_PARTIAL_SUCCESS, infos),
         }
     }
 }

@@ -17,13 +17,14 @@ use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, NodeRank, Nspace, Rank, UserId};
-use crate::job::log::{Channel, LogText};
+use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::modex::{ModexFailure, ModexMessage};
 use crate::pmix::arbitrary::{infos, proc as pmix_proc, text};
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{DataRange, Status};
+use crate::queries::{Life, Part, Process, QueryMessage, Question};
 use crate::store::engine::StoreMessage;
 use crate::store::request::{
     Accepts, Answer, Data, Found, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
@@ -434,6 +435,47 @@ fn group() -> BoxedStrategy<GroupMessage> {
     .boxed()
 }
 
+fn life() -> BoxedStrategy<Life> {
+    let end = prop_oneof![
+        any::<u8>().prop_map(RankEnd::Code),
+        (1..65_i32).prop_map(RankEnd::Signal),
+    ];
+    prop_oneof![
+        Just(Life::Planned),
+        Just(Life::Running),
+        Just(Life::Connected),
+        (end, any::<bool>()).prop_map(|(end, connected)| Life::Ended { end, connected }),
+    ]
+    .boxed()
+}
+
+fn query() -> BoxedStrategy<QueryMessage> {
+    let process = (
+        rank(),
+        any::<Option<u32>>(),
+        vec(any::<u8>(), 0..20),
+        life(),
+        any::<Option<u64>>(),
+    );
+    let process = process.prop_map(|(rank, pid, executable, life, memory)| Process {
+        rank,
+        pid,
+        executable,
+        life,
+        memory,
+    });
+    let part = (vec(vec(process, 0..4), 0..3), any::<Option<u64>>())
+        .prop_map(|(jobs, server)| Part { jobs, server });
+    let question =
+        (vec(nspace(), 0..3), any::<bool>()).prop_map(|(jobs, memory)| Question { jobs, memory });
+    prop_oneof![
+        (any::<u64>(), question)
+            .prop_map(|(serial, question)| QueryMessage::Request { serial, question }),
+        (any::<u64>(), part).prop_map(|(serial, part)| QueryMessage::Reply { serial, part }),
+    ]
+    .boxed()
+}
+
 /// Any message between two nodes.
 pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
     let notification = (any::<i32>(), pmix_proc(), any::<u8>(), infos()).prop_map(
@@ -449,6 +491,7 @@ pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
         modex().prop_map(PeerMessage::Modex),
         store().prop_map(PeerMessage::Store),
         group().prop_map(PeerMessage::Group),
+        query().prop_map(PeerMessage::Query),
         notification.prop_map(|event| PeerMessage::Notify(Arc::new(event))),
     ]
     .boxed()
@@ -576,6 +619,25 @@ pub(crate) fn report() -> BoxedStrategy<Report> {
                     text,
                 };
                 Report::Log(text)
+            }),
+        (
+            proptest::sample::select(vec![SyslogPlace::Node, SyslogPlace::Launcher]),
+            any::<u8>(),
+            proptest::option::of(any::<i64>()),
+            "\\PC{0,9}",
+            any::<bool>(),
+            vec(any::<u8>(), 0..30)
+        )
+            .prop_map(|(place, priority, at, source, once, text)| {
+                let text = SyslogText {
+                    place,
+                    priority,
+                    at,
+                    source,
+                    once,
+                    text,
+                };
+                Report::Syslog(text)
             }),
     ]
     .boxed()

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::job::exit_policy::ExitPolicy;
-use crate::job::spec::{EndingSpec, FenceLimit};
+use crate::job::spec::{Children, EndingSpec, FenceLimit};
 
 /// When and how the job ends.
 #[derive(Debug, Args)]
@@ -45,6 +45,25 @@ pub(in crate::cli) struct EndingArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_grace)]
     #[arg(allow_negative_numbers = true)]
     fence_timeout: Option<Duration>,
+
+    /// Give a spawn up that has not started all its processes after this many seconds, and end those
+    /// that it has
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(allow_negative_numbers = true)]
+    spawn_timeout: Option<Duration>,
+
+    /// What becomes of spawned processes when all of the job that spawned them have ended: they are
+    /// ended after --grace, or go on. Programs may ask for either in their spawn request
+    #[arg(long, value_enum, value_name = "end-with-parent|independent")]
+    #[arg(default_value_t = Lifetime::EndWithParent, hide_possible_values = true)]
+    children: Lifetime,
+}
+
+/// See [`Children`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Lifetime {
+    EndWithParent,
+    Independent,
 }
 
 impl From<EndingArgs> for EndingSpec {
@@ -63,6 +82,11 @@ impl From<EndingArgs> for EndingSpec {
                 None => FenceLimit::Sensible,
                 Some(Duration::ZERO) => FenceLimit::Unlimited,
                 Some(time) => FenceLimit::After(time),
+            },
+            spawn: args.spawn_timeout,
+            children: match args.children {
+                Lifetime::EndWithParent => Children::EndWithParent,
+                Lifetime::Independent => Children::Independent,
             },
         }
     }

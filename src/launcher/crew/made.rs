@@ -2,13 +2,15 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::nodes::Node;
 use super::{Parts, start};
-use crate::agent::core::{NodeCore, Terms};
+use crate::agent::core::{Facts, NodeCore, Terms, Voucher};
 use crate::agent::poll::{Source, Token};
+use crate::job::ids::JobNumber;
 use crate::launcher::directory::{JobDirectory, NodeDirectories};
 use crate::launcher::guard::become_subreaper;
 use crate::launcher::run::RunFailure;
@@ -45,6 +47,11 @@ impl Made {
             .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| own("cannot make the job's directories", &error))?;
+        let voucher = plan.key.clone().map(|key| {
+            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+            let since = parts.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+            Voucher::new(key, (uid.as_raw(), gid.as_raw()), since)
+        });
         let nodes = nodes()
             .map(|node| {
                 NodeCore::new(
@@ -54,7 +61,9 @@ impl Made {
                     plan.offer.pmix,
                     Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
                 )
-                .map(|mut core| {
+                .map(|core| {
+                    let mut core = core.vouching(voucher.clone());
+                    core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
                     if plan.offer.pmix {
                         core.name_nodes(&plan.node_names);
                     }

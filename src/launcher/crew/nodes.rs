@@ -1,15 +1,18 @@
 //! The nodes here: what happens is handed to their cores, and what these order is done.
 
-use super::{Crew, RankSlot};
+use super::{Crew, RankSlot, raw};
 use crate::agent::core::{HEAD, NodeCore};
 use crate::agent::event::{Action, Event, PeerMessage, Report};
+use crate::agent::procfs;
 use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::job::log::SyslogPlace;
 use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
 use crate::pmix::control::Hello;
+use crate::queries::Asked;
 
 /// One node of the job.
 pub(super) struct Node {
@@ -104,9 +107,25 @@ impl Crew {
                     true => self.peers.push_back((to, node, message)),
                     false => self.outbound.push((to, message)),
                 },
+                Action::Weigh { asked, pids } => self.weigh(node, asked, &pids),
                 Action::Report(report) => self.report(node, report),
             }
         }
+    }
+
+    /// Finds out for a node's core how much memory its processes use.
+    fn weigh(&mut self, node: NodeId, asked: Asked, pids: &[u32]) {
+        let sidecar = self.node(node).sidecar.as_ref();
+        let server = sidecar.and_then(|sidecar| procfs::memory(raw(sidecar.child.pid)));
+        let weigh = |pid: &u32| Some((*pid, procfs::memory(i32::try_from(*pid).ok()?)?));
+        let event = Event::Weighed {
+            asked,
+            server,
+            processes: pids.iter().filter_map(weigh).collect(),
+        };
+        let (now, mut actions) = (Moment(self.now()), Vec::new());
+        self.node_mut(node).core.handle(event, now, &mut actions);
+        self.act(node, actions);
     }
 
     fn rank_at(&self, node: NodeId, at: NodeRank) -> Option<GlobalRank> {
@@ -160,6 +179,16 @@ impl Crew {
                 self.tell(FromCrew::Rendezvous { epoch, message });
             }
             Report::Log(text) => self.tell(FromCrew::Log(text)),
+            Report::Syslog(text) if text.place == SyslogPlace::Launcher => {
+                self.tell(FromCrew::Syslog(text));
+            }
+            Report::Syslog(text) => {
+                if let Some(problem) = self.syslog.log(&text) {
+                    let name = &self.plan.node_names[node.index()];
+                    let text = format!("warning: {name}: {problem}");
+                    self.tell(FromCrew::Tell { text });
+                }
+            }
             Report::Spawn {
                 ticket,
                 by,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{Crew, Job, RankIo, RankSlot};
-use crate::agent::core::JobContext;
+use crate::agent::core::{Facts, JobContext};
 use crate::agent::event::Event;
 use crate::agent::start::StdinPlan;
 use crate::job::clock::Moment;
@@ -39,6 +39,7 @@ impl Crew {
         self.ranks
             .resize_with(self.ranks.len() + ranks as usize, || RankSlot::Planned);
         self.pipes.grow(ranks as usize);
+        let facts = plan.as_ref().ok().cloned();
         let prepared = plan.and_then(|plan| self.prepare_job(plan, ranks));
         let (job, requests, problem) = match prepared {
             Ok((job, requests)) => (job, requests, None),
@@ -50,6 +51,10 @@ impl Crew {
         let number = self.jobs.add(job);
         for (index, requests) in requests.into_iter().enumerate() {
             self.add_to_core(index, &spawned.job, &requests);
+            if let Some(facts) = &facts {
+                let core = &mut self.nodes[index].core;
+                core.add_facts(number, Arc::clone(facts) as Arc<dyn Facts>);
+            }
         }
         match problem {
             Some(failure) => self.refuse_job(number, failure),

@@ -98,6 +98,11 @@ impl Drive {
             }
             FromCrew::Log(text) => self.log(text),
             FromCrew::Rendezvous { epoch, message } => self.tell_rendezvous(epoch, message),
+            FromCrew::Syslog(text) => {
+                if let Some(text) = self.syslog.log(&text) {
+                    self.warn(&text);
+                }
+            }
             FromCrew::Tell { text } => self.tell(&text),
             FromCrew::Seen { app, seen } => self.alone.saw(app as usize, seen),
             // Asked for and answered between the crews and the hands.

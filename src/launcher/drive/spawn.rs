@@ -11,6 +11,7 @@ use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult};
+use crate::job::spec::Children;
 use crate::launcher::message::ToCrew;
 use crate::launcher::plan::{Plan, SpawnedJob, Standing};
 
@@ -23,8 +24,8 @@ struct Birth {
     asker: Asker,
     /// Who wants it.
     by: GlobalRank,
-    /// When that is given up.
-    until: Option<Duration>,
+    /// How long that may take, and when it is given up.
+    limit: Option<(Duration, Duration)>,
     /// Why it is given up. The answer waits until nothing of it is left.
     failure: Option<SpawnFailure>,
 }
@@ -64,7 +65,7 @@ impl Family {
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let births = self.births.values().filter(|birth| birth.failure.is_none());
-        let births = births.filter_map(|birth| birth.until);
+        let births = births.filter_map(|birth| Some(birth.limit?.1));
         births.chain(self.orphans.iter().map(|(at, _)| *at)).min()
     }
 }
@@ -122,15 +123,19 @@ impl Drive {
         self.lives
             .resize(self.jobs.size() as usize, Life::default());
         self.supervisor.grow(size);
+        let ending = &self.plan.spec.ending;
+        let limit = job.limit.into_iter().chain(ending.spawn).min();
         self.family.members.push(Member {
             parent: Some(parent),
             remaining: size,
-            independent: job.independent.unwrap_or(false),
+            independent: job
+                .independent
+                .unwrap_or(ending.children == Children::Independent),
         });
         let birth = Birth {
             asker,
             by,
-            until: job.limit.map(|limit| self.now() + limit),
+            limit: limit.map(|limit| (limit, self.now() + limit)),
             failure: None,
         };
         self.family.births.insert(number, birth);
@@ -243,16 +248,19 @@ impl Drive {
     /// Gives up what takes too long, and ends jobs whose parent has ended and that did not follow.
     pub(super) fn look_at_family(&mut self, now: Duration) {
         let late =
-            |birth: &Birth| birth.failure.is_none() && birth.until.is_some_and(|at| at <= now);
+            |birth: &Birth| birth.failure.is_none() && birth.limit.is_some_and(|(_, at)| at <= now);
         let births = self.family.births.iter();
         let late: Vec<_> = births
             .filter(|(_, birth)| late(birth))
-            .map(|(job, _)| *job)
+            .filter_map(|(job, birth)| Some((*job, birth.limit?.0)))
             .collect();
-        for job in late {
+        for (job, limit) in late {
             let failure = SpawnFailure {
                 kind: SpawnFailureKind::TimedOut,
-                text: "it took longer than allowed".to_owned(),
+                text: format!(
+                    "not all processes were started within the {} s allowed",
+                    limit.as_secs_f64()
+                ),
             };
             self.spawn_failed(job, failure);
         }

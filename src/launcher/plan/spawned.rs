@@ -8,22 +8,20 @@
 //! does not differ from that is not sent.
 
 mod hosts;
+mod resolve;
 mod soft;
 mod space;
 mod variable;
 mod wishes;
 
 use std::fmt::Display;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
-use super::app::{self, Stand, app_plan};
-use super::{App, Decided, Origin, Plan, size};
+use super::{Decided, Origin, Plan};
 use crate::agent::core::JobContext;
 use crate::job::appnums::Appnums;
 use crate::job::hosts::Entry;
@@ -32,10 +30,9 @@ use crate::job::octets;
 use crate::job::proc::Proc;
 use crate::job::rank_map::{RANKS_MAX, RankMap};
 use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use crate::job::spec::{AppSpec, JobSpec, StdinTarget};
-use crate::launcher::reasons::CountWhy;
+use crate::job::spec::AppSpec;
+use crate::launcher::hostfile;
 use crate::launcher::run::{RunFailure, unique_nspace};
-use crate::launcher::{hostfile, pattern};
 use hosts::Names;
 use space::{NodeSpace, Wanted};
 use variable::{Change, How};
@@ -339,196 +336,6 @@ fn hostfiles(paths: &[PathBuf], cwd: &Path) -> Result<Vec<Entry>, SpawnFailure> 
         entries.extend(read.map_err(|error| text("hostfile", error))?);
     }
     Ok(entries)
-}
-
-impl SpawnedJob {
-    /// What holds for it on every node of the launch whose first job is that of `first`.
-    pub fn decided(&self, first: &Decided) -> Decided {
-        Decided {
-            job: Arc::clone(&self.job),
-            counts: vec![CountWhy::Given; self.apps.len()],
-            node_names: first.node_names.clone(),
-            offer: first.offer.clone(),
-            oversubscribed: self.oversubscribed,
-            names: first.names.clone(),
-            origin: Some(self.origin.clone()),
-            variables: Vec::new(),
-        }
-    }
-
-    /// What was asked for, as the user would have said it in place of the first job. Input of the
-    /// launcher stays with that.
-    pub fn spec(&self, first: &JobSpec) -> JobSpec {
-        let mut spec = first.clone();
-        spec.apps = self.apps.iter().map(|app| app.spec.clone()).collect();
-        spec.psets.clear();
-        spec.layout.runs.clear();
-        spec.layout.oversubscribe = self.oversubscribe;
-        spec.stdio.pty = None;
-        spec.stdio.stdin = StdinTarget::None;
-        spec.stdio.output = spec.stdio.output.map(pattern::with_job);
-        spec.notes.clear();
-        spec
-    }
-
-    /// Makes the plan of one node, or of this machine as all nodes: looks for what its ranks need.
-    /// `first` is the first job's plan there.
-    ///
-    /// # Errors
-    /// [`SpawnFailure`] with the reason and the remedy; on one of several hosts it names the host.
-    pub fn resolve(&self, first: &Plan, node: Option<NodeId>) -> Result<Plan, SpawnFailure> {
-        let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        self.resolve_within(first, node, limit)
-            .map_err(|mut failure| {
-                if let Some(name) = node.and_then(|node| first.node_names.get(node.index())) {
-                    failure.text = format!("on {name}: {}", failure.text);
-                }
-                failure
-            })
-    }
-
-    fn resolve_within(
-        &self,
-        first: &Plan,
-        node: Option<NodeId>,
-        descriptors: u64,
-    ) -> Result<Plan, SpawnFailure> {
-        self.check(first, node)?;
-        let mut decided = self.decided(&first.decided);
-        let spec = self.spec(&first.spec);
-        self.check_room(first, &spec, node, descriptors)?;
-        if let Some(node) = node {
-            decided.oversubscribed = self.processes_on(node) > first.slots.count();
-        }
-        let stand = |ranks: &Range<u32>| match node.is_none_or(|node| decided.has(node, ranks)) {
-            true => Stand::Child,
-            false => Stand::Bystander,
-        };
-        let apps = self.look(first, stand)?;
-        Ok(self.plan(first, decided, spec, apps))
-    }
-
-    /// Makes the plan of a launcher whose ranks are on other hosts: what is found here is for people.
-    ///
-    /// # Errors
-    /// [`SpawnFailure`] for what can run nowhere.
-    pub fn seen(&self, first: &Plan) -> Result<Plan, SpawnFailure> {
-        self.check(first, None)?;
-        let apps = self.look(first, |_| Stand::Launcher)?;
-        let (decided, spec) = (self.decided(&first.decided), self.spec(&first.spec));
-        Ok(self.plan(first, decided, spec, apps))
-    }
-
-    /// Looks for what the ranks of the applications need.
-    fn look(
-        &self,
-        first: &Plan,
-        stand: impl Fn(&Range<u32>) -> Stand,
-    ) -> Result<Vec<App>, SpawnFailure> {
-        let base = &first.apps[self.origin.base.index()];
-        let mut apps = Vec::with_capacity(self.apps.len());
-        for (number, app) in (0..).map(AppNum).zip(&self.apps) {
-            let mut env = base.env[..base.common].to_vec();
-            app.env.iter().for_each(|change| change.apply(&mut env));
-            let ranks = self.job.appnums.ranks_of(number);
-            let stand = stand(&ranks);
-            app.check_files(first, stand)?;
-            let ranks = (ranks, CountWhy::Given);
-            let search = Some(app.search.as_slice());
-            let looked = app_plan(&app.spec, ranks, env, &first.inheritance, stand, search);
-            let (app, _) = looked.map_err(|failure| {
-                let kind = match failure.code {
-                    127 => SpawnFailureKind::NotFound,
-                    126 => SpawnFailureKind::NotExecutable,
-                    _ => SpawnFailureKind::Failed,
-                };
-                refuse(kind, failure.message)
-            })?;
-            apps.push(app);
-        }
-        Ok(apps)
-    }
-
-    fn plan(&self, first: &Plan, decided: Decided, spec: JobSpec, apps: Vec<App>) -> Plan {
-        Plan {
-            decided,
-            spec,
-            inheritance: first.inheritance.clone(),
-            apps,
-            host: first.host.clone(),
-            slots: first.slots,
-            notes: Vec::new(),
-            warnings: Vec::new(),
-        }
-    }
-
-    /// What came over a link is not trusted to fit together.
-    fn check(&self, first: &Plan, node: Option<NodeId>) -> Result<(), SpawnFailure> {
-        let apps = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
-        let nodes = first.job.ranks.nodes();
-        let last = AppNum(apps.saturating_sub(1));
-        let fits = apps > 0
-            && self.job.appnums.ranks_of(last).end == self.job.ranks.size()
-            && self.job.ranks.nodes() == nodes
-            && self.origin.base.index() < first.apps.len()
-            && node.is_none_or(|node| node.0 < nodes);
-        match fits {
-            true => Ok(()),
-            false => Err(refuse(SpawnFailureKind::Failed, super::Contradiction)),
-        }
-    }
-
-    /// Living processes of a node once its ranks have been started.
-    fn processes_on(&self, node: NodeId) -> u32 {
-        let live = self.live.get(node.index()).copied().unwrap_or(0);
-        live.saturating_add(self.job.ranks.local_size(node))
-    }
-
-    /// Refuses what the cores and descriptors here do not allow.
-    fn check_room(
-        &self,
-        first: &Plan,
-        spec: &JobSpec,
-        node: Option<NodeId>,
-        descriptors: u64,
-    ) -> Result<(), SpawnFailure> {
-        let full = |failure: RunFailure| refuse(SpawnFailureKind::NoSlots, failure.message);
-        match node {
-            Some(node) if self.job.ranks.local_size(node) == 0 => Ok(()),
-            Some(node) => {
-                let processes = self.processes_on(node);
-                size::check_node(spec, node, processes, &first.slots, descriptors).map_err(full)
-            }
-            None => {
-                let nodes = self.job.ranks.node_ids();
-                let processes = nodes.map(|node| self.processes_on(node)).sum();
-                size::check_all_here(processes, descriptors).map_err(full)
-            }
-        }
-    }
-}
-
-impl SpawnedApp {
-    /// Refuses a directory and files that are not where its ranks start.
-    fn check_files(&self, first: &Plan, stand: Stand) -> Result<(), SpawnFailure> {
-        if stand != Stand::Child {
-            return Ok(());
-        }
-        let entered = app::working_directory(&self.spec, &first.inheritance, stand);
-        let entered =
-            entered.map_err(|failure| refuse(SpawnFailureKind::NotExecutable, failure.message))?;
-        let cwd = entered.as_deref().unwrap_or(&first.inheritance.cwd);
-        match self.needs.iter().find(|path| !cwd.join(path).exists()) {
-            None => Ok(()),
-            Some(path) => Err(refuse(
-                SpawnFailureKind::NotSupported,
-                format!(
-                    "the file {} is to be there and is not, and files are not copied; put it there",
-                    cwd.join(path).display()
-                ),
-            )),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Carries out one request of a rank: answers it, or holds it back until others have come.
 
 use super::{ReleaseError, Server, send};
-use crate::job::ids::{LocalRank, Nspace, Rank};
+use crate::job::ids::{LocalRank, Rank};
 use crate::pmi::client::{Open, Phase, Waiter};
 use crate::pmi::collective::{Collective, Group, Scope};
 use crate::pmi::command::{Call, Dialect};
@@ -12,7 +12,6 @@ use crate::pmi::node_attributes::NodeAttributes;
 use crate::pmi::reply::{Refusal, Reply, VERSION_1, VERSION_2};
 use crate::pmi::request::Request;
 use crate::pmi::ring::Ring;
-use crate::pmi::spawn::Spawn;
 use crate::pmi::wire_v1::ProtocolError;
 
 /// Job attribute of PMI-2 with the universe size.
@@ -382,42 +381,6 @@ impl Server {
             false => Some(effect),
         };
         client.names.push_back((call.clone().keep(), effect));
-        None
-    }
-
-    /// Hands a spawn request on; its answer comes when the new job runs.
-    fn spawn(
-        &mut self,
-        rank: LocalRank,
-        call: &Call<'_>,
-        spawn: Spawn,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), Refusal<'static>> {
-        let client = self.client(rank);
-        if client.spawning.is_some() {
-            return Err(Refusal::AlreadySpawning);
-        }
-        let request = spawn.into_request()?;
-        client.state.wait(call, Open::Spawn);
-        client.spawning = Some(call.clone().keep());
-        effects.push(Effect::Spawn { rank, request });
-        Ok(())
-    }
-
-    /// Hands on a question for a key of another job.
-    fn key_of(
-        &mut self,
-        rank: LocalRank,
-        call: &Call<'_>,
-        job: Nspace,
-        key: &[u8],
-        effects: &mut Vec<Effect>,
-    ) -> Option<Reply<'static>> {
-        let client = self.client(rank);
-        client.state.wait(call, Open::Key);
-        client.keys.push_back(call.clone().keep());
-        let key = key.to_vec();
-        effects.push(Effect::Key { rank, job, key });
         None
     }
 }

@@ -20,8 +20,9 @@ pub struct Pdata {
 ///
 /// `abort`, `log`, `publish` and `unpublish` take a [`Status`](Self::Status), `fence` and
 /// `direct_modex` take [`Data`](Self::Data), `query` and `group` take [`Infos`](Self::Infos), `lookup`
-/// takes [`Found`](Self::Found), `spawn` takes [`Spawned`](Self::Spawned), `connect` and `disconnect`
-/// take a status; a status answers every kind, and is how each of them fails.
+/// takes [`Found`](Self::Found), `spawn` takes [`Spawned`](Self::Spawned), `get_credential` takes
+/// [`Credential`](Self::Credential), `validate_credential` takes [`Infos`](Self::Infos), `connect` and
+/// `disconnect` take a status; a status answers every kind, and is how each of them fails.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
     /// Done, or refused.
@@ -30,6 +31,8 @@ pub enum Answer {
     Data(Vec<u8>),
     /// What is known; the status says whether it is all.
     Infos(Status, Vec<Info>),
+    /// Success, with a credential and what it is.
+    Credential(Vec<u8>, Vec<Info>),
     /// What was found; the status says whether it is all.
     Found(Status, Vec<Pdata>),
     /// Success: the job runs.
@@ -60,6 +63,7 @@ impl Answer {
             Self::Status(status) => (*status, &[], &[], &[]),
             Self::Data(data) => (Status::SUCCESS, data, &[], &[]),
             Self::Infos(status, infos) => (*status, &[], infos, &[]),
+            Self::Credential(data, infos) => (Status::SUCCESS, data, infos, &[]),
             Self::Found(status, found) => (*status, &[], &[], found),
             Self::Spawned(nspace) => (Status::SUCCESS, nspace.as_str().as_bytes(), &[], &[]),
         };

@@ -51,6 +51,10 @@ impl Upcall {
                 range: DataRange(from.u8()?),
                 infos: Info::decode_list(&mut from)?,
             },
+            UpcallKind::GroupEnded => Self::GroupEnded {
+                name: Text::decode(&mut from)?,
+                procs: from.list(Proc::decode)?,
+            },
             UpcallKind::Abort => Self::Abort {
                 proc: Proc::decode(&mut from)?,
                 status: from.i32()?,
@@ -129,6 +133,15 @@ impl Upcall {
                 infos: Info::decode_list(&mut from)?,
                 data: from.bytes()?.to_vec(),
             },
+            UpcallKind::GetCredential => Self::GetCredential {
+                proc: Proc::decode(&mut from)?,
+                directives: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::ValidateCredential => Self::ValidateCredential {
+                proc: Proc::decode(&mut from)?,
+                credential: from.bytes()?.to_vec(),
+                directives: Info::decode_list(&mut from)?,
+            },
         };
         from.end()?;
         Ok(upcall)
@@ -164,6 +177,10 @@ impl Upcall {
                 source.encode(&mut out);
                 out.u8(range.0);
                 Info::encode_list(infos, &mut out);
+            }
+            Self::GroupEnded { name, procs } => {
+                name.encode(&mut out);
+                encode_procs(procs, &mut out);
             }
             Self::Abort {
                 proc,
@@ -252,6 +269,19 @@ impl Upcall {
                 encode_procs(targets, &mut out);
                 Info::encode_list(infos, &mut out);
                 out.bytes(data);
+            }
+            Self::GetCredential { proc, directives } => {
+                proc.encode(&mut out);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::ValidateCredential {
+                proc,
+                credential,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                out.bytes(credential);
+                Info::encode_list(directives, &mut out);
             }
         }
         out.finish(self.kind().op(), false, id)

@@ -18,6 +18,8 @@ pub enum UpcallKind {
     DeregisterEvents,
     /// See [`Upcall::NotifyEvent`].
     NotifyEvent,
+    /// See [`Upcall::GroupEnded`].
+    GroupEnded,
     /// See [`Upcall::Abort`].
     Abort,
     /// See [`Upcall::Fence`].
@@ -48,16 +50,21 @@ pub enum UpcallKind {
     IofPull,
     /// See [`Upcall::PushStdin`].
     PushStdin,
+    /// See [`Upcall::GetCredential`].
+    GetCredential,
+    /// See [`Upcall::ValidateCredential`].
+    ValidateCredential,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
         Self::DeregisterEvents,
         Self::NotifyEvent,
+        Self::GroupEnded,
         Self::Abort,
         Self::Fence,
         Self::DirectModex,
@@ -73,6 +80,8 @@ impl UpcallKind {
         Self::Disconnect,
         Self::IofPull,
         Self::PushStdin,
+        Self::GetCredential,
+        Self::ValidateCredential,
     ];
 
     /// The operation's name as PMIx has it.
@@ -83,6 +92,7 @@ impl UpcallKind {
             Self::RegisterEvents => "register_events",
             Self::DeregisterEvents => "deregister_events",
             Self::NotifyEvent => "notify_event",
+            Self::GroupEnded => "group_ended",
             Self::Abort => "abort",
             Self::Fence => "fence",
             Self::DirectModex => "direct_modex",
@@ -98,6 +108,8 @@ impl UpcallKind {
             Self::Disconnect => "disconnect",
             Self::IofPull => "iof_pull",
             Self::PushStdin => "push_stdin",
+            Self::GetCredential => "get_credential",
+            Self::ValidateCredential => "validate_credential",
         }
     }
 
@@ -110,6 +122,7 @@ impl UpcallKind {
                 | Self::RegisterEvents
                 | Self::DeregisterEvents
                 | Self::NotifyEvent
+                | Self::GroupEnded
                 | Self::IofPull
         )
     }
@@ -122,6 +135,7 @@ impl UpcallKind {
             Self::RegisterEvents => c::WIREUP_OP_REGISTER_EVENTS,
             Self::DeregisterEvents => c::WIREUP_OP_DEREGISTER_EVENTS,
             Self::NotifyEvent => c::WIREUP_OP_NOTIFY_EVENT,
+            Self::GroupEnded => c::WIREUP_OP_GROUP_ENDED,
             Self::Abort => c::WIREUP_OP_ABORT,
             Self::Fence => c::WIREUP_OP_FENCE,
             Self::DirectModex => c::WIREUP_OP_DIRECT_MODEX,
@@ -137,6 +151,8 @@ impl UpcallKind {
             Self::Disconnect => c::WIREUP_OP_DISCONNECT,
             Self::IofPull => c::WIREUP_OP_IOF_PULL,
             Self::PushStdin => c::WIREUP_OP_PUSH_STDIN,
+            Self::GetCredential => c::WIREUP_OP_GET_CREDENTIAL,
+            Self::ValidateCredential => c::WIREUP_OP_VALIDATE_CREDENTIAL,
         };
         op as u16
     }

@@ -93,6 +93,25 @@ fn a_watcher_that_is_far_behind_is_told_the_present_state_again_and_nothing_grow
 }
 
 #[test]
+fn ranks_of_spawned_jobs_are_told_of_and_are_not_taken_for_others() {
+    let mut progress = planned(1);
+    let mut cursor = Cursor::default();
+    progress.news(&mut cursor, 9);
+    let spawned = r#","spawned_job":2"#;
+    rank(&mut progress, 0, "started", spawned, 101);
+    rank(&mut progress, 7, "ended", spawned, 102);
+    let told = progress.news(&mut cursor, 9).into_iter();
+    let told: Vec<_> = told
+        .filter_map(|event| match event.event {
+            Some(Event::Rank(info)) => Some((info.spawned_job, info.rank)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [(2, 0), (2, 7)]);
+    assert_eq!(progress.ranks()[0].state(), RankState::Unspecified);
+}
+
+#[test]
 fn the_end_has_every_rank_and_what_is_not_known_is_not_made_up() {
     let mut progress = planned(3);
     rank(&mut progress, 0, "ended", r#","code":0"#, 102);

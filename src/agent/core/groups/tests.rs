@@ -332,5 +332,5 @@ fn process_sets_are_counted_listed_and_resolved() {
         Status::ERR_NOT_FOUND
     );
     let parts = query(&[keys::QUERY_NUM_PSETS, "other"], "");
-    assert_eq!(parts.status, Status::QUERY_PARTIAL_SUCCESS);
+    assert_eq!(parts.status, Status::ERR_PARTIAL_SUCCESS);
 }

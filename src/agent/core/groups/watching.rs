@@ -32,6 +32,14 @@ impl NodeCore {
         }
     }
 
+    /// A group of this node has ended, of which libpmix only tells.
+    pub(in super::super) fn local_group_ended(&mut self, name: &Text, procs: &[Proc]) {
+        let members = self.members(procs).unwrap_or_default().into_iter();
+        let members: BTreeSet<proc::Proc> = members.map(|member| self.name_of(member)).collect();
+        let watch = &mut self.groups.watch;
+        watch.ended(name.as_bytes(), |proc| members.contains(proc));
+    }
+
     /// Whether the members asked to be told of deaths instead of failing for them.
     pub(super) fn ends_without_the_dead(&self, key: &GroupKey) -> bool {
         key.operation == Operation::Destruct

@@ -97,7 +97,10 @@ impl Job {
                         actions.extend(more.into_iter().map(|action| (0, action)));
                     }
                 }
-                Action::SendControl(_) | Action::Report(_) | Action::KillHost => {}
+                Action::SendControl(_)
+                | Action::Weigh { .. }
+                | Action::Report(_)
+                | Action::KillHost => {}
             }
         }
     }

@@ -6,8 +6,10 @@ use crate::job::hosts::{HostList, merge};
 use crate::job::ids::Nspace;
 use crate::job::spawn::SpawnInfo;
 use crate::job::spec::{
-    EndingSpec, InterfaceSpec, LayoutSpec, PmiChoice, StatusSpec, StdioSpec, WrapSpec,
+    EndingSpec, InterfaceSpec, JobSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
+    WrapSpec,
 };
+use crate::launcher::plan::App;
 use crate::launcher::program::Kind;
 
 /// `/bin/true` on these hosts, or twice on this machine.

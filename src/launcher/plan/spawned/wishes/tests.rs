@@ -1,4 +1,5 @@
 use super::*;
+use crate::job::spawn::HONOURED;
 
 fn info(key: &str, value: &str, required: bool) -> SpawnInfo {
     SpawnInfo {
@@ -161,4 +162,20 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
         .for_each(|change| change.apply(&mut variables));
     assert_eq!(variables, [("A".into(), "own".into())]);
     assert_eq!(Wishes::default().over(&job).wdir, Some("/job".into()));
+}
+
+#[test]
+fn every_attribute_that_is_said_to_be_honoured_is() {
+    for key in HONOURED.split(',') {
+        let values = ["1", "node", "A=1", ":A=1", "ppr:1:node", "true"];
+        let honoured = values.iter().any(|value| {
+            let info = SpawnInfo {
+                key: key.to_owned(),
+                value: (*value).to_owned(),
+                required: true,
+            };
+            Wishes::of(&[info]).is_ok()
+        });
+        assert!(honoured, "{key}");
+    }
 }

@@ -1,0 +1,165 @@
+//! Credentials of the launch's processes (`PMIx_Get_credential`, `PMIx_Validate_credential`): those
+//! that munge does not make, which the sidecar asks first.
+//!
+//! Rule: the answer to a validation names user and group. Source: `pmix.h`.
+
+use std::time::Duration;
+
+use super::NodeCore;
+use crate::job::clock::Moment;
+use crate::job::credential::{Identity, LaunchKey};
+use crate::pmix::keys;
+use crate::pmix::upcall::Answer;
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
+
+/// What these credentials are called in `PMIX_CRED_TYPE`.
+const KIND: &str = "wireup";
+/// How long one is good for: as long as munge's.
+const LIFETIME: Duration = Duration::from_secs(300);
+
+/// What a node signs and checks with.
+#[derive(Clone, Debug)]
+pub struct Voucher {
+    key: LaunchKey,
+    /// User and group of the launch's processes here.
+    ids: (u32, u32),
+    since: Duration,
+}
+
+impl Voucher {
+    /// `ids` are the user and group of the launch's processes on this node; `since` is the time from
+    /// 1970-01-01T00:00:00Z to moment zero of the node.
+    pub fn new(key: LaunchKey, ids: (u32, u32), since: Duration) -> Self {
+        Self { key, ids, since }
+    }
+
+    /// Seconds since 1970-01-01T00:00:00Z.
+    fn seconds(&self, now: Moment) -> u64 {
+        self.since.saturating_add(now.0).as_secs()
+    }
+}
+
+impl NodeCore {
+    /// The same node, which vouches for its processes from now on.
+    #[must_use]
+    pub fn vouching(mut self, voucher: Option<Voucher>) -> Self {
+        self.voucher = voucher;
+        self
+    }
+
+    /// libpmix knows which of its clients asks.
+    pub(super) fn vouch_for(&self, proc: Proc, directives: &[Info], now: Moment) -> Answer {
+        let Some(voucher) = self.voucher.as_ref().filter(|_| known(directives)) else {
+            return Answer::Status(Status::ERR_NOT_SUPPORTED);
+        };
+        let identity = Identity {
+            nspace: proc.nspace.into_bytes(),
+            rank: proc.rank.0,
+            uid: voucher.ids.0,
+            gid: voucher.ids.1,
+        };
+        let expiry = voucher.seconds(now) + LIFETIME.as_secs();
+        let mut token = voucher.key.sign(&identity, expiry);
+        // Others handle it as a string.
+        token.push(0);
+        Answer::Credential(token, vec![kind()])
+    }
+
+    pub(super) fn validate(&self, token: &[u8], directives: &[Info], now: Moment) -> Answer {
+        let Some(voucher) = self.voucher.as_ref().filter(|_| known(directives)) else {
+            return Answer::Status(Status::ERR_NOT_SUPPORTED);
+        };
+        match voucher.key.check(token, voucher.seconds(now)) {
+            Ok(identity) => {
+                let proc = Proc {
+                    nspace: Text::new(identity.nspace),
+                    rank: ProcRank(identity.rank),
+                };
+                let infos = vec![
+                    kind(),
+                    Info::new(keys::USERID, Value::Uint32(identity.uid)),
+                    Info::new(keys::GRPID, Value::Uint32(identity.gid)),
+                    Info::new(keys::PROCID, Value::Proc(proc)),
+                ];
+                Answer::Infos(Status::SUCCESS, infos)
+            }
+            Err(_) => Answer::Status(Status::ERR_INVALID_CRED),
+        }
+    }
+}
+
+/// Whether nothing is required that is not done here. The sidecar has chosen by the kind.
+fn known(directives: &[Info]) -> bool {
+    directives
+        .iter()
+        .all(|info| !info.required || info.key == keys::CRED_TYPE || info.key == keys::TIMEOUT)
+}
+
+fn kind() -> Info {
+    Info::new(keys::CRED_TYPE, Value::String(KIND.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{JobContext, Terms};
+    use super::*;
+    use crate::job::appnums::Appnums;
+    use crate::job::ids::{NodeId, Nspace, Rank, UserId};
+    use crate::job::rank_map::RankMap;
+
+    /// A node whose moment zero was that many seconds after 1970 began.
+    fn node(since: u64) -> NodeCore {
+        let job = JobContext {
+            nspace: Nspace::new("job").unwrap(),
+            ranks: RankMap::from_runs([(NodeId(0), 2)]),
+            appnums: Appnums::from_sizes([2]),
+            universe_size: 2,
+            user: UserId(1000),
+            psets: Vec::new(),
+            parent: None,
+            offset: Default::default(),
+            preputs: Vec::new(),
+        };
+        let key = LaunchKey::new([3; 32]);
+        let voucher = Voucher::new(key, (1000, 100), Duration::from_secs(since));
+        NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default())
+            .unwrap()
+            .vouching(Some(voucher))
+    }
+
+    #[test]
+    fn a_credential_is_good_for_its_time_on_nodes_that_started_later_too() {
+        let (early, late) = (node(1_000_000), node(1_000_100));
+        let after = |seconds| Moment(Duration::from_secs(seconds));
+        let proc = Proc::new(&Nspace::new("job").unwrap(), Rank(1));
+        let Answer::Credential(token, _) = early.vouch_for(proc.clone(), &[], after(50)) else {
+            panic!("no credential");
+        };
+        let Answer::Infos(Status::SUCCESS, infos) = late.validate(&token, &[], after(249)) else {
+            panic!("refused");
+        };
+        let told = [
+            kind(),
+            Info::new(keys::USERID, Value::Uint32(1000)),
+            Info::new(keys::GRPID, Value::Uint32(100)),
+            Info::new(keys::PROCID, Value::Proc(proc)),
+        ];
+        assert_eq!(infos, told);
+        let expired = Answer::Status(Status::ERR_INVALID_CRED);
+        assert_eq!(late.validate(&token, &[], after(250)), expired);
+        assert_eq!(early.validate(&token, &[], after(350)), expired);
+    }
+
+    #[test]
+    fn what_is_required_and_not_known_is_refused() {
+        let mut strange = Info::new("site.key", Value::Bool(true));
+        let proc = Proc::new(&Nspace::new("job").unwrap(), Rank(1));
+        let fine = node(0).vouch_for(proc.clone(), &[strange.clone()], Moment::default());
+        assert!(matches!(fine, Answer::Credential(..)), "{fine:?}");
+        strange.required = true;
+        let refused = node(0).vouch_for(proc, &[strange], Moment::default());
+        assert_eq!(refused, Answer::Status(Status::ERR_NOT_SUPPORTED));
+    }
+}

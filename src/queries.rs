@@ -1,0 +1,308 @@
+//! What nodes are asked about their processes, for those who want to know of all of them.
+//!
+//! One engine per node plays both roles; a question goes to each node that hosts processes it is
+//! about, this one included, and each answers once.
+//!
+//! ```text
+//!  asker          asking node                       another node
+//!    │ ask ─────▶ gathering ── Request ───────────▶ Look ──▶ its core
+//!    │               │ ◀──────────────────── Reply ─────────── looked
+//!    ◀─ Complete ── (gone), when all have answered, are lost, or the deadline is over
+//! ```
+//!
+//! - Nothing is kept between questions: an answer is what was true when it was given.
+//! - A lost node is no failure of the question: what it says is that the node was lost.
+//! - Requests carry a serial number; a reply to one that is over is dropped.
+//!
+//! Left to others: which nodes host what, what a process is.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::octets;
+use crate::job::outcome::RankEnd;
+
+/// What is wanted of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Question {
+    /// The jobs whose processes there are meant.
+    pub jobs: Vec<Nspace>,
+    /// How much memory they use is wanted too, which costs the node some work.
+    pub memory: bool,
+}
+
+/// What one node says.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Part {
+    /// By job, in the order of the question: its processes there, ascending.
+    pub jobs: Vec<Vec<Process>>,
+    /// Bytes of memory that its PMIx server uses, if that was wanted and is known.
+    pub server: Option<u64>,
+}
+
+/// One process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Process {
+    /// Its rank.
+    pub rank: Rank,
+    /// Its process id there; `None` if it was not started.
+    pub pid: Option<u32>,
+    /// What it runs; empty if unknown.
+    #[serde(with = "octets")]
+    pub executable: Vec<u8>,
+    /// How far it has come.
+    pub life: Life,
+    /// Bytes of memory it uses, if that was wanted and it runs.
+    pub memory: Option<u64>,
+}
+
+/// How far a process has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Life {
+    /// Not started yet.
+    Planned,
+    /// Its process runs.
+    Running,
+    /// It is connected to its PMIx server.
+    Connected,
+    /// Its process has ended.
+    Ended {
+        /// How.
+        end: RankEnd,
+        /// It was connected to its PMIx server then.
+        connected: bool,
+    },
+}
+
+/// What became of the question to one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// It answered.
+    Part(Part),
+    /// It is gone.
+    Lost,
+    /// It did not answer in time.
+    Nothing,
+}
+
+/// Who asked, and which of its questions it was.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Asked {
+    /// The asking node.
+    pub by: NodeId,
+    /// Chosen by it, rising.
+    pub serial: u64,
+}
+
+/// A message between the engines of two nodes. Sender and receiver are named by the transport.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum QueryMessage {
+    /// Say this of your processes.
+    Request {
+        /// Chosen by the asking node, rising.
+        serial: u64,
+        /// What is wanted.
+        question: Question,
+    },
+    /// To the asking node.
+    Reply {
+        /// Of the request.
+        serial: u64,
+        /// The answer.
+        part: Part,
+    },
+}
+
+/// What the engine orders.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Output<T> {
+    /// Deliver a message; `to` is never this node.
+    Send {
+        /// Destination.
+        to: NodeId,
+        /// The message.
+        message: QueryMessage,
+    },
+    /// Say this of the processes of this node, with [`QueryEngine::looked`].
+    Look {
+        /// To be handed back.
+        asked: Asked,
+        /// What is wanted.
+        question: Question,
+    },
+    /// Answer a local asker; happens once per ticket.
+    Complete {
+        /// Whom.
+        ticket: T,
+        /// What was heard of each node that was asked.
+        heard: BTreeMap<NodeId, Heard>,
+    },
+}
+
+/// A question under way: at least one node has not answered.
+struct Gathering<T> {
+    ticket: T,
+    deadline: Moment,
+    awaited: BTreeSet<NodeId>,
+    heard: BTreeMap<NodeId, Heard>,
+}
+
+/// The questions of one node. See the module.
+pub struct QueryEngine<T> {
+    node: NodeId,
+    next_serial: u64,
+    gatherings: BTreeMap<u64, Gathering<T>>,
+    lost: BTreeSet<NodeId>,
+    torn_down: bool,
+}
+
+impl<T> QueryEngine<T> {
+    /// An engine for `node`, with nothing under way.
+    pub fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            next_serial: 0,
+            gatherings: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            torn_down: false,
+        }
+    }
+
+    /// Somebody here wants to know something of the processes on these nodes.
+    pub fn ask(
+        &mut self,
+        question: &Question,
+        nodes: impl IntoIterator<Item = NodeId>,
+        ticket: T,
+        deadline: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let mut gathering = Gathering {
+            ticket,
+            deadline,
+            awaited: BTreeSet::new(),
+            heard: BTreeMap::new(),
+        };
+        for node in nodes {
+            let known = match self.torn_down {
+                true => Some(Heard::Nothing),
+                false => self.lost.contains(&node).then_some(Heard::Lost),
+            };
+            if let Some(known) = known {
+                gathering.heard.insert(node, known);
+                continue;
+            }
+            if !gathering.awaited.insert(node) {
+                continue;
+            }
+            let question = question.clone();
+            out.push(if node == self.node {
+                let asked = Asked { by: node, serial };
+                Output::Look { asked, question }
+            } else {
+                let message = QueryMessage::Request { serial, question };
+                Output::Send { to: node, message }
+            });
+        }
+        self.gatherings.insert(serial, gathering);
+        self.complete_if_done(serial, out);
+    }
+
+    /// The answer to an [`Output::Look`].
+    pub fn looked(&mut self, asked: Asked, part: Part, out: &mut Vec<Output<T>>) {
+        let Asked { by, serial } = asked;
+        if by == self.node {
+            self.heard(by, serial, Heard::Part(part), out);
+        } else if !self.lost.contains(&by) && !self.torn_down {
+            let message = QueryMessage::Reply { serial, part };
+            out.push(Output::Send { to: by, message });
+        }
+    }
+
+    /// A message has come from the engine of another node.
+    pub fn message(&mut self, from: NodeId, message: QueryMessage, out: &mut Vec<Output<T>>) {
+        if from == self.node || self.torn_down {
+            return;
+        }
+        match message {
+            QueryMessage::Request { serial, question } => {
+                let asked = Asked { by: from, serial };
+                out.push(Output::Look { asked, question });
+            }
+            QueryMessage::Reply { serial, part } => {
+                self.heard(from, serial, Heard::Part(part), out);
+            }
+        }
+    }
+
+    /// A node is gone for good.
+    pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<Output<T>>) {
+        self.lost.insert(node);
+        let serials: Vec<u64> = self.gatherings.keys().copied().collect();
+        for serial in serials {
+            self.heard(node, serial, Heard::Lost, out);
+        }
+    }
+
+    /// Whether a node is gone.
+    pub fn is_lost(&self, node: NodeId) -> bool {
+        self.lost.contains(&node)
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+        let due = |(serial, gathering): (&u64, &Gathering<T>)| {
+            (gathering.deadline <= now).then_some(*serial)
+        };
+        let due: Vec<u64> = self.gatherings.iter().filter_map(due).collect();
+        due.into_iter().for_each(|serial| self.give_up(serial, out));
+    }
+
+    /// When the next [`QueryEngine::tick`] is due; `None` while nothing is under way.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.gatherings.values().map(|one| one.deadline).min()
+    }
+
+    /// The launch ends: whoever waits gets what has been heard.
+    pub fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
+        self.torn_down = true;
+        let all: Vec<u64> = self.gatherings.keys().copied().collect();
+        all.into_iter().for_each(|serial| self.give_up(serial, out));
+    }
+
+    fn give_up(&mut self, serial: u64, out: &mut Vec<Output<T>>) {
+        if let Some(gathering) = self.gatherings.get_mut(&serial) {
+            let silent = std::mem::take(&mut gathering.awaited).into_iter();
+            gathering
+                .heard
+                .extend(silent.map(|node| (node, Heard::Nothing)));
+        }
+        self.complete_if_done(serial, out);
+    }
+
+    fn heard(&mut self, from: NodeId, serial: u64, heard: Heard, out: &mut Vec<Output<T>>) {
+        if let Some(gathering) = self.gatherings.get_mut(&serial)
+            && gathering.awaited.remove(&from)
+        {
+            gathering.heard.insert(from, heard);
+            self.complete_if_done(serial, out);
+        }
+    }
+
+    fn complete_if_done(&mut self, serial: u64, out: &mut Vec<Output<T>>) {
+        let gathering = self.gatherings.get(&serial);
+        if gathering.is_some_and(|gathering| gathering.awaited.is_empty())
+            && let Some(Gathering { ticket, heard, .. }) = self.gatherings.remove(&serial)
+        {
+            out.push(Output::Complete { ticket, heard });
+        }
+    }
+}

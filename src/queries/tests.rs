@@ -1,0 +1,147 @@
+use std::time::Duration;
+
+use super::*;
+
+const LATER: Moment = Moment(Duration::from_secs(10));
+
+fn question() -> Question {
+    Question {
+        jobs: vec![Nspace::new("job").unwrap()],
+        memory: false,
+    }
+}
+
+/// What a node of this number says.
+fn part(node: u32) -> Part {
+    let process = Process {
+        rank: Rank(node),
+        pid: Some(100 + node),
+        executable: b"/bin/x".to_vec(),
+        life: Life::Running,
+        memory: None,
+    };
+    Part {
+        jobs: vec![vec![process]],
+        server: None,
+    }
+}
+
+/// Three nodes whose messages are delivered at once; a node that is `mute` says nothing.
+struct Nodes {
+    engines: Vec<QueryEngine<u32>>,
+    mute: Option<NodeId>,
+    answers: Vec<(u32, BTreeMap<NodeId, Heard>)>,
+}
+
+impl Nodes {
+    fn new(mute: Option<u32>) -> Self {
+        Self {
+            engines: (0..3).map(|node| QueryEngine::new(NodeId(node))).collect(),
+            mute: mute.map(NodeId),
+            answers: Vec::new(),
+        }
+    }
+
+    fn at(&mut self, node: u32, act: impl FnOnce(&mut QueryEngine<u32>, &mut Vec<Output<u32>>)) {
+        let mut out = Vec::new();
+        act(&mut self.engines[node as usize], &mut out);
+        self.carry_out(node, out);
+    }
+
+    fn carry_out(&mut self, node: u32, out: Vec<Output<u32>>) {
+        for output in out {
+            match output {
+                Output::Send { to, message } => {
+                    let from = NodeId(node);
+                    self.at(to.0, |engine, out| engine.message(from, message, out));
+                }
+                Output::Look { .. } if self.mute == Some(NodeId(node)) => {}
+                Output::Look { asked, .. } => {
+                    self.at(node, |engine, out| engine.looked(asked, part(node), out));
+                }
+                Output::Complete { ticket, heard } => self.answers.push((ticket, heard)),
+            }
+        }
+    }
+
+    fn ask(&mut self, node: u32, ticket: u32, of: &[u32]) {
+        let of: Vec<NodeId> = of.iter().copied().map(NodeId).collect();
+        self.at(node, |engine, out| {
+            engine.ask(&question(), of, ticket, LATER, out);
+        });
+    }
+}
+
+fn heard(of: &[(u32, Heard)]) -> BTreeMap<NodeId, Heard> {
+    let of = of.iter().cloned();
+    of.map(|(node, heard)| (NodeId(node), heard)).collect()
+}
+
+#[test]
+fn each_node_is_asked_once_and_the_asker_answered_once() {
+    let mut nodes = Nodes::new(None);
+    nodes.ask(1, 7, &[2, 1, 0, 1, 2]);
+    let all: Vec<_> = (0..3).map(|node| (node, Heard::Part(part(node)))).collect();
+    assert_eq!(nodes.answers, [(7, heard(&all))]);
+    assert_eq!(nodes.engines[1].next_deadline(), None);
+    nodes.ask(1, 8, &[]);
+    assert_eq!(nodes.answers[1], (8, BTreeMap::new()));
+}
+
+#[test]
+fn a_lost_node_is_reported_as_such_and_not_waited_for() {
+    let mut nodes = Nodes::new(Some(2));
+    nodes.ask(0, 1, &[0, 2]);
+    assert!(nodes.answers.is_empty());
+    nodes.at(0, |engine, out| engine.node_lost(NodeId(2), out));
+    let known = heard(&[(0, Heard::Part(part(0))), (2, Heard::Lost)]);
+    assert_eq!(nodes.answers, [(1, known.clone())]);
+    nodes.ask(0, 2, &[0, 2]);
+    assert_eq!(nodes.answers[1], (2, known));
+}
+
+#[test]
+fn a_silent_node_is_waited_for_until_the_deadline() {
+    let mut nodes = Nodes::new(Some(2));
+    nodes.ask(0, 1, &[1, 2]);
+    assert_eq!(nodes.engines[0].next_deadline(), Some(LATER));
+    let early = Moment(Duration::from_secs(9));
+    nodes.at(0, |engine, out| engine.tick(early, out));
+    assert!(nodes.answers.is_empty());
+    nodes.at(0, |engine, out| engine.tick(LATER, out));
+    let known = heard(&[(1, Heard::Part(part(1))), (2, Heard::Nothing)]);
+    assert_eq!(nodes.answers, [(1, known)]);
+}
+
+#[test]
+fn an_answer_that_comes_too_late_or_twice_is_nobodys() {
+    let mut nodes = Nodes::new(Some(2));
+    nodes.ask(0, 1, &[2]);
+    nodes.at(0, |engine, out| engine.tick(LATER, out));
+    nodes.ask(0, 2, &[2, 1]);
+    assert_eq!(nodes.answers.len(), 1);
+    let reply = |serial| QueryMessage::Reply {
+        serial,
+        part: part(2),
+    };
+    // Of the first question, from a wrong node, and of the second.
+    let two = NodeId(2);
+    nodes.at(0, |engine, out| engine.message(two, reply(0), out));
+    nodes.at(0, |engine, out| engine.message(NodeId(1), reply(1), out));
+    assert_eq!(nodes.answers.len(), 1);
+    nodes.at(0, |engine, out| engine.message(two, reply(1), out));
+    nodes.at(0, |engine, out| engine.message(two, reply(1), out));
+    let known = heard(&[(1, Heard::Part(part(1))), (2, Heard::Part(part(2)))]);
+    assert_eq!(nodes.answers[1..], [(2, known)]);
+}
+
+#[test]
+fn nobody_is_left_waiting_at_the_end() {
+    let mut nodes = Nodes::new(Some(2));
+    nodes.ask(0, 1, &[2]);
+    nodes.at(0, QueryEngine::tear_down);
+    let known = heard(&[(2, Heard::Nothing)]);
+    assert_eq!(nodes.answers, [(1, known.clone())]);
+    nodes.ask(0, 2, &[2]);
+    assert_eq!(nodes.answers[1], (2, known));
+}

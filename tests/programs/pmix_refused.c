@@ -1,0 +1,50 @@
+/*
+ * pmix_refused
+ *
+ * Asks for what there is not here, and prints
+ *     pmix_refused rank=R allocate=STATUS fabric=STATUS session=STATUS
+ * with what PMIx answers: to a request for more nodes, to an update of a fabric, and to the pausing of a
+ * session (0 where libpmix has no such function).
+ */
+#include "common.h"
+#include <dlfcn.h>
+#include <pmix.h>
+
+static pmix_proc_t me;
+
+typedef pmix_status_t session_fn(uint32_t session, const pmix_info_t directives[], size_t count,
+                                 pmix_info_cbfunc_t done, void *data);
+
+static pmix_status_t session(void)
+{
+    const bool yes = true;
+    pmix_info_t info;
+    session_fn *control = (session_fn *)dlsym(RTLD_DEFAULT, "PMIx_Session_control");
+    if (control == NULL)
+        return PMIX_SUCCESS;
+    PMIX_INFO_LOAD(&info, "pmix.ssn.pause", &yes, PMIX_BOOL);
+    return control(UINT32_MAX, &info, 1, NULL, NULL);
+}
+
+int main(void)
+{
+    uint64_t nodes = 1;
+    pmix_info_t info, *results = NULL;
+    size_t count = 0;
+    pmix_fabric_t fabric;
+    if (PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS)
+        fail(1, "PMIx_Init");
+    PMIX_INFO_LOAD(&info, PMIX_ALLOC_NUM_NODES, &nodes, PMIX_UINT64);
+    PMIX_INFO_REQUIRED(&info);
+    const pmix_status_t allocate = PMIx_Allocation_request(PMIX_ALLOC_NEW, &info, 1, &results, &count);
+    memset(&fabric, 0, sizeof fabric);
+    /* With libpmix's own components alone there is nothing to register, which is no error. */
+    if (PMIx_Fabric_register(&fabric, NULL, 0) != PMIX_SUCCESS)
+        fail(1, "PMIx_Fabric_register");
+    const pmix_status_t update = PMIx_Fabric_update(&fabric);
+    if (PMIx_Fabric_deregister(&fabric) != PMIX_SUCCESS)
+        fail(1, "PMIx_Fabric_deregister");
+    report("pmix_refused rank=%u allocate=%d fabric=%d session=%d", me.rank, allocate, update, session());
+    PMIx_Finalize(NULL, 0);
+    return 0;
+}

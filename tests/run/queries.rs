@@ -1,0 +1,103 @@
+//! What a PMIx server can be asked about the launch: on one node and on two, with every libpmix.
+
+use crate::common::{Outcome, Pmix, field, pmix};
+use crate::pmix::SERVERS;
+
+/// One node, and two.
+const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
+
+/// `PMIX_PROC_STATE_CONNECTED`.
+const CONNECTED: &str = "6";
+
+/// Every libpmix that is here, as server and as client.
+fn versions() -> impl Iterator<Item = Pmix> {
+    SERVERS.iter().filter_map(|(name, _)| pmix(name))
+}
+
+/// Runs a mode of `pmix_query` with each libpmix, on one node and on two; gives the number of nodes.
+fn everywhere(options: &[&str], mode: &str, code: i32, check: impl Fn(&Outcome, usize)) {
+    for client in versions() {
+        for nodes in NODES {
+            let options = [&["--libpmix", client.path()], options, nodes].concat();
+            let outcome = client.run(4, &options, "pmix_query", &[mode]).run();
+            check(&outcome.expect(code), nodes.len().max(1));
+        }
+    }
+}
+
+/// The rows of a table, without their pids, and those.
+fn rows(table: &str) -> (Vec<Vec<&str>>, Vec<&str>) {
+    let rows = table.split(',').map(|row| row.split('/').collect());
+    rows.map(|mut row: Vec<&str>| {
+        let pid = row.remove(3);
+        (row, pid)
+    })
+    .unzip()
+}
+
+#[test]
+fn every_rank_sees_where_all_processes_are_and_which() {
+    everywhere(&[], "tables", 0, |outcome, nodes| {
+        let lines = outcome.by_rank("pmix_query", 4);
+        let told = |line: &str, key| field(line, key).unwrap().to_owned();
+        let pids: Vec<String> = lines.iter().map(|line| told(line, "pid")).collect();
+        for (rank, line) in lines.iter().enumerate() {
+            let (all, local, other) = (told(line, "all"), told(line, "local"), told(line, "other"));
+            let (listed, listed_pids) = rows(&all);
+            assert_eq!(listed_pids, pids, "{line}");
+            for (rank, row) in listed.iter().enumerate() {
+                let rank = rank.to_string();
+                assert_eq!(row[0], rank, "{line}");
+                assert_eq!(row[2..], ["pmix_query", "0", CONNECTED], "{line}");
+            }
+            let hosts: Vec<&str> = listed.iter().map(|row| row[1]).collect();
+            assert!(hosts.iter().all(|host| !host.is_empty()), "{line}");
+            assert_eq!(hosts[1] == hosts[2], nodes == 1, "{line}");
+            let on = |host: &str| -> Vec<String> {
+                let all = all.split(',');
+                let on = all.filter(|row| row.split('/').nth(1) == Some(host));
+                on.map(ToOwned::to_owned).collect()
+            };
+            assert_eq!(local.split(',').collect::<Vec<_>>(), on(hosts[rank]));
+            assert_eq!(other.split(',').collect::<Vec<_>>(), on(hosts[3]));
+        }
+    });
+}
+
+#[test]
+fn a_table_tells_how_processes_ended() {
+    everywhere(&["--no-kill-on-bad-exit"], "ended", 137, |outcome, _| {
+        for line in outcome.sorted_lines() {
+            let all = field(&line, "all").unwrap().to_owned();
+            let (rows, pids) = rows(&all);
+            let ends: Vec<_> = rows.iter().map(|row| row[3..].join("/")).collect();
+            // Connected twice, killed by a signal, left in order. libpmix drops the exit code.
+            assert_eq!(ends, ["0/6", "0/6", "0/54", "0/20"], "{line}");
+            assert!(pids.iter().all(|pid| *pid != "0"), "{line}");
+        }
+    });
+}
+
+#[test]
+fn namespaces_sizes_and_keys_are_told() {
+    everywhere(&[], "general", 0, |outcome, _| {
+        outcome.by_rank("pmix_query", 4);
+    });
+}
+
+#[test]
+fn a_question_without_an_answer_gets_the_status_that_says_why() {
+    everywhere(&[], "errors", 0, |outcome, _| {
+        outcome.by_rank("pmix_query", 4);
+    });
+}
+
+#[test]
+fn the_memory_of_servers_and_clients_is_told_for_every_node() {
+    everywhere(&[], "memory", 0, |outcome, nodes| {
+        for line in outcome.by_rank("pmix_query", 4) {
+            let number = |key| field(&line, key).unwrap().parse::<usize>().unwrap();
+            assert_eq!((number("servers"), number("clients")), (nodes, nodes));
+        }
+    });
+}
