@@ -4,6 +4,7 @@
 //! Map, from the vocabulary up; a module uses only those above it:
 //! - [`job`]: ids, the job's description, where ranks live, how a job ends (no I/O)
 //! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`groups`], [`store`], [`pmix`]: the protocol cores (no I/O)
+//! - [`crossing`]: collectives between launches (no I/O)
 //! - [`rendezvous`]: where launches meet that know nothing of each other (no I/O)
 //! - [`link`]: what launcher, agents and steps of a launch on several hosts say to each other (no I/O)
 //! - [`agent`]: the node's state machine (no I/O) and its drivers: ranks, PMI sockets, sidecar
@@ -13,6 +14,7 @@
 
 pub mod agent;
 pub mod cli;
+pub mod crossing;
 pub mod fence;
 #[cfg(test)]
 mod fuzzed;

@@ -1,5 +1,5 @@
 //! The rendezvous: where the launches of one user meet that know nothing of each other. It keeps
-//! what they publish for each other. No I/O.
+//! what they publish for each other, and carries what they have to say to each other. No I/O.
 //!
 //! ```text
 //!  launch ─ Ask, Keep, Receipt, Ended ─▶ ┌────────────┐ ◀──── launch
@@ -18,6 +18,7 @@
 //! it is to be kept until it is withdrawn.
 
 pub mod message;
+mod relays;
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use crate::store::Store;
 use crate::store::request::{Answer, Requester};
 use crate::store::shared::{FromShared, Ticket, ToShared};
 use message::{FromRendezvous, ToRendezvous};
+use relays::Relays;
 
 /// Longest name, in bytes, by which launches of one user meet apart from others.
 pub const MEET_MAX: usize = 64;
@@ -52,6 +54,7 @@ pub struct Rendezvous {
     clients: BTreeMap<ClientId, BTreeMap<NodeId, NodeId>>,
     /// Number of the last node.
     nodes: u32,
+    relays: Relays,
 }
 
 impl Rendezvous {
@@ -62,6 +65,7 @@ impl Rendezvous {
             store: Store::default(),
             clients: BTreeMap::new(),
             nodes: 0,
+            relays: Relays::default(),
         }
     }
 
@@ -84,6 +88,7 @@ impl Rendezvous {
         }
         match message {
             ToRendezvous::Store(message) => self.asked(client, message, now, out),
+            ToRendezvous::Relay { own, to, body } => self.relays.said(client, own, to, body, out),
         }
     }
 
@@ -120,6 +125,7 @@ impl Rendezvous {
         let Some(nodes) = self.clients.remove(&client) else {
             return;
         };
+        self.relays.left(client, out);
         let nodes: BTreeSet<NodeId> = nodes.into_values().collect();
         let mut answers = Answers::new();
         self.store
@@ -151,6 +157,7 @@ impl Rendezvous {
 
     /// A process of a launch as all launches know it.
     fn known_here(&mut self, client: ClientId, mut who: Requester) -> Requester {
+        self.relays.is_of(client, &who.proc.nspace);
         let nodes = self.clients.entry(client).or_default();
         who.node = *nodes.entry(who.node).or_insert_with(|| {
             self.nodes += 1;

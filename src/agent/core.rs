@@ -8,6 +8,7 @@
 
 mod context;
 mod credentials;
+mod crossings;
 mod demands;
 mod events;
 mod facts;
@@ -27,6 +28,7 @@ mod upcalls;
 use std::sync::Arc;
 
 pub use credentials::Voucher;
+use crossings::{CrossState, ModexTicket};
 pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
@@ -127,7 +129,8 @@ pub struct NodeCore {
     jobs: Roster<Member>,
     terms: Terms,
     fences: FenceEngine<FenceTicket>,
-    modex: ModexEngine<UpcallId>,
+    modex: ModexEngine<ModexTicket>,
+    crossings: CrossState,
     store: StoreEngine<Asker>,
     groups: Groups,
     queries: Queries,
@@ -179,6 +182,7 @@ impl NodeCore {
             groups: Groups::new(node, job.ranks.nodes()),
             queries: Queries::new(node),
             spawns: Spawns::default(),
+            crossings: CrossState::default(),
             voucher: None,
             outputs: Outputs::default(),
             link: HostLink::new(),
@@ -234,6 +238,7 @@ impl NodeCore {
                 self.modex(ModexInput::Tick, now, actions);
                 self.store_tick(now, actions);
                 self.groups(actions, |engine, out| engine.tick(now, out));
+                self.crossings_tick(now, actions);
                 self.ask_nodes(now, actions, |engine, out| engine.tick(now, out));
                 self.host_tick(now, actions);
             }
@@ -247,6 +252,7 @@ impl NodeCore {
             self.modex.next_deadline(),
             self.store.next_deadline(),
             self.groups.engine.next_deadline(),
+            self.crossings.next_deadline(),
             self.queries.next_deadline(),
             self.host.next_deadline(),
         ]
@@ -376,6 +382,7 @@ impl NodeCore {
             self.ask_nodes(now, actions, |engine, out| engine.node_lost(node, out));
             self.store_node_lost(node, now, actions);
             self.outputs_node_lost(node, actions);
+            self.crossings_node_lost(node, now, actions);
         }
         self.tell_of_lost_nodes(nodes, now, actions);
     }
@@ -384,6 +391,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
+        self.crossings_tear_down(actions);
         self.spawns_tear_down(now, actions);
         self.groups(actions, GroupEngine::tear_down);
         self.ask_nodes(now, actions, QueryEngine::tear_down);
@@ -411,13 +419,14 @@ impl NodeCore {
             }
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
+            PeerMessage::Crossing(message) => self.crossing_message(from, message, now, actions),
             PeerMessage::Query(message) => self.query_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
             PeerMessage::Output(message) => self.output_message(from, message, now, actions),
         }
     }
 
-    fn modex(&mut self, input: ModexInput<UpcallId>, now: Moment, actions: &mut Vec<Action>) {
+    fn modex(&mut self, input: ModexInput<ModexTicket>, now: Moment, actions: &mut Vec<Action>) {
         let mut outputs = Vec::new();
         self.modex.handle(input, now, &mut outputs);
         for output in outputs {
@@ -429,9 +438,12 @@ impl NodeCore {
                     });
                 }
                 modex::Output::AskHost { proc } => self.ask_host(proc, now, actions),
-                modex::Output::Complete { ticket, result } => {
-                    self.modex_answer(ticket, result, actions);
-                }
+                modex::Output::Complete { ticket, result } => match ticket {
+                    ModexTicket::Pmix(id) => self.modex_answer(id, result, actions),
+                    ModexTicket::Far { to, serial } => {
+                        self.answer_far(to, serial, result, actions);
+                    }
+                },
             }
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::core::OutputMessage;
+use crate::crossing::CrossingMessage;
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::demand::Demand;
@@ -121,6 +122,8 @@ pub enum PeerMessage {
     Store(StoreMessage),
     /// Part of making or ending a group.
     Group(GroupMessage),
+    /// Part of a collective between launches.
+    Crossing(CrossingMessage),
     /// Part of a question about processes.
     Query(QueryMessage),
     /// An event raised by a process of the sending node.

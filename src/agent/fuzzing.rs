@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::core::{JobContext, NodeCore, Terms};
 use super::event::{Action, Event, PeerMessage, Report};
+use crate::crossing::Packet;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, UserId};
@@ -22,6 +23,7 @@ use crate::link::control::{FromAgent, ToAgent, ToStep};
 use crate::link::frame::{Address, FrameReader};
 use crate::link::message::Reassembly;
 use crate::link::{decode, encode};
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 /// Nodes of the job whose cores get the messages, and ranks of each.
 const NODES: u32 = 4;
@@ -87,6 +89,9 @@ fn message(cores: &mut [(NodeId, NodeCore)], from: Address, body: &[u8]) {
     read::<Report>(body);
     read::<JobSpec>(body);
     read::<JobContext>(body);
+    read::<ToRendezvous>(body);
+    read::<FromRendezvous>(body);
+    read::<Packet>(body);
     let (Some(message), Address::Node(from)) = (read::<PeerMessage>(body), from) else {
         return;
     };

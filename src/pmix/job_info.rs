@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use super::keys;
 use super::value::{self, Info, ProcRank, Text, Value};
+use crate::crossing::Description;
 use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
 use crate::job::proc::Proc;
 use crate::job::rank_map::RankMap;
@@ -94,6 +95,55 @@ pub enum JobInfoError {
     LocalSize(u32),
 }
 
+/// The infos for [`super::control::Control::RegisterJob`] of a job of another launch, none of whose ranks
+/// is served here: what libpmix derives everything else from.
+///
+/// # Errors
+/// [`JobInfoError`] when its nodes have no names that libpmix could take.
+pub fn elsewhere(job: &Description) -> Result<Vec<Info>, JobInfoError> {
+    check_names(&job.node_names, job.ranks.nodes())?;
+    let on = |node: NodeId| job.ranks.ranks_on(node).map(|rank| rank.to_string());
+    let nodes = job.ranks.node_ids().zip(&job.node_names);
+    let nodes: Vec<(&str, String)> = nodes
+        .map(|(node, name)| (name.as_str(), on(node).collect::<Vec<_>>().join(",")))
+        .filter(|(_, ranks)| !ranks.is_empty())
+        .collect();
+    let names: Vec<&str> = nodes.iter().map(|(name, _)| *name).collect();
+    let ranks: Vec<&str> = nodes.iter().map(|(_, ranks)| ranks.as_str()).collect();
+    let size = job.ranks.size();
+    Ok(vec![
+        Info::new(keys::JOB_SIZE, Value::Uint32(size)),
+        Info::new(keys::UNIV_SIZE, Value::Uint32(job.universe_size)),
+        Info::new(keys::MAX_PROCS, Value::Uint32(size)),
+        Info::new(keys::JOBID, Value::String((&job.nspace).into())),
+        Info::new(keys::JOB_NUM_APPS, Value::Uint32(job.programs)),
+        Info::new(keys::NUM_NODES, Value::Uint32(count(nodes.len()))),
+        Info::new(keys::NODE_MAP, Value::NodeList(names.join(",").into())),
+        Info::new(keys::PROC_MAP, Value::PpnList(ranks.join(";").into())),
+    ])
+}
+
+/// Whether there is a name for every node that libpmix can take, no two alike.
+fn check_names(names: &[String], nodes: u32) -> Result<(), JobInfoError> {
+    if names.len() != nodes as usize {
+        return Err(JobInfoError::NodeNames {
+            names: names.len(),
+            nodes,
+        });
+    }
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let bad = |name: &&String| name.is_empty() || !name.bytes().all(plain);
+    if let Some(name) = names.iter().find(bad) {
+        return Err(JobInfoError::NodeName(name.clone()));
+    }
+    let mut sorted: Vec<&String> = names.iter().collect();
+    sorted.sort();
+    match sorted.windows(2).find(|two| two[0] == two[1]) {
+        Some(two) => Err(JobInfoError::SameName(two[0].clone())),
+        None => Ok(()),
+    }
+}
+
 impl JobInfo<'_> {
     /// The infos for [`super::control::Control::RegisterJob`].
     ///
@@ -125,22 +175,7 @@ impl JobInfo<'_> {
     }
 
     fn check(&self) -> Result<(), JobInfoError> {
-        if self.node_names.len() != self.ranks.nodes() as usize {
-            return Err(JobInfoError::NodeNames {
-                names: self.node_names.len(),
-                nodes: self.ranks.nodes(),
-            });
-        }
-        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-        let bad = |name: &&String| name.is_empty() || !name.bytes().all(plain);
-        if let Some(name) = self.node_names.iter().find(bad) {
-            return Err(JobInfoError::NodeName(name.clone()));
-        }
-        let mut sorted: Vec<&String> = self.node_names.iter().collect();
-        sorted.sort();
-        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(JobInfoError::SameName(pair[0].clone()));
-        }
+        check_names(self.node_names, self.ranks.nodes())?;
         let apps = self.apps.iter().map(|app| u64::from(app.size)).sum();
         if apps != u64::from(self.ranks.size()) {
             return Err(JobInfoError::Apps {

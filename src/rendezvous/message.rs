@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::ids::Nspace;
+use crate::job::octets;
 use crate::store::shared::{FromShared, ToShared};
 
 /// From a launch.
@@ -9,6 +11,16 @@ use crate::store::shared::{FromShared, ToShared};
 pub enum ToRendezvous {
     /// For the shared store.
     Store(ToShared),
+    /// For the launch of a job. It waits for a launch of which the rendezvous has not heard yet.
+    Relay {
+        /// The jobs of the launch that says it.
+        own: Vec<Nspace>,
+        /// The job.
+        to: Nspace,
+        /// What; nothing for the rendezvous.
+        #[serde(with = "octets")]
+        body: Vec<u8>,
+    },
 }
 
 /// To a launch.
@@ -18,4 +30,14 @@ pub enum FromRendezvous {
     Welcome,
     /// From the shared store.
     Store(FromShared),
+    /// From another launch.
+    Relayed {
+        /// One of its jobs.
+        from: Nspace,
+        /// As in [`ToRendezvous::Relay`].
+        #[serde(with = "octets")]
+        body: Vec<u8>,
+    },
+    /// The launch of these jobs, to which something was relayed or from which, has left.
+    Gone(Vec<Nspace>),
 }

@@ -109,7 +109,7 @@ impl Meeting {
         let out = std::mem::take(&mut self.out).into_iter();
         out.map(|(ClientId(launch), message)| match message {
             FromRendezvous::Store(FromShared { ticket, answer }) => (launch, ticket, answer),
-            FromRendezvous::Welcome => panic!("a second welcome for {launch}"),
+            other => panic!("{other:?} for {launch}"),
         })
         .collect()
     }
@@ -260,4 +260,61 @@ fn a_wait_ends_in_time() {
     let answers = meeting.answered();
     assert_eq!(answers[0].2, Answer::Refused(Refusal::Timeout));
     assert_eq!(meeting.rendezvous.next_deadline(), None);
+}
+
+fn job(launch: u64) -> Nspace {
+    who(launch, 0).proc.nspace
+}
+
+impl Meeting {
+    fn relay(&mut self, launch: u64, to: u64, body: &[u8]) {
+        let message = ToRendezvous::Relay {
+            own: vec![job(launch)],
+            to: job(to),
+            body: body.to_vec(),
+        };
+        self.rendezvous
+            .said(client(launch), message, self.now, &mut self.out);
+    }
+}
+
+fn relayed(from: u64, body: &[u8]) -> FromRendezvous {
+    FromRendezvous::Relayed {
+        from: job(from),
+        body: body.to_vec(),
+    }
+}
+
+#[test]
+fn what_a_launch_says_to_a_job_waits_until_its_launch_is_heard_of() {
+    let mut meeting = Meeting::of(2);
+    meeting.relay(0, 1, b"a");
+    meeting.relay(0, 1, b"b");
+    assert!(meeting.out.is_empty());
+    meeting.relay(1, 0, b"c");
+    let out = std::mem::take(&mut meeting.out);
+    let expected = [
+        (client(1), relayed(0, b"a")),
+        (client(1), relayed(0, b"b")),
+        (client(0), relayed(1, b"c")),
+    ];
+    assert_eq!(out, expected);
+    // A launch that has published is known by that.
+    let mut meeting = Meeting::of(2);
+    assert!(!meeting.finds(1, "a"));
+    meeting.relay(0, 1, b"a");
+    assert_eq!(meeting.out, [(client(1), relayed(0, b"a"))]);
+}
+
+#[test]
+fn the_end_of_a_launch_is_told_to_those_it_has_spoken_with_and_to_who_speaks_to_it_later() {
+    let mut meeting = Meeting::of(3);
+    assert!(!meeting.finds(1, "a"));
+    meeting.relay(0, 1, b"a");
+    meeting.out.clear();
+    meeting.rendezvous.left(client(1), &mut meeting.out);
+    let gone = || FromRendezvous::Gone(vec![job(1)]);
+    assert_eq!(std::mem::take(&mut meeting.out), [(client(0), gone())]);
+    meeting.relay(2, 1, b"b");
+    assert_eq!(meeting.out, [(client(2), gone())]);
 }

@@ -65,12 +65,7 @@ pub enum Output<T> {
         message: StoreMessage,
     },
     /// From the head node: tell the rendezvous.
-    Shared {
-        /// Which one: the number of those that were lost before.
-        epoch: u32,
-        /// What.
-        message: ToShared,
-    },
+    Shared(ToShared),
     /// Answer a local requester; happens once per ticket.
     Complete {
         /// Whom.
@@ -89,8 +84,6 @@ struct Head {
     store: Store<Ticket>,
     /// What the rendezvous was asked, once there is one that keeps the store's place.
     abroad: Option<Abroad>,
-    /// Rendezvous that were lost.
-    epoch: u32,
     /// Application contexts that values live as long as, with their number of ranks.
     watched: BTreeMap<Program, u32>,
     /// Ranks that were said to have ended, by application context.
@@ -110,8 +103,7 @@ type Answers = Vec<(Ticket, Answer)>;
 
 impl Head {
     fn say<T>(&self, message: ToShared, out: &mut Vec<Output<T>>) {
-        let epoch = self.epoch;
-        out.push(Output::Shared { epoch, message });
+        out.push(Output::Shared(message));
     }
 
     fn ask<T>(
@@ -331,7 +323,6 @@ impl<T> StoreEngine<T> {
         let Some(head) = &mut self.at_head else {
             return;
         };
-        head.epoch += 1;
         let Some(abroad) = head.abroad.take() else {
             return;
         };

@@ -75,7 +75,12 @@ fn launches_that_are_started_on_one_host_connect_and_accept_without_any_setting(
     let Some(cluster) = Cluster::new(4) else {
         return;
     };
-    for (name, env) in [("mpich5", &[ofi, tcp][..]), ("impi", &[shm])] {
+    for (name, env) in [
+        ("mpich5", &[ofi, tcp][..]),
+        ("impi", &[shm]),
+        ("openmpi4", &[]),
+        ("openmpi5", &[]),
+    ] {
         let Some(mpi) = mpi(name) else { continue };
         for outcome in two(&cluster, &mpi, ONE_LOGIN, ["accept", "connect"], env) {
             for line in outcome.by_rank("launches", 2) {

@@ -7,6 +7,9 @@
  *   want KEY SECONDS        looks it up and waits so long for it; 0 for as long as it takes
  *   look KEY                looks it up
  *   withdraw KEY            withdraws it
+ *   tell KEY                publishes the name of its job
+ *   join KEY SECONDS        connects with the job whose name is told, and waits so long for it
+ *   part KEY                disconnects from it
  * and prints for each, once it is answered
  *     pmix_launches did=WHAT key=KEY status=STATUS
  * and before a want
@@ -48,9 +51,51 @@ static pmix_status_t look(const char *key, int seconds)
     return status;
 }
 
+static pmix_proc_t me;
+
+static pmix_status_t tell(const char *key)
+{
+    pmix_info_t info;
+    PMIX_INFO_LOAD(&info, key, me.nspace, PMIX_STRING);
+    return PMIx_Publish(&info, 1);
+}
+
+/* All ranks of both jobs. */
+static void both(const char *key, pmix_proc_t procs[2])
+{
+    pmix_pdata_t data;
+    pmix_info_t info;
+    int all = 0;
+    PMIX_PDATA_CONSTRUCT(&data);
+    snprintf(data.key, sizeof(data.key), "%s", key);
+    PMIX_INFO_LOAD(&info, PMIX_WAIT, &all, PMIX_INT);
+    if (PMIx_Lookup(&data, 1, &info, 1) != PMIX_SUCCESS)
+        fail(1, "pmix_launches: nobody has told %s", key);
+    const char *other = data.value.data.string;
+    bool first = strcmp(me.nspace, other) < 0;
+    PMIX_LOAD_PROCID(&procs[0], first ? me.nspace : other, PMIX_RANK_WILDCARD);
+    PMIX_LOAD_PROCID(&procs[1], first ? other : me.nspace, PMIX_RANK_WILDCARD);
+}
+
+static pmix_status_t join(const char *key, int seconds)
+{
+    pmix_proc_t procs[2];
+    pmix_info_t info;
+    both(key, procs);
+    report("pmix_launches joins=%s", key);
+    PMIX_INFO_LOAD(&info, PMIX_TIMEOUT, &seconds, PMIX_INT);
+    return PMIx_Connect(procs, 2, &info, 1);
+}
+
+static pmix_status_t part(const char *key)
+{
+    pmix_proc_t procs[2];
+    both(key, procs);
+    return PMIx_Disconnect(procs, 2, NULL, 0);
+}
+
 int main(int argc, char **argv)
 {
-    pmix_proc_t me;
     if (PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS)
         fail(1, "pmix_launches: PMIx_Init failed");
     for (int i = 1; i + 1 < argc; i++) {
@@ -61,6 +106,12 @@ int main(int argc, char **argv)
         } else if (strcmp(what, "want") == 0 && i + 1 < argc) {
             report("pmix_launches waits=%s", key);
             status = look(key, atoi(argv[++i]));
+        } else if (strcmp(what, "join") == 0 && i + 1 < argc) {
+            status = join(key, atoi(argv[++i]));
+        } else if (strcmp(what, "tell") == 0) {
+            status = tell(key);
+        } else if (strcmp(what, "part") == 0) {
+            status = part(key);
         } else if (strcmp(what, "look") == 0) {
             status = look(key, -1);
         } else if (strcmp(what, "withdraw") == 0) {

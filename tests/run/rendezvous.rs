@@ -50,11 +50,16 @@ fn names(mpi: &Mpi) {
 }
 
 #[test]
-fn jobs_of_two_launches_connect_accept_and_part_over_pmi() {
+fn jobs_of_two_launches_connect_accept_and_part() {
     let ofi = ("MPIR_CVAR_CH4_NETMOD", "ofi");
     let tcp = ("FI_PROVIDER", "tcp");
     let shm = ("I_MPI_FABRICS", "shm:ofi");
-    for (name, env) in [("mpich5", &[ofi, tcp][..]), ("impi", &[shm])] {
+    for (name, env) in [
+        ("mpich5", &[ofi, tcp][..]),
+        ("impi", &[shm]),
+        ("openmpi4", &[]),
+        ("openmpi5", &[]),
+    ] {
         let Some(mpi) = mpi(name) else { continue };
         for nodes in NODES {
             for outcome in two(&mpi, nodes, ["accept", "connect"], env) {
@@ -229,5 +234,50 @@ fn launches_meet_those_that_are_given_the_same_name() {
         assert_eq!(did(&other.run().expect(0)), ["NOT-FOUND"]);
         first.signal(Signal::TERM);
         first.finish();
+    }
+}
+
+#[test]
+fn a_launch_that_ends_before_it_connects_is_an_error_for_the_other() {
+    for stage in stages() {
+        let waits = launch(&stage, "tell a join b 60");
+        let never = launch(&stage, "tell b want never 0").beside(&waits);
+        let waits = waits.start();
+        let never = never.start();
+        waits.wait_for(Output::Stdout, "joins=b");
+        never.wait_for(Output::Stdout, "waits=never");
+        never.signal(Signal::TERM);
+        never.finish();
+        let waits = waits.finish().expect(0);
+        assert_eq!(did(&waits), ["SUCCESS", "LOST-CONNECTION"], "{waits:?}");
+        assert!(waits.elapsed < Duration::from_secs(30), "{waits:?}");
+    }
+}
+
+#[test]
+fn a_launch_that_does_not_come_is_waited_for_no_longer_than_was_said() {
+    for stage in stages() {
+        let waits = launch(&stage, "tell a join b 1");
+        let never = launch(&stage, "tell b want never 0").beside(&waits);
+        let never = never.start();
+        assert_eq!(did(&waits.run().expect(0)), ["SUCCESS", "TIMEOUT"]);
+        never.signal(Signal::TERM);
+        never.finish();
+    }
+}
+
+#[test]
+fn jobs_connect_part_and_connect_again_over_pmix() {
+    for stage in stages() {
+        let run = |own: &str, other: &str| {
+            let join = format!("join {other} 60");
+            launch(&stage, &format!("tell {own} {join} part {other} {join}"))
+        };
+        let first = run("a", "b");
+        let second = run("b", "a").beside(&first);
+        let (first, second) = (first.start(), second.start());
+        for outcome in [first.finish().expect(0), second.finish().expect(0)] {
+            assert_eq!(did(&outcome), ["SUCCESS"; 4], "{outcome:?}");
+        }
     }
 }

@@ -201,6 +201,9 @@ impl NodeCore {
     ) {
         match reply {
             ControlReply::Init(Ok(())) => {}
+            ControlReply::RegisterJob(result) if self.crossings.registers(id) => {
+                self.far_registered(id, result.map(drop), now, actions);
+            }
             ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
                 self.job_registered(id, result, actions);
             }

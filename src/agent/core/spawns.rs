@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use super::{FenceTicket, NodeCore};
 use crate::agent::event::{Action, Report, SpawnTicket};
+use crate::crossing::Act;
 use crate::fence::{Contribution, FenceInput};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeRank};
@@ -152,7 +153,17 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let meeting = self.participants(procs).and_then(|(participants, nodes)| {
+        let known = self.participants(procs);
+        if known.is_none() {
+            let act = match meeting {
+                Meeting::Connect => Act::Connect,
+                Meeting::Disconnect => Act::Disconnect,
+            };
+            let data = (super::upcalls::local_status(infos), Vec::new());
+            let timeout = super::upcalls::timeout(infos);
+            return self.cross(id, (act, procs), data, timeout, now, actions);
+        }
+        let meeting = known.and_then(|(participants, nodes)| {
             Some((participants.with_suffix(meeting.suffix())?, nodes))
         });
         let Some((participants, nodes)) = meeting else {

@@ -11,7 +11,7 @@
 mod pmix;
 
 use super::NodeCore;
-use crate::agent::event::{Action, PeerMessage, Report};
+use crate::agent::event::{Action, PeerMessage};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::pmi::limits::NAME_MAX;
@@ -222,12 +222,18 @@ impl NodeCore {
             FromRendezvous::Store(message) => self.store(now, actions, |store, out| {
                 store.shared_said(message, now, out);
             }),
+            FromRendezvous::Relayed { from, body } => {
+                self.crossed(&from, &body, now, actions);
+            }
+            FromRendezvous::Gone(jobs) => self.jobs_gone(Some(&jobs), now, actions),
         }
     }
 
     /// At the head node: the rendezvous is lost.
     pub(super) fn rendezvous_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.crossings.epoch += 1;
         self.store(now, actions, |store, out| store.shared_lost(now, out));
+        self.jobs_gone(None, now, actions);
     }
 
     fn requester(&self, process: GlobalRank) -> Requester {
@@ -260,9 +266,8 @@ impl NodeCore {
                     to,
                     message: PeerMessage::Store(message),
                 }),
-                Output::Shared { epoch, message } => {
-                    let message = ToRendezvous::Store(message);
-                    actions.push(Action::Report(Report::Rendezvous { epoch, message }));
+                Output::Shared(message) => {
+                    self.tell_rendezvous(ToRendezvous::Store(message), actions);
                 }
                 Output::Complete {
                     ticket: Asker::Pmi(at),

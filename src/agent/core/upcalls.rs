@@ -6,10 +6,12 @@
 
 use std::time::Duration;
 
+use super::crossings::ModexTicket;
 use super::host::HostState;
 use super::spawns::Meeting;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::agent::event::{Action, Notification, Report};
+use crate::crossing::Act;
 use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
 };
@@ -124,7 +126,7 @@ impl NodeCore {
             }
             Upcall::DirectModex { proc, infos } => {
                 let Some(process) = self.named(&proc) else {
-                    return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+                    return self.fetch_far(id, &proc, actions);
                 };
                 let proc = self.name_of(process);
                 let owner = self.jobs.node_of(process);
@@ -137,7 +139,7 @@ impl NodeCore {
                         proc,
                         owner,
                         timeout,
-                        ticket: id,
+                        ticket: ModexTicket::Pmix(id),
                     },
                     now,
                     actions,
@@ -219,7 +221,9 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let Some((participants, nodes)) = self.participants(procs) else {
-            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+            let data = (local_status(infos), data);
+            let timeout = timeout(infos);
+            return self.cross(id, (Act::Fence, procs), data, timeout, now, actions);
         };
         let collect = infos
             .iter()
@@ -297,15 +301,7 @@ impl NodeCore {
     ) {
         let answer = match result {
             Ok(data) => Answer::Data(data.to_vec()),
-            Err(failure) => Answer::Status(match failure {
-                ModexFailure::NotFound | ModexFailure::RankGone => Status::ERR_NOT_FOUND,
-                ModexFailure::Timeout { .. } => Status::ERR_TIMEOUT,
-                ModexFailure::PeerLost { .. } | ModexFailure::TornDown { .. } => {
-                    Status::ERR_LOST_CONNECTION
-                }
-                ModexFailure::TooLarge(_) => Status::ERR_OUT_OF_RESOURCE,
-                ModexFailure::Host(status) => Status(status),
-            }),
+            Err(failure) => Answer::Status(modex_status(failure)),
         };
         self.answer(id, &answer, actions);
     }
@@ -321,6 +317,19 @@ impl NodeCore {
         if let Some(id) = self.control(&control, now, actions) {
             self.modex_requests.push((id, proc));
         }
+    }
+}
+
+/// Why there is no data, as PMIx has it.
+pub(super) fn modex_status(failure: ModexFailure) -> Status {
+    match failure {
+        ModexFailure::NotFound | ModexFailure::RankGone => Status::ERR_NOT_FOUND,
+        ModexFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+        ModexFailure::PeerLost { .. } | ModexFailure::TornDown { .. } => {
+            Status::ERR_LOST_CONNECTION
+        }
+        ModexFailure::TooLarge(_) => Status::ERR_OUT_OF_RESOURCE,
+        ModexFailure::Host(status) => Status(status),
     }
 }
 

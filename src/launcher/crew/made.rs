@@ -64,6 +64,9 @@ impl Made {
                 .map(|core| {
                     let mut core = core.vouching(voucher.clone());
                     core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
+                    if plan.offer.pmix {
+                        core.name_nodes(&plan.node_names);
+                    }
                     Node::new(core)
                 })
             })

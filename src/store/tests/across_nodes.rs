@@ -49,7 +49,7 @@ impl Job {
                     assert_ne!(to, node, "{message:?}");
                     self.messages.push_back((node, to, message));
                 }
-                Output::Shared { message, .. } => {
+                Output::Shared(message) => {
                     assert_eq!(node, NodeId(0));
                     let message = ToRendezvous::Store(message);
                     let now = self.now;

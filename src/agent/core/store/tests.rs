@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::{JobContext, Terms};
 use super::*;
-use crate::agent::event::Event;
+use crate::agent::event::{Event, Report};
 use crate::job::appnums::Appnums;
 use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;

@@ -1,0 +1,195 @@
+use super::*;
+use crate::job::ids::Rank;
+
+/// Launches of two nodes, each with one job of two ranks, one on each node.
+struct Launches {
+    hubs: Vec<Crossings>,
+    /// Packets on their way.
+    packets: Vec<(usize, Packet)>,
+    registering: Vec<(usize, NodeId, Key, Vec<Description>)>,
+    released: Vec<(usize, NodeId, Outcome)>,
+}
+
+fn job(launch: usize) -> Nspace {
+    Nspace::new(&format!("job-{launch}")).unwrap()
+}
+
+fn own(launch: usize) -> Own {
+    let nodes = [NodeId(0), NodeId(1)];
+    Own {
+        nodes: nodes.into(),
+        jobs: vec![Description {
+            nspace: job(launch),
+            ranks: RankMap::from_runs(nodes.map(|node| (node, 1))),
+            node_names: vec!["a".into(), "b".into()],
+            universe_size: 2,
+            programs: 1,
+        }],
+    }
+}
+
+fn members() -> Members {
+    vec![
+        (job(0), ProcRank::Wildcard),
+        (job(1), ProcRank::One(Rank(0))),
+        (job(1), ProcRank::One(Rank(1))),
+    ]
+}
+
+impl Launches {
+    fn new() -> Self {
+        Self {
+            hubs: vec![Crossings::default(), Crossings::default()],
+            packets: Vec::new(),
+            registering: Vec::new(),
+            released: Vec::new(),
+        }
+    }
+
+    fn on(&mut self, launch: usize, what: impl FnOnce(&mut Crossings, &mut Vec<Output>)) {
+        let mut out = Vec::new();
+        what(&mut self.hubs[launch], &mut out);
+        for output in out {
+            match output {
+                Output::Send { to, packet } => {
+                    let to = usize::from(to == job(1));
+                    assert_ne!(to, launch);
+                    self.packets.push((to, packet));
+                }
+                Output::Register { key, nodes, jobs } => {
+                    for node in nodes {
+                        let registering = (launch, node, key.clone(), jobs.clone());
+                        self.registering.push(registering);
+                    }
+                }
+                Output::Release { nodes, outcome, .. } => {
+                    let nodes = nodes.into_iter();
+                    self.released
+                        .extend(nodes.map(|node| (launch, node, outcome.clone())));
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, launch: usize, node: u32, act: Act) {
+        let data = vec![launch as u8, node as u8];
+        let deadline = Some(Moment(Duration::from_secs(9)));
+        self.on(launch, |hub, out| {
+            let part = (NodeId(node), 0, data);
+            hub.arrive((act, members()), own(launch), part, deadline, out);
+        });
+    }
+
+    fn deliver(&mut self) {
+        for (to, packet) in std::mem::take(&mut self.packets) {
+            self.on(to, |hub, out| match packet {
+                Packet::Arrived {
+                    key,
+                    jobs,
+                    status,
+                    data,
+                } => hub.arrived(&key, own(to), (jobs, status, &data), out),
+                Packet::Ready { key, jobs } => hub.ready(&key, &jobs, out),
+                other => panic!("{other:?}"),
+            });
+        }
+    }
+
+    fn register(&mut self, count: usize) {
+        for (launch, node, key, _) in self.registering.drain(..count).collect::<Vec<_>>() {
+            self.on(launch, |hub, out| hub.registered(&key, node, Ok(()), out));
+        }
+    }
+}
+
+#[test]
+fn a_fence_ends_everywhere_with_the_data_of_all_once_the_last_node_has_come() {
+    for round in 0..2 {
+        let mut launches = Launches::new();
+        for _ in 0..=round {
+            launches.released.clear();
+            for (launch, node) in [(1, 0), (0, 1), (1, 1)] {
+                launches.arrive(launch, node, Act::Fence);
+                launches.deliver();
+                assert!(launches.released.is_empty());
+            }
+            launches.arrive(0, 0, Act::Fence);
+            launches.deliver();
+            launches.deliver();
+            assert_eq!(launches.released.len(), 4);
+            for (_, _, outcome) in &launches.released {
+                let (status, data) = outcome.clone().unwrap();
+                let mut parts: Vec<&[u8]> = data.chunks(2).collect();
+                parts.sort_unstable();
+                assert_eq!(
+                    (status, parts),
+                    (0, vec![&[0, 0][..], &[0, 1], &[1, 0], &[1, 1]])
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_is_connected_before_all_servers_know_the_other_jobs() {
+    let mut launches = Launches::new();
+    for (launch, node) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        launches.arrive(launch, node, Act::Connect);
+    }
+    launches.deliver();
+    assert_eq!(launches.registering.len(), 4);
+    for (launch, _, _, jobs) in &launches.registering {
+        assert_eq!(jobs[0].nspace, job(1 - launch));
+    }
+    launches.register(3);
+    launches.deliver();
+    assert!(launches.released.is_empty());
+    launches.register(1);
+    launches.deliver();
+    assert_eq!(launches.released.len(), 4);
+    assert!(
+        launches
+            .released
+            .iter()
+            .all(|(_, _, outcome)| outcome.is_ok())
+    );
+}
+
+#[test]
+fn a_server_that_cannot_a_launch_that_is_gone_and_a_deadline_end_it_with_an_error() {
+    let begin = || {
+        let mut launches = Launches::new();
+        for node in [0, 1] {
+            launches.arrive(0, node, Act::Connect);
+        }
+        launches
+    };
+    let mut launches = begin();
+    let gone = |nspace: &Nspace| *nspace == job(1);
+    launches.on(0, |hub, out| hub.gone(gone, -7, out));
+    assert_eq!(
+        launches.released,
+        [0, 1].map(|node| (0, NodeId(node), Err(-7)))
+    );
+
+    let mut launches = begin();
+    let due = launches.hubs[0].next_deadline().unwrap();
+    launches.on(0, |hub, out| hub.tick(due, -8, out));
+    assert_eq!(
+        launches.released,
+        [0, 1].map(|node| (0, NodeId(node), Err(-8)))
+    );
+    assert_eq!(launches.hubs[0].next_deadline(), None);
+
+    let mut launches = begin();
+    for node in [0, 1] {
+        launches.arrive(1, node, Act::Connect);
+    }
+    launches.deliver();
+    let (launch, node, key, _) = launches.registering.remove(0);
+    launches.on(launch, |hub, out| hub.registered(&key, node, Err(-9), out));
+    assert_eq!(
+        launches.released,
+        [0, 1].map(|node| (launch, NodeId(node), Err(-9)))
+    );
+}

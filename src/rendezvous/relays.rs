@@ -1,0 +1,100 @@
+//! Who is reached by the name of which job, and what waits for jobs that nobody has named yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::message::FromRendezvous;
+use super::{ClientId, Reply};
+use crate::job::ids::Nspace;
+
+/// Most messages of a launch that wait for others.
+const WAITING_MAX: usize = 1024;
+
+/// Most bytes of them.
+const BYTES_MAX: usize = 64 << 20;
+
+/// Jobs that have ended and are remembered as that.
+const ENDED_MAX: usize = 4096;
+
+/// A message that waits.
+#[derive(Debug)]
+struct Waiting {
+    by: ClientId,
+    from: Nspace,
+    to: Nspace,
+    body: Vec<u8>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Relays {
+    of_job: BTreeMap<Nspace, ClientId>,
+    waiting: Vec<Waiting>,
+    /// Launches that have said something to each other.
+    peers: BTreeSet<(ClientId, ClientId)>,
+    ended: BTreeSet<Nspace>,
+}
+
+impl Relays {
+    /// A launch is known to have a job.
+    pub(super) fn is_of(&mut self, client: ClientId, job: &Nspace) {
+        if !self.of_job.contains_key(job) {
+            self.of_job.insert(job.clone(), client);
+        }
+    }
+
+    pub(super) fn said(
+        &mut self,
+        client: ClientId,
+        own: Vec<Nspace>,
+        to: Nspace,
+        body: Vec<u8>,
+        out: &mut Vec<Reply>,
+    ) {
+        let Some(from) = own.first().cloned() else {
+            return;
+        };
+        for job in own {
+            self.of_job.entry(job).or_insert(client);
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        for message in waiting {
+            self.pass(message, out);
+        }
+        let by = client;
+        let own = self.waiting.iter().filter(|waiting| waiting.by == by);
+        let bytes: usize = own.clone().map(|waiting| waiting.body.len()).sum();
+        let full = own.count() >= WAITING_MAX || bytes + body.len() > BYTES_MAX;
+        if self.ended.contains(&to) || full && !self.of_job.contains_key(&to) {
+            return out.push((client, FromRendezvous::Gone(vec![to])));
+        }
+        self.pass(Waiting { by, from, to, body }, out);
+    }
+
+    fn pass(&mut self, message: Waiting, out: &mut Vec<Reply>) {
+        let Some(&to) = self.of_job.get(&message.to) else {
+            return self.waiting.push(message);
+        };
+        let Waiting { by, from, body, .. } = message;
+        self.peers.extend([(by, to), (to, by)]);
+        out.push((to, FromRendezvous::Relayed { from, body }));
+    }
+
+    pub(super) fn left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
+        self.waiting.retain(|waiting| waiting.by != client);
+        let jobs = self.of_job.iter().filter(|(_, of)| **of == client);
+        let jobs: Vec<Nspace> = jobs.map(|(job, _)| job.clone()).collect();
+        for job in &jobs {
+            self.of_job.remove(job);
+            if self.ended.len() < ENDED_MAX {
+                self.ended.insert(job.clone());
+            }
+        }
+        let peers = self.peers.iter().filter(|(one, _)| *one == client);
+        let peers: Vec<ClientId> = peers.map(|(_, other)| *other).collect();
+        for peer in peers {
+            out.push((peer, FromRendezvous::Gone(jobs.clone())));
+        }
+        self.peers
+            .retain(|(one, other)| *one != client && *other != client);
+    }
+}
