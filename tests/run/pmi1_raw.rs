@@ -208,7 +208,6 @@ fn wrong_requests_get_an_answer_and_the_rank_goes_on() {
             "cmd=put_result rc=-1",
         ),
         (r"cmd=get_maxes\n", "cmd=maxes rc=0"),
-        (r"cmd=finalize\n", "cmd=finalize_ack rc=0"),
     ];
     let text: String = requests.iter().map(|(request, _)| *request).collect();
     let Some(run) = raw(&["send", &text, "--then", "read"]) else {

@@ -171,7 +171,7 @@ fn whoever_reads_the_output_is_not_kept_waiting_by_the_guard() {
     // Its own, and one for each process it knows.
     targets.retain(|target| !target.contains("pidfd"));
     assert_eq!(targets.len(), 1, "{targets:?}");
-    assert!(targets[0].starts_with("pipe:"), "{targets:?}");
+    assert!(targets[0].starts_with("socket:"), "{targets:?}");
     running.signal(Signal::KILL);
     running.finish().expect(137);
 }
