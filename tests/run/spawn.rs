@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -274,13 +274,15 @@ fn held(run: &Running) -> (usize, Vec<usize>, usize) {
     (descriptors(run.pid()), sidecars, files)
 }
 
-/// The same once nothing changes any more: the last children have just ended.
+/// The same once nothing has changed for a while: the last children have just ended.
 fn settled(run: &Running) -> (usize, Vec<usize>, usize) {
-    let mut last = held(run);
+    let (mut last, mut since) = (held(run), Instant::now());
     eventually("nothing changes any more", || {
-        std::thread::sleep(Duration::from_millis(500));
-        let before = std::mem::replace(&mut last, held(run));
-        (before == last).then(|| last.clone())
+        let now = held(run);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        (since.elapsed() > Duration::from_millis(500)).then(|| last.clone())
     })
 }
 
