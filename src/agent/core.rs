@@ -15,6 +15,7 @@ mod facts;
 mod fences;
 mod groups;
 mod host;
+mod inputs;
 mod jobs;
 mod logs;
 mod output;
@@ -33,6 +34,8 @@ pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
 use host::HostLife;
+pub use inputs::InputMessage;
+use inputs::Inputs;
 use jobs::Member;
 pub use output::OutputMessage;
 use output::Outputs;
@@ -137,6 +140,7 @@ pub struct NodeCore {
     spawns: Spawns,
     voucher: Option<Voucher>,
     outputs: Outputs,
+    inputs: Inputs,
     link: HostLink,
     host: HostLife,
     /// By position on the node.
@@ -185,6 +189,7 @@ impl NodeCore {
             crossings: CrossState::default(),
             voucher: None,
             outputs: Outputs::default(),
+            inputs: Inputs::default(),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -205,6 +210,7 @@ impl NodeCore {
                 }
             }
             Event::RankStarted { rank, pid } => self.rank_started(rank, pid),
+            Event::Fed { number, rank, fed } => self.fed((number, rank), fed, actions),
             Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
             Event::Printed {
                 rank,
@@ -382,6 +388,7 @@ impl NodeCore {
             self.ask_nodes(now, actions, |engine, out| engine.node_lost(node, out));
             self.store_node_lost(node, now, actions);
             self.outputs_node_lost(node, actions);
+            self.inputs_node_lost(node, actions);
             self.crossings_node_lost(node, now, actions);
         }
         self.tell_of_lost_nodes(nodes, now, actions);
@@ -393,6 +400,7 @@ impl NodeCore {
         self.store_tear_down(now, actions);
         self.crossings_tear_down(actions);
         self.spawns_tear_down(now, actions);
+        self.inputs_tear_down(actions);
         self.groups(actions, GroupEngine::tear_down);
         self.ask_nodes(now, actions, QueryEngine::tear_down);
         self.stop_host(now, actions);
@@ -423,6 +431,7 @@ impl NodeCore {
             PeerMessage::Query(message) => self.query_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
             PeerMessage::Output(message) => self.output_message(from, message, now, actions),
+            PeerMessage::Input(message) => self.input_message(from, message, actions),
         }
     }
 

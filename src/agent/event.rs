@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::core::OutputMessage;
+use super::core::{InputMessage, OutputMessage};
 use crate::crossing::CrossingMessage;
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
@@ -48,6 +48,15 @@ pub enum Event<'a> {
         channel: Channels,
         /// As read; nothing at its end.
         bytes: &'a [u8],
+    },
+    /// What came of a piece of input ([`Action::Feed`]) for one of its ranks.
+    Fed {
+        /// The number it came with.
+        number: u64,
+        /// For whom.
+        rank: NodeRank,
+        /// What came of it.
+        fed: Fed,
     },
     /// A rank's process ended; everything it had sent was handed in before.
     RankEnded {
@@ -111,6 +120,19 @@ pub enum Event<'a> {
     Tick,
 }
 
+/// What came of a piece of input for a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fed {
+    /// It is in the rank's pipe.
+    Done,
+    /// The rank reads nothing any more, or does not run.
+    Gone,
+    /// The rank was not started with a pipe for it.
+    NoPipe,
+    /// Too much waits for the rank already.
+    Full,
+}
+
 /// A message between the cores of two nodes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum PeerMessage {
@@ -130,6 +152,8 @@ pub enum PeerMessage {
     Notify(Arc<Notification>),
     /// Part of passing output on.
     Output(OutputMessage),
+    /// Part of passing input on.
+    Input(InputMessage),
 }
 
 /// A PMIx event on its way to other nodes.
@@ -183,6 +207,15 @@ pub enum Action {
         channel: Channels,
         /// Whether it is left.
         held: bool,
+    },
+    /// Write into the pipes that these ranks read: [`Event::Fed`] for each.
+    Feed {
+        /// To be handed back.
+        number: u64,
+        /// Who reads.
+        ranks: Vec<NodeRank>,
+        /// What; nothing at the end of the input.
+        bytes: Vec<u8>,
     },
     /// Tell the launcher.
     Report(Report),

@@ -48,9 +48,11 @@ pub enum Source {
     Rendezvous,
     /// Those who want to be connected.
     Callers,
+    /// Pipe that processes fill for a rank.
+    Pushed,
 }
 
-const SOURCES: [Source; 16] = [
+const SOURCES: [Source; 17] = [
     Source::Signals,
     Source::Wake,
     Source::Pmi,
@@ -67,6 +69,7 @@ const SOURCES: [Source; 16] = [
     Source::Orders,
     Source::Rendezvous,
     Source::Callers,
+    Source::Pushed,
 ];
 
 /// A source and the number of the rank or node it belongs to.

@@ -75,6 +75,17 @@ pub enum StdinTarget {
     All,
 }
 
+impl StdinTarget {
+    /// Whether a rank reads it.
+    pub fn reads(self, rank: Rank) -> bool {
+        match self {
+            Self::None => false,
+            Self::Rank(reader) => reader == rank,
+            Self::All => true,
+        }
+    }
+}
+
 /// The process-management interfaces a job is offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PmiChoice {

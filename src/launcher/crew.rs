@@ -13,6 +13,7 @@ mod nodes;
 mod outside;
 mod part;
 mod pipes;
+mod pushed;
 mod ranks;
 mod spawned;
 mod start;
@@ -49,6 +50,7 @@ use made::Made;
 use nodes::Node;
 pub(super) use part::Part;
 use pipes::Pipes;
+use pushed::Pushed;
 pub(super) use start::RankIo;
 
 /// Bytes read from a socket at a time.
@@ -90,6 +92,8 @@ pub(super) struct Crew {
     results: Receiver<Started>,
     /// Writing ends of pipes that feed ranks' standard input.
     stdin_pipes: Vec<(GlobalRank, Pid, OwnedFd)>,
+    /// Those that other processes fill.
+    pushed: Pushed,
     /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
     closed: BTreeMap<GlobalRank, Duration>,
     /// Ranks that ended badly while it is not known whether their PMIx server lives.
@@ -176,6 +180,7 @@ impl Crew {
             results_to,
             results,
             stdin_pipes: Vec::new(),
+            pushed: Pushed::default(),
             closed: BTreeMap::new(),
             unjudged: Vec::new(),
             held: None,
@@ -319,6 +324,7 @@ impl Crew {
             | Source::Input
             | Source::Rendezvous
             | Source::Callers => {}
+            Source::Pushed => self.pushed_ready(GlobalRank(token.index)),
             Source::Wake => self.take_results()?,
             Source::Pmi => {
                 let rank = GlobalRank(token.index);

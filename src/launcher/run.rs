@@ -269,12 +269,7 @@ fn stdin_plans(plan: &Plan) -> Vec<StdinPlan> {
         StdinTarget::All => size as usize,
     };
     let copied = stdin::needs_copy(std::io::stdin().as_fd(), readers);
-    let reads = |rank| match target {
-        StdinTarget::None => false,
-        StdinTarget::Rank(reader) => reader == rank,
-        StdinTarget::All => true,
-    };
-    let plan = |rank| match (reads(rank), copied) {
+    let plan = |rank| match (target.reads(rank), copied) {
         (false, _) => StdinPlan::Empty,
         (true, true) => StdinPlan::Pipe,
         (true, false) => StdinPlan::Inherit,

@@ -32,9 +32,8 @@ use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source, Token};
 use crate::agent::spawn::reserve_low_descriptors;
 use crate::agent::start::StdinPlan;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::outcome::Cause;
-use crate::job::spec::StdinTarget;
 use crate::link::control::ToStep;
 use crate::link::decode;
 use crate::link::frame::{Address, Class};
@@ -309,12 +308,8 @@ impl Step {
         let plan = Arc::clone(&self.plan);
         let ranks = self.crew.ranks_here();
         let outputs = outputs::open_here(&plan, &ranks)?;
-        let reads = |rank: &Rank| match plan.spec.stdio.stdin {
-            StdinTarget::None => false,
-            StdinTarget::Rank(reader) => reader == *rank,
-            StdinTarget::All => true,
-        };
-        let stdin = ranks.iter().map(|rank| match reads(rank) {
+        let target = plan.spec.stdio.stdin;
+        let stdin = ranks.iter().map(|rank| match target.reads(*rank) {
             true => StdinPlan::Pipe,
             false => StdinPlan::Empty,
         });

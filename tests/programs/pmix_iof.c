@@ -1,7 +1,7 @@
 /*
  * pmix_iof MODE LINES
  *
- * Asks for the output of other ranks, and feeds their standard input, through PMIx itself.
+ * Asks for the output of other ranks, through PMIx itself.
  *
  *   pull  rank 0 asks for everything the others print; each of those prints LINES lines to both of
  *         its streams and closes them. Rank 0 checks every byte and the order, and prints

@@ -1,6 +1,6 @@
-//! Output of ranks for ranks that ask for it, through PMIx: on one node and on two.
+//! Output of ranks for ranks that ask for it, and input from ranks, through PMIx: on one node and on several.
 
-use crate::common::{Pmix, field, pmix};
+use crate::common::{Pmix, field, pmix, program};
 
 /// One node, and two, and one for each rank.
 const NODES: [&[&str]; 3] = [
@@ -29,7 +29,9 @@ fn run(server: &Pmix, client: &Pmix, nodes: &[&str], arguments: &[&str]) -> Stri
     let outcome = run.expect(0);
     let out = outcome.out();
     // The user sees everything all the same.
-    let printed = |text: &str| text.lines().filter(|line| line.contains(" line ")).count();
+    // Without labels lines of different ranks may be mixed, but no end of a line is lost.
+    let own = |line: &&str| line.starts_with("pmix_iof") || line.ends_with("says goodbye");
+    let printed = |text: &str| text.matches('\n').count() - text.lines().filter(own).count();
     let lines: usize = arguments[1].parse().unwrap();
     assert_eq!(printed(&out), 3 * lines);
     assert_eq!(printed(&outcome.err()), 3 * lines);
@@ -62,6 +64,53 @@ fn a_rank_that_asks_no_more_gets_no_more() {
         for nodes in NODES {
             let line = run(&server, &client, nodes, &["stop", "20"]);
             assert_eq!(field(&line, "streams"), Some("0"));
+        }
+    }
+}
+
+#[test]
+fn a_rank_feeds_the_processes_that_it_spawns() {
+    let Some(reader) = program("stdin_sum") else {
+        return;
+    };
+    let path = reader.to_str().unwrap();
+    for (server, client) in versions() {
+        for nodes in NODES {
+            for (readers, at) in [("all", 0..3), ("1", 1..2)] {
+                // More than any pipe holds.
+                let words = [path, "3", readers, "1500000"];
+                let options = [&["--libpmix", server.path()], nodes].concat();
+                let run = client.run(4, &options, "pmix_push", &words).run();
+                let outcome = run.expect_success();
+                let out = outcome.out();
+                let lines = |name: &str| -> Vec<String> {
+                    let named = out.lines().filter(|line| line.starts_with(name));
+                    named.map(str::to_owned).collect()
+                };
+                let [sent] = &lines("pmix_push ")[..] else {
+                    panic!("{outcome:?}")
+                };
+                // Not its own, not those that are no readers, nothing after the end, and somebody.
+                for (what, status) in [
+                    ("own", "-47"),
+                    ("other", "-47"),
+                    ("after", "-25"),
+                    ("nobody", "-27"),
+                ] {
+                    assert_eq!(field(sent, what), Some(status), "{what}; {outcome:?}");
+                }
+                let read = lines("stdin_sum ");
+                assert_eq!(read.len(), 3, "{outcome:?}");
+                for line in read {
+                    let rank: u32 = field(&line, "rank").unwrap().parse().unwrap();
+                    let expected = match at.contains(&rank) {
+                        true => (field(sent, "bytes"), field(sent, "fnv1a")),
+                        false => (Some("0"), Some("cbf29ce484222325")),
+                    };
+                    let got = (field(&line, "bytes"), field(&line, "fnv1a"));
+                    assert_eq!(got, expected, "{line}; {outcome:?}");
+                }
+            }
         }
     }
 }

@@ -361,6 +361,47 @@ fn wishes_of_an_mpi_info_are_honoured() {
 }
 
 #[test]
+fn programs_and_variables_come_from_an_mpi_info_too() {
+    for stage in stages() {
+        let program = stage.mpi.program("spawn");
+        let path = format!("info.path={}", program.parent().unwrap().display());
+        // Open MPI tells nobody of the path, and only a bare name is looked for.
+        let program = match stage.mpi.name.starts_with("openmpi") {
+            true => format!("program={}", program.display()),
+            false => "program=spawn".to_owned(),
+        };
+        let args = [&*program, &*path, "info.env=SPAWN_WORD=said", "children=2"];
+        let outcome = stage.run(2, NODES[1], "spawn", &args).run();
+        for line in children(&outcome.expect_success(), 1, 2) {
+            assert_eq!(field(&line, "word"), Some("said"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn labels_tell_the_jobs_apart() {
+    for stage in stages() {
+        let args = ["times=2", "children=2"];
+        let outcome = stage.run(2, &["-l", "--virtual-nodes", "2"], "spawn", &args);
+        let outcome = outcome.run().expect_success();
+        let out = outcome.out();
+        for (label, text) in [
+            ("[0]", "spawn rank=0 "),
+            ("[1]", "spawn rank=1 "),
+            ("[1:0]", "spawned rank=0 "),
+            ("[1:1]", "spawned rank=1 "),
+            ("[2:0]", "spawned rank=0 "),
+            ("[2:1]", "spawned rank=1 "),
+        ] {
+            let found = out.lines().filter_map(|line| line.strip_prefix(label));
+            let texts: Vec<&str> = found.map(str::trim_start).collect();
+            assert_eq!(texts.len(), 1, "{label}; {outcome:?}");
+            assert!(texts[0].starts_with(text), "{label}; {outcome:?}");
+        }
+    }
+}
+
+#[test]
 fn two_halves_of_a_job_connect() {
     for stage in stages() {
         for nodes in NODES {

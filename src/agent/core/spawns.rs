@@ -235,7 +235,7 @@ fn said(info: &Info) -> SpawnInfo {
         Value::Int64(value) => value.to_string(),
         Value::Uint(value) | Value::Uint32(value) => value.to_string(),
         Value::Uint16(value) => value.to_string(),
-        Value::Rank(rank) => rank.0.to_string(),
+        Value::Rank(rank) | Value::Proc(Proc { rank, .. }) => rank.0.to_string(),
         Value::Envar {
             name,
             value,

@@ -175,9 +175,7 @@ impl NodeCore {
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
-            Upcall::PushStdin { .. } => {
-                self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
-            }
+            Upcall::PushStdin { targets, data, .. } => self.push(id, &targets, &data, actions),
             Upcall::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps), actions),
             Upcall::Connect { procs, infos } => {
                 self.meet(id, (Meeting::Connect, &procs), &infos, now, actions);

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Notification, PeerMessage, Report};
-use crate::agent::core::{JobContext, OutputMessage};
+use crate::agent::core::{InputMessage, JobContext, OutputMessage};
 use crate::fence::{
     self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Nodes, Participants, Timeout,
 };
@@ -503,6 +503,24 @@ fn output() -> BoxedStrategy<OutputMessage> {
     .boxed()
 }
 
+fn input() -> BoxedStrategy<InputMessage> {
+    let processes = vec(any::<u32>().prop_map(GlobalRank), 0..5);
+    prop_oneof![
+        (any::<u64>(), processes, vec(any::<u8>(), 0..40)).prop_map(|(push, processes, bytes)| {
+            InputMessage::Give {
+                push,
+                processes,
+                bytes,
+            }
+        }),
+        (any::<u64>(), any::<i32>()).prop_map(|(push, status)| InputMessage::Done {
+            push,
+            status: Status(status),
+        }),
+    ]
+    .boxed()
+}
+
 pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
     let notification = (any::<i32>(), pmix_proc(), any::<u8>(), infos()).prop_map(
         |(code, source, range, infos)| Notification {
@@ -519,6 +537,7 @@ pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
         group().prop_map(PeerMessage::Group),
         query().prop_map(PeerMessage::Query),
         output().prop_map(PeerMessage::Output),
+        input().prop_map(PeerMessage::Input),
         notification.prop_map(|event| PeerMessage::Notify(Arc::new(event))),
     ]
     .boxed()

@@ -117,6 +117,11 @@ impl Crew {
                         self.hold_output(rank, channel, held);
                     }
                 }
+                Action::Feed {
+                    number,
+                    ranks,
+                    bytes,
+                } => self.push_input(node, number, ranks, &bytes),
                 Action::Report(report) => self.report(node, report),
             }
         }
@@ -137,7 +142,7 @@ impl Crew {
         self.act(node, actions);
     }
 
-    fn rank_at(&self, node: NodeId, at: NodeRank) -> Option<GlobalRank> {
+    pub(super) fn rank_at(&self, node: NodeId, at: NodeRank) -> Option<GlobalRank> {
         self.jobs.process_at(node, at)
     }
 

@@ -103,9 +103,12 @@ impl Crew {
                 self.pipes.add(&self.poll, source, (rank, seat), pipe)?;
             }
         }
-        self.stdin_pipes
-            .extend(stdin.map(|pipe| (rank, child.pid, pipe)));
         let (job, _) = self.jobs.identity(rank);
+        match stdin {
+            Some(pipe) if job == JobNumber(0) => self.stdin_pipes.push((rank, child.pid, pipe)),
+            Some(pipe) => self.pushed.add(&self.poll, rank, pipe)?,
+            None => {}
+        }
         let dropped = self.jobs.get(job).is_some_and(|job| job.dropped);
         if dropped {
             let _ = kill_process_group(child.pid, rustix::process::Signal::KILL);
@@ -294,6 +297,7 @@ impl Crew {
             ExitStatus::Signal(signal) => RankEnd::Signal(signal),
         });
         let known = status.ok();
+        self.end_input(rank);
         self.tell(FromCrew::Ended { rank, end: known });
         let end = status.unwrap_or_else(|errno| {
             // Nobody else collects ranks; if somebody did, the status is lost and not guessed.

@@ -106,8 +106,12 @@ impl Crew {
         let mut here: Vec<_> = here.collect();
         here.sort_unstable();
         let outputs = outputs::open_here(&plan, &here).map_err(failure)?;
-        let stdin = here.iter().map(|_| StdinPlan::Empty).collect();
-        job.io = Some(RankIo::new(outputs, stdin));
+        let target = plan.spec.stdio.stdin;
+        let stdin = here.iter().map(|rank| match target.reads(*rank) {
+            true => StdinPlan::Pipe,
+            false => StdinPlan::Empty,
+        });
+        job.io = Some(RankIo::new(outputs, stdin.collect()));
         Ok((job, requests))
     }
 

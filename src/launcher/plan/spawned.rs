@@ -30,7 +30,7 @@ use crate::job::octets;
 use crate::job::proc::Proc;
 use crate::job::rank_map::{RANKS_MAX, RankMap};
 use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use crate::job::spec::AppSpec;
+use crate::job::spec::{AppSpec, StdinTarget};
 use crate::launcher::hostfile;
 use crate::launcher::run::{RunFailure, unique_nspace};
 use hosts::Names;
@@ -60,6 +60,8 @@ pub struct SpawnedJob {
     pub limit: Option<Duration>,
     /// Keys of infos that mean nothing here, for those who ask.
     pub ignored: Vec<String>,
+    /// Which of its ranks read what processes push to them.
+    input: StdinTarget,
     origin: Origin,
     apps: Vec<SpawnedApp>,
     /// Some node has more processes than slots.
@@ -142,6 +144,16 @@ impl Plan {
             let problem = format!("{all} processes are more than a launch can have");
             return Err(refuse(SpawnFailureKind::NoSlots, problem));
         }
+        let input = job.input();
+        if let StdinTarget::Rank(Rank(reader)) = input
+            && u64::from(reader) >= size
+        {
+            let problem = format!(
+                "rank {reader} shall read, and the ranks are 0 to {}",
+                size - 1
+            );
+            return Err(text("pmix.stdin", problem));
+        }
         // Nodes without ranks are nodes all the same.
         let last = self.job.ranks.nodes().checked_sub(1);
         let last = last.map(|last| (NodeId(last), 0));
@@ -172,6 +184,7 @@ impl Plan {
             independent: job.independent,
             limit: job.limit,
             ignored,
+            input,
             origin: Origin {
                 launch: self.launch().clone(),
                 base,

@@ -101,6 +101,7 @@ impl Job {
                 | Action::Weigh { .. }
                 | Action::Report(_)
                 | Action::HoldOutput { .. }
+                | Action::Feed { .. }
                 | Action::KillHost => {}
             }
         }

@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{SpawnedApp, SpawnedJob, refuse};
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
-use crate::job::spec::{JobSpec, StdinTarget};
+use crate::job::spec::JobSpec;
 use crate::launcher::pattern;
 use crate::launcher::plan::app::{self, Stand, app_plan};
 use crate::launcher::plan::{App, Contradiction, Decided, Plan, size};
@@ -32,7 +32,7 @@ impl SpawnedJob {
     }
 
     /// What was asked for, as the user would have said it in place of the first job. Input of the
-    /// launcher stays with that.
+    /// launcher stays with that; this job's comes from processes, if from anywhere.
     pub fn spec(&self, first: &JobSpec) -> JobSpec {
         let mut spec = first.clone();
         spec.apps = self.apps.iter().map(|app| app.spec.clone()).collect();
@@ -40,7 +40,7 @@ impl SpawnedJob {
         spec.layout.runs.clear();
         spec.layout.oversubscribe = self.oversubscribe;
         spec.stdio.pty = None;
-        spec.stdio.stdin = StdinTarget::None;
+        spec.stdio.stdin = self.input;
         spec.stdio.output = spec.stdio.output.map(pattern::with_job);
         spec.notes.clear();
         spec

@@ -269,6 +269,23 @@ fn a_request_without_processes_is_refused() {
 }
 
 #[test]
+fn a_reader_of_input_is_one_of_the_ranks() {
+    let input = |reader: &str| {
+        let infos = [("pmix.fwd.stdin", "true"), ("pmix.stdin", reader)];
+        spawn(&first("n1:4"), &request(vec![app("a", 2)], &infos), &[0])
+    };
+    let spec = input("1").unwrap().spec(&first("n1:4").spec);
+    assert_eq!(spec.stdio.stdin, StdinTarget::Rank(Rank(1)));
+    let refused = input("2").unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::BadRequest);
+    assert!(
+        refused.text.contains("the ranks are 0 to 1"),
+        "{}",
+        refused.text
+    );
+}
+
+#[test]
 fn the_environment_is_that_of_the_launch_with_the_request_s_verbatim_at_last() {
     let plan = first("");
     let mut app = app("/bin/true", 1);

@@ -13,8 +13,9 @@ use super::soft::Soft;
 use super::variable::{Change, How};
 use super::{refuse, text};
 use crate::job::hosts::{Entry, HostList};
+use crate::job::ids::Rank;
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use crate::job::spec::MapBy;
+use crate::job::spec::{MapBy, StdinTarget};
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Debug)]
@@ -49,6 +50,10 @@ pub(super) struct Wishes {
     pub(super) independent: Option<bool>,
     /// How long its start may take.
     pub(super) limit: Option<Duration>,
+    /// Whether a process gives it input.
+    pub(super) fed: bool,
+    /// Which of its ranks reads that; the first when absent.
+    pub(super) reader: Option<StdinTarget>,
     /// Keys that mean nothing here.
     pub(super) ignored: Vec<String>,
 }
@@ -88,6 +93,14 @@ impl Wishes {
         let env = job.env.iter().cloned();
         self.env = env.chain(std::mem::take(&mut self.env)).collect();
         self
+    }
+
+    /// Which ranks of the job read what processes push to them.
+    pub(super) fn input(&self) -> StdinTarget {
+        match self.fed {
+            true => self.reader.unwrap_or(StdinTarget::Rank(Rank(0))),
+            false => StdinTarget::None,
+        }
     }
 
     fn add(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
@@ -153,6 +166,13 @@ impl Wishes {
                     Ok(0_u32) => {}
                     Ok(seconds) => self.limit = Some(Duration::from_secs(seconds.into())),
                     Err(_) => return wrong("is no number of seconds"),
+                }
+            }
+            "pmix.fwd.stdin" | "PMIX_FWD_STDIN" => self.fed = truth(info)?,
+            "pmix.stdin" | "PMIX_STDIN_TGT" | "ompi_stdin_target" => {
+                self.reader = match reader(value) {
+                    Some(target) => Some(target),
+                    None => return wrong("is no rank, and neither all nor none"),
                 }
             }
             known if NOTHING_TO_DO.contains(&known) => {}
@@ -238,6 +258,18 @@ const NOTHING_TO_DO: &[&str] = &[
     "PMIX_PERSONALITY",
     "PMIX_PRELOAD_BIN",
 ];
+
+/// Which ranks read input. Open MPI says it with the numbers that PMIx has for all and for none.
+fn reader(value: &str) -> Option<StdinTarget> {
+    const ALL: u32 = u32::MAX - 1;
+    match (value, value.parse::<u32>()) {
+        ("all", _) | (_, Ok(ALL)) => Some(StdinTarget::All),
+        ("none", _) => Some(StdinTarget::None),
+        (_, Ok(rank)) if rank > i32::MAX as u32 => Some(StdinTarget::None),
+        (_, Ok(rank)) => Some(StdinTarget::Rank(Rank(rank))),
+        (_, Err(_)) => None,
+    }
+}
 
 fn path(value: &str) -> Option<PathBuf> {
     (!value.is_empty()).then(|| value.into())

@@ -58,6 +58,32 @@ fn one_wish_has_the_names_of_pmix_and_of_mpi() {
 }
 
 #[test]
+fn readers_of_input_are_named_by_rank_or_as_all_and_none() {
+    let with = |reader| wishes(&[("pmix.fwd.stdin", "true"), ("pmix.stdin", reader)]).input();
+    for (text, target) in [
+        ("all", StdinTarget::All),
+        ("4294967294", StdinTarget::All),
+        ("none", StdinTarget::None),
+        ("4294967295", StdinTarget::None),
+        ("3", StdinTarget::Rank(Rank(3))),
+    ] {
+        assert_eq!(with(text), target, "{text}");
+    }
+    let first = StdinTarget::Rank(Rank(0));
+    assert_eq!(wishes(&[("PMIX_FWD_STDIN", "")]).input(), first);
+    // Nobody says that he has input: an empty one it is.
+    assert_eq!(
+        wishes(&[("ompi_stdin_target", "all")]).input(),
+        StdinTarget::None
+    );
+    assert!(
+        refused("pmix.stdin", "some")
+            .text
+            .contains("neither all nor none")
+    );
+}
+
+#[test]
 fn placement_is_written_as_users_of_open_mpi_do() {
     let of = |key, value| {
         let Wishes {

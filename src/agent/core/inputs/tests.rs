@@ -1,0 +1,195 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::super::{JobContext, Terms};
+use super::*;
+use crate::agent::event::Event;
+use crate::job::appnums::Appnums;
+use crate::job::clock::Moment;
+use crate::job::ids::{Nspace, Rank, UserId};
+use crate::job::rank_map::RankMap;
+use crate::pmix::control::serve::{self, Body};
+use crate::pmix::control::{Control, ControlKind, ForkEnv};
+use crate::pmix::upcall::Upcall;
+use crate::pmix::value::ProcRank;
+use crate::pmix::wire::FrameDecoder;
+
+/// An order to write: on which node, its number, for whom, what.
+type Order = (u32, u64, Vec<NodeRank>, Vec<u8>);
+
+/// Three nodes with two ranks each, and what they are to write.
+struct Job {
+    cores: Vec<NodeCore>,
+    orders: VecDeque<Order>,
+    answers: Vec<(u32, Status)>,
+}
+
+impl Job {
+    fn new() -> Self {
+        let nspace = Nspace::new("job").unwrap();
+        let job = Arc::new(JobContext {
+            nspace: nspace.clone(),
+            ranks: RankMap::from_runs((0..3).map(|node| (NodeId(node), 2))),
+            appnums: Appnums::from_sizes([6]),
+            universe_size: 6,
+            user: UserId(1000),
+            psets: Vec::new(),
+            parent: None,
+            offset: GlobalRank(0),
+            preputs: Vec::new(),
+        });
+        let register = Control::RegisterJob {
+            nspace,
+            infos: Vec::new(),
+            clients: Vec::new(),
+        };
+        let core = |node| {
+            let (node, job) = (NodeId(node), Arc::clone(&job));
+            let mut core = NodeCore::new(node, job, false, true, Terms::default()).unwrap();
+            let requests = std::slice::from_ref(&register);
+            core.start_host(requests, Moment::default(), &mut Vec::new());
+            let env = ForkEnv::default();
+            let ready = serve::reply(ControlKind::RegisterJob, 1, Ok(Body::ForkEnv(&env))).unwrap();
+            core.handle(
+                Event::ControlReceived(&ready),
+                Moment::default(),
+                &mut Vec::new(),
+            );
+            core
+        };
+        Self {
+            cores: (0..3).map(core).collect(),
+            orders: VecDeque::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    fn feed(&mut self, node: u32, event: Event<'_>) {
+        let mut actions = Vec::new();
+        self.cores[node as usize].handle(event, Moment::default(), &mut actions);
+        let mut actions: VecDeque<(u32, Action)> =
+            actions.into_iter().map(|action| (node, action)).collect();
+        while let Some((node, action)) = actions.pop_front() {
+            match action {
+                Action::SendPeer { to, message } => {
+                    let (from, mut more) = (NodeId(node), Vec::new());
+                    let event = Event::Peer { from, message };
+                    self.cores[to.index()].handle(event, Moment::default(), &mut more);
+                    actions.extend(more.into_iter().map(|action| (to.0, action)));
+                }
+                Action::Feed {
+                    number,
+                    ranks,
+                    bytes,
+                } => self.orders.push_back((node, number, ranks, bytes)),
+                Action::SendUpcall(bytes) => {
+                    let mut frames = Vec::new();
+                    FrameDecoder::default().push(&bytes, &mut frames).unwrap();
+                    for frame in frames {
+                        let answer = Answer::decode(&frame).unwrap();
+                        self.answers.push((node, answer.status));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn push(&mut self, node: u32, targets: Vec<Proc>, data: &[u8]) {
+        let upcall = Upcall::PushStdin {
+            source: proc(node * 2),
+            targets,
+            infos: Vec::new(),
+            data: data.to_vec(),
+        };
+        let frame = upcall.encode(7).unwrap();
+        self.feed(node, Event::UpcallReceived(&frame));
+    }
+
+    /// The driver has done the oldest order for one of its ranks.
+    fn fed(&mut self, order: &Order, at: usize, fed: Fed) {
+        let (node, number, ranks, _) = order;
+        let (number, rank) = (*number, ranks[at]);
+        self.feed(*node, Event::Fed { number, rank, fed });
+    }
+}
+
+fn proc(rank: u32) -> Proc {
+    Proc::new(&Nspace::new("job").unwrap(), ProcRank::from(Rank(rank)))
+}
+
+fn everybody() -> Vec<Proc> {
+    vec![Proc::new(&Nspace::new("job").unwrap(), ProcRank::WILDCARD)]
+}
+
+#[test]
+fn a_push_is_answered_when_every_reader_on_every_node_has_it() {
+    let mut job = Job::new();
+    job.push(1, everybody(), b"text");
+    let orders: Vec<Order> = job.orders.drain(..).collect();
+    let both = vec![NodeRank(0), NodeRank(1)];
+    let mut nodes: Vec<u32> = orders.iter().map(|order| order.0).collect();
+    nodes.sort_unstable();
+    assert_eq!(nodes, [0, 1, 2]);
+    for order in &orders {
+        assert_eq!((&order.2, &order.3[..]), (&both, &b"text"[..]));
+        job.fed(order, 1, Fed::Done);
+    }
+    assert_eq!(job.answers, []);
+    for order in &orders {
+        job.fed(order, 0, Fed::Done);
+    }
+    assert_eq!(job.answers, [(1, Status::SUCCESS)]);
+}
+
+#[test]
+fn who_cannot_have_it_is_told_to_the_pusher() {
+    for (fed, status) in [
+        (Fed::NoPipe, Status::ERR_NOT_SUPPORTED),
+        (Fed::Gone, Status::ERR_UNREACH),
+        (Fed::Full, Status::ERR_OUT_OF_RESOURCE),
+    ] {
+        let mut job = Job::new();
+        job.push(0, vec![proc(5), proc(4)], b"text");
+        let order = job.orders.pop_front().unwrap();
+        assert_eq!((order.0, job.orders.len()), (2, 0));
+        job.fed(&order, 0, fed);
+        job.fed(&order, 1, Fed::Done);
+        assert_eq!(job.answers, [(0, status)]);
+    }
+}
+
+#[test]
+fn nobody_and_unknown_processes_are_refused() {
+    let mut job = Job::new();
+    job.push(0, Vec::new(), b"text");
+    job.push(0, vec![proc(6)], b"text");
+    let other = Proc::new(&Nspace::new("other").unwrap(), ProcRank::WILDCARD);
+    job.push(0, vec![proc(0), other], b"text");
+    let not_found = (0, Status::ERR_NOT_FOUND);
+    assert_eq!(
+        job.answers,
+        [(0, Status::ERR_BAD_PARAM), not_found, not_found]
+    );
+    assert!(job.orders.is_empty());
+}
+
+#[test]
+fn a_node_that_is_lost_keeps_nobody_waiting() {
+    let mut job = Job::new();
+    job.push(0, vec![proc(1), proc(4)], b"text");
+    let here = job.orders.pop_front().unwrap();
+    job.fed(&here, 0, Fed::Done);
+    assert_eq!(job.answers, []);
+    let (nodes, reason) = (&[NodeId(2)][..], Arc::from("silent"));
+    job.feed(0, Event::NodesLost { nodes, reason });
+    assert_eq!(job.answers, [(0, Status::ERR_UNREACH)]);
+}
+
+#[test]
+fn the_end_of_the_launch_answers_what_waits() {
+    let mut job = Job::new();
+    job.push(0, vec![proc(4)], b"text");
+    job.feed(0, Event::LaunchEnded);
+    assert_eq!(job.answers, [(0, Status::ERR_LOST_CONNECTION)]);
+}
