@@ -55,7 +55,10 @@ for_each_mpi!(openmpi4 mpich5 openmpi5 impi);
 fn able(name: &str) -> Option<Mpi> {
     let mut mpi = mpi(name)?;
     let wanted: &[(&str, &str)] = match name {
-        "mpich5" => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")],
+        "mpich5" => &[
+            ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+            ("FI_PROVIDER", "tcp;ofi_rxm"),
+        ],
         "impi" => &[("I_MPI_FABRICS", "shm:ofi")],
         _ => &[],
     };

@@ -37,10 +37,14 @@ fn stages() -> Vec<Stage> {
     served.chain(others).collect()
 }
 
-/// With the networks over which it can: not all that it has.
+/// With the networks over which it can: not all that it has. libfabric's `tcp` alone hangs now and then
+/// when MPICH merges (docs/spawn.md).
 pub(crate) fn able_to_spawn(mut mpi: Mpi) -> Mpi {
     let wanted: &[(&str, &str)] = match &*mpi.name {
-        "mpich5" => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")],
+        "mpich5" => &[
+            ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+            ("FI_PROVIDER", "tcp;ofi_rxm"),
+        ],
         "impi" => &[("I_MPI_FABRICS", "shm:ofi")],
         _ => &[],
     };
@@ -314,8 +318,8 @@ fn memory_of_sidecars(run: &Running) -> u64 {
 fn a_hundred_spawns_leave_nothing_behind() {
     for stage in stages() {
         let (few_times, many_times) = match &*stage.mpi.name {
-            "mpich5" | "openmpi4" => (5, 100),
-            // Each takes a second of the MPI's own.
+            "openmpi4" => (5, 100),
+            // Each takes up to a second of the MPI's own.
             _ => (2, 20),
         };
         let after = |times: u64| {
