@@ -98,6 +98,8 @@ pub(super) struct Crew {
     closed: BTreeMap<GlobalRank, Duration>,
     /// Ranks that ended badly while it is not known whether their PMIx server lives.
     unjudged: Vec<(GlobalRank, RankEnd)>,
+    /// Ranks that were about to end when another did, whose end waits for theirs; and how long it does.
+    dying: (BTreeSet<GlobalRank>, Duration),
     /// An abort that may follow from the end of a rank that is not reported yet, and until when
     /// that is waited for.
     held: Option<(Cause, Duration)>,
@@ -183,6 +185,7 @@ impl Crew {
             pushed: Pushed::default(),
             closed: BTreeMap::new(),
             unjudged: Vec::new(),
+            dying: (BTreeSet::new(), Duration::ZERO),
             held: None,
             owned: BTreeSet::new(),
             peers: VecDeque::new(),
@@ -368,6 +371,7 @@ impl Crew {
             cores.map(|at| at.0),
             self.closed.values().min().copied(),
             self.held.as_ref().map(|(_, until)| *until),
+            (!self.dying.0.is_empty()).then_some(self.dying.1),
             self.end.as_ref().and_then(End::next_deadline),
         ]
         .into_iter()

@@ -314,18 +314,40 @@ impl Crew {
         let state = self.node(node).core.pmi_state(local);
         if self.plan.offer.pmix && !self.ending && judge(rank, end, &state).is_some() {
             // Maybe it only lost its PMIx server, or is the first of many that did.
-            self.unjudged.push((rank, end));
+            let first = self.dying.0.remove(&rank) && matches!(end, RankEnd::Signal(_));
+            let code = |(_, end): &(_, RankEnd)| matches!(end, RankEnd::Code(_));
+            let at = self.unjudged.iter().position(code).filter(|_| first);
+            let at = at.unwrap_or(self.unjudged.len());
+            self.unjudged.insert(at, (rank, end));
+            if matches!(end, RankEnd::Code(_)) && self.dying.0.is_empty() {
+                self.look_for_the_dying();
+            }
             self.doubt_hosts();
         } else {
+            self.dying.0.remove(&rank);
             self.judge_rank(rank, end);
         }
         self.reap_orphans();
     }
 
+    /// Who exits because the connection to another has broken may be collected before that one: a process
+    /// closes what it holds before it can be collected, and on a busy machine others run in between.
+    fn look_for_the_dying(&mut self) {
+        let dying = self.part.processes(&self.jobs).into_iter();
+        let dying = dying.filter(|rank| match self.slot(*rank) {
+            RankSlot::Running { child, .. } => procfs::is_exiting(raw(child.pid)),
+            RankSlot::Planned | RankSlot::Over => false,
+        });
+        self.dying = (dying.collect(), self.now() + EXIT_LIMIT);
+    }
+
     /// Judges the ranks whose ends had to wait, once every sidecar has shown that it lives, or its
     /// loss has become the cause.
     pub(super) fn judge_waiting(&mut self) {
-        if !self.unjudged.is_empty() && !self.hosts_in_doubt() {
+        if self.dying.1 <= self.now() {
+            self.dying.0.clear();
+        }
+        if !self.unjudged.is_empty() && self.dying.0.is_empty() && !self.hosts_in_doubt() {
             self.judge_now();
         }
     }
