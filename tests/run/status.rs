@@ -297,9 +297,16 @@ fn a_reader_that_goes_away_does_not_end_the_job() {
     let script = "echo ready; read x; echo done";
     let run = Run::ranks(1, ["--json", "status", "sh", "-c", script]).stdin_held();
     let reader = pipe(run.dir());
+    let path = run.dir().join("status");
     let mut running = run.start();
     running.wait_for(Output::Stdout, "ready");
     drop(reader);
+    // Another test's child may hold a copy of the reading end until its exec.
+    eventually("nobody can read the status", || {
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+        let opened = rustix::fs::open(&path, flags, rustix::fs::Mode::empty());
+        (opened.err() == Some(rustix::io::Errno::NXIO)).then_some(())
+    });
     drop(running.stdin());
     let outcome = running.finish().expect(0);
     assert_eq!(outcome.out(), "ready\ndone\n");
