@@ -128,46 +128,11 @@ static void release_group(void *data)
     wireup_infos_free(list);
 }
 
-/* A spawn's callback that waits for libpmix's thread. */
-struct spawned {
-    struct completion completion;
-    pmix_nspace_t nspace;
-};
-
-static void on_libpmix_thread(pmix_status_t status, void *data)
+static void call_back(const struct completion *completion, struct answer *answer)
 {
-    struct spawned *spawned = data;
-    (void)status; /* how it went with a process that nobody knows */
-    spawned->completion.call.spawn(PMIX_SUCCESS, spawned->nspace, spawned->completion.cbdata);
-    free(spawned);
-}
-
-/*
- * libpmix's callback itself notes whose output the caller wants, in lists that only its own thread
- * may touch. So that thread is asked to forget a process it never knew, and calls back then.
- * A failure needs no list, and no name: clients store what they know of any name that is given.
- */
-static void complete_spawn(const struct completion *completion, const struct answer *answer)
-{
-    struct spawned *spawned = NULL;
-    if (answer->status == PMIX_SUCCESS) {
-        spawned = calloc(1, sizeof(*spawned));
-    }
-    if (spawned == NULL) {
-        completion->call.spawn(answer->status == PMIX_SUCCESS ? PMIX_ERR_NOMEM : answer->status, NULL,
-                               completion->cbdata);
-        return;
-    }
-    spawned->completion = *completion;
-    memcpy(spawned->nspace, answer->data, answer->data_len);
-    pmix_proc_t nobody;
-    memset(&nobody, 0, sizeof(nobody));
-    strcpy(nobody.nspace, "wireup-spawned");
-    PMIx_server_deregister_client(&nobody, on_libpmix_thread, spawned);
-}
-
-void complete(const struct completion *completion, struct answer *answer)
-{
+    wireup_infos_t *list = answer->infos;
+    pmix_info_t *items = list == NULL ? NULL : list->items;
+    const size_t count = list == NULL ? 0 : list->count;
     switch (completion->kind) {
     case COMPLETE_OP:
         completion->call.op(answer->status, completion->cbdata);
@@ -178,48 +143,96 @@ void complete(const struct completion *completion, struct answer *answer)
                                completion->cbdata, free, answer->frame);
         answer->frame = NULL;
         break;
-    case COMPLETE_INFO: {
-        wireup_infos_t *list = answer->infos;
+    case COMPLETE_INFO:
         answer->infos = NULL;
-        completion->call.info(answer->status, list == NULL ? NULL : list->items,
-                              list == NULL ? 0 : list->count, completion->cbdata, release_infos,
-                              list);
+        completion->call.info(answer->status, items, count, completion->cbdata, release_infos, list);
         break;
-    }
-    case COMPLETE_GROUP: {
-        wireup_infos_t *list = answer->infos;
+    case COMPLETE_GROUP:
         answer->infos = NULL;
         if (list != NULL && !lend_endpoint_data(list)) {
             answer->status = PMIX_ERR_NOMEM;
         }
-        completion->call.info(answer->status, list == NULL ? NULL : list->items,
-                              list == NULL ? 0 : list->count, completion->cbdata, release_group,
-                              list);
+        completion->call.info(answer->status, items, count, completion->cbdata, release_group, list);
         break;
-    }
     case COMPLETE_CREDENTIAL: {
         /* libpmix packs both before it returns; there is no release function. */
         pmix_byte_object_t credential = {.bytes = (char *)answer->data, .size = answer->data_len};
-        const wireup_infos_t *list = answer->infos;
-        completion->call.credential(answer->status, &credential, list == NULL ? NULL : list->items,
-                                    list == NULL ? 0 : list->count, completion->cbdata);
+        completion->call.credential(answer->status, &credential, items, count, completion->cbdata);
         break;
     }
-    case COMPLETE_VALIDATION: {
-        const wireup_infos_t *list = answer->infos;
-        completion->call.validation(answer->status, list == NULL ? NULL : list->items,
-                                    list == NULL ? 0 : list->count, completion->cbdata);
+    case COMPLETE_VALIDATION:
+        completion->call.validation(answer->status, items, count, completion->cbdata);
         break;
-    }
     case COMPLETE_LOOKUP:
         /* libpmix packs or copies the values before it returns; there is no release function. */
         completion->call.lookup(answer->status, answer->found, answer->found_count,
                                 completion->cbdata);
         break;
-    case COMPLETE_SPAWN:
-        complete_spawn(completion, answer);
+    case COMPLETE_SPAWN: {
+        /* A failure passes no name: clients store what they know of any name that is given. */
+        pmix_nspace_t nspace = {0};
+        if (answer->status == PMIX_SUCCESS) {
+            memcpy(nspace, answer->data, answer->data_len);
+        }
+        completion->call.spawn(answer->status, answer->status == PMIX_SUCCESS ? nspace : NULL,
+                               completion->cbdata);
         break;
+    }
     }
     free(answer->frame);
     wireup_infos_free(answer->infos);
+}
+
+/* A callback that waits for libpmix's thread. */
+struct shifted {
+    struct completion completion;
+    struct answer answer;
+};
+
+static void on_libpmix_thread(pmix_status_t status, void *data)
+{
+    struct shifted *shifted = data;
+    (void)status; /* how it went with a process that nobody knows */
+    call_back(&shifted->completion, &shifted->answer);
+    free(shifted);
+}
+
+/*
+ * Whether libpmix's callback touches what only its own thread may touch. That of a spawn notes whose
+ * output the caller wants; the others put the answer into the queue of what is sent to the client, and
+ * one that was put there while libpmix sends may never be. The rest goes to that thread by itself.
+ */
+static bool is_for_libpmix_thread(const struct completion *completion)
+{
+    switch (completion->kind) {
+    case COMPLETE_OP:
+    case COMPLETE_MODEX:
+    case COMPLETE_GROUP:
+        return false;
+    case COMPLETE_INFO:
+    case COMPLETE_LOOKUP:
+    case COMPLETE_SPAWN:
+    case COMPLETE_CREDENTIAL:
+    case COMPLETE_VALIDATION:
+        break;
+    }
+    return true;
+}
+
+/* libpmix's thread is asked to forget a process it never knew, and calls back then. */
+void complete(const struct completion *completion, struct answer *answer)
+{
+    struct shifted *shifted = NULL;
+    if (is_for_libpmix_thread(completion)) {
+        shifted = malloc(sizeof(*shifted));
+    }
+    if (shifted == NULL) {
+        call_back(completion, answer);
+        return;
+    }
+    *shifted = (struct shifted){.completion = *completion, .answer = *answer};
+    pmix_proc_t nobody;
+    memset(&nobody, 0, sizeof(nobody));
+    strcpy(nobody.nspace, "wireup-answered");
+    PMIx_server_deregister_client(&nobody, on_libpmix_thread, shifted);
 }

@@ -46,7 +46,7 @@ void test_loss(void);
 void bump(int *counter);
 void wait_until(const int *counter, int value);
 
-/* The thread on which the last spawn was called back. */
+/* The thread that libpmix was last asked to call back on. */
 extern pthread_t libpmix_thread;
 
 /* What the shim registered for alerts. */

@@ -116,23 +116,27 @@ pmix_status_t PMIx_Register_event_handler(pmix_status_t codes[], size_t ncodes, 
 
 /* libpmix's own thread, as far as the shim can tell. */
 pthread_t libpmix_thread;
-static pmix_op_cbfunc_t op_done;
-static void *op_data;
 
-static void *call_back(void *unused)
+struct errand {
+    pmix_op_cbfunc_t done;
+    void *data;
+};
+
+static void *call_back(void *data)
 {
-    (void)unused;
-    op_done(PMIX_SUCCESS, op_data);
+    const struct errand *errand = data;
+    libpmix_thread = pthread_self();
+    errand->done(PMIX_SUCCESS, errand->data);
     return NULL;
 }
 
 void PMIx_server_deregister_client(const pmix_proc_t *proc, pmix_op_cbfunc_t done, void *data)
 {
-    CHECK(strcmp(proc->nspace, "wireup-spawned") == 0 && proc->rank == 0);
-    op_done = done;
-    op_data = data;
-    CHECK(pthread_create(&libpmix_thread, NULL, call_back, NULL) == 0);
-    pthread_join(libpmix_thread, NULL);
+    CHECK(strcmp(proc->nspace, "wireup-answered") == 0 && proc->rank == 0);
+    struct errand errand = {done, data};
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, call_back, &errand) == 0);
+    pthread_join(thread, NULL);
 }
 
 pmix_status_t PMIx_generate_regex(const char *input, char **regex)
