@@ -250,6 +250,19 @@ static void log_(const pmix_proc_t *client, const pmix_info_t data[], size_t nda
     }
 }
 
+static pmix_status_t allocate(const pmix_proc_t *client, pmix_alloc_directive_t directive,
+                              const pmix_info_t data[], size_t ndata, pmix_info_cbfunc_t cbfunc,
+                              void *cbdata)
+{
+    struct completion completion = {COMPLETE_INFO, {.info = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, client);
+    put_u8(&o, directive);
+    put_infos(&o, data, ndata);
+    return link_request(&o, WIREUP_OP_ALLOCATE, &completion);
+}
+
 /*
  * Only what is left for the host: libpmix itself removes the files that a client registers for
  * removal after its end, and does not call then.
@@ -436,6 +449,7 @@ static union {
             .notify_event = notify_event,
             .query = query,
             .log = log_,
+            .allocate = allocate,
             .job_control = job_control,
             .iof_pull = iof_pull,
             .push_stdin = push_stdin,

@@ -1,6 +1,7 @@
 //! Vocabulary of a job; no I/O.
 
 pub mod absence;
+pub mod allocation;
 pub mod appnums;
 pub mod clock;
 pub mod credential;

@@ -1,6 +1,7 @@
 //! One run of a job: what it needs, its standard streams, its life and its end.
 
 mod across;
+pub mod allocations;
 mod carried;
 mod crew;
 mod describe;

@@ -55,6 +55,7 @@ static void on_infos(pmix_status_t status, pmix_info_t *infos, size_t count, voi
                      pmix_release_cbfunc_t release, void *release_data)
 {
     struct result *result = data;
+    result->thread = pthread_self();
     result->status = status;
     result->infos = count;
     if (count > 0 && infos[0].value.type == PMIX_STRING) {
@@ -84,6 +85,7 @@ static void on_group(pmix_status_t status, pmix_info_t *infos, size_t count, voi
 static void on_found(pmix_status_t status, pmix_pdata_t found[], size_t count, void *data)
 {
     struct result *result = data;
+    result->thread = pthread_self();
     result->status = status;
     result->infos = count;
     if (count > 0) {
@@ -115,6 +117,7 @@ static void on_credential(pmix_status_t status, pmix_byte_object_t *credential, 
                           size_t count, void *data)
 {
     struct result *result = data;
+    result->thread = pthread_self();
     result->status = status;
     result->infos = count;
     if (status == PMIX_SUCCESS) {
@@ -130,6 +133,7 @@ static void on_credential(pmix_status_t status, pmix_byte_object_t *credential, 
 static void on_validation(pmix_status_t status, pmix_info_t infos[], size_t count, void *data)
 {
     struct result *result = data;
+    result->thread = pthread_self();
     result->status = status;
     result->infos = count;
     if (count > 0) {
@@ -150,10 +154,12 @@ static pmix_info_t kinds(const char *list)
 
 static pmix_proc_t me;
 static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped,
-    controlled, spawned, connected, disconnected, pushed, vouched, checked;
+    controlled, spawned, connected, disconnected, pushed, vouched, checked,
+    allocated;
 static struct result *const all[] = {&aborted,   &fenced,  &modexed,   &queried,     &logged,
                                      &found,     &published, &withdrawn, &grouped,     &controlled,
-                                     &spawned, &connected, &disconnected, &pushed, &vouched, &checked};
+                                     &spawned, &connected, &disconnected, &pushed, &vouched, &checked,
+                                     &allocated};
 enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 
 static void make_requests(void)
@@ -204,6 +210,7 @@ static void make_requests(void)
     CHECK(m->get_credential(&me, &own, 1, on_credential, &vouched) == PMIX_SUCCESS);
     const pmix_byte_object_t token = {.bytes = "to\0ken", .size = 6};
     CHECK(m->validate_credential(&me, &token, NULL, 0, on_validation, &checked) == PMIX_SUCCESS);
+    CHECK(m->allocate(&me, PMIX_ALLOC_EXTEND, &info, 1, on_infos, &allocated) == PMIX_SUCCESS);
 }
 
 static void expect_frame(const char *name)
@@ -294,6 +301,7 @@ void test_upcalls(void)
     expect_frame("c/push_stdin.bin");
     expect_frame("c/get_credential.bin");
     expect_frame("c/validate_credential.bin");
+    expect_frame("c/allocate.bin");
     /* Everything else is left to libpmix. */
     CHECK(m->tool_connected == NULL && m->fabric == NULL && m->monitor == NULL);
 }
@@ -311,6 +319,7 @@ void test_completions(void)
 {
     send_golden("rust/answer_query.bin");
     wait_until(&queried.calls, 1);
+    CHECK(pthread_equal(queried.thread, libpmix_thread));
     CHECK(queried.status == PMIX_SUCCESS && queried.infos == 2);
     CHECK(strcmp(queried.text, "42") == 0);
     send_golden("rust/answer_fence.bin");
@@ -341,6 +350,7 @@ void test_completions(void)
     /* A value of a foreign type between two others is left out. */
     send_golden("rust/answer_lookup.bin");
     wait_until(&found.calls, 1);
+    CHECK(pthread_equal(found.thread, libpmix_thread));
     CHECK(found.status == PMIX_SUCCESS && found.infos == 2);
     CHECK(strcmp(found.text, "port") == 0);
     send_golden("rust/answer_group.bin");
@@ -348,6 +358,7 @@ void test_completions(void)
     CHECK(grouped.status == PMIX_SUCCESS && grouped.infos == 3);
     send_golden("rust/answer_job_control.bin");
     wait_until(&controlled.calls, 1);
+    CHECK(pthread_equal(controlled.thread, libpmix_thread));
     CHECK(controlled.status == PMIX_ERR_NOT_SUPPORTED && controlled.infos == 0);
     send_golden("rust/answer_disconnect.bin");
     wait_until(&disconnected.calls, 1);
@@ -364,11 +375,18 @@ void test_completions(void)
     CHECK(pthread_equal(spawned.thread, libpmix_thread));
     send_golden("rust/answer_get_credential.bin");
     wait_until(&vouched.calls, 1);
+    CHECK(pthread_equal(vouched.thread, libpmix_thread));
     CHECK(vouched.status == PMIX_SUCCESS && vouched.data_len == 6);
     CHECK(memcmp(vouched.data, "to\0ken", 6) == 0 && strcmp(vouched.text, "wireup") == 0);
     send_golden("rust/answer_validate_credential.bin");
     wait_until(&checked.calls, 1);
+    CHECK(pthread_equal(checked.thread, libpmix_thread));
     CHECK(checked.status == PMIX_SUCCESS && checked.infos == 1);
+    send_golden("rust/answer_allocate.bin");
+    wait_until(&allocated.calls, 1);
+    CHECK(pthread_equal(allocated.thread, libpmix_thread));
+    CHECK(allocated.status == PMIX_SUCCESS && allocated.infos == 1);
+    CHECK(strcmp(allocated.text, "a1") == 0);
     for (size_t i = 0; i < REQUESTS; i++) {
         CHECK(all[i]->calls == 1);
     }

@@ -6,6 +6,7 @@
 //! ```
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
+mod allocations;
 mod context;
 mod credentials;
 mod crossings;
@@ -28,6 +29,7 @@ mod upcalls;
 
 use std::sync::Arc;
 
+use allocations::Allocations;
 pub use credentials::Voucher;
 use crossings::{CrossState, ModexTicket};
 pub use facts::Facts;
@@ -138,6 +140,7 @@ pub struct NodeCore {
     groups: Groups,
     queries: Queries,
     spawns: Spawns,
+    allocations: Allocations,
     voucher: Option<Voucher>,
     outputs: Outputs,
     inputs: Inputs,
@@ -186,6 +189,7 @@ impl NodeCore {
             groups: Groups::new(node, job.ranks.nodes()),
             queries: Queries::new(node),
             spawns: Spawns::default(),
+            allocations: Allocations::default(),
             crossings: CrossState::default(),
             voucher: None,
             outputs: Outputs::default(),
@@ -237,6 +241,7 @@ impl NodeCore {
             Event::Rendezvous(message) => self.rendezvous_said(message, now, actions),
             Event::RendezvousLost => self.rendezvous_lost(now, actions),
             Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
+            Event::Allocated { ticket, result } => self.allocated(ticket, &result, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
@@ -400,6 +405,7 @@ impl NodeCore {
         self.store_tear_down(now, actions);
         self.crossings_tear_down(actions);
         self.spawns_tear_down(now, actions);
+        self.allocations_tear_down(actions);
         self.inputs_tear_down(actions);
         self.groups(actions, GroupEngine::tear_down);
         self.ask_nodes(now, actions, QueryEngine::tear_down);

@@ -9,6 +9,7 @@ use super::core::{InputMessage, OutputMessage};
 use crate::crossing::CrossingMessage;
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
+use crate::job::allocation::{AllocationRequest, AllocationResult};
 use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::log::{LogText, SyslogText};
@@ -112,7 +113,15 @@ pub enum Event<'a> {
         /// What became of it.
         result: SpawnResult,
     },
-    /// All ranks of a spawned job have ended, on all nodes: it is forgotten.
+    /// The launcher's answer to [`Report::Allocate`].
+    Allocated {
+        /// Of the request.
+        ticket: AllocationTicket,
+        /// What became of it.
+        result: AllocationResult,
+    },
+    /// All ranks of a job have ended, on all nodes, and others live: it is forgotten, unless it is the
+    /// first one, whose settings are those of all.
     JobOver(JobNumber),
     /// All ranks of the launch have ended: stop the sidecar, answer whatever still waits.
     LaunchEnded,
@@ -225,6 +234,10 @@ pub enum Action {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct SpawnTicket(pub u64);
 
+/// Names a node's request to the launcher for an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct AllocationTicket(pub u64);
+
 /// What the launcher is told.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
@@ -291,6 +304,15 @@ pub enum Report {
         by: GlobalRank,
         /// What is wanted.
         request: Box<SpawnRequest>,
+    },
+    /// A process wants nodes or slots; answered by [`Event::Allocated`].
+    Allocate {
+        /// Names the request.
+        ticket: AllocationTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<AllocationRequest>,
     },
 }
 

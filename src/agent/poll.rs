@@ -50,9 +50,11 @@ pub enum Source {
     Callers,
     /// Pipe that processes fill for a rank.
     Pushed,
+    /// Connection to the allocator beside the launch.
+    Allocator,
 }
 
-const SOURCES: [Source; 17] = [
+const SOURCES: [Source; 18] = [
     Source::Signals,
     Source::Wake,
     Source::Pmi,
@@ -70,6 +72,7 @@ const SOURCES: [Source; 17] = [
     Source::Rendezvous,
     Source::Callers,
     Source::Pushed,
+    Source::Allocator,
 ];
 
 /// A source and the number of the rank or node it belongs to.

@@ -223,10 +223,11 @@ pub(crate) fn job_spec() -> BoxedStrategy<JobSpec> {
         Just(PmiChoice::All),
         Just(PmiChoice::None),
     ];
-    let paths = (of(path()), of(path()), of(path()));
+    let paths = (of(path()), of(path()), of(path()), of(path()));
     let interface = (pmi, any::<bool>(), paths, of("[a-z]{1,9}")).prop_map(
-        |(pmi, slurm_env, (libpmix, pmix_host, shim), meet)| InterfaceSpec {
+        |(pmi, slurm_env, (libpmix, pmix_host, shim, allocator), meet)| InterfaceSpec {
             meet,
+            allocator,
             pmi,
             slurm_env,
             libpmix,

@@ -310,6 +310,10 @@ pub struct InterfaceSpec {
     /// Those launches of the user meet that have the same one here; at most
     /// [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes.
     pub meet: Option<String>,
+    /// The Unix socket of the allocator that decides who gets nodes and slots; the launch does by
+    /// itself when absent.
+    #[serde(with = "octets")]
+    pub allocator: Option<PathBuf>,
 }
 
 /// One job.

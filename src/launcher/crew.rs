@@ -288,6 +288,15 @@ impl Crew {
                     self.feed(node, Event::Spawned { ticket, result });
                 }
             }
+            ToCrew::Allocated {
+                node,
+                ticket,
+                result,
+            } => {
+                if self.part.holds(node) {
+                    self.feed(node, Event::Allocated { ticket, result });
+                }
+            }
             ToCrew::DropJob(job) => self.drop_job(job),
             ToCrew::JobOver(job) => self.job_over(job),
             ToCrew::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
@@ -326,6 +335,7 @@ impl Crew {
             | Source::Feed
             | Source::Input
             | Source::Rendezvous
+            | Source::Allocator
             | Source::Callers => {}
             Source::Pushed => self.pushed_ready(GlobalRank(token.index)),
             Source::Wake => self.take_results()?,

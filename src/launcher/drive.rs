@@ -1,6 +1,7 @@
 //! The life of a running job as its launcher leads it: one loop that hears what the crews tell,
 //! decides what follows, and shows what is to be shown.
 
+mod allocations;
 mod alone;
 mod heard;
 mod progress;
@@ -36,6 +37,7 @@ use crate::job::log::Channel;
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::rank_set::RankSet;
 
+use allocations::Allotments;
 use alone::Alone;
 use rendezvous::Meeting;
 use spawn::Family;
@@ -123,6 +125,8 @@ pub(super) struct Drive {
     pub(super) interrupts: u32,
     /// The way to the rendezvous of the user's launches.
     meeting: Meeting,
+    /// What processes have set aside.
+    allotments: Allotments,
 }
 
 /// What the loop is made of, beside what it makes itself.
@@ -163,6 +167,7 @@ impl Drive {
             syslog: Syslog::default(),
             interrupts: 0,
             meeting: Meeting::default(),
+            allotments: Allotments::new(parts.plan.spec.interface.allocator.clone()),
             pty: None,
             terminal_until: None,
             jobs: Jobs::new(Arc::clone(&parts.plan)),
@@ -234,6 +239,7 @@ impl Drive {
                 Source::Orders => self.take_orders(),
                 Source::Wake => self.look_at_terminal(),
                 Source::Rendezvous => self.hear_rendezvous(*event),
+                Source::Allocator => self.hear_allocator(*event),
                 _ => {}
             }
             self.hands.dispatch(*event)?;
@@ -254,6 +260,7 @@ impl Drive {
             self.terminal_until,
             self.meeting.next_deadline(),
             self.family.next_deadline(),
+            self.allotments.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -266,6 +273,7 @@ impl Drive {
         let now = self.now();
         self.release_terminal(now);
         self.look_at_family(now);
+        self.look_at_allocations(now);
         self.streams.tick(now)?;
         self.regulate()?;
         self.check_status();

@@ -366,7 +366,7 @@ impl Hands for Fleet {
             _ => {}
         }
         let to = match &order {
-            ToCrew::Spawned { node, .. } => Address::Node(*node),
+            ToCrew::Spawned { node, .. } | ToCrew::Allocated { node, .. } => Address::Node(*node),
             ToCrew::Rendezvous(_) | ToCrew::RendezvousLost => Address::Node(HEAD),
             _ => Address::EveryNode,
         };

@@ -1,9 +1,11 @@
 //! The way to the agent of this machine.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
@@ -90,6 +92,25 @@ fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, NoAgent>
         }),
         Err(errno) => Err(NoAgent::Connect { path, errno }),
     }
+}
+
+/// Connects to a socket on which root or the user himself listens, and does not wait there any more.
+///
+/// # Errors
+/// In words, with the path.
+pub(super) fn connect_trusted(path: &Path, user: UserId) -> Result<OwnedFd, impl Display> {
+    connect_to(path).and_then(|socket| {
+        let socket = known(socket, path, user)?;
+        let flags = fcntl_getfl(&socket);
+        let set = flags.and_then(|flags| fcntl_setfl(&socket, flags | OFlags::NONBLOCK));
+        match set {
+            Ok(()) => Ok(socket),
+            Err(errno) => {
+                let path = path.display().to_string();
+                Err(NoAgent::Connect { path, errno })
+            }
+        }
+    })
 }
 
 fn connect_to(path: &Path) -> Result<OwnedFd, NoAgent> {

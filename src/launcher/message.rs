@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
-use crate::agent::event::SpawnTicket;
+use crate::agent::event::{AllocationTicket, SpawnTicket};
+use crate::job::allocation::{AllocationRequest, AllocationResult};
 use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::log::{LogText, SyslogText};
@@ -59,6 +60,17 @@ pub(super) enum FromCrew {
         by: GlobalRank,
         /// What is wanted.
         request: Box<SpawnRequest>,
+    },
+    /// A process wants nodes or slots; answered by [`ToCrew::Allocated`].
+    Allocate {
+        /// The node that waits for the answer.
+        node: NodeId,
+        /// Names its request.
+        ticket: AllocationTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<AllocationRequest>,
     },
     /// A spawned job cannot run here.
     JobRefused {
@@ -179,6 +191,7 @@ impl FromCrew {
             | Self::Output { rank, .. }
             | Self::Gone { rank }
             | Self::Spawn { by: rank, .. }
+            | Self::Allocate { by: rank, .. }
             | Self::Demanded(Demand { by: rank, .. }) => Some(*rank),
             _ => None,
         }
@@ -243,10 +256,19 @@ pub(super) enum ToCrew {
         /// What became of it.
         result: SpawnResult,
     },
+    /// What became of a request for nodes or slots.
+    Allocated {
+        /// Who asked.
+        node: NodeId,
+        /// Its name for the request.
+        ticket: AllocationTicket,
+        /// What became of it.
+        result: AllocationResult,
+    },
     /// A spawned job has failed: none of its ranks is to be started any more, and those that run are
     /// to be killed.
     DropJob(JobNumber),
-    /// All ranks of a spawned job have ended, everywhere.
+    /// All ranks of a job have ended, everywhere, and others live.
     JobOver(JobNumber),
     /// Some nodes of the job are lost: what waits for them is answered.
     NodesLost {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::allocations::outside;
 use super::inheritance::Inheritance;
 use super::inspect::{Finding, Wants};
 use super::ldso::Loader;
@@ -183,6 +184,9 @@ impl Plan {
     /// [`RunFailure`] with the reason and the remedy.
     pub fn new(spec: JobSpec, nspace: Nspace, descriptors: u64) -> Result<Self, RunFailure> {
         let across = spec.layout.across_hosts();
+        if let Some(socket) = &spec.interface.allocator {
+            outside::check(socket).map_err(RunFailure::refused)?;
+        }
         let inheritance = Inheritance::here(across)?;
         let mut warnings = Vec::new();
         let slots = Slots::detect();

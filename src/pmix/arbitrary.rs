@@ -224,6 +224,11 @@ pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
                 directives,
             }
         }),
+        (proc(), any::<u8>(), infos()).prop_map(|(proc, directive, infos)| Upcall::Allocate {
+            proc,
+            directive,
+            infos,
+        }),
         (any::<bool>(), text(), vec(proc(), 0..4), infos()).prop_map(
             |(construct, name, procs, infos)| Upcall::Group {
                 op: match construct {

@@ -266,6 +266,11 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             credential: b"to\0ken".to_vec(),
             directives: Vec::new(),
         },
+        Upcall::Allocate {
+            proc: me(),
+            directive: 2,
+            infos: collect(),
+        },
     ];
     let mut link = HostLink::new();
     let mut last_id = 0;
@@ -284,7 +289,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 16);
+    assert_eq!(link.outstanding_upcalls().count(), 17);
 }
 
 #[test]
@@ -377,6 +382,14 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
             Answer::Infos(
                 Status::SUCCESS,
                 vec![Info::new(keys::USERID, Value::Uint32(1000))],
+            ),
+        ),
+        (
+            UpcallKind::Allocate,
+            17,
+            Answer::Infos(
+                Status::SUCCESS,
+                vec![Info::new(keys::ALLOC_ID, Value::String("a1".into()))],
             ),
         ),
     ] {

@@ -212,6 +212,20 @@ keys! {
     JOB_CTRL_ID = "pmix.jctrl.id";
     /// String: kinds of credentials, comma separated, the preferred one first; or a credential's.
     CRED_TYPE = "pmix.sec.ctype";
+    /// String: the client's name for its request for an allocation.
+    ALLOC_REQ_ID = "pmix.alloc.reqid";
+    /// String: the host's name for an allocation.
+    ALLOC_ID = "pmix.alloc.id";
+    /// u64: nodes of an allocation.
+    ALLOC_NUM_NODES = "pmix.alloc.nnodes";
+    /// String: certain nodes, in the notation of host lists here.
+    ALLOC_NODE_LIST = "pmix.alloc.nlist";
+    /// u64: slots of an allocation.
+    ALLOC_NUM_CPUS = "pmix.alloc.ncpus";
+    /// String: slots of each node, comma separated.
+    ALLOC_NUM_CPU_LIST = "pmix.alloc.ncpulist";
+    /// How long an allocation is to last: u32 seconds, with libpmix 5 a text.
+    ALLOC_TIME = "pmix.alloc.time";
     /// Proc that an event is about.
     EVENT_AFFECTED_PROC = "pmix.evproc";
     /// Bool: not for default handlers.

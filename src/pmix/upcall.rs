@@ -225,6 +225,15 @@ pub enum Upcall {
         /// `CRED_TYPE`, `TIMEOUT`.
         directives: Vec<Info>,
     },
+    /// A process wants more nodes or slots, or less.
+    Allocate {
+        /// Who.
+        proc: Proc,
+        /// What to do: a `pmix_alloc_directive_t`.
+        directive: u8,
+        /// `ALLOC_NUM_NODES`, `ALLOC_ID` and the like.
+        infos: Vec<Info>,
+    },
 }
 
 impl Upcall {
@@ -254,6 +263,7 @@ impl Upcall {
             Self::PushStdin { .. } => UpcallKind::PushStdin,
             Self::GetCredential { .. } => UpcallKind::GetCredential,
             Self::ValidateCredential { .. } => UpcallKind::ValidateCredential,
+            Self::Allocate { .. } => UpcallKind::Allocate,
         }
     }
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
 mod agents;
+mod allocations;
 mod cluster;
 mod failures;
 mod groups;

@@ -2,9 +2,9 @@
  * pmix_refused
  *
  * Asks for what there is not here, and prints
- *     pmix_refused rank=R allocate=STATUS fabric=STATUS session=STATUS
- * with what PMIx answers: to a request for more nodes, to an update of a fabric, and to the pausing of a
- * session (0 where libpmix has no such function).
+ *     pmix_refused rank=R fabric=STATUS session=STATUS
+ * with what PMIx answers: to an update of a fabric, and to the pausing of a session (0 where libpmix has no
+ * such function).
  */
 #include "common.h"
 #include <dlfcn.h>
@@ -28,15 +28,9 @@ static pmix_status_t session(void)
 
 int main(void)
 {
-    uint64_t nodes = 1;
-    pmix_info_t info, *results = NULL;
-    size_t count = 0;
     pmix_fabric_t fabric;
     if (PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS)
         fail(1, "PMIx_Init");
-    PMIX_INFO_LOAD(&info, PMIX_ALLOC_NUM_NODES, &nodes, PMIX_UINT64);
-    PMIX_INFO_REQUIRED(&info);
-    const pmix_status_t allocate = PMIx_Allocation_request(PMIX_ALLOC_NEW, &info, 1, &results, &count);
     memset(&fabric, 0, sizeof fabric);
     /* With libpmix's own components alone there is nothing to register, which is no error. */
     if (PMIx_Fabric_register(&fabric, NULL, 0) != PMIX_SUCCESS)
@@ -44,7 +38,7 @@ int main(void)
     const pmix_status_t update = PMIx_Fabric_update(&fabric);
     if (PMIx_Fabric_deregister(&fabric) != PMIX_SUCCESS)
         fail(1, "PMIx_Fabric_deregister");
-    report("pmix_refused rank=%u allocate=%d fabric=%d session=%d", me.rank, allocate, update, session());
+    report("pmix_refused rank=%u fabric=%d session=%d", me.rank, update, session());
     PMIx_Finalize(NULL, 0);
     return 0;
 }

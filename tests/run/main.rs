@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+mod allocations;
 mod auto;
 mod children;
 mod common;

@@ -220,7 +220,7 @@ fn os(text: Text) -> OsString {
 }
 
 /// An info as far as it can be said in text.
-fn said(info: &Info) -> SpawnInfo {
+pub(super) fn said(info: &Info) -> SpawnInfo {
     let text = |text: &Text| String::from_utf8_lossy(text.as_bytes()).into_owned();
     let value = match &info.value {
         // As everywhere in PMIx, an attribute without a value is a true one.
@@ -235,6 +235,8 @@ fn said(info: &Info) -> SpawnInfo {
         Value::Int64(value) => value.to_string(),
         Value::Uint(value) | Value::Uint32(value) => value.to_string(),
         Value::Uint16(value) => value.to_string(),
+        Value::Float(value) => value.to_string(),
+        Value::Double(value) => value.to_string(),
         Value::Rank(rank) | Value::Proc(Proc { rank, .. }) => rank.0.to_string(),
         Value::Envar {
             name,

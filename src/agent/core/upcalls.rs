@@ -112,6 +112,7 @@ impl NodeCore {
             | Upcall::JobControl { .. }
             | Upcall::GetCredential { .. }
             | Upcall::ValidateCredential { .. }
+            | Upcall::Allocate { .. }
             | Upcall::Spawn { .. }
             | Upcall::Connect { .. }
             | Upcall::Disconnect { .. }
@@ -195,6 +196,11 @@ impl NodeCore {
                 let answer = self.validate(&credential, &directives, now);
                 self.answer(id, &answer, actions);
             }
+            Upcall::Allocate {
+                proc,
+                directive,
+                infos,
+            } => self.allocate(id, &proc, (directive, &infos), actions),
             Upcall::ClientConnected { .. }
             | Upcall::ClientFinalized { .. }
             | Upcall::RegisterEvents { .. }

@@ -48,6 +48,11 @@ pub(in crate::cli) struct InterfaceArgs {
     #[arg(long, value_name = "NAME", value_parser = parse_meet)]
     meet: Option<String>,
 
+    /// Ask who listens on this Unix socket when ranks want nodes or slots (PMIx_Allocation_request)
+    /// [default: they get free slots of the launch]
+    #[arg(long, value_name = "SOCKET")]
+    allocator: Option<PathBuf>,
+
     /// Give ranks the variables of a task of srun too (SLURM_PROCID, …); MPI libraries look at some
     #[arg(long)]
     slurm_env: bool,
@@ -82,6 +87,7 @@ impl From<InterfaceArgs> for InterfaceSpec {
             shim: args.shim,
             slurm_env: args.slurm_env,
             meet: args.meet,
+            allocator: args.allocator,
         }
     }
 }

@@ -213,6 +213,16 @@ impl Crew {
                 by,
                 request,
             }),
+            Report::Allocate {
+                ticket,
+                by,
+                request,
+            } => self.tell(FromCrew::Allocate {
+                node,
+                ticket,
+                by,
+                request,
+            }),
         }
     }
 
@@ -222,6 +232,11 @@ impl Crew {
         if !matches!(cause, Cause::HostFailed { .. }) {
             self.judge_now();
         }
+        self.fail_first(cause);
+    }
+
+    /// The same where no end of a rank came first.
+    pub(super) fn fail_first(&mut self, cause: Cause) {
         let here = |rank: &GlobalRank| self.part.holds(self.place(*rank).0);
         let state = cause.rank().filter(here);
         let state = state.map(|rank| self.pmi_state(rank));

@@ -113,6 +113,12 @@ impl Drive {
                 by,
                 request,
             } => self.spawn_wanted((node, ticket), by, &request),
+            FromCrew::Allocate {
+                node,
+                ticket,
+                by,
+                request,
+            } => self.allocation_wanted((node, ticket), by, &request),
             FromCrew::JobRefused { job, failure } => self.spawn_failed(job, failure),
             FromCrew::Gone { rank } => {
                 let now = self.now();

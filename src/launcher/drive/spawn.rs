@@ -12,6 +12,7 @@ use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult};
 use crate::job::spec::Children;
+use crate::launcher::allocations::Ground;
 use crate::launcher::message::ToCrew;
 use crate::launcher::plan::{Plan, SpawnedJob, Standing};
 
@@ -38,6 +39,8 @@ struct Member {
     remaining: u32,
     /// It may live longer than its parent.
     independent: bool,
+    /// The allocation it lives in.
+    allocation: Option<String>,
 }
 
 /// The jobs of a launch, by number.
@@ -57,6 +60,7 @@ impl Family {
                 parent: None,
                 remaining: size,
                 independent: true,
+                allocation: None,
             }],
             births: BTreeMap::new(),
             orphans: Vec::new(),
@@ -67,6 +71,13 @@ impl Family {
         let births = self.births.values().filter(|birth| birth.failure.is_none());
         let births = births.filter_map(|birth| Some(birth.limit?.1));
         births.chain(self.orphans.iter().map(|(at, _)| *at)).min()
+    }
+
+    /// The jobs that were spawned into allocations and live, and the names of these.
+    pub(super) fn in_allocations(&self) -> impl Iterator<Item = (JobNumber, &str)> {
+        let members = (0..).map(JobNumber).zip(&self.members);
+        let living = members.filter(|(_, member)| member.remaining > 0);
+        living.filter_map(|(job, member)| Some((job, member.allocation.as_deref()?)))
     }
 }
 
@@ -90,18 +101,16 @@ impl Drive {
                 text: "the launch is being ended".to_owned(),
             });
         }
-        let nodes = self.jobs.nodes() as usize;
-        let (mut before, mut live) = (vec![0; nodes], vec![0; nodes]);
-        for (process, life) in (0..).map(GlobalRank).zip(&self.lives) {
-            let node = self.jobs.home_of(process).index();
-            before[node] += 1;
-            live[node] += u32::from(life.end.is_none());
-        }
+        let (live, before) = self.census();
+        let reserved = self.reserved();
         let (parent, rank) = self.jobs.plan_of(by);
         let standing = Standing {
             offset: GlobalRank(self.jobs.size()),
             before: &before,
-            live: &live,
+            ground: Ground {
+                live: &live,
+                reserved: &reserved,
+            },
         };
         let first = &self.plan;
         let job = first.spawned(&parent.decided, rank, request, standing)?;
@@ -131,6 +140,7 @@ impl Drive {
             independent: job
                 .independent
                 .unwrap_or(ending.children == Children::Independent),
+            allocation: job.allocation.clone(),
         });
         let birth = Birth {
             asker,
@@ -236,6 +246,7 @@ impl Drive {
         if job != JobNumber(0) {
             self.hands.order(ToCrew::JobOver(job));
         }
+        self.allocations_end(job);
         let until = self.now() + self.plan.spec.ending.grace;
         let children = (0..).map(JobNumber).zip(&self.family.members);
         let orphans = children.filter(|(_, child)| {

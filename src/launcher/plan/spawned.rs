@@ -31,6 +31,7 @@ use crate::job::proc::Proc;
 use crate::job::rank_map::{RANKS_MAX, RankMap};
 use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
 use crate::job::spec::{AppSpec, StdinTarget};
+use crate::launcher::allocations::{Ground, Reserved};
 use crate::launcher::hostfile;
 use crate::launcher::run::{RunFailure, unique_nspace};
 use hosts::Names;
@@ -45,8 +46,8 @@ pub struct Standing<'a> {
     pub offset: GlobalRank,
     /// The same by node.
     pub before: &'a [u32],
-    /// By node: those that live, or are about to.
-    pub live: &'a [u32],
+    /// By node: those that live, or are about to, and what is set aside.
+    pub ground: Ground<'a>,
 }
 
 /// A spawned job as the launcher decided it: with the first job's plan, a node makes its own of it.
@@ -60,6 +61,8 @@ pub struct SpawnedJob {
     pub limit: Option<Duration>,
     /// Keys of infos that mean nothing here, for those who ask.
     pub ignored: Vec<String>,
+    /// The allocation it lives in.
+    pub allocation: Option<String>,
     /// Which of its ranks read what processes push to them.
     input: StdinTarget,
     origin: Origin,
@@ -121,11 +124,8 @@ impl Plan {
         let base = parent.base_of(rank);
         let own = rustix::system::uname();
         let own = own.nodename().to_str().ok();
-        let names = Names {
-            nodes: &self.node_names,
-            own: own.filter(|_| !self.spec.layout.across_hosts()),
-            here: parent.job.ranks.node_of(rank).unwrap_or_default(),
-        };
+        let here = parent.job.ranks.node_of(rank).unwrap_or_default();
+        let names = self.names(here, own);
         let mut asked = Vec::with_capacity(request.apps.len());
         let mut ignored = job.ignored.clone();
         for app in &request.apps {
@@ -136,8 +136,13 @@ impl Plan {
             let wanted = self.wanted(&wishes, &job, names, &cwd)?;
             asked.push((app, wishes, wanted));
         }
-        let mut space = self.space(standing.live);
+        let allocation = allocation(&asked)?;
+        let mut space = match &allocation {
+            None => self.space(standing.ground),
+            Some(id) => self.space_within(standing.ground.find(id)?, &mut asked),
+        };
         let (sizes, runs) = place(&asked, &mut space, &self.node_names)?;
+        let oversubscribed = self.is_exceeded(standing.ground.live, &runs);
         let size: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
         let all = u64::from(standing.offset.0) + size;
         if all > u64::from(RANKS_MAX) {
@@ -170,11 +175,6 @@ impl Plan {
             offset: standing.offset,
             preputs: request.preputs.clone(),
         };
-        let oversubscribed = match self.spec.layout.across_hosts() {
-            true => space.iter().any(NodeSpace::is_exceeded),
-            // Virtual nodes share the processors of one machine.
-            false => space.iter().map(|node| node.used).sum::<u32>() > self.slots.count(),
-        };
         let apps = asked.iter().zip(sizes).map(|((app, wishes, _), size)| {
             let spec = self.app_spec(base, app, wishes, size);
             spawned_app(app, wishes, spec)
@@ -184,6 +184,7 @@ impl Plan {
             independent: job.independent,
             limit: job.limit,
             ignored,
+            allocation,
             input,
             origin: Origin {
                 launch: self.launch().clone(),
@@ -193,25 +194,88 @@ impl Plan {
             apps: apps.collect::<Result<_, _>>()?,
             oversubscribed,
             oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
-            live: standing.live.to_vec(),
+            live: standing.ground.live.to_vec(),
         })
     }
 
-    /// What the nodes have, with so many living processes on each.
-    fn space(&self, live: &[u32]) -> Vec<NodeSpace> {
-        let layout = &self.spec.layout;
+    /// Whether more processes than slots live somewhere when these are added.
+    fn is_exceeded(&self, live: &[u32], more: &[(NodeId, u32)]) -> bool {
+        let mut living = live.to_vec();
+        for (node, count) in more {
+            living[node.index()] += count;
+        }
+        match self.spec.layout.across_hosts() {
+            true => (0..).map(NodeId).zip(living).any(|(node, count)| {
+                let (slots, _) = self.slots_of(node);
+                slots.is_some_and(|slots| count > slots)
+            }),
+            // Virtual nodes share the processors of one machine.
+            false => living.iter().sum::<u32>() > self.slots.count(),
+        }
+    }
+
+    /// What the nodes have for jobs outside of every allocation.
+    fn space(&self, ground: Ground<'_>) -> Vec<NodeSpace> {
         let node = |node: NodeId| {
-            let (slots, most) = match layout.hosts.get(node.index()) {
-                Some(host) => (host.slots, host.most),
-                None => (Some(self.slots.count()), None),
-            };
-            NodeSpace {
-                slots,
-                most,
-                used: live.get(node.index()).copied().unwrap_or(0),
+            let (slots, most) = self.slots_of(node);
+            match ground.taken(node) {
+                Some(used) => NodeSpace { slots, most, used },
+                None => NodeSpace::NONE,
             }
         };
         self.job.ranks.node_ids().map(node).collect()
+    }
+
+    /// What an allocation has. Applications that name no hosts get those of the allocation.
+    fn space_within(&self, own: &Reserved<'_>, asked: &mut [Asked<'_>]) -> Vec<NodeSpace> {
+        for (_, wishes, wanted) in asked {
+            if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
+                wanted.on.retain(|(node, _)| own.shares.contains_key(node));
+            }
+        }
+        let node = |node: NodeId| match own.shares.get(&node) {
+            Some(share) => {
+                let (slots, most) = self.slots_of(node);
+                NodeSpace {
+                    slots: share.or(slots),
+                    most,
+                    used: own.live[node.index()],
+                }
+            }
+            None => NodeSpace::NONE,
+        };
+        self.job.ranks.node_ids().map(node).collect()
+    }
+
+    /// Processes a node should have, and those it has at most, as far as that is known.
+    pub fn slots_of(&self, node: NodeId) -> (Option<u32>, Option<u32>) {
+        match self.spec.layout.hosts.get(node.index()) {
+            Some(host) => (host.slots, host.most),
+            None => (Some(self.slots.count()), None),
+        }
+    }
+
+    /// The nodes of hosts that a process on the node `here` names, and how many processes or slots it
+    /// names with each.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] for a host that is no node of the launch.
+    pub fn nodes_named(
+        &self,
+        here: NodeId,
+        entries: Vec<Entry>,
+    ) -> Result<Vec<(NodeId, Option<u32>)>, SpawnFailure> {
+        let own = rustix::system::uname();
+        self.names(here, own.nodename().to_str().ok())
+            .find("pmix.alloc.nlist", entries)
+    }
+
+    fn names<'a>(&'a self, here: NodeId, own: Option<&'a str>) -> Names<'a> {
+        Names {
+            nodes: &self.node_names,
+            own: own.filter(|_| !self.spec.layout.across_hosts()),
+            here,
+        }
     }
 
     /// The directory from which what an application names is looked for.
@@ -293,6 +357,19 @@ impl Plan {
     }
 }
 
+/// An application, what is wanted for it, and where.
+type Asked<'a> = (&'a SpawnApp, Wishes, Wanted);
+
+/// The allocation that all applications are to live in, if there is one.
+fn allocation(asked: &[Asked<'_>]) -> Result<Option<String>, SpawnFailure> {
+    let mut named = asked.iter().map(|(_, wishes, _)| &wishes.allocation);
+    let first = named.next().and_then(Option::as_deref);
+    match named.all(|other| other.as_deref() == first) {
+        true => Ok(first.map(str::to_owned)),
+        false => Err(text("pmix.alloc.id", "a job is in one allocation")),
+    }
+}
+
 /// An application with what is special about it.
 fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<SpawnedApp, SpawnFailure> {
     let mut env = wishes.env.clone();
@@ -315,7 +392,7 @@ fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<Spawned
 type Placed = (Vec<u32>, Vec<(NodeId, u32)>);
 
 fn place(
-    asked: &[(&SpawnApp, Wishes, Wanted)],
+    asked: &[Asked<'_>],
     space: &mut [NodeSpace],
     names: &[String],
 ) -> Result<Placed, SpawnFailure> {

@@ -32,6 +32,7 @@ fn spec(hosts: &str, program: &Path) -> JobSpec {
         status: StatusSpec::default(),
         interface: InterfaceSpec {
             meet: None,
+            allocator: None,
             pmi: PmiChoice::Auto,
             libpmix: None,
             pmix_host: None,

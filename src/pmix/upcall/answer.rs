@@ -19,7 +19,8 @@ pub struct Pdata {
 /// The agent's answer to an upcall.
 ///
 /// `abort`, `log`, `publish` and `unpublish` take a [`Status`](Self::Status), `fence` and
-/// `direct_modex` take [`Data`](Self::Data), `query` and `group` take [`Infos`](Self::Infos), `lookup`
+/// `direct_modex` take [`Data`](Self::Data), `query`, `group` and `allocate` take
+/// [`Infos`](Self::Infos), `lookup`
 /// takes [`Found`](Self::Found), `spawn` takes [`Spawned`](Self::Spawned), `get_credential` takes
 /// [`Credential`](Self::Credential), `validate_credential` takes [`Infos`](Self::Infos), `connect` and
 /// `disconnect` take a status; a status answers every kind, and is how each of them fails.

@@ -142,6 +142,11 @@ impl Upcall {
                 credential: from.bytes()?.to_vec(),
                 directives: Info::decode_list(&mut from)?,
             },
+            UpcallKind::Allocate => Self::Allocate {
+                proc: Proc::decode(&mut from)?,
+                directive: from.u8()?,
+                infos: Info::decode_list(&mut from)?,
+            },
         };
         from.end()?;
         Ok(upcall)
@@ -282,6 +287,15 @@ impl Upcall {
                 proc.encode(&mut out);
                 out.bytes(credential);
                 Info::encode_list(directives, &mut out);
+            }
+            Self::Allocate {
+                proc,
+                directive,
+                infos,
+            } => {
+                proc.encode(&mut out);
+                out.u8(*directive);
+                Info::encode_list(infos, &mut out);
             }
         }
         out.finish(self.kind().op(), false, id)

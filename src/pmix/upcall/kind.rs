@@ -54,11 +54,13 @@ pub enum UpcallKind {
     GetCredential,
     /// See [`Upcall::ValidateCredential`].
     ValidateCredential,
+    /// See [`Upcall::Allocate`].
+    Allocate,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -82,6 +84,7 @@ impl UpcallKind {
         Self::PushStdin,
         Self::GetCredential,
         Self::ValidateCredential,
+        Self::Allocate,
     ];
 
     /// The operation's name as PMIx has it.
@@ -110,6 +113,7 @@ impl UpcallKind {
             Self::PushStdin => "push_stdin",
             Self::GetCredential => "get_credential",
             Self::ValidateCredential => "validate_credential",
+            Self::Allocate => "allocate",
         }
     }
 
@@ -153,6 +157,7 @@ impl UpcallKind {
             Self::PushStdin => c::WIREUP_OP_PUSH_STDIN,
             Self::GetCredential => c::WIREUP_OP_GET_CREDENTIAL,
             Self::ValidateCredential => c::WIREUP_OP_VALIDATE_CREDENTIAL,
+            Self::Allocate => c::WIREUP_OP_ALLOCATE,
         };
         op as u16
     }

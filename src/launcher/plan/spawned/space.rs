@@ -22,10 +22,12 @@ pub(super) struct NodeSpace {
 }
 
 impl NodeSpace {
-    /// It has more processes than slots, as far as these are known.
-    pub(super) fn is_exceeded(&self) -> bool {
-        self.slots.is_some_and(|slots| self.used > slots)
-    }
+    /// A node that is not for these processes.
+    pub(super) const NONE: Self = Self {
+        slots: Some(0),
+        most: Some(0),
+        used: 0,
+    };
 }
 
 /// What is wanted for the ranks of one application context.

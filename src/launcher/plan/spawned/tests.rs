@@ -45,6 +45,7 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
         status: StatusSpec::default(),
         interface: InterfaceSpec {
             meet: None,
+            allocator: None,
             pmi: PmiChoice::Pmi1,
             libpmix: None,
             pmix_host: None,
@@ -91,7 +92,10 @@ fn spawn(plan: &Plan, request: &SpawnRequest, live: &[u32]) -> Result<SpawnedJob
     let standing = Standing {
         offset: GlobalRank(live.iter().sum()),
         before: live,
-        live,
+        ground: Ground {
+            live,
+            reserved: &[],
+        },
     };
     plan.spawned(&plan.decided, Rank(0), request, standing)
 }
@@ -145,7 +149,10 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
     let standing = Standing {
         offset: GlobalRank(7),
         before: &[2, 4, 1],
-        live: &[2, 3, 1],
+        ground: Ground {
+            live: &[2, 3, 1],
+            reserved: &[],
+        },
     };
     let request = request(vec![app("/bin/true", 1)], &[]);
     let grandchild = plan.spawned(&decided, Rank(2), &request, standing).unwrap();

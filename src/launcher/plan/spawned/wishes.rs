@@ -54,6 +54,8 @@ pub(super) struct Wishes {
     pub(super) fed: bool,
     /// Which of its ranks reads that; the first when absent.
     pub(super) reader: Option<StdinTarget>,
+    /// The allocation whose slots it takes.
+    pub(super) allocation: Option<String>,
     /// Keys that mean nothing here.
     pub(super) ignored: Vec<String>,
 }
@@ -89,6 +91,7 @@ impl Wishes {
         self.oversubscribe = self.oversubscribe.or(job.oversubscribe);
         self.soft = self.soft.or_else(|| job.soft.clone());
         self.no_head |= job.no_head;
+        self.allocation = self.allocation.or_else(|| job.allocation.clone());
         self.needs.extend_from_slice(&job.needs);
         let env = job.env.iter().cloned();
         self.env = env.chain(std::mem::take(&mut self.env)).collect();
@@ -148,6 +151,9 @@ impl Wishes {
                 if truth(info)? {
                     self.oversubscribe = Some(false);
                 }
+            }
+            "pmix.alloc.id" | "PMIX_ALLOC_ID" => {
+                self.allocation = (!value.is_empty()).then(|| value.clone());
             }
             "soft" => match Soft::parse(value) {
                 Some(soft) => self.soft = Some(soft),
