@@ -136,10 +136,10 @@ impl Crew {
     /// A sidecar was lost. Nobody needs it any more once all ranks have finalized; then that is
     /// worth a warning, and the job's result stands.
     pub(super) fn host_lost(&mut self, node: NodeId, error: String) {
-        // An abort that came before it. Ranks that end now do so because of the loss, so the abort
-        // does not follow from the end of another rank.
+        // An abort that came before it. Ranks that end now, or whose end waits to be judged, do so
+        // because of the loss, so the abort does not follow from the end of another rank.
         if let Some((abort, _)) = self.held.take() {
-            self.fail(abort);
+            self.fail_first(abort);
         }
         match self.nodes.iter().all(|node| node.core.ranks_are_done()) {
             true => self.tell(FromCrew::HostLostLate { node, error }),
