@@ -10,6 +10,8 @@
  *   left     rank 3 exits with code 0 and has not finalized
  *   spawned  rank 0 spawns FILE, and all hear of its end: prints JOB_TERM_STATUS as status=NUMBER
  *            and what the server answers when asked for it as asked=NUMBER
+ *   outlive  rank 0 spawns this program in mode heir, which all leave behind
+ *   heir     waits for the end of the job it was spawned by, and prints what spawned prints
  *   lost     nobody ends until told that a node is down: prints its processes as lost=RANK,...
  *   beat     rank 3 wants its heartbeats watched, beats twice, and stops to
  *   file     rank 3 wants FILE.RANK watched, lets it grow twice, and stops to
@@ -229,6 +231,54 @@ static void spawned(char *program)
     barrier();
 }
 
+static void outlive(char *program)
+{
+    if (me.rank == 0) {
+        char nspace[PMIX_MAX_NSLEN + 1];
+        const bool yes = true;
+        pmix_app_t app;
+        pmix_info_t infos[1];
+        pmix_pdata_t pdata;
+        pmix_status_t rc;
+        PMIX_APP_CONSTRUCT(&app);
+        app.cmd = strdup(program);
+        PMIX_ARGV_APPEND(rc, app.argv, program);
+        expect(PMIX_SUCCESS, rc, "argv");
+        PMIX_ARGV_APPEND(rc, app.argv, "heir");
+        expect(PMIX_SUCCESS, rc, "argv");
+        app.maxprocs = 2;
+        PMIX_INFO_LOAD(&infos[0], "pmix.spchildsep", &yes, PMIX_BOOL); /* PMIX_SPAWN_CHILD_SEP of 5.0 */
+        expect(PMIX_SUCCESS, PMIx_Spawn(infos, 1, &app, 1, nspace), "PMIx_Spawn");
+        PMIX_APP_DESTRUCT(&app);
+        PMIX_PDATA_CONSTRUCT(&pdata);
+        PMIX_LOAD_KEY(pdata.key, "heirs are ready");
+        PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &yes, PMIX_BOOL);
+        expect(PMIX_SUCCESS, PMIx_Lookup(&pdata, 1, infos, 1), "PMIx_Lookup");
+        PMIX_PDATA_DESTRUCT(&pdata);
+    }
+    barrier();
+}
+
+static void heir(void)
+{
+    hear_news("ended", PMIX_EVENT_JOB_END);
+    barrier();
+    if (me.rank == 0) {
+        const bool yes = true;
+        pmix_info_t info;
+        PMIX_INFO_LOAD(&info, "heirs are ready", &yes, PMIX_BOOL);
+        expect(PMIX_SUCCESS, PMIx_Publish(&info, 1), "PMIx_Publish");
+    }
+    await(PMIX_EVENT_JOB_END);
+    pmix_value_t *parent = NULL;
+    expect(PMIX_SUCCESS, PMIx_Get(&me, PMIX_PARENT_ID, NULL, 0, &parent), "PMIX_PARENT_ID");
+    if (strcmp(parent->data.proc->nspace, heard_of) != 0)
+        fail(1, "pmix_events rank=%u: job %s ended, and not %s", me.rank, heard_of,
+             parent->data.proc->nspace);
+    PMIX_VALUE_RELEASE(parent);
+    barrier();
+}
+
 static void node_down(void)
 {
     signal(SIGTERM, SIG_IGN);
@@ -310,6 +360,10 @@ int main(int argc, char **argv)
         without_one(strcmp(mode, "killed") == 0);
     else if (strcmp(mode, "spawned") == 0 && argc == 3)
         spawned(argv[2]);
+    else if (strcmp(mode, "outlive") == 0)
+        outlive(argv[0]);
+    else if (strcmp(mode, "heir") == 0)
+        heir();
     else if (strcmp(mode, "lost") == 0)
         node_down();
     else if (strcmp(mode, "beat") == 0)

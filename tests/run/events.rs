@@ -90,6 +90,22 @@ fn ranks_hear_that_a_file_of_another_grows_no_more() {
 }
 
 #[test]
+fn a_job_that_outlives_the_first_one_hears_of_its_end() {
+    everywhere(&["--oversubscribe"], &["outlive"], 0, |outcome, _| {
+        let out = outcome.out();
+        let heirs: Vec<_> = out
+            .lines()
+            .filter(|line| field(line, "mode") == Some("heir"))
+            .collect();
+        assert_eq!(heirs.len(), 2, "{outcome:?}");
+        for heir in heirs {
+            assert_eq!(field(heir, "got"), Some("ended:1"), "{outcome:?}");
+            assert_eq!(field(heir, "status"), Some("0"), "{outcome:?}");
+        }
+    });
+}
+
+#[test]
 fn ranks_hear_how_a_job_that_one_of_them_spawned_has_ended() {
     // `PMIX_ERR_JOB_NON_ZERO_TERM`.
     for (program, code, status) in [("/bin/true", 0, 0), ("/bin/false", 1, -187)] {

@@ -145,6 +145,9 @@ impl NodeCore {
         if std::mem::replace(&mut member.over, true) {
             return;
         }
+        if job == JobNumber(0) {
+            return self.ask_for_end(job, now, actions);
+        }
         member.pmi = None;
         let nspace = member.context.nspace.clone();
         let removed = ModexInput::NspaceRemoved {

@@ -199,7 +199,8 @@ impl Crew {
         for index in 0..self.nodes.len() {
             self.feed(self.part.node_at(index), Event::JobOver(number));
         }
-        let Some(job) = self.jobs.get_mut(number) else {
+        let spawned = self.jobs.get_mut(number).filter(|_| number != JobNumber(0));
+        let Some(job) = spawned else {
             return;
         };
         for directories in std::mem::take(&mut job.directories) {

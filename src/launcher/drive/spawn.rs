@@ -243,9 +243,7 @@ impl Drive {
         if self.supervisor.is_over() || self.supervisor.is_ending() {
             return;
         }
-        if job != JobNumber(0) {
-            self.hands.order(ToCrew::JobOver(job));
-        }
+        self.hands.order(ToCrew::JobOver(job));
         self.allocations_end(job);
         let until = self.now() + self.plan.spec.ending.grace;
         let children = (0..).map(JobNumber).zip(&self.family.members);
