@@ -1,7 +1,7 @@
 //! PMIx itself across hosts, used by programs that have no MPI.
 
 use crate::cluster::Cluster;
-use crate::common::{Outcome, Output, Pmix, field, pmix};
+use crate::common::{Outcome, Output, Pmix, field, pmix, program};
 
 /// The newest libpmix that is here.
 fn newest() -> Option<Pmix> {
@@ -186,5 +186,37 @@ fn a_credential_made_on_one_host_is_good_on_the_others() {
     let outcome = run(&cluster, &client, &[], "pmix_credential", "own").expect(0);
     for line in outcome.by_rank("pmix_credential", 4) {
         assert_eq!(field(&line, "kind"), Some("wireup"), "{line}");
+    }
+}
+
+#[test]
+fn output_and_input_of_ranks_cross_hosts() {
+    let (Some(cluster), Some(client)) = (Cluster::new(3), newest()) else {
+        return;
+    };
+    let Some(reader) = program("stdin_sum") else {
+        return;
+    };
+    let hosts = "node01:2,node02:2,node03:3";
+    let run = |program: &str, words: &[&str]| {
+        let run = cluster.run(0, ["--hosts", hosts, "-n", "4", "--libpmix", client.path()]);
+        run.more([client.dir.join(program)]).more(words).run()
+    };
+    let outcome = run("pmix_iof", &["pull", "2000"]).expect(0);
+    let out = outcome.out();
+    let got = out.lines().find(|line| line.starts_with("pmix_iof"));
+    assert_eq!(field(got.unwrap(), "streams"), Some("6"));
+    let reader = reader.to_str().unwrap();
+    let outcome = run("pmix_push", &[reader, "3", "all", "3000000"]).expect(0);
+    let out = outcome.out();
+    let lines =
+        |name: &str| -> Vec<&str> { out.lines().filter(|line| line.starts_with(name)).collect() };
+    let sent = lines("pmix_push ")[0];
+    let read = lines("stdin_sum ");
+    assert_eq!(read.len(), 3, "{outcome:?}");
+    for line in read {
+        for what in ["bytes", "fnv1a"] {
+            assert_eq!(field(line, what), field(sent, what), "{outcome:?}");
+        }
     }
 }
