@@ -11,16 +11,18 @@
 //! Rule: a request of a rank that has ended is refused: libpmix may still hand over what a process
 //! wrote just before its end, and nobody would remove what it publishes.
 
+mod head;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::Store;
 use super::request::{Answer, Persistence, Refusal, Request, Requester};
 use super::shared::{FromShared, Serial, Ticket, ToShared};
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, NodeId, Nspace};
+use crate::job::ids::{AppNum, NodeId};
 use crate::job::proc::Proc;
+use head::{Answers, Head};
 
 /// A message between the engines of two nodes. The sender is named by the transport.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -73,100 +75,6 @@ pub enum Output<T> {
         /// The answer.
         answer: Answer,
     },
-}
-
-/// An application context of a job.
-type Program = (Nspace, AppNum);
-
-/// The head node's part.
-#[derive(Debug, Default)]
-struct Head {
-    store: Store<Ticket>,
-    /// What the rendezvous was asked, once there is one that keeps the store's place.
-    abroad: Option<Abroad>,
-    /// Application contexts that values live as long as, with their number of ranks.
-    watched: BTreeMap<Program, u32>,
-    /// Ranks that were said to have ended, by application context.
-    ended: BTreeMap<Program, BTreeSet<Proc>>,
-}
-
-/// What the rendezvous and the head node owe each other.
-#[derive(Debug, Default)]
-struct Abroad {
-    /// Requests without an answer.
-    asked: BTreeSet<Ticket>,
-    /// Answers whose receipt is to come.
-    lent: BTreeSet<Ticket>,
-}
-
-type Answers = Vec<(Ticket, Answer)>;
-
-impl Head {
-    fn say<T>(&self, message: ToShared, out: &mut Vec<Output<T>>) {
-        out.push(Output::Shared(message));
-    }
-
-    fn ask<T>(
-        &mut self,
-        (ticket, who, request): (Ticket, &Requester, Request),
-        now: Moment,
-        answers: &mut Answers,
-        out: &mut Vec<Output<T>>,
-    ) {
-        if self.abroad.is_none() && request.is_wide(who) {
-            self.abroad = Some(Abroad::default());
-            self.hand_over(now, out);
-        }
-        let Some(abroad) = &mut self.abroad else {
-            return self.store.handle(who, request, ticket, now, answers);
-        };
-        abroad.asked.insert(ticket);
-        let who = who.clone();
-        let ask = ToShared::Ask {
-            ticket,
-            who,
-            request,
-        };
-        self.say(ask, out);
-    }
-
-    /// Gives what is here to the rendezvous.
-    fn hand_over<T>(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
-        let Some(abroad) = &mut self.abroad else {
-            return;
-        };
-        let moved = self.store.drain(now);
-        let waiting = moved.lookups.iter().map(|(ticket, ..)| *ticket);
-        abroad.asked.extend(waiting);
-        for (who, request) in moved.publications {
-            self.say(ToShared::Keep { who, request }, out);
-        }
-        for (ticket, who, request) in moved.lookups {
-            let ask = ToShared::Ask {
-                ticket,
-                who,
-                request,
-            };
-            self.say(ask, out);
-        }
-    }
-
-    fn receipt<T>(
-        &mut self,
-        ticket: Ticket,
-        reached: bool,
-        now: Moment,
-        answers: &mut Answers,
-        out: &mut Vec<Output<T>>,
-    ) {
-        let abroad = self.abroad.as_mut();
-        if abroad.is_some_and(|abroad| abroad.lent.remove(&ticket)) {
-            return self.say(ToShared::Receipt { ticket, reached }, out);
-        }
-        self.store.receipt(&ticket, reached, answers);
-        // What came back too late for the store is for the rendezvous.
-        self.hand_over(now, out);
-    }
 }
 
 /// The engine of one node. `T` names a local requester.
