@@ -67,14 +67,11 @@ fn names(mpi: &Mpi) {
     }
 }
 
-#[test]
-fn launches_that_are_started_on_one_host_connect_and_accept_without_any_setting() {
+/// Both halves of every MPI that is here.
+fn accept_and_connect(cluster: &Cluster, places: Places) {
     let ofi = ("MPIR_CVAR_CH4_NETMOD", "ofi");
     let tcp = ("FI_PROVIDER", "tcp");
     let shm = ("I_MPI_FABRICS", "shm:ofi");
-    let Some(cluster) = Cluster::new(4) else {
-        return;
-    };
     for (name, env) in [
         ("mpich5", &[ofi, tcp][..]),
         ("impi", &[shm]),
@@ -82,11 +79,25 @@ fn launches_that_are_started_on_one_host_connect_and_accept_without_any_setting(
         ("openmpi5", &[]),
     ] {
         let Some(mpi) = mpi(name) else { continue };
-        for outcome in two(&cluster, &mpi, ONE_LOGIN, ["accept", "connect"], env) {
+        for outcome in two(cluster, &mpi, places, ["accept", "connect"], env) {
             for line in outcome.by_rank("launches", 2) {
                 assert_eq!(field(&line, "got"), Some("6"), "{line}");
             }
         }
+    }
+}
+
+#[test]
+fn launches_that_are_started_on_one_host_connect_and_accept_without_any_setting() {
+    if let Some(cluster) = Cluster::new(4) {
+        accept_and_connect(&cluster, ONE_LOGIN);
+    }
+}
+
+#[test]
+fn launches_that_are_started_on_two_hosts_connect_and_accept_where_the_agents_are_told() {
+    if let Some(cluster) = Cluster::builder(4).names_at("node02").start() {
+        accept_and_connect(&cluster, TWO_LOGINS);
     }
 }
 
