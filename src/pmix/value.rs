@@ -2,7 +2,9 @@
 //!
 //! Only the shim knows how libpmix lays these out in memory; here they are plain values.
 
-use std::fmt;
+mod codec;
+mod status;
+mod text;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -11,158 +13,8 @@ use wireup_shim::wire as c;
 use super::wire::{Reader, WireError, Writer};
 use crate::job::ids::{Nspace, Rank};
 use crate::job::octets;
-
-/// A C string: any bytes but NUL. PMIx promises no encoding.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Vec<u8>);
-
-impl Text {
-    /// Takes the bytes up to the first NUL, as C would read them.
-    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
-        let mut bytes = bytes.into();
-        if let Some(end) = memchr::memchr(0, &bytes) {
-            bytes.truncate(end);
-        }
-        Self(bytes)
-    }
-
-    /// The bytes, without terminator.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// The bytes, without terminator.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
-
-    /// Appends length and bytes.
-    pub fn encode(&self, out: &mut Writer) {
-        out.bytes(&self.0);
-    }
-
-    /// Takes length and bytes.
-    ///
-    /// # Errors
-    /// [`WireError`] when short or holding a NUL.
-    pub fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        let bytes = from.bytes()?;
-        match memchr::memchr(0, bytes) {
-            Some(_) => Err(WireError::Bad("text: it holds a NUL")),
-            None => Ok(Self(bytes.to_vec())),
-        }
-    }
-}
-
-impl Serialize for Text {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        octets::read(from, |bytes| match memchr::memchr(0, bytes) {
-            Some(_) => Err(WireError::Bad("text: it holds a NUL")),
-            None => Ok(Self(bytes.to_vec())),
-        })
-    }
-}
-
-impl From<&str> for Text {
-    fn from(text: &str) -> Self {
-        Self::new(text)
-    }
-}
-
-impl From<String> for Text {
-    fn from(text: String) -> Self {
-        Self::new(text)
-    }
-}
-
-impl From<&Nspace> for Text {
-    fn from(nspace: &Nspace) -> Self {
-        Self::new(nspace.as_str())
-    }
-}
-
-impl PartialEq<str> for Text {
-    fn eq(&self, other: &str) -> bool {
-        self.0 == other.as_bytes()
-    }
-}
-
-impl PartialEq<&str> for Text {
-    fn eq(&self, other: &&str) -> bool {
-        self.0 == other.as_bytes()
-    }
-}
-
-impl fmt::Display for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0))
-    }
-}
-
-impl fmt::Debug for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
-    }
-}
-
-/// A PMIx status. Negative values are errors or event codes; compare numbers, never names.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct Status(pub i32);
-
-/// Statuses are fixed by the PMIx standard; the C tests compare them with the headers.
-#[allow(missing_docs, reason = "the PMIx standard's names")]
-impl Status {
-    pub const SUCCESS: Self = Self(0);
-    pub const ERROR: Self = Self(-1);
-    pub const ERR_PROC_ABORTED: Self = Self(-7);
-    pub const ERR_INVALID_CRED: Self = Self(-12);
-    pub const ERR_NO_PERMISSIONS: Self = Self(-23);
-    pub const ERR_TIMEOUT: Self = Self(-24);
-    pub const ERR_UNREACH: Self = Self(-25);
-    pub const ERR_BAD_PARAM: Self = Self(-27);
-    pub const ERR_OUT_OF_RESOURCE: Self = Self(-29);
-    pub const ERR_INIT: Self = Self(-31);
-    pub const ERR_NOMEM: Self = Self(-32);
-    pub const ERR_NOT_FOUND: Self = Self(-46);
-    pub const ERR_NOT_SUPPORTED: Self = Self(-47);
-    pub const ERR_PARTIAL_SUCCESS: Self = Self(-52);
-    pub const ERR_DUPLICATE_KEY: Self = Self(-53);
-    pub const ERR_LOST_CONNECTION: Self = Self(-61);
-    pub const QUERY_PARTIAL_SUCCESS: Self = Self(-104);
-    pub const EVENT_JOB_END: Self = Self(-145);
-    pub const OPERATION_SUCCEEDED: Self = Self(-157);
-    pub const ERR_JOB_ABORTED: Self = Self(-182);
-    pub const ERR_JOB_ABORTED_BY_SIG: Self = Self(-184);
-    pub const ERR_JOB_TERM_WO_SYNC: Self = Self(-185);
-    pub const ERR_JOB_NON_ZERO_TERM: Self = Self(-187);
-    pub const GROUP_INVITED: Self = Self(-159);
-    pub const GROUP_LEFT: Self = Self(-160);
-    pub const GROUP_INVITE_FAILED: Self = Self(-163);
-    pub const GROUP_CONSTRUCT_COMPLETE: Self = Self(-166);
-    pub const GROUP_LEADER_SELECTED: Self = Self(-167);
-    pub const GROUP_LEADER_FAILED: Self = Self(-168);
-    pub const GROUP_MEMBER_FAILED: Self = Self(-170);
-    pub const ERR_PROC_TERM_WO_SYNC: Self = Self(-200);
-    pub const EVENT_NODE_DOWN: Self = Self(-231);
-    pub const ERR_JOB_APP_NOT_EXECUTABLE: Self = Self(-177);
-    pub const ERR_JOB_CANCELED: Self = Self(-180);
-    pub const ERR_JOB_FAILED_TO_LAUNCH: Self = Self(-181);
-    pub const ERR_JOB_EXE_NOT_FOUND: Self = Self(-190);
-    pub const ERR_JOB_INSUFFICIENT_RESOURCES: Self = Self(-234);
-    pub const ERR_PROC_ABORTED_BY_SIG: Self = Self(-402);
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PMIx status {}", self.0)
-    }
-}
+pub use status::Status;
+pub use text::Text;
 
 /// A rank as PMIx writes it: a process, or one of the special values of [`ProcRank`]'s constants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -471,8 +323,6 @@ pub fn find<'a>(infos: &'a [Info], key: &str) -> Option<&'a Value> {
         .find(|info| info.key == key)
         .map(|info| &info.value)
 }
-
-mod codec;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! Collectives between launches as a node's core takes part in them, and the data of other launches'
 //! processes. The head node speaks with those of the other launches.
 
+mod known;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +17,7 @@ use crate::job::ids::{NodeId, Nspace, Rank};
 use crate::job::proc;
 use crate::link::{decode, encode};
 use crate::modex::{ModexInput, ModexResult};
-use crate::pmix::control::{Control, Refusal};
 use crate::pmix::host::{RequestId, UpcallId};
-use crate::pmix::job_info;
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Proc, Status};
 use crate::rendezvous::message::ToRendezvous;
@@ -336,94 +336,6 @@ impl NodeCore {
         let message = CrossingMessage::Fetch { serial, proc };
         // Nothing that follows from it needs the time.
         self.tell_crossing(HEAD, message, Moment::default(), actions);
-    }
-
-    /// Makes jobs of other launches known to the sidecar.
-    fn register_far(
-        &mut self,
-        key: Key,
-        jobs: &[Description],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let mut missing = BTreeSet::new();
-        for job in jobs {
-            let known = &self.crossings.known;
-            if known.contains(&job.nspace) || !missing.insert(job.nspace.clone()) {
-                continue;
-            }
-            let mut under_way = self.crossings.registering.iter();
-            if under_way.any(|(_, nspace)| *nspace == job.nspace) {
-                continue;
-            }
-            let request = job_info::elsewhere(job).map(|infos| Control::RegisterJob {
-                nspace: job.nspace.clone(),
-                infos,
-                clients: Vec::new(),
-            });
-            let asked = match request {
-                Ok(request) => {
-                    let id = self.control(&request, now, actions);
-                    id.ok_or(Status::ERR_LOST_CONNECTION.0)
-                }
-                Err(_) => Err(Status::ERR_BAD_PARAM.0),
-            };
-            match asked {
-                Ok(id) => self.crossings.registering.push((id, job.nspace.clone())),
-                Err(status) => {
-                    let result = Err(status);
-                    let message = CrossingMessage::Registered { key, result };
-                    return self.tell_crossing(HEAD, message, now, actions);
-                }
-            }
-        }
-        self.crossings.unregistered.push((key, missing));
-        self.tell_registered(now, actions);
-    }
-
-    pub(super) fn far_registered(
-        &mut self,
-        id: RequestId,
-        result: Result<(), Refusal>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let registering = &mut self.crossings.registering;
-        let Some(at) = registering.iter().position(|(request, _)| *request == id) else {
-            return;
-        };
-        let (_, nspace) = registering.swap_remove(at);
-        if let Err(refusal) = result {
-            let unregistered = std::mem::take(&mut self.crossings.unregistered);
-            for (key, missing) in unregistered {
-                if !missing.contains(&nspace) {
-                    self.crossings.unregistered.push((key, missing));
-                    continue;
-                }
-                let result = Err(refusal.status.0);
-                let message = CrossingMessage::Registered { key, result };
-                self.tell_crossing(HEAD, message, now, actions);
-            }
-            return;
-        }
-        for (_, missing) in &mut self.crossings.unregistered {
-            missing.remove(&nspace);
-        }
-        self.crossings.known.insert(nspace);
-        self.tell_registered(now, actions);
-    }
-
-    fn tell_registered(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let unregistered = &mut self.crossings.unregistered;
-        let done: Vec<Key> = unregistered
-            .extract_if(.., |(_, missing)| missing.is_empty())
-            .map(|(key, _)| key)
-            .collect();
-        for key in done {
-            let result = Ok(());
-            let message = CrossingMessage::Registered { key, result };
-            self.tell_crossing(HEAD, message, now, actions);
-        }
     }
 
     fn crossing_over(&mut self, key: Key, outcome: Outcome, actions: &mut Vec<Action>) {

@@ -3,6 +3,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::elf::sample::Sample;
 use super::*;
+use crate::launcher::elf::Machine;
 
 fn write(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -1,0 +1,134 @@
+//! What the guard is told, and how it hears it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::Pid;
+
+use crate::agent::spawn::open_pidfd;
+use crate::launcher::pty::TerminalCharge;
+
+/// What the guard has been told.
+#[derive(Debug, Default)]
+pub(super) struct Charge {
+    /// Sessions by number; their leaders, unless they were gone when we heard of them or there
+    /// was no descriptor left.
+    pub(super) sessions: BTreeMap<i32, Option<OwnedFd>>,
+    pub(super) directories: Vec<PathBuf>,
+    pub(super) terminal: Option<TerminalCharge>,
+    pub(super) dismissed: bool,
+}
+
+impl Charge {
+    /// Whether a session is the one we were told of. `leader_exists` tells whether there is a
+    /// process with its number now.
+    pub(super) fn is_ours(&self, session: i32, leader_exists: bool) -> bool {
+        match self.sessions.get(&session) {
+            None => false,
+            // The number stays taken as long as the session has members.
+            Some(_) if !leader_exists => true,
+            Some(leader) => leader.as_ref().is_some_and(lives),
+        }
+    }
+}
+
+/// Whether the process of a pidfd has not ended.
+fn lives(pidfd: &OwnedFd) -> bool {
+    let mut ready = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut ready, Some(&Timespec::default())) == Ok(0)
+}
+
+/// The guard's end of the socket: what the launcher writes, and the descriptors that come with it.
+pub(super) struct Ear {
+    pub(super) socket: OwnedFd,
+    /// Those that have come.
+    pub(super) descriptors: RefCell<Vec<OwnedFd>>,
+}
+
+impl Read for &Ear {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [IoSliceMut::new(bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let message = recvmsg(&self.socket, &mut bytes, &mut ancillary, flags)?;
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = part {
+                self.descriptors.borrow_mut().extend(descriptors);
+            }
+        }
+        Ok(message.bytes)
+    }
+}
+
+/// Reads records until the socket ends. A record cut short by the launcher's death is dropped.
+pub(super) fn read_charge(mut pipe: impl Read, start_rendezvous: impl Fn()) -> Charge {
+    let mut charge = Charge::default();
+    let mut word = [0; 4];
+    let mut kind = [0; 1];
+    while pipe.read_exact(&mut kind).is_ok() {
+        match kind[0] {
+            b'S' if pipe.read_exact(&mut word).is_ok() => {
+                let number = i32::from_le_bytes(word);
+                let leader = Pid::from_raw(number).and_then(|pid| open_pidfd(pid).ok());
+                charge.sessions.insert(number, leader);
+            }
+            b'D' | b'T' if pipe.read_exact(&mut word).is_ok() => {
+                let mut bytes = vec![0; u32::from_le_bytes(word) as usize];
+                if pipe.read_exact(&mut bytes).is_err() {
+                    break;
+                }
+                if kind == *b"T" {
+                    charge.terminal = TerminalCharge::from_bytes(&bytes);
+                } else {
+                    let path = std::ffi::OsString::from_vec(bytes);
+                    charge.directories.push(path.into());
+                }
+            }
+            b'R' => start_rendezvous(),
+            b'X' => charge.dismissed = true,
+            _ => break,
+        }
+    }
+    charge
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_cut_short_is_dropped_and_the_rest_kept() {
+        let mut bytes = vec![b'S', 7, 0, 0, 0, b'D', 4, 0, 0, 0];
+        bytes.extend_from_slice(b"/tmp");
+        let whole = bytes.clone();
+        bytes.extend_from_slice(&[b'S', 9, 0]);
+        let charge = read_charge(&bytes[..], || {});
+        assert_eq!(charge.sessions.into_keys().collect::<Vec<_>>(), [7]);
+        assert_eq!(charge.directories, [PathBuf::from("/tmp")]);
+        assert!(!charge.dismissed);
+        assert!(read_charge(&[&whole[..], b"X"].concat()[..], || {}).dismissed);
+    }
+
+    #[test]
+    fn a_session_whose_number_was_given_to_a_stranger_is_not_ours() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id() as i32;
+        let charge = read_charge(&[b"S", &pid.to_le_bytes()[..]].concat()[..], || {});
+        child.wait().unwrap();
+        // Its leader has ended: members may be left, but a process with its number is another.
+        assert!(charge.is_ours(pid, false));
+        assert!(!charge.is_ours(pid, true));
+        let own = std::process::id() as i32;
+        let charge = read_charge(&[b"S", &own.to_le_bytes()[..]].concat()[..], || {});
+        assert!(charge.is_ours(own, true));
+        assert!(!charge.is_ours(pid, false));
+    }
+}

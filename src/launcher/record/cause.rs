@@ -1,0 +1,85 @@
+//! Why a job ended, as the stream tells it.
+
+use serde::Serialize;
+
+use super::Place;
+use crate::job::outcome::Cause;
+
+/// Why a job ended other than by the normal end of its ranks.
+#[derive(Debug, Serialize)]
+pub struct CauseRecord<'a> {
+    /// What kind of cause.
+    pub kind: &'static str,
+    /// The line for people.
+    pub message: String,
+    /// The rank that caused it, and where it lives.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place<'a>>,
+    /// Its process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// Its program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// The code it gave to exit or abort.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// The signal that ended it, or the launcher's run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// The last it did with its process-management interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// Who did not come to a fence in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<Box<Missing<'a>>>,
+}
+
+/// Who did not come to a fence in time.
+#[derive(Debug, Serialize)]
+pub struct Missing<'a> {
+    /// How many ranks are known to be missing.
+    pub count: u32,
+    /// The first of them.
+    pub ranks: Vec<MissingRank<'a>>,
+    /// Nodes not all of whose ranks have come, where it is not known which; the first of them.
+    pub nodes: Vec<&'a str>,
+    /// Nodes that did not answer; the first of them.
+    pub silent: Vec<&'a str>,
+}
+
+/// A rank that did not come to a fence in time.
+#[derive(Debug, Serialize)]
+pub struct MissingRank<'a> {
+    /// Who and where.
+    #[serde(flatten)]
+    pub place: Place<'a>,
+    /// Its process, if it was started.
+    pub pid: Option<i32>,
+    /// The last it did with its process-management interface.
+    pub last: String,
+    /// How long ago, in milliseconds.
+    pub idle_ms: Option<u64>,
+}
+
+/// The kind of a cause.
+pub fn kind_of(cause: &Cause) -> &'static str {
+    match cause {
+        Cause::RankFailed { .. } => "rank_failed",
+        Cause::NotFinalized { .. } => "not_finalized",
+        Cause::NeverJoined { .. } => "never_joined",
+        Cause::LeftOthers { .. } => "left_others",
+        Cause::RanAlone { .. } => "ran_alone",
+        Cause::Aborted { .. } => "aborted",
+        Cause::EndedBy { .. } => "ended_by_rank",
+        Cause::Misbehaved { .. } => "misbehaved",
+        Cause::NotStarted { .. } => "not_started",
+        Cause::HostFailed { .. } => "pmix_server_failed",
+        Cause::NodeFailed { .. } => "node_failed",
+        Cause::FenceFailed { .. } => "fence_failed",
+        Cause::FenceTimeout(_) => "fence_timeout",
+        Cause::Timeout(_) => "timeout",
+        Cause::Interrupted(_) => "interrupted",
+        Cause::OutputLost { .. } => "output_lost",
+    }
+}
