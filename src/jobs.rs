@@ -56,6 +56,8 @@ impl State {
 /// One rank that lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rank {
+    /// Number of its job if that was spawned; 0 for the job the user asked for.
+    pub spawned_job: u32,
     /// Its number.
     pub rank: u32,
     /// Its process, the leader of a session.
@@ -113,7 +115,7 @@ pub struct Job {
     pub state: State,
     /// The job of which its launcher is a process.
     pub within: Option<String>,
-    /// Its ranks that live, here, in rank order.
+    /// Its ranks that live, here, in rank order; behind them those of jobs that were spawned.
     pub ranks: Vec<Rank>,
     /// Number of ranks, living or not; `None` while no process of it shows it.
     pub size: Option<u32>,
@@ -139,6 +141,11 @@ impl Job {
         process
             .or_else(|| self.members.first())
             .map(|process| process.pid)
+    }
+
+    /// Its ranks that live, here, without those of spawned jobs.
+    pub fn first_ranks(&self) -> impl Iterator<Item = &Rank> {
+        self.ranks.iter().filter(|rank| rank.spawned_job == 0)
     }
 
     /// Its launcher and its steps.

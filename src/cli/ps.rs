@@ -24,7 +24,7 @@ Examples:
 
 Jobs:
   A job is named by the beginning of its name or by the pid of its launcher. RANKS are those that live
-  on this machine and all. Of a job on several hosts this machine has the launcher, nodes with their
+  on this machine and all, behind a + those that were spawned; with -l they are JOB:RANK. Of a job on several hosts this machine has the launcher, nodes with their
   ranks, or both; HERE says what.
 
 Exit status:
@@ -173,7 +173,7 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
                 job.pid()
                     .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
                 job.state.as_str().to_owned(),
-                format!("{}/{}", job.ranks.len(), known(job.size)),
+                ranks_of(job, &known(job.size)),
                 known(job.node_count),
                 table::time(job.elapsed),
                 table::words(&job.command),
@@ -188,6 +188,15 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
         })
         .collect();
     table::render(&head, &rows, width())
+}
+
+/// How many ranks live of how many, and those of spawned jobs.
+fn ranks_of(job: &Job, size: &str) -> String {
+    let first = job.first_ranks().count();
+    match job.ranks.len() - first {
+        0 => format!("{first}/{size}"),
+        spawned => format!("{first}/{size}+{spawned}"),
+    }
 }
 
 /// The nodes of a job on several hosts.
@@ -226,7 +235,10 @@ fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> Str
             let (node, host) = node_of(rank);
             vec![
                 short.unwrap_or("-").to_owned(),
-                rank.rank.to_string(),
+                match rank.spawned_job {
+                    0 => rank.rank.to_string(),
+                    job => format!("{job}:{}", rank.rank),
+                },
                 node.map_or_else(|| "-".to_owned(), |node| node.to_string()),
                 host.unwrap_or("-").to_owned(),
                 rank.process.pid.to_string(),

@@ -22,7 +22,7 @@ pub use error::{EndError, elsewhere};
 use super::find::{Scope, jobs};
 use super::name;
 use super::snapshot::Snapshot;
-use super::{Job, State};
+use super::{Job, Rank, State};
 use crate::agent::held::Held;
 use crate::agent::procfs::{self, Process};
 use crate::job::spec::GRACE;
@@ -186,19 +186,22 @@ fn passes_on(launcher: i32, signal: Signal) -> bool {
     taken && !procfs::ignores(launcher, signal.as_raw())
 }
 
-/// Signals all ranks of this machine.
+/// Signals all ranks of this machine, those of spawned jobs included.
 fn to_all_ranks(job: &Job, signal: Signal) -> Result<Sent, EndError> {
-    let living: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
     let elsewhere = job.elsewhere();
-    if living.is_empty() && !elsewhere.is_empty() {
-        return Err(EndError::Elsewhere(elsewhere));
+    if job.ranks.is_empty() {
+        return Err(match elsewhere.is_empty() {
+            true => EndError::NoRanks,
+            false => EndError::Elsewhere(elsewhere),
+        });
     }
-    let sent = to_ranks(job, &living, signal)?;
-    Ok(Sent { elsewhere, ..sent })
+    let living: Vec<&Rank> = job.ranks.iter().collect();
+    to_groups(&living, elsewhere, signal)
 }
 
+/// Signals some ranks, none of which was spawned.
 fn to_ranks(job: &Job, ranks: &[u32], signal: Signal) -> Result<Sent, EndError> {
-    let living: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
+    let living: Vec<u32> = job.first_ranks().map(|rank| rank.rank).collect();
     if ranks.is_empty() {
         return Err(EndError::NoRanks);
     }
@@ -215,12 +218,19 @@ fn to_ranks(job: &Job, ranks: &[u32], signal: Signal) -> Result<Sent, EndError> 
     if here.is_empty() {
         return Err(EndError::Elsewhere(elsewhere));
     }
-    let ranks = &here;
-    let leaders = job.ranks.iter().filter(|rank| ranks.contains(&rank.rank));
-    let leaders: Vec<&Process> = leaders.map(|rank| &rank.process).collect();
-    let groups: BTreeSet<i32> = leaders.iter().map(|leader| leader.group).collect();
+    let ranks = job.first_ranks().filter(|rank| here.contains(&rank.rank));
+    to_groups(&ranks.collect::<Vec<_>>(), elsewhere, signal)
+}
+
+fn to_groups(
+    ranks: &[&Rank],
+    elsewhere: Vec<(String, Vec<u32>)>,
+    signal: Signal,
+) -> Result<Sent, EndError> {
+    let leaders = || ranks.iter().map(|rank| &rank.process);
+    let groups: BTreeSet<i32> = leaders().map(|leader| leader.group).collect();
     let mut waited_for = Vec::new();
-    for leader in &leaders {
+    for leader in leaders() {
         waited_for.extend(hold(leader)?);
     }
     let members = procfs::processes();
@@ -234,7 +244,7 @@ fn to_ranks(job: &Job, ranks: &[u32], signal: Signal) -> Result<Sent, EndError> 
         }
     }
     Ok(Sent {
-        receiver: Receiver::Ranks(here),
+        receiver: Receiver::Ranks(ranks.iter().map(|rank| rank.rank).collect()),
         elsewhere,
         waited_for,
     })

@@ -158,8 +158,9 @@ impl<'a> Look<'a> {
             ranks: plate.placement.ranks.clone(),
         });
         let of_members = |number: fn(&Mark) -> Option<u32>| {
-            let mut marks = members.iter().map(|member| member.1);
-            marks.find_map(number)
+            let marks = members.iter().map(|member| member.1);
+            let mut own = marks.filter(|mark| mark.spawned_job == 0);
+            own.find_map(number)
         };
         let size = match &placement {
             Some(placement) => Some(placement.ranks.size()),
@@ -193,6 +194,7 @@ impl<'a> Look<'a> {
     fn state(&self, led: &Led<'_>, ranks: &[Rank], children: &[&Seen]) -> State {
         let stopped = |process: &Process| process.is_stopped();
         let ranks_stopped = !ranks.is_empty() && ranks.iter().all(|rank| stopped(&rank.process));
+        let first = ranks.iter().filter(|rank| rank.spawned_job == 0).count();
         let starting = matches!(led.first.role, Some(Role::Launcher { starting: true, .. }));
         let charge = children.iter().find_map(|child| match &child.role {
             Some(Role::Guard { charge }) => Some(charge),
@@ -210,7 +212,7 @@ impl<'a> Look<'a> {
             Some((Stage::Ending, _)) => State::Ending,
             // Of ranks elsewhere the launcher's machine does not know.
             Some((Stage::Running, size)) => {
-                let all = led.launcher.is_none() || ranks.len() == size as usize;
+                let all = led.launcher.is_none() || first == size as usize;
                 match ranks_stopped && all {
                     true => State::Stopped,
                     false => State::Running,
@@ -260,6 +262,7 @@ impl<'a> Look<'a> {
                 _ => false,
             });
             let marks = || marked.iter().filter_map(|seen| seen.mark.as_ref());
+            let own = || marks().filter(|mark| mark.spawned_job == 0);
             found.push(Job {
                 name: Some((*name).clone()),
                 launcher: None,
@@ -271,8 +274,8 @@ impl<'a> Look<'a> {
                     false => State::Orphaned,
                 },
                 within: None,
-                size: marks().find_map(|mark| mark.size),
-                node_count: marks().find_map(|mark| mark.nodes),
+                size: own().find_map(|mark| mark.size),
+                node_count: own().find_map(|mark| mark.nodes),
                 elapsed: self.age(&first.process),
                 command: Vec::new(),
                 tmpdirs: tmpdirs(marks()),
@@ -298,13 +301,14 @@ impl<'a> Look<'a> {
 
     /// The ranks of a job among these processes.
     fn ranks<'s>(&self, among: impl Iterator<Item = &'s Seen>, job: &str) -> Vec<Rank> {
-        let mut leaders: BTreeMap<u32, (&Seen, &Mark)> = BTreeMap::new();
+        let mut leaders: BTreeMap<(u32, u32), (&Seen, &Mark)> = BTreeMap::new();
         for seen in among.filter(|seen| leads(&seen.process)) {
             let Some(mark) = seen.mark.as_ref().filter(|mark| mark.job == job) else {
                 continue;
             };
             let Some(rank) = mark.rank else { continue };
-            let known = leaders.entry(rank).or_insert((seen, mark));
+            let place = (mark.spawned_job, rank);
+            let known = leaders.entry(place).or_insert((seen, mark));
             if seen.process.started < known.0.process.started {
                 *known = (seen, mark);
             }
@@ -312,9 +316,10 @@ impl<'a> Look<'a> {
         let page = rustix::param::page_size() as u64;
         leaders
             .into_iter()
-            .map(|(rank, (seen, mark))| {
+            .map(|((spawned_job, rank), (seen, mark))| {
                 let below = self.below(&seen.process);
                 Rank {
+                    spawned_job,
                     rank,
                     process: seen.process.clone(),
                     node: mark.node.clone(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::agent::leftovers::JOB;
 use crate::agent::procfs::{self, Environment, Process};
+use crate::launcher::rank_env::SPAWNED_JOB;
 use crate::launcher::{guard, plate};
 
 use super::name;
@@ -18,6 +19,8 @@ pub struct Mark {
     pub job: String,
     /// Number of the rank it is or descends from; PMIx servers have none.
     pub rank: Option<u32>,
+    /// Number of the spawned job it belongs to; 0 for the job the user asked for.
+    pub spawned_job: u32,
     /// Ranks of the job.
     pub size: Option<u32>,
     /// Nodes of the job.
@@ -41,6 +44,7 @@ impl Mark {
         Some(Self {
             job,
             rank: number("WIREUP_RANK"),
+            spawned_job: number(SPAWNED_JOB).unwrap_or(0),
             size: number("WIREUP_SIZE"),
             nodes: number("WIREUP_NNODES"),
             node: number("WIREUP_NODE").zip(host),

@@ -138,7 +138,7 @@ pub struct Plan {
     /// What was asked for.
     pub spec: JobSpec,
     /// What is inherited.
-    pub inheritance: Inheritance,
+    pub inheritance: Arc<Inheritance>,
     /// Application contexts.
     pub apps: Vec<App>,
     /// What the sidecars need, when PMIx is offered and this process is to start them.
@@ -267,7 +267,7 @@ impl Plan {
                 key,
                 variables,
             },
-            inheritance,
+            inheritance: Arc::new(inheritance),
             apps,
             host,
             slots,
@@ -324,7 +324,7 @@ impl Plan {
         };
         Ok(Self {
             decided,
-            inheritance,
+            inheritance: Arc::new(inheritance),
             apps,
             host,
             slots,

@@ -12,7 +12,7 @@ use super::relocated;
 use crate::agent::leftovers::JOB;
 use crate::agent::start::PMI_FD;
 use crate::job::hosts::compress;
-use crate::job::ids::{AppNum, NodeId, Rank};
+use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use crate::job::spec::Inherited;
 use crate::pmix::control::ForkEnv;
 use crate::pmix::value::Text;
@@ -129,6 +129,15 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
         env.extend(entries(slurm::of_job(plan)));
     }
     env
+}
+
+/// What tells ranks of a spawned job from those of the first one, whose name they bear too.
+pub const SPAWNED_JOB: &str = "WIREUP_SPAWNED_JOB";
+
+/// What all ranks of a spawned job get besides.
+pub fn of_spawned(job: JobNumber) -> Option<CString> {
+    let number = (job != JobNumber(0)).then(|| job.to_string());
+    number.and_then(|number| entry(SPAWNED_JOB, number))
 }
 
 /// `NAME=value` of variables that can be written so.

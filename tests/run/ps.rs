@@ -9,7 +9,7 @@ use std::process::{Command, Output as Answer};
 
 use serde_json::Value;
 
-use crate::common::{Output, Run, Running, eventually, skip};
+use crate::common::{Output, Run, Running, eventually, mpi, skip};
 use crate::users::{Reachable, USER, as_user};
 
 /// Ranks that say `ready` and stay.
@@ -152,6 +152,42 @@ fn the_tables_have_one_line_for_each_job_or_rank() {
         assert!(line.ends_with("sleep 1000"), "{table}");
     }
     end(running);
+}
+
+#[test]
+fn ranks_that_were_spawned_are_told_apart() {
+    let Some(mpi) = mpi("openmpi4") else { return };
+    let what = ["children=2", "child=hang"];
+    let run = mpi.run(1, &["--oversubscribe"], "spawn", &what);
+    let running = run.start();
+    running.wait_for_many(Output::Stdout, "hangs", 2);
+    let job = job_of(&running);
+    let number = |key| job[key].as_u64().unwrap();
+    assert_eq!(
+        ["size", "ranks_alive", "spawned_alive"].map(number),
+        [1, 1, 2],
+        "{job}"
+    );
+    let ranks = job["ranks"].as_array().unwrap().iter();
+    let ranks: Vec<_> = ranks
+        .map(|rank| (rank["spawned_job"].as_u64(), rank["rank"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(ranks, [(None, 0), (Some(1), 0), (Some(1), 1)], "{job}");
+    let cells = |table: &str, at: usize| -> Vec<String> {
+        let lines = table.lines().skip(1);
+        let cell = |line: &str| line.split_whitespace().nth(at).unwrap().to_owned();
+        lines.map(cell).collect()
+    };
+    let short = text(&job, "short");
+    assert_eq!(cells(&out(&wireup(["ps", short])), 3), ["1/1+2"]);
+    assert_eq!(
+        cells(&out(&wireup(["ps", "-l", short])), 1),
+        ["0", "1:0", "1:1"]
+    );
+    // One of them has the same number, and is not meant.
+    let killed = wireup(["kill", "--signal", "KILL", "--rank", "0", short]);
+    assert!(killed.status.success(), "{killed:?}");
+    running.finish().expect(137);
 }
 
 #[test]

@@ -19,6 +19,8 @@ struct JobRecord<'a> {
     /// The job of which the launcher is a process.
     within: Option<&'a str>,
     ranks_alive: usize,
+    /// Ranks of jobs that its processes have spawned.
+    spawned_alive: usize,
     size: Option<u32>,
     node_count: Option<u32>,
     /// Those on which ranks live, here.
@@ -77,6 +79,9 @@ fn part(job: &Job) -> Option<PartRecord<'_>> {
 /// A rank as scripts see it.
 #[derive(Serialize)]
 struct RankRecord<'a> {
+    /// As in the status stream: only there if its job was spawned.
+    #[serde(skip_serializing_if = "is_first")]
+    spawned_job: u32,
     rank: u32,
     node: Option<u32>,
     host: Option<&'a str>,
@@ -85,6 +90,10 @@ struct RankRecord<'a> {
     cpu: f64,
     memory: u64,
     command: Vec<String>,
+}
+
+fn is_first(job: &u32) -> bool {
+    *job == 0
 }
 
 /// The jobs as a JSON array.
@@ -96,6 +105,7 @@ pub(super) fn json<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -
     let rank_record = |rank: &'a jobs::Rank| {
         let (node, host) = node_of(rank);
         RankRecord {
+            spawned_job: rank.spawned_job,
             rank: rank.rank,
             node,
             host,
@@ -114,7 +124,8 @@ pub(super) fn json<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -
             uid: job.uid,
             state: job.state.as_str(),
             within: job.within.as_deref(),
-            ranks_alive: job.ranks.len(),
+            ranks_alive: job.first_ranks().count(),
+            spawned_alive: job.ranks.len() - job.first_ranks().count(),
             size: job.size,
             node_count: job.node_count,
             nodes: job.nodes().into_iter().map(|(_, name)| name).collect(),

@@ -32,6 +32,7 @@ fn mark(job: &str, rank: Option<u32>) -> Option<Mark> {
     Some(Mark {
         job: job.into(),
         rank,
+        spawned_job: 0,
         size: rank.map(|_| 2),
         nodes: rank.map(|_| 1),
         node: rank.map(|_| (0, "alpha".into())),
@@ -131,6 +132,29 @@ fn shown(jobs: &[Job]) -> Vec<Shown<'_>> {
             (job.name.as_deref(), job.state, ranks.collect())
         })
         .collect()
+}
+
+#[test]
+fn ranks_of_spawned_jobs_are_others_than_those_of_the_first() {
+    let spawned = |pid, number| {
+        let mut seen = rank(pid, 10, OUTER, number);
+        let mark = seen.mark.as_mut().unwrap();
+        (mark.spawned_job, mark.size) = (1, Some(3));
+        seen
+    };
+    let jobs = of([
+        launcher(10, 5),
+        spawned(14, 1),
+        spawned(13, 0),
+        rank(15, 10, OUTER, 1),
+        rank(12, 10, OUTER, 0),
+    ]);
+    let ranks = jobs[0].ranks.iter();
+    let ranks: Vec<_> = ranks
+        .map(|rank| (rank.spawned_job, rank.rank, rank.process.pid))
+        .collect();
+    assert_eq!(ranks, [(0, 0, 12), (0, 1, 15), (1, 0, 13), (1, 1, 14)]);
+    assert_eq!((jobs[0].size, jobs[0].first_ranks().count()), (Some(2), 2));
 }
 
 #[test]

@@ -203,6 +203,10 @@ impl Crew {
         let Some(job) = spawned else {
             return;
         };
+        // Thousands of jobs may come and go.
+        for env in job.envs.iter_mut().flatten() {
+            *env = ForkEnv::default();
+        }
         for directories in std::mem::take(&mut job.directories) {
             directories.forget();
         }

@@ -119,7 +119,7 @@ impl Crew {
     ) -> Result<(), RunFailure> {
         let job = self.jobs.get(number).expect("only known jobs are started");
         let plan = Arc::clone(job.plan());
-        let shared = self.shared(job, surroundings)?;
+        let shared = self.shared(number, job, surroundings)?;
         let plans = self.rank_plans(number, io);
         if plans.is_empty() {
             return self
@@ -137,6 +137,7 @@ impl Crew {
 
     fn shared(
         &self,
+        number: JobNumber,
         job: &Job,
         surroundings: &Surroundings,
     ) -> Result<Arc<StartShared>, RunFailure> {
@@ -160,7 +161,8 @@ impl Crew {
                 rank_env::of_node(plan, node, host_env(node), directories, own_name)
             })
             .collect();
-        let env = rank_env::of_job(plan);
+        let mut env = rank_env::of_job(plan);
+        env.extend(rank_env::of_spawned(number));
         // Every rank has the same names.
         let first = here().next().unwrap_or_default();
         let rank_env = rank_env::of_rank(plan, Rank(0), host_env(first));

@@ -211,7 +211,7 @@ fn a_description_that_contradicts_itself_is_refused() {
     let with = |change: &dyn Fn(&mut Decided, &mut JobSpec), node| {
         let (mut decided, mut spec) = (plan.decided.clone(), plan.spec.clone());
         change(&mut decided, &mut spec);
-        let inheritance = plan.inheritance.clone();
+        let inheritance = (*plan.inheritance).clone();
         let resolved = Plan::resolve(decided, spec, inheritance, NodeId(node), 1 << 20);
         resolved.unwrap_err().message
     };

@@ -128,7 +128,7 @@ impl SpawnedJob {
         Plan {
             decided,
             spec,
-            inheritance: first.inheritance.clone(),
+            inheritance: Arc::clone(&first.inheritance),
             apps,
             host: first.host.clone(),
             slots: first.slots,
