@@ -10,6 +10,7 @@
  *   tell KEY                publishes the name of its job
  *   join KEY SECONDS        connects with the job whose name is told, and waits so long for it
  *   part KEY                disconnects from it
+ *   miss KEY SECONDS        gets what its rank 0 never puts, and waits so long for it
  * and prints for each, once it is answered
  *     pmix_launches did=WHAT key=KEY status=STATUS
  * and before a want
@@ -94,6 +95,21 @@ static pmix_status_t part(const char *key)
     return PMIx_Disconnect(procs, 2, NULL, 0);
 }
 
+static pmix_status_t miss(const char *key, int seconds)
+{
+    pmix_proc_t procs[2];
+    pmix_value_t *value = NULL;
+    pmix_info_t info;
+    both(key, procs);
+    pmix_proc_t other = procs[strcmp(procs[0].nspace, me.nspace) == 0];
+    other.rank = 0;
+    PMIX_INFO_LOAD(&info, PMIX_TIMEOUT, &seconds, PMIX_INT);
+    pmix_status_t status = PMIx_Get(&other, "never put", &info, 1, &value);
+    if (status == PMIX_SUCCESS)
+        fail(1, "pmix_launches: %s has put something", other.nspace);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     if (PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS)
@@ -108,6 +124,8 @@ int main(int argc, char **argv)
             status = look(key, atoi(argv[++i]));
         } else if (strcmp(what, "join") == 0 && i + 1 < argc) {
             status = join(key, atoi(argv[++i]));
+        } else if (strcmp(what, "miss") == 0 && i + 1 < argc) {
+            status = miss(key, atoi(argv[++i]));
         } else if (strcmp(what, "tell") == 0) {
             status = tell(key);
         } else if (strcmp(what, "part") == 0) {

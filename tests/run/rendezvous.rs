@@ -242,6 +242,19 @@ fn launches_meet_those_that_are_given_the_same_name() {
 }
 
 #[test]
+fn data_that_a_process_of_another_launch_never_puts_is_waited_for_as_long_as_allowed() {
+    for stage in stages() {
+        let asks = launch(&stage, "tell a join b 60 miss b 1");
+        let never = launch(&stage, "tell b join a 60 want never 0").beside(&asks);
+        let never = never.start();
+        let asks = asks.run().expect(0);
+        assert_eq!(did(&asks), ["SUCCESS", "SUCCESS", "TIMEOUT"], "{asks:?}");
+        never.signal(Signal::TERM);
+        never.finish();
+    }
+}
+
+#[test]
 fn a_launch_that_ends_before_it_connects_is_an_error_for_the_other() {
     for stage in stages() {
         let waits = launch(&stage, "tell a join b 60");

@@ -53,15 +53,16 @@ pub(super) struct CrossState {
     /// What waits for jobs that are being registered.
     unregistered: Vec<(Key, BTreeSet<Nspace>)>,
     last: u64,
-    /// Upcalls that wait for data.
-    fetching: BTreeMap<u64, UpcallId>,
+    /// Upcalls that wait for data, and how long.
+    fetching: BTreeMap<u64, (UpcallId, Option<Moment>)>,
     /// At the head node: who asked for data, and in which job.
     fetches: BTreeMap<u64, (NodeId, u64, Nspace)>,
 }
 
 impl CrossState {
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.hub.next_deadline()
+        let fetching = self.fetching.values().filter_map(|(_, until)| *until);
+        fetching.chain(self.hub.next_deadline()).min()
     }
 
     pub(super) fn registers(&self, id: RequestId) -> bool {
@@ -197,7 +198,7 @@ impl NodeCore {
                 self.crossing_over(key, outcome, actions);
             }
             CrossingMessage::Fetched { serial, result } if from == HEAD => {
-                if let Some(id) = self.crossings.fetching.remove(&serial) {
+                if let Some((id, _)) = self.crossings.fetching.remove(&serial) {
                     let answer = match result {
                         Ok(data) => Answer::Data(data),
                         Err(status) => Answer::Status(Status(status)),
@@ -321,7 +322,14 @@ impl NodeCore {
     }
 
     /// libpmix wants the data of a process that is not of this launch.
-    pub(super) fn fetch_far(&mut self, id: UpcallId, proc: &Proc, actions: &mut Vec<Action>) {
+    pub(super) fn fetch_far(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        timeout: Option<Duration>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         let named = members(std::slice::from_ref(proc)).and_then(|mut members| members.pop());
         let Some((nspace, proc::ProcRank::One(rank))) = named else {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
@@ -331,11 +339,11 @@ impl NodeCore {
         }
         self.crossings.last += 1;
         let serial = self.crossings.last;
-        self.crossings.fetching.insert(serial, id);
+        let until = timeout.map(|timeout| now + timeout);
+        self.crossings.fetching.insert(serial, (id, until));
         let proc = proc::Proc::new(nspace, rank);
         let message = CrossingMessage::Fetch { serial, proc };
-        // Nothing that follows from it needs the time.
-        self.tell_crossing(HEAD, message, Moment::default(), actions);
+        self.tell_crossing(HEAD, message, now, actions);
     }
 
     fn crossing_over(&mut self, key: Key, outcome: Outcome, actions: &mut Vec<Action>) {
@@ -394,6 +402,13 @@ impl NodeCore {
     pub(super) fn crossings_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let timeout = Status::ERR_TIMEOUT.0;
         self.crossing(now, actions, |hub, out| hub.tick(now, timeout, out));
+        let fetching = self.crossings.fetching.iter();
+        let late = fetching.filter(|(_, (_, until))| until.is_some_and(|until| until <= now));
+        let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
+        for (serial, id) in late {
+            self.crossings.fetching.remove(&serial);
+            self.answer(id, &Answer::Status(Status::ERR_TIMEOUT), actions);
+        }
     }
 
     /// The launch ends: whoever waits is told so.
@@ -401,7 +416,8 @@ impl NodeCore {
         let waiting = std::mem::take(&mut self.crossings.waiting);
         let fetching = std::mem::take(&mut self.crossings.fetching);
         let waiting = waiting.into_values().flatten();
-        for id in waiting.chain(fetching.into_values()) {
+        let fetching = fetching.into_values().map(|(id, _)| id);
+        for id in waiting.chain(fetching) {
             self.answer(id, &Answer::Status(Status::ERR_LOST_CONNECTION), actions);
         }
     }

@@ -127,7 +127,7 @@ impl NodeCore {
             }
             Upcall::DirectModex { proc, infos } => {
                 let Some(process) = self.named(&proc) else {
-                    return self.fetch_far(id, &proc, actions);
+                    return self.fetch_far(id, &proc, timeout(&infos), now, actions);
                 };
                 let proc = self.name_of(process);
                 let owner = self.jobs.node_of(process);
