@@ -121,7 +121,7 @@ pub(super) struct Drive {
     logged: Logged<Channel>,
     /// The log of this host's system.
     syslog: Syslog,
-    /// Signals that asked the launcher to end.
+    /// Signals that asked the launcher to end while none of its processes ran.
     pub(super) interrupts: u32,
     /// The way to the rendezvous of the user's launches.
     meeting: Meeting,

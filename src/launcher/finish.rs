@@ -22,6 +22,10 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
     }
     let abnormal = drive.supervisor.cause().is_some() || drive.supervisor.tolerated().is_some();
     drive.hands.order(ToCrew::Finish { abnormal });
+    if drive.interrupts > 0 {
+        // It came when the last rank had just ended, and was meant for what follows.
+        drive.hands.order(ToCrew::Hurry);
+    }
     // If waiting fails, the guard does what is left.
     let ended = drive.run_until(|drive| drive.over);
     let code = drive.supervisor.exit_code();
@@ -36,13 +40,17 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
     result.map(|()| code)
 }
 
-/// Writes what is left. Whoever takes our output may be slow; an interrupt ends the wait.
+/// Writes what is left. Whoever takes our output may be slow; an interrupt ends the wait. One that came
+/// when the ranks had just ended meant the same, unless there is somebody who reads.
 fn flush(drive: &mut Drive) {
     let before = drive.interrupts;
     drive.streams.close();
     let done = |drive: &Drive| drive.streams.is_written() || drive.interrupts > before;
     // If waiting fails, what the system still takes is lost together with the message about it.
-    let _ = drive.run_until(done);
+    let _ = match before {
+        0 => drive.run_until(done),
+        _ => drive.run_until_or(done, drive.now() + PATIENCE),
+    };
     let Some(status) = &drive.status else {
         return;
     };

@@ -47,6 +47,8 @@ pub(super) struct End {
     next: Option<Duration>,
     /// How often the user was impatient in this phase.
     hurried: u32,
+    /// The user was impatient in some phase: nobody is waited for any more who takes no output.
+    impatient: bool,
     /// That leftovers are ended has been said.
     told: bool,
     /// The job did not end well.
@@ -78,6 +80,7 @@ impl Crew {
             since: now,
             next: Some(now),
             hurried: 0,
+            impatient: false,
             told: false,
             abnormal,
         });
@@ -87,6 +90,7 @@ impl Crew {
     pub(super) fn hurry(&mut self) {
         if let Some(end) = &mut self.end {
             end.hurried += 1;
+            end.impatient = true;
         }
         self.look_at_end();
     }
@@ -134,8 +138,10 @@ impl Crew {
                 false => end.next = Some(end.since + KILL_GRACE),
             },
             Phase::Draining | Phase::LastDraining => {
-                let open = self.pipes.open() > 0 && end.hurried == 0;
-                if open && self.pipes.paused() {
+                let paused = self.pipes.paused();
+                let given_up = end.hurried > 0 || end.impatient && paused;
+                let open = self.pipes.open() > 0 && !given_up;
+                if open && paused {
                     // While our own output is not taken, the pipes are not empty and not read
                     // either.
                     end.next = None;

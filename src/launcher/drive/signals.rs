@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd as _;
 
-use super::Drive;
+use super::{Drive, Life};
 use crate::launcher::message::ToCrew;
 use crate::launcher::orders::{Order, Read};
 use nix::sys::signal::Signal;
@@ -28,7 +28,9 @@ impl Drive {
 
     /// A signal to the launcher that is to end the job.
     fn asked_to_end(&mut self, signal: i32) {
-        self.interrupts += 1;
+        if !self.lives.iter().any(Life::runs) {
+            self.interrupts += 1;
+        }
         self.hands.order(ToCrew::Hurry);
         let now = self.now();
         let mut orders = Vec::new();
