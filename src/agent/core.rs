@@ -23,6 +23,8 @@ mod output;
 mod queries;
 mod raised;
 mod ranks;
+#[cfg(test)]
+mod served;
 mod spawns;
 mod store;
 mod upcalls;

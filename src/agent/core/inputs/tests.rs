@@ -1,15 +1,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::super::{JobContext, Terms};
+use super::super::served;
 use super::*;
 use crate::agent::event::Event;
-use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
-use crate::job::ids::{Nspace, Rank, UserId};
-use crate::job::rank_map::RankMap;
-use crate::pmix::control::serve::{self, Body};
-use crate::pmix::control::{Control, ControlKind, ForkEnv};
+use crate::job::ids::{Nspace, Rank};
 use crate::pmix::upcall::Upcall;
 use crate::pmix::value::ProcRank;
 use crate::pmix::wire::FrameDecoder;
@@ -26,39 +22,8 @@ struct Job {
 
 impl Job {
     fn new() -> Self {
-        let nspace = Nspace::new("job").unwrap();
-        let job = Arc::new(JobContext {
-            nspace: nspace.clone(),
-            ranks: RankMap::from_runs((0..3).map(|node| (NodeId(node), 2))),
-            appnums: Appnums::from_sizes([6]),
-            universe_size: 6,
-            user: UserId(1000),
-            psets: Vec::new(),
-            parent: None,
-            offset: GlobalRank(0),
-            preputs: Vec::new(),
-        });
-        let register = Control::RegisterJob {
-            nspace,
-            infos: Vec::new(),
-            clients: Vec::new(),
-        };
-        let core = |node| {
-            let (node, job) = (NodeId(node), Arc::clone(&job));
-            let mut core = NodeCore::new(node, job, false, true, Terms::default()).unwrap();
-            let requests = std::slice::from_ref(&register);
-            core.start_host(requests, Moment::default(), &mut Vec::new());
-            let env = ForkEnv::default();
-            let ready = serve::reply(ControlKind::RegisterJob, 1, Ok(Body::ForkEnv(&env))).unwrap();
-            core.handle(
-                Event::ControlReceived(&ready),
-                Moment::default(),
-                &mut Vec::new(),
-            );
-            core
-        };
         Self {
-            cores: (0..3).map(core).collect(),
+            cores: served::three_nodes(),
             orders: VecDeque::new(),
             answers: Vec::new(),
         }

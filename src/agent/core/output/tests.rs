@@ -1,15 +1,12 @@
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use super::super::{JobContext, Terms};
+use super::super::served;
 use super::*;
 use crate::agent::event::Event;
-use crate::job::appnums::Appnums;
-use crate::job::ids::{Nspace, Rank, UserId};
+use crate::job::ids::{Nspace, Rank};
 use crate::job::outcome::RankEnd;
-use crate::job::rank_map::RankMap;
+use crate::pmix::control::ControlKind;
 use crate::pmix::control::serve::{self, Body, Request};
-use crate::pmix::control::{ControlKind, ForkEnv};
 use crate::pmix::upcall::Upcall;
 use crate::pmix::value::ProcRank;
 use crate::pmix::wire::FrameDecoder;
@@ -26,37 +23,8 @@ struct Job {
 
 impl Job {
     fn new() -> Self {
-        let nspace = Nspace::new("job").unwrap();
-        let job = Arc::new(JobContext {
-            nspace: nspace.clone(),
-            ranks: RankMap::from_runs((0..3).map(|node| (NodeId(node), 2))),
-            appnums: Appnums::from_sizes([6]),
-            universe_size: 6,
-            user: UserId(1000),
-            psets: Vec::new(),
-            parent: None,
-            offset: GlobalRank(0),
-            preputs: Vec::new(),
-        });
-        let register = Control::RegisterJob {
-            nspace,
-            infos: Vec::new(),
-            clients: Vec::new(),
-        };
-        let core = |node| {
-            let (node, job) = (NodeId(node), Arc::clone(&job));
-            let mut core = NodeCore::new(node, job, false, true, Terms::default()).unwrap();
-            let requests = std::slice::from_ref(&register);
-            core.start_host(requests, Moment::default(), &mut Vec::new());
-            let env = ForkEnv::default();
-            let body = Ok(Body::ForkEnv(&env));
-            let ready = serve::reply(ControlKind::RegisterJob, 1, body).unwrap();
-            let ready = Event::ControlReceived(&ready);
-            core.handle(ready, Moment::default(), &mut Vec::new());
-            core
-        };
         let mut job = Self {
-            cores: (0..3).map(core).collect(),
+            cores: served::three_nodes(),
             deliveries: VecDeque::new(),
             holds: Vec::new(),
         };
