@@ -55,5 +55,6 @@ pub mod streams;
 pub mod supervisor;
 mod surroundings;
 mod syslog;
+pub mod transports;
 pub mod wrap;
 mod zone;

@@ -64,6 +64,12 @@ pub fn long(plan: &Plan) -> Vec<String> {
     lines.extend(rank_env::choices(plan).map(|(name, value)| {
         format!("setting: {name}={value}, which the environment does not decide")
     }));
+    for app in &plan.apps {
+        lines.extend(app.env[app.common..].iter().map(|(name, value)| {
+            let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+            format!("setting: {name}={value}, for the Open MPI that the program loads")
+        }));
+    }
     lines.extend(server(plan));
     lines.extend(plan.notes.iter().map(|note| format!("note: {note}")));
     lines

@@ -1,11 +1,12 @@
 //! Every MPI with every program on one node, started as a user would: no option but the number of
 //! ranks.
 
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::common::{Mpi, Outcome, Output, Run, field, mpi, node_name, number};
+use crate::common::{Mpi, Outcome, Output, Run, field, mpi, node_name, number, skip};
 
 /// More than a failing job ever needs to end: the grace times add up to less than ten seconds.
 const SECONDS: Duration = Duration::from_secs(25);
@@ -368,4 +369,34 @@ fn ranks_give_their_core_away_while_they_wait_if_cores_are_fewer() {
     // Another name of the same.
     let chosen = chosen.env("MPICH_ENABLE_HEAVY_YIELD", "0");
     assert_eq!(printed(chosen), ["0 0 - 1".to_owned()].into());
+}
+
+#[test]
+fn open_mpi_leaves_out_transports_for_networks_that_are_not_there() {
+    if Path::new("/sys/class/infiniband").is_dir() {
+        return skip("this machine has a fast network");
+    }
+    for name in ["openmpi4", "openmpi5"] {
+        let Some(mpi) = mpi(name) else { continue };
+        let verbose = [
+            "-x",
+            "OMPI_MCA_btl_base_verbose=100",
+            "-x",
+            "OMPI_MCA_mtl_base_verbose=100",
+        ];
+        let opened = |more: &[&str]| {
+            let options = [&verbose, more].concat();
+            let outcome = mpi.run(1, &options, "allreduce", &[]).run().expect(0);
+            outcome.by_rank("allreduce", 1);
+            let told = outcome.err();
+            let named = |component| told.contains(&format!("found loaded component {component}\n"));
+            assert!(named("self") && named("tcp"), "{name}: {told}");
+            ["ofi", "psm", "psm2"].map(named)
+        };
+        assert_eq!(opened(&[]), [false; 3], "{name}");
+        let chosen = opened(&["-x", "OMPI_MCA_btl=self,tcp,ofi", "-x", "OMPI_MCA_mtl=^psm"]);
+        assert!(chosen[0], "{name}");
+        // Who asks for a provider of libfabric means to use it.
+        assert!(opened(&["-x", "FI_PROVIDER=tcp"]).contains(&true), "{name}");
+    }
 }

@@ -17,6 +17,7 @@ use super::super::rank_env;
 use super::super::reasons::CountWhy;
 use super::super::relocated;
 use super::super::run::RunFailure;
+use super::super::transports;
 use super::super::wrap::Wrapper;
 use super::{App, Variable, wrong};
 use crate::job::spec::AppSpec;
@@ -98,6 +99,16 @@ pub(super) fn app_plan(
         && let Some(prefix) = finding.openmpi.as_deref().and_then(relocated::open_mpi)
     {
         env.push((relocated::OPEN_MPI.into(), prefix.into()));
+    }
+    if stand.starts()
+        && let Some(libmpi) = &finding.openmpi
+    {
+        let settings = transports::without_network(libmpi, &env, Path::new("/sys/class"));
+        env.extend(
+            settings
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into())),
+        );
     }
     let limits = match stand.starts() {
         true => limits::resolve(&app.limits),
