@@ -7,6 +7,9 @@
 //! there; standard error is for failures that have no control socket yet.
 
 #[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: libpmix calls it as read(2)")]
+mod acks;
+#[cfg(have_pmix)]
 #[allow(
     unsafe_code,
     reason = "the C boundary: calls into libpmix and the shim"

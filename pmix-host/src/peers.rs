@@ -31,6 +31,7 @@ use rustix::net::{getpeername, getsockname};
 use wireup::pmix::control::{HostNotice, Stage};
 
 use crate::Fatal;
+use crate::acks;
 use crate::replies::{Replies, lock};
 
 /// Room for one answer of the kernel, which has 100 bytes and some attributes.
@@ -64,6 +65,7 @@ unsafe extern "C" fn accept(
         // libpmix leaves this out. Without it the kernel keeps an event that follows an answer
         // until the client has acknowledged that, which takes it 40 ms. Not for other families.
         let _ = set_tcp_nodelay(&connection, true);
+        acks::look_after(connection.as_fd());
         return connection.into_raw_fd();
     }
     drop(connection);
@@ -75,19 +77,29 @@ unsafe extern "C" fn accept(
 /// From now on strangers are not let in, and reported. Once, before the server starts.
 ///
 /// # Errors
-/// When libpmix would call another `accept`: the linker did not export ours.
+/// When libpmix would call another `accept`, or another `read` of ours: the linker did not export it.
 pub(crate) fn guard(replies: Arc<Replies>) -> Result<(), Fatal> {
     GATE.get_or_init(|| Mutex::new(Gate::new(replies)));
-    // SAFETY: a terminated name; nothing is called.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"accept".as_ptr()) };
-    match std::ptr::eq(found, accept as *const c_void) {
-        true => Ok(()),
-        false => Err(Fatal::new(
-            Stage::Link,
-            "this wireup-pmix-host was linked so that nobody checks who connects to the PMIx \
-             server; build it with its build script, which exports accept",
-        )),
+    let ours = [
+        (c"accept", accept as *const c_void),
+        (c"read", acks::read as *const c_void),
+    ];
+    for (name, function) in ours {
+        // SAFETY: a terminated name; nothing is called.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        if !std::ptr::eq(found, function) {
+            return Err(Fatal::new(
+                Stage::Link,
+                format!(
+                    "this wireup-pmix-host was linked so that libpmix does not find its {0}: nobody \
+                     would check who connects to the PMIx server; build it with its build script, \
+                     which exports {0}",
+                    name.to_string_lossy()
+                ),
+            ));
+        }
     }
+    Ok(())
 }
 
 /// Decides who may connect; see the module.
