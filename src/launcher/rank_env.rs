@@ -3,71 +3,26 @@
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use super::directory::NodeDirectories;
-use super::environment;
 use super::plan::{ALLOCATION, LAUNCH, Plan};
-use super::relocated;
 use crate::agent::leftovers::JOB;
 use crate::agent::start::PMI_FD;
 use crate::job::hosts::compress;
 use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
-use crate::job::spec::Inherited;
 use crate::pmix::control::ForkEnv;
 use crate::pmix::value::Text;
 
 mod settings;
+mod sidecar;
 mod slurm;
+
+pub use sidecar::of_sidecar;
 
 /// `NAME=value` for execve; `None` for bytes that no variable can have.
 fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
     let (name, value) = (name.as_ref().as_bytes(), value.as_ref().as_bytes());
     CString::new([name, b"=", value].concat()).ok()
-}
-
-/// The environment of the sidecars: the launcher's own without what would make libpmix take itself
-/// for a rank of an outer job.
-///
-/// libpmix looks at the machine's topology when it starts, and a part of what hwloc does then tells
-/// nothing that ranks use: graphics devices, whose plugins pull in large libraries, a second XML
-/// reader, and what cpuid says on each CPU in turn beside what the kernel lists. It is left out
-/// unless the user has chosen himself. Measured: docs/shim.md#server.
-///
-/// The log of the system is the launcher's business: libpmix would write to it as well.
-///
-/// `libpmix` is the library it will load.
-pub fn of_sidecar(plan: &Plan, libpmix: &Path) -> Vec<CString> {
-    const DEFAULTS: [(&str, &str); 4] = [
-        (
-            "HWLOC_PLUGINS_BLACKLIST",
-            "hwloc_opencl.so,hwloc_gl.so,hwloc_xml_libxml.so",
-        ),
-        ("HWLOC_COMPONENTS", "-x86"),
-        ("PMIX_MCA_plog", "^syslog"),
-        // Pieces of output that libpmix keeps when nobody wants them, for whoever comes later: a
-        // million by default, and 0 is no limit. Who asks for all output asks for his own too, which
-        // he never gets.
-        ("PMIX_MCA_pmix_max_iof_cache", "1"),
-    ];
-    let base = environment::base(&plan.inheritance.vars, &Inherited::All, &[]);
-    let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
-    let defaults = DEFAULTS.iter().filter(|(name, _)| !given(name));
-    let defaults: Vec<CString> = defaults
-        .filter_map(|(name, value)| entry(name, value))
-        .collect();
-    let inherited = base.variables.iter();
-    let mut env: Vec<CString> = inherited
-        .filter_map(|(name, value)| entry(name, value))
-        .collect();
-    env.extend(entry(JOB, plan.launch().as_str()));
-    env.extend(defaults);
-    if !given(relocated::OPENPMIX)
-        && let Some(prefix) = relocated::openpmix(libpmix)
-    {
-        env.extend(entry(relocated::OPENPMIX, prefix));
-    }
-    env
 }
 
 /// The names in parts of an environment, those of users' choice left out.

@@ -12,6 +12,7 @@ mod common;
 mod config;
 mod control;
 mod credentials;
+mod data_store;
 mod ending;
 mod ends;
 mod endurance;

@@ -67,7 +67,7 @@ impl Crew {
             self.check_ready();
             return Ok(());
         };
-        let env = rank_env::of_sidecar(&plan, &parts.libpmix.path);
+        let env = rank_env::of_sidecar(&plan, &parts.libpmix);
         let reset = surroundings.signals_to_reset();
         let spec = SidecarSpec {
             program: &parts.program,
