@@ -86,6 +86,38 @@ impl ProcessSet {
         last.max().expect("a set has members")
     }
 
+    /// The sets of a job by the names that its programs were given, and the programs' sizes: programs of
+    /// one name are one set. In the order in which the names come.
+    ///
+    /// # Errors
+    /// One line when a name is none.
+    pub fn of_programs<'a>(
+        programs: impl IntoIterator<Item = (Option<&'a str>, u32)>,
+    ) -> Result<Vec<Self>, String> {
+        let mut sets = Vec::<Self>::new();
+        let mut first = 0;
+        for (name, size) in programs {
+            let range = size.checked_sub(1).map(|more| RankRange {
+                first: Rank(first),
+                last: Rank(first + more),
+            });
+            first += size;
+            let (Some(name), Some(range)) = (name, range) else {
+                continue;
+            };
+            if let Some(set) = sets.iter_mut().find(|set| set.name == name) {
+                set.ranges.push(range);
+                continue;
+            }
+            check_name(name)?;
+            sets.push(Self {
+                name: name.to_owned(),
+                ranges: vec![range],
+            });
+        }
+        Ok(sets)
+    }
+
     /// The sets of a job: those the user defined, then one for each application context, `app0` and
     /// so on.
     ///
@@ -229,6 +261,18 @@ mod tests {
             ("app2", vec![1, 2, 3]),
         ];
         assert_eq!(listed, expected);
+    }
+
+    #[test]
+    fn programs_of_one_name_are_one_set() {
+        let programs = [(Some("b"), 2), (None, 1), (Some("a"), 1), (Some("b"), 1)];
+        let sets = ProcessSet::of_programs(programs).unwrap();
+        let listed: Vec<(&str, Vec<u32>)> = sets
+            .iter()
+            .map(|set| (set.name(), set.ranks().map(|rank| rank.0).collect()))
+            .collect();
+        assert_eq!(listed, [("b", vec![0, 1, 4]), ("a", vec![3])]);
+        assert!(ProcessSet::of_programs([(Some("mpi://b"), 1)]).is_err());
     }
 
     #[test]

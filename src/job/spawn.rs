@@ -87,4 +87,4 @@ pub const HONOURED: &str = "pmix.host,pmix.hostfile,pmix.addhost,pmix.addhostfil
                             pmix.envar.set,pmix.envar.add,pmix.envar.unset,pmix.envar.prepnd,\
                             pmix.envar.appnd,pmix.mapby,pmix.ppr,pmix.nolocal,pmix.noover,\
                             pmix.preloadfiles,pmix.spchildsep,pmix.timeout,\
-                            pmix.fwd.stdin,pmix.stdin,pmix.alloc.id";
+                            pmix.fwd.stdin,pmix.stdin,pmix.alloc.id,pmix.pset.nm";

@@ -19,8 +19,8 @@
  *                      that of the call.
  *
  * Children of `family`, `nb` and `with` say, after they have found their parent by PMIX_PARENT_ID,
- *     pmix_spawned rank=R size=N app=A host=H dir=D word=W
- * with the variable SPAWN_WORD.
+ *     pmix_spawned rank=R size=N app=A host=H dir=D word=W set=RANKS
+ * with the variable SPAWN_WORD, and the members of the process set that SPAWN_SET names.
  */
 #define _GNU_SOURCE
 #include "common.h"
@@ -383,10 +383,37 @@ static pmix_status_t with(int count, char **words)
     return status;
 }
 
+/* The ranks of a process set, which are all of this job; "-" for none. */
+static void members_of(const char *set, char *text, size_t room)
+{
+    pmix_query_t query;
+    pmix_info_t qualifier, *results;
+    char key[] = PMIX_QUERY_PSET_MEMBERSHIP, *keys[] = {key, NULL};
+    size_t count = 0, used = 0;
+
+    snprintf(text, room, "-");
+    PMIX_QUERY_CONSTRUCT(&query);
+    query.keys = keys;
+    PMIX_INFO_LOAD(&qualifier, PMIX_PSET_NAME, set, PMIX_STRING);
+    query.qualifiers = &qualifier;
+    query.nqual = 1;
+    if (set[0] == '\0' || PMIx_Query_info(&query, 1, &results, &count) != PMIX_SUCCESS)
+        return;
+    hold(count == 1 && results[0].value.type == PMIX_DATA_ARRAY, "a set has members");
+    const pmix_data_array_t *array = results[0].value.data.darray;
+    const pmix_proc_t *members = array->array;
+    for (size_t i = 0; i < array->size; i++) {
+        hold(strcmp(members[i].nspace, me.nspace) == 0, "a set's members are of this job");
+        used += (size_t)snprintf(text + used, room - used, "%s%u", i == 0 ? "" : ",", members[i].rank);
+    }
+    PMIX_INFO_FREE(results, count);
+    PMIX_INFO_DESTRUCT(&qualifier);
+}
+
 /* argv: pmix_spawn child HOW NSPACE RANK */
 static void be_a_child(char **argv)
 {
-    char host[256] = "?", dir[1024] = "?";
+    char host[256] = "?", dir[1024] = "?", set[64];
     pmix_value_t *parent = get(me.nspace, me.rank, PMIX_PARENT_ID);
 
     hold(parent->type == PMIX_PROC && strcmp(parent->data.proc->nspace, argv[3]) == 0 &&
@@ -397,9 +424,10 @@ static void be_a_child(char **argv)
     gethostname(host, sizeof host - 1);
     if (getcwd(dir, sizeof dir) == NULL)
         fail(1, "pmix_spawn: getcwd: %s", strerror(errno));
-    const char *word = getenv("SPAWN_WORD");
-    report("pmix_spawned rank=%u size=%u app=%u host=%s dir=%s word=%s", me.rank, size, app, host, dir,
-           word == NULL ? "-" : word);
+    const char *word = getenv("SPAWN_WORD"), *name = getenv("SPAWN_SET");
+    members_of(name == NULL ? "" : name, set, sizeof set);
+    report("pmix_spawned rank=%u size=%u app=%u host=%s dir=%s word=%s set=%s", me.rank, size, app, host,
+           dir, word == NULL ? "-" : word, set);
     if (strcmp(argv[2], "family") != 0)
         return;
     put_card();

@@ -478,6 +478,35 @@ fn pmix_infos_are_honoured_or_ignored_when_optional() {
 }
 
 #[test]
+fn spawned_programs_are_in_the_process_sets_that_they_are_spawned_into() {
+    for (server, _) in SERVERS {
+        let Some(server) = pmix(server) else { continue };
+        for (client, _) in SERVERS {
+            let Some(client) = pmix(client) else { continue };
+            let run = |set: &str, args: &[&str]| {
+                let set = format!("SPAWN_SET={set}");
+                let options = ["--virtual-nodes", "2", "--libpmix", server.path(), "-x", &set];
+                client.run(2, &options, "pmix_spawn", args).run().expect(0)
+            };
+            for infos in [
+                &["with", "!pmix.pset.nm=workers"][..],
+                &["with", "job.!pmix.pset.nm=workers"],
+            ] {
+                for line in pmix_children(&run("workers", infos), 2) {
+                    assert_eq!(field(&line, "set"), Some("0,1"), "{line}");
+                }
+            }
+            for line in pmix_children(&run("others", &["with", "pmix.pset.nm=workers"]), 2) {
+                assert_eq!(field(&line, "set"), Some("-"), "{line}");
+            }
+            let refused = run("app0", &["with", "pmix.pset.nm=a,b"]);
+            pmix_children(&refused, 0);
+            assert!(refused.err().contains("no comma"), "{refused:?}");
+        }
+    }
+}
+
+#[test]
 fn pmix_infos_that_are_required_and_unknown_refuse_the_spawn() {
     pmix_everywhere(&["with", "!pmix.of.another.world=7"], |outcome, _| {
         pmix_children(outcome, 0);

@@ -1,4 +1,4 @@
-//! The PMIx server's groups and process sets: upcalls become operations of the group engine, and
+//! The PMIx server's groups: upcalls become operations of the group engine, and
 //! its answers theirs.
 //!
 //! Rule: the answer to a construct lists the members one by one, also when they were given as "all",
@@ -24,7 +24,7 @@ use crate::job::ids::NodeId;
 use crate::job::proc;
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
-use crate::pmix::upcall::{Answer, GroupOp, Query};
+use crate::pmix::upcall::{Answer, GroupOp};
 use crate::pmix::value::{Array, Info, Proc, Status, Text, Value, find};
 use crate::pmix::wire::{Reader, Writer};
 
@@ -200,30 +200,6 @@ impl NodeCore {
             &Answer::Infos(Status::ERR_NOT_SUPPORTED, nothing),
             actions,
         );
-    }
-
-    /// The infos that answer a query for process sets; `None` for any other key, or if there is no
-    /// such set.
-    pub(super) fn query_sets(&self, key: &Text, query: &Query) -> Option<Value> {
-        let sets = &self.launch().psets;
-        if *key == keys::QUERY_NUM_PSETS {
-            Some(Value::Size(sets.len() as u64))
-        } else if *key == keys::QUERY_PSET_NAMES {
-            let names: Vec<&str> = sets.iter().map(|set| set.name()).collect();
-            Some(Value::String(names.join(",").into()))
-        } else if *key == keys::QUERY_PSET_MEMBERSHIP {
-            let Some(Value::String(name)) = find(&query.qualifiers, keys::PSET_NAME) else {
-                return None;
-            };
-            let set = sets.iter().find(|set| *name == set.name())?;
-            let members = set
-                .ranks()
-                .map(|rank| Proc::new(&self.launch().nspace, rank));
-            let members = Array::new(members.map(Value::Proc).collect());
-            Some(Value::Array(members?))
-        } else {
-            None
-        }
     }
 }
 

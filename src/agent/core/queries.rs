@@ -9,6 +9,7 @@
 
 mod answers;
 mod scope;
+mod sets;
 #[cfg(test)]
 mod tests;
 

@@ -28,6 +28,7 @@ use crate::job::hosts::Entry;
 use crate::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use crate::job::octets;
 use crate::job::proc::Proc;
+use crate::job::pset::ProcessSet;
 use crate::job::rank_map::{RANKS_MAX, RankMap};
 use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
 use crate::job::spec::{AppSpec, StdinTarget};
@@ -163,14 +164,16 @@ impl Plan {
         let last = self.job.ranks.nodes().checked_sub(1);
         let last = last.map(|last| (NodeId(last), 0));
         let failed = |failure: RunFailure| refuse(SpawnFailureKind::Failed, failure.message);
+        let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
+        let psets = ProcessSet::of_programs(programs.zip(sizes.iter().copied()))
+            .map_err(|problem| text("pmix.pset.nm", problem))?;
         let context = JobContext {
             nspace: unique_nspace().map_err(failed)?,
             ranks: RankMap::from_runs(runs.into_iter().chain(last)),
             appnums: Appnums::from_sizes(sizes.iter().copied()),
             universe_size: self.job.universe_size,
             user: self.job.user,
-            // A server knows process sets of all jobs by name alone, and these have none.
-            psets: Vec::new(),
+            psets,
             parent: Some(Proc::new(parent.job.nspace.clone(), rank)),
             offset: standing.offset,
             preputs: request.preputs.clone(),

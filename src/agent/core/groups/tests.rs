@@ -9,7 +9,7 @@ use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::{Control, Hello, serve};
-use crate::pmix::upcall::{Parts, Upcall};
+use crate::pmix::upcall::{Parts, Query, Upcall};
 use crate::pmix::value::ProcRank;
 use crate::pmix::wire::FrameDecoder;
 

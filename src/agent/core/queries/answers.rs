@@ -122,8 +122,11 @@ impl View<'_> {
                     .map_err(|status| *status)
                     .and_then(|scope| self.value(key, scope, query));
                 // Open MPI 5.0 cannot read the number, but has it from the names if they come first.
-                if *key == keys::QUERY_NUM_PSETS && value.is_ok() {
-                    let names = self.core.query_sets(&keys::QUERY_PSET_NAMES.into(), query);
+                if let (true, Ok(scope), true) =
+                    (*key == keys::QUERY_NUM_PSETS, &scope, value.is_ok())
+                {
+                    let names = keys::QUERY_PSET_NAMES.into();
+                    let names = self.core.query_sets(&names, scope, query);
                     infos.extend(names.map(|names| Info::new(keys::QUERY_PSET_NAMES, names)));
                 }
                 match value {
@@ -192,7 +195,7 @@ impl View<'_> {
             keys::JOB_NUM_APPS => Ok(Value::Uint32(apps(job))),
             keys::NUM_NODES => Ok(Value::Uint32(self.core.hosting(job).len() as u32)),
             _ => {
-                let value = self.core.query_sets(key, query);
+                let value = self.core.query_sets(key, scope, query);
                 value.ok_or(Status::ERR_NOT_FOUND)
             }
         }

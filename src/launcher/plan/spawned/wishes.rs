@@ -56,6 +56,8 @@ pub(super) struct Wishes {
     pub(super) reader: Option<StdinTarget>,
     /// The allocation whose slots it takes.
     pub(super) allocation: Option<String>,
+    /// The process set that its ranks are in.
+    pub(super) set: Option<String>,
     /// Keys that mean nothing here.
     pub(super) ignored: Vec<String>,
 }
@@ -92,6 +94,7 @@ impl Wishes {
         self.soft = self.soft.or_else(|| job.soft.clone());
         self.no_head |= job.no_head;
         self.allocation = self.allocation.or_else(|| job.allocation.clone());
+        self.set = self.set.or_else(|| job.set.clone());
         self.needs.extend_from_slice(&job.needs);
         let env = job.env.iter().cloned();
         self.env = env.chain(std::mem::take(&mut self.env)).collect();
@@ -155,6 +158,7 @@ impl Wishes {
             "pmix.alloc.id" | "PMIX_ALLOC_ID" => {
                 self.allocation = (!value.is_empty()).then(|| value.clone());
             }
+            "pmix.pset.nm" | "PMIX_PSET_NAME" => self.set = Some(value.clone()),
             "soft" => match Soft::parse(value) {
                 Some(soft) => self.soft = Some(soft),
                 None => return wrong("is no list of numbers and FIRST:LAST:STRIDE"),

@@ -1,0 +1,49 @@
+//! Process sets, as queries see them.
+//!
+//! Rule: a set is known by its name alone, whichever job its members are of, since who asks is not told.
+//! So jobs with sets of one name have one in common.
+
+use super::super::JobContext;
+use super::NodeCore;
+use super::scope::Scope;
+use crate::pmix::keys;
+use crate::pmix::upcall::Query;
+use crate::pmix::value::{Array, Proc, Text, Value, find};
+
+impl NodeCore {
+    /// The jobs whose sets are meant: that which is named, or all that have not ended.
+    fn jobs_with_sets<'a>(&'a self, scope: &'a Scope<'a>) -> impl Iterator<Item = &'a JobContext> {
+        let named = scope.names_job.then_some(&**scope.job);
+        let all = self.running_jobs().map(|(_, job)| &**job);
+        named.into_iter().chain(all.filter(|_| !scope.names_job))
+    }
+
+    /// The value that answers a query for process sets; `None` for any other key, or if there is no
+    /// such set.
+    pub(super) fn query_sets(&self, key: &Text, scope: &Scope<'_>, query: &Query) -> Option<Value> {
+        let mut names = Vec::<&str>::new();
+        for set in self.jobs_with_sets(scope).flat_map(|job| &job.psets) {
+            if !names.contains(&set.name()) {
+                names.push(set.name());
+            }
+        }
+        if *key == keys::QUERY_NUM_PSETS {
+            Some(Value::Size(names.len() as u64))
+        } else if *key == keys::QUERY_PSET_NAMES {
+            Some(Value::String(names.join(",").into()))
+        } else if *key == keys::QUERY_PSET_MEMBERSHIP {
+            let Some(Value::String(name)) = find(&query.qualifiers, keys::PSET_NAME) else {
+                return None;
+            };
+            let members = self.jobs_with_sets(scope).flat_map(|job| {
+                let sets = job.psets.iter().filter(|set| *name == set.name());
+                let ranks = sets.flat_map(|set| set.ranks());
+                ranks.map(|rank| Value::Proc(Proc::new(&job.nspace, rank)))
+            });
+            let members: Vec<Value> = members.collect();
+            (!members.is_empty()).then(|| Array::new(members).map(Value::Array))?
+        } else {
+            None
+        }
+    }
+}
