@@ -71,6 +71,30 @@ fn jobs_of_two_launches_connect_accept_and_part() {
     }
 }
 
+#[test]
+fn a_launch_that_is_connected_with_one_that_is_killed_hears_of_it() {
+    for name in ["openmpi4", "openmpi5"] {
+        let Some(mpi) = mpi(name) else { continue };
+        for nodes in NODES {
+            for signal in [Signal::TERM, Signal::KILL] {
+                let run = |mode| mpi.run(2, nodes, "launches", &[mode, "the service"]);
+                // What is left of a launcher that was killed is the guard's, which takes its time.
+                let stays = run("stay").clean_within(Duration::from_secs(20));
+                let parts = run("connect").beside(&stays);
+                let (stays, parts) = (stays.start(), parts.start());
+                stays.wait_for_many(Output::Stdout, "mode=met", 2);
+                stays.signal(signal);
+                stays.finish();
+                // It wants to part in order, which takes both.
+                let outcome = parts.finish().expect(1);
+                let told = outcome.err();
+                assert!(told.contains("MPI_Comm_disconnect: "), "{outcome:?}");
+                assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
+            }
+        }
+    }
+}
+
 /// Every libpmix, as server and client.
 fn stages() -> impl Iterator<Item = Pmix> {
     SERVERS.iter().filter_map(|(name, _)| pmix(name))

@@ -485,7 +485,14 @@ fn spawned_programs_are_in_the_process_sets_that_they_are_spawned_into() {
             let Some(client) = pmix(client) else { continue };
             let run = |set: &str, args: &[&str]| {
                 let set = format!("SPAWN_SET={set}");
-                let options = ["--virtual-nodes", "2", "--libpmix", server.path(), "-x", &set];
+                let options = [
+                    "--virtual-nodes",
+                    "2",
+                    "--libpmix",
+                    server.path(),
+                    "-x",
+                    &set,
+                ];
                 client.run(2, &options, "pmix_spawn", args).run().expect(0)
             };
             for infos in [
