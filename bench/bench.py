@@ -136,6 +136,14 @@ class Bench:
             return [launcher, "--allow-run-as-root", "--oversubscribe", "-n"]
         return [launcher, "-n"]
 
+    def settings(self, mpi, program):
+        """What wireup sets for the Open MPI of a program, as `NAME=VALUE`: none for other MPIs."""
+        if not self.wireup or not mpi.startswith("openmpi"):
+            return []
+        told = subprocess.run([self.wireup, "run", "--explain", "-n", "1", program], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=60, check=False)
+        return re.findall(r"^wireup: setting: (OMPI_MCA_\S+), for the Open MPI", told.stderr, re.MULTILINE)
+
     # ---- measuring ---------------------------------------------------------------------------
 
     def measure(self, contestants, ranks, program, patience=None):
@@ -175,12 +183,15 @@ class Bench:
         ours = next((c.name for c in contestants if c.kind == "wireup"), None)
         floor = next((c.name for c in contestants if c.kind == "floor"), None)
         peers = [c.name for c in contestants if c.kind == "peer"]
+        informed = next((c.name for c in contestants if c.kind == "informed"), None)
         # Each ratio: its heading, and what it divides by. Without wireup the best peer is divided.
         ratios = []
         if floor and (ours or peers):
             ratios.append((f"{ours or 'best peer'} ÷ {floor}", lambda row, best: row.median(floor)))
         if ours and peers:
             ratios.append(("wireup ÷ " + (peers[0] if len(peers) == 1 else "best peer"), lambda row, best: best))
+        if ours and informed:
+            ratios.append((f"wireup ÷ {informed}", lambda row, best: row.median(informed)))
         self.emit(f"\n## {title}\n")
         self.emit(f"Wall time in ms, median of {self.options.repeats}. {goal}\n")
         self.emit("| ranks | " + " | ".join(names + [heading for heading, _ in ratios]) + " |")
@@ -318,11 +329,16 @@ class Bench:
                          contestants, [1, 8, 32] if quick else [1, 8, 32, 128], [program, "-q"])
         for mpi in self.mpis:
             environment = dict(item.split("=", 1) for item in self.mpis[mpi][3:])
+            program = os.path.join(self.target, "bench", f"{mpi}-init")
             contestants = self.ours() + [Contestant("own launcher", self.own_launcher(mpi))]
+            goal = "Goal: never slower than the MPI's own launcher."
+            if settings := self.settings(mpi, program):
+                contestants.append(Contestant("own launcher, so set", ["env", *settings, *self.own_launcher(mpi)], "informed"))
+                goal += f" wireup sets {' and '.join(f'`{setting}`' for setting in settings)} (docs/environment.md); so does the last."
             for contestant in contestants:
                 contestant.env = environment
-            self.compare(f"MPI_Init and MPI_Finalize, {mpi}", "Goal: never slower than the MPI's own launcher.",
-                         contestants, [2, 4] if quick else [2, 4, 8], [os.path.join(self.target, "bench", f"{mpi}-init")])
+            self.compare(f"MPI_Init and MPI_Finalize, {mpi}", goal,
+                         contestants, [2, 4] if quick else [2, 4, 8], [program])
         ranks = 32 if quick else 128
         self.memory("Memory, PMI-1", self.ours() + self.hydras() + self.intel(), [plain, "-w"], ranks)
         for name, (directory, _) in self.pmix.items():

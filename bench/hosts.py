@@ -26,6 +26,10 @@ class Launcher:
         ranks = str(len(hosts) * per_host)
         return [*self.command, self.list_option, listed, *self.after, "-n", ranks, *program]
 
+    def with_settings(self, name, settings):
+        """The same with variables, under another name."""
+        return Launcher(name, ["env", *settings, *self.command], self.list_option, self.env, self.after)
+
 
 class Measured:
     """Samples of one size, by launcher: wall and processor time, and what went wrong."""

@@ -7,8 +7,9 @@ fn main() {
         println!("cargo:rustc-cfg=have_pmix");
         // libpmix's call of accept(2) comes to us: src/peers.rs.
         println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=accept");
-        // And of read(2): src/acks.rs.
+        // And of read(2) and epoll_wait(2): src/acks.rs.
         println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=read");
+        println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=epoll_wait");
         // And of opendir(3) and unlink(2): src/links.rs.
         println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=opendir");
         println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=unlink");

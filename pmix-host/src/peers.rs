@@ -83,6 +83,7 @@ pub(crate) fn guard(replies: Arc<Replies>) -> Result<(), Fatal> {
     let ours = [
         (c"accept", accept as *const c_void),
         (c"read", acks::read as *const c_void),
+        (c"epoll_wait", acks::epoll_wait as *const c_void),
     ];
     for (name, function) in ours {
         // SAFETY: a terminated name; nothing is called.
