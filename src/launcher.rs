@@ -5,6 +5,7 @@ pub mod allocations;
 mod carried;
 mod crew;
 mod describe;
+pub mod devices;
 pub mod directory;
 mod drive;
 mod dry_run;

@@ -18,18 +18,6 @@ use super::plan::Variable;
 /// Frameworks, and their components that work on a fast network only.
 const LEFT_OUT: [(&str, &[&str]); 2] = [("btl", &["ofi"]), ("mtl", &["ofi", "psm", "psm2"])];
 
-/// Classes of devices that are fast networks: of InfiniBand, RoCE, Omni-Path, EFA and usNIC;
-/// Slingshot; Omni-Path and its predecessor once more; Aries and Gemini; BXI.
-const NETWORKS: [&str; 7] = [
-    "infiniband",
-    "cxi",
-    "hfi1_user",
-    "ipath",
-    "kgni",
-    "gni",
-    "bxi",
-];
-
 /// The beginning of names of variables that set parameters of Open MPI.
 const PARAMETER: &str = "OMPI_MCA_";
 
@@ -50,12 +38,9 @@ const OF_SYSTEM: [&str; 4] = [
 /// Parameters by name.
 type Parameters = BTreeMap<String, String>;
 
-/// Variables for the ranks of a program that loads this libmpi of Open MPI, where the devices are in
-/// `classes` (`/sys/class`); `env` is what they have already.
-pub fn without_network(libmpi: &Path, env: &[Variable], classes: &Path) -> Vec<(String, String)> {
-    if !is_known_to_be_without(classes) {
-        return Vec::new();
-    }
+/// Variables for the ranks of a program that loads this libmpi of Open MPI, on a host without a fast
+/// network; `env` is what they have already.
+pub fn without_network(libmpi: &Path, env: &[Variable]) -> Vec<(String, String)> {
     // Without the administrator's choice there is nothing to add to.
     let Some(for_all) = configuration(libmpi) else {
         return Vec::new();
@@ -71,15 +56,6 @@ pub fn without_network(libmpi: &Path, env: &[Variable], classes: &Path) -> Vec<(
         in_files.extend(parameters(&String::from_utf8_lossy(&text)));
     }
     choose(&in_files, env)
-}
-
-/// Whether the kernel tells its devices, and no fast network is among them.
-fn is_known_to_be_without(classes: &Path) -> bool {
-    let devices = |class: &&str| {
-        let entries = std::fs::read_dir(classes.join(class));
-        entries.is_ok_and(|mut entries| entries.next().is_some())
-    };
-    classes.join("net").is_dir() && !NETWORKS.iter().any(devices)
 }
 
 /// The administrator's file for the Open MPI that this library belongs to.
@@ -233,15 +209,15 @@ mod tests {
     }
 
     #[test]
-    fn files_and_devices_are_looked_for() {
+    fn files_are_looked_for() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
-        let (libmpi, classes) = (root.join("lib/libmpi.so.40"), root.join("class"));
-        for dir in ["lib", "etc", "class/net", "home/.openmpi"] {
+        let libmpi = root.join("lib/libmpi.so.40");
+        for dir in ["lib", "etc", "home/.openmpi"] {
             fs::create_dir_all(root.join(dir)).unwrap();
         }
         fs::write(&libmpi, "").unwrap();
-        let look = |env: &[(&str, &str)]| without_network(&libmpi, &variables(env), &classes);
+        let look = |env: &[(&str, &str)]| without_network(&libmpi, &variables(env));
         assert_eq!(look(&[]), [], "the administrator's file is not known");
         fs::write(root.join("etc").join(FOR_ALL), "btl = ^uct\nmtl = ofi\n").unwrap();
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -251,11 +227,5 @@ mod tests {
         let both = look(&[("HOME", home.to_str().unwrap())]);
         let mtl = pair("OMPI_MCA_mtl", "^psm3,ofi,psm,psm2");
         assert_eq!(both, [pair("OMPI_MCA_btl", "^uct,ofi"), mtl]);
-        fs::create_dir_all(classes.join("infiniband")).unwrap();
-        assert_ne!(look(&[]), [], "a driver without devices");
-        fs::create_dir_all(classes.join("infiniband/mlx5_0")).unwrap();
-        assert_eq!(look(&[]), []);
-        fs::remove_dir_all(&classes).unwrap();
-        assert_eq!(look(&[]), [], "nothing is known of the devices");
     }
 }

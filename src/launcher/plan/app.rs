@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use super::super::devices;
 use super::super::environment::{self, Forward};
 use super::super::inheritance::Inheritance;
 use super::super::inspect::{Inspection, inspect};
@@ -102,8 +103,9 @@ pub(super) fn app_plan(
     }
     if stand.starts()
         && let Some(libmpi) = &finding.openmpi
+        && devices::without_fast_network(Path::new(devices::SYS))
     {
-        let settings = transports::without_network(libmpi, &env, Path::new("/sys/class"));
+        let settings = transports::without_network(libmpi, &env);
         env.extend(
             settings
                 .into_iter()
