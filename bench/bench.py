@@ -142,7 +142,7 @@ class Bench:
             return []
         told = subprocess.run([self.wireup, "run", "--explain", "-n", "1", program], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=60, check=False)
-        return re.findall(r"^wireup: setting: (OMPI_MCA_\S+), for the Open MPI", told.stderr, re.MULTILINE)
+        return re.findall(r"^wireup: setting: (OMPI_MCA_\S+), for Open MPI", told.stderr, re.MULTILINE)
 
     # ---- measuring ---------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ pub fn long(plan: &Plan) -> Vec<String> {
     for app in &plan.apps {
         lines.extend(app.env[app.common..].iter().map(|(name, value)| {
             let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
-            format!("setting: {name}={value}, for the Open MPI that the program loads")
+            format!("setting: {name}={value}, for Open MPI")
         }));
     }
     lines.extend(server(plan));

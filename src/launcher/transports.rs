@@ -8,11 +8,16 @@
 //!
 //! Where the kernel knows no such network, they are left out from the start. What the user or the
 //! administrator says about them counts more: then nothing is changed, or added to their list.
+//!
+//! Of a program that cannot be seen, a Python script for one, it is not known whether it loads an Open MPI
+//! and which. Then what is set must be right for each that it may find.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use super::inspect::{Finding, Wants};
+use super::ldso::Loader;
 use super::plan::Variable;
 
 /// Frameworks, and their components that work on a fast network only.
@@ -38,13 +43,61 @@ const OF_SYSTEM: [&str; 4] = [
 /// Parameters by name.
 type Parameters = BTreeMap<String, String>;
 
-/// Variables for the ranks of a program that loads this libmpi of Open MPI, on a host without a fast
-/// network; `env` is what they have already.
-pub fn without_network(libmpi: &Path, env: &[Variable]) -> Vec<(String, String)> {
+/// The library that says which Open MPI a program loads.
+const LIBMPI: &str = "libmpi.so.40";
+
+/// The variable that names it to mpi4py.
+const MPI4PY: &str = "MPI4PY_LIBMPI";
+
+/// Variables for the ranks of a program on a host without a fast network; `env` is what they have
+/// already, and `loader` the dynamic loader as they meet it.
+pub fn without_network(
+    finding: &Finding,
+    loader: &Loader,
+    env: &[Variable],
+) -> Vec<(String, String)> {
+    let libraries = libraries(finding, loader, env);
     // Without the administrator's choice there is nothing to add to.
-    let Some(for_all) = configuration(libmpi) else {
+    let in_files = libraries.iter().map(|libmpi| in_files(libmpi, env));
+    match in_files.collect::<Option<Vec<Parameters>>>() {
+        Some(in_files) => choose(&in_files, env),
+        None => Vec::new(),
+    }
+}
+
+/// The Open MPI that a program loads, or those that it may find.
+fn libraries(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<PathBuf> {
+    if let Some(libmpi) = &finding.openmpi {
+        return vec![libmpi.clone()];
+    }
+    if finding.wants != Wants::Unknown {
         return Vec::new();
-    };
+    }
+    let named = env.iter().find(|(name, _)| name == MPI4PY);
+    let named = named.map(|(_, path)| PathBuf::from(path));
+    // Beside the interpreter of an environment of its own, whose links lead out of it.
+    let prefix = finding.program.parent().and_then(Path::parent);
+    let beside = prefix.map(|prefix| prefix.join("lib").join(LIBMPI));
+    let found = loader.locate(OsStr::new(LIBMPI)).into_iter().next();
+    let several = named
+        .filter(|path| path.is_absolute())
+        .into_iter()
+        .chain(beside)
+        .chain(found);
+    several
+        .filter(|path| path.is_file() && is_open_mpi(path))
+        .collect()
+}
+
+fn is_open_mpi(library: &Path) -> bool {
+    let name = library.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(LIBMPI.as_bytes())
+}
+
+/// What the files of parameters say to the Open MPI that this library belongs to; `None` if it is
+/// not known where they are.
+fn in_files(libmpi: &Path, env: &[Variable]) -> Option<Parameters> {
+    let for_all = configuration(libmpi)?;
     let home = env.iter().find(|(name, _)| name == "HOME");
     let for_user = home.map(|(_, home)| Path::new(home).join(FOR_USER));
     let mut in_files = Parameters::new();
@@ -55,7 +108,7 @@ pub fn without_network(libmpi: &Path, env: &[Variable]) -> Vec<(String, String)>
         };
         in_files.extend(parameters(&String::from_utf8_lossy(&text)));
     }
-    choose(&in_files, env)
+    Some(in_files)
 }
 
 /// The administrator's file for the Open MPI that this library belongs to.
@@ -86,8 +139,8 @@ fn parameters(text: &str) -> impl Iterator<Item = (String, String)> + '_ {
     })
 }
 
-/// The variables, for what files and variables say already.
-fn choose(in_files: &Parameters, env: &[Variable]) -> Vec<(String, String)> {
+/// The variables, for what variables say already, and the files of one Open MPI or several.
+fn choose(in_files: &[Parameters], env: &[Variable]) -> Vec<(String, String)> {
     let text = |text: &OsStr| text.to_string_lossy().into_owned();
     let in_env: Parameters = env
         .iter()
@@ -96,12 +149,12 @@ fn choose(in_files: &Parameters, env: &[Variable]) -> Vec<(String, String)> {
             Some((name.strip_prefix(PARAMETER)?.to_owned(), text(value)))
         })
         .collect();
-    let given = || in_files.iter().chain(&in_env);
+    let given = || in_files.iter().flatten().chain(&in_env);
     // Files elsewhere; a choice among what libfabric has.
     let elsewhere = in_env.keys().any(|name| name.starts_with("mca_base_"))
         || given().any(|(name, _)| name.starts_with("opal_common_ofi_"))
         || env.iter().any(|(name, _)| name == "FI_PROVIDER");
-    if elsewhere {
+    if elsewhere || in_files.is_empty() {
         return Vec::new();
     }
     let left_out = LEFT_OUT.iter().filter_map(|(framework, components)| {
@@ -118,29 +171,39 @@ fn choose(in_files: &Parameters, env: &[Variable]) -> Vec<(String, String)> {
         if asked_for || in_env.contains_key(*framework) {
             return None;
         }
-        let list = match in_files.get(*framework).map(String::as_str) {
-            None | Some("") => format!("^{}", components.join(",")),
-            Some(list) => {
-                let old: Vec<&str> = list.strip_prefix('^')?.split(',').collect();
-                let new: Vec<&str> = components
-                    .iter()
-                    .copied()
-                    .filter(|component| !old.contains(component))
-                    .collect();
-                if new.is_empty() {
-                    return None;
-                }
-                format!("^{}", [old, new].concat().join(","))
-            }
-        };
+        let lists = in_files.iter().map(|files| files.get(*framework));
+        let list = leave_out(lists, components)?;
         Some((format!("{PARAMETER}{framework}"), list))
     });
     left_out.collect()
 }
 
+/// The list of all that is left out by one of these and by us; `None` if one of them is a list of what
+/// to use, or each leaves out all that we do.
+fn leave_out<'a>(
+    lists: impl Iterator<Item = Option<&'a String>>,
+    components: &[&'a str],
+) -> Option<String> {
+    let (mut all, mut news) = (Vec::<&str>::new(), false);
+    for list in lists {
+        let old: Vec<&str> = match list.map(String::as_str) {
+            None | Some("") => Vec::new(),
+            Some(list) => list.strip_prefix('^')?.split(',').collect(),
+        };
+        news |= components.iter().any(|component| !old.contains(component));
+        all.extend(old);
+    }
+    all.extend(components);
+    let mut seen = BTreeSet::new();
+    all.retain(|component| seen.insert(*component));
+    news.then(|| format!("^{}", all.join(",")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launcher::inspect::{Opaque, Why};
+    use crate::launcher::ldso::System;
     use std::fs;
 
     fn variables(env: &[(&str, &str)]) -> Vec<Variable> {
@@ -150,7 +213,7 @@ mod tests {
 
     /// What is chosen, as `btl` and `mtl` with what they are set to.
     fn chosen(file: &str, env: &[(&str, &str)]) -> Vec<String> {
-        let chosen = choose(&parameters(file).collect(), &variables(env));
+        let chosen = choose(&[parameters(file).collect()], &variables(env));
         let short =
             |(name, value): &(String, String)| format!("{}={value}", &name[PARAMETER.len()..]);
         chosen.iter().map(short).collect()
@@ -209,6 +272,60 @@ mod tests {
     }
 
     #[test]
+    fn of_several_nothing_is_opened_that_one_of_them_leaves_out() {
+        let of = |files: [&str; 2]| {
+            let files = files.map(|file| parameters(file).collect());
+            let chosen = choose(&files, &[]);
+            chosen
+                .into_iter()
+                .map(|(_, value)| value)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(["btl=^uct,ofi", ""]), ["^uct,ofi", "^ofi,psm,psm2"]);
+        assert_eq!(of(["btl=self", "mtl=^psm3"]), ["^psm3,ofi,psm,psm2"]);
+        assert!(choose(&[], &[]).is_empty(), "there is none");
+    }
+
+    #[test]
+    fn a_script_may_find_what_is_named_beside_its_interpreter_and_what_the_loader_finds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in [
+            "env/bin/python",
+            "env/lib/libmpi.so.40",
+            "named/libmpi.so.40.40.11",
+            "other/libmpi.so.12",
+        ] {
+            fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+            fs::write(path(name), "").unwrap();
+        }
+        let loader = Loader::new(
+            &[],
+            dir.path(),
+            System {
+                cache: path("cache"),
+                directories: Vec::new(),
+                config: path("config"),
+            },
+        );
+        let opaque = Why::Opaque(Opaque::Interpreter("python".to_owned()));
+        let script = Finding::new(Wants::Unknown, path("env/bin/python"), opaque);
+        let named = |name: &str| vec![(MPI4PY.into(), path(name).into())];
+        let beside = path("env/lib/libmpi.so.40");
+        let one = path("named/libmpi.so.40.40.11");
+        assert_eq!(
+            libraries(&script, &loader, &named("named/libmpi.so.40.40.11")),
+            [one, beside.clone()]
+        );
+        assert_eq!(
+            libraries(&script, &loader, &named("other/libmpi.so.12")),
+            [beside]
+        );
+        let plain = Finding::new(Wants::Plain, path("env/bin/python"), Why::NoMpi);
+        assert!(libraries(&plain, &loader, &[]).is_empty());
+    }
+
+    #[test]
     fn files_are_looked_for() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
@@ -217,15 +334,19 @@ mod tests {
             fs::create_dir_all(root.join(dir)).unwrap();
         }
         fs::write(&libmpi, "").unwrap();
-        let look = |env: &[(&str, &str)]| without_network(&libmpi, &variables(env));
-        assert_eq!(look(&[]), [], "the administrator's file is not known");
+        let look = |env: &[(&str, &str)]| {
+            let env = variables(env);
+            let in_files = in_files(&libmpi, &env);
+            in_files.map(|in_files| choose(&[in_files], &env))
+        };
+        assert_eq!(look(&[]), None, "the administrator's file is not known");
         fs::write(root.join("etc").join(FOR_ALL), "btl = ^uct\nmtl = ofi\n").unwrap();
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(look(&[]), [pair("OMPI_MCA_btl", "^uct,ofi")]);
+        assert_eq!(look(&[]), Some(vec![pair("OMPI_MCA_btl", "^uct,ofi")]));
         let home = root.join("home");
         fs::write(home.join(FOR_USER), "mtl = ^psm3\n").unwrap();
         let both = look(&[("HOME", home.to_str().unwrap())]);
         let mtl = pair("OMPI_MCA_mtl", "^psm3,ofi,psm,psm2");
-        assert_eq!(both, [pair("OMPI_MCA_btl", "^uct,ofi"), mtl]);
+        assert_eq!(both, Some(vec![pair("OMPI_MCA_btl", "^uct,ofi"), mtl]));
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Mpi, Run, field, mpi, mpi4py, number};
+use crate::common::{Mpi, Run, field, mpi, mpi4py, number, skip};
 use crate::users::{Reachable, as_user};
 
 /// The program.
@@ -77,6 +77,30 @@ macro_rules! for_each_mpi {
 }
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi);
+
+#[test]
+fn python_programs_open_no_transports_for_networks_that_are_not_there() {
+    if Path::new("/sys/class/infiniband").is_dir() {
+        return skip("this machine has a fast network");
+    }
+    for name in ["openmpi4", "openmpi5"] {
+        let Some(mpi) = mpi(name) else { continue };
+        let Some(with) = mpi4py(&mpi) else { return };
+        let verbose =
+            ["btl", "mtl"].map(|framework| format!("OMPI_MCA_{framework}_base_verbose=100"));
+        let options = verbose.iter().flat_map(|variable| ["-x", variable]);
+        let run = Run::ranks(1, options).more([&*with.python, Path::new(SOURCE)]);
+        let env = with.env.iter();
+        let run = env.fold(run, |run, (name, value)| run.env(name, value));
+        let outcome = run.run().expect(0);
+        let told = outcome.err();
+        assert!(told.contains("found loaded component tcp\n"), "{told}");
+        for component in ["ofi", "psm", "psm2"] {
+            let found = format!("found loaded component {component}\n");
+            assert!(!told.contains(&found), "{name}: {told}");
+        }
+    }
+}
 
 #[test]
 fn python_programs_run_for_an_ordinary_user() {

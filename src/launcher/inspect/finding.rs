@@ -124,7 +124,7 @@ pub enum Opaque {
 }
 
 impl Finding {
-    pub(super) fn new(wants: Wants, program: impl Into<PathBuf>, why: Why) -> Self {
+    pub(in crate::launcher) fn new(wants: Wants, program: impl Into<PathBuf>, why: Why) -> Self {
         Self {
             wants,
             behind: Vec::new(),

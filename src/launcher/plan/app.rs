@@ -101,11 +101,8 @@ pub(super) fn app_plan(
     {
         env.push((relocated::OPEN_MPI.into(), prefix.into()));
     }
-    if stand.starts()
-        && let Some(libmpi) = &finding.openmpi
-        && devices::without_fast_network(Path::new(devices::SYS))
-    {
-        let settings = transports::without_network(libmpi, &env);
+    if stand.starts() && devices::without_fast_network(Path::new(devices::SYS)) {
+        let settings = transports::without_network(&finding, &loader, &env);
         env.extend(
             settings
                 .into_iter()
