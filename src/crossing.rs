@@ -13,6 +13,8 @@
 //! anywhere, or both jobs hang. Source: docs/shim.md#other-jobs.
 
 #[cfg(test)]
+pub(crate) mod arbitrary;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};

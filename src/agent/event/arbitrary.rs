@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::{Notification, PeerMessage, Report};
 use crate::agent::core::{InputMessage, JobContext, OutputMessage};
+use crate::crossing::arbitrary::crossing_message;
 use crate::fence::{
     self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Nodes, Participants, Timeout,
 };
@@ -535,6 +536,7 @@ pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
         modex().prop_map(PeerMessage::Modex),
         store().prop_map(PeerMessage::Store),
         group().prop_map(PeerMessage::Group),
+        crossing_message().prop_map(PeerMessage::Crossing),
         query().prop_map(PeerMessage::Query),
         output().prop_map(PeerMessage::Output),
         input().prop_map(PeerMessage::Input),

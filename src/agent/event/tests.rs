@@ -8,6 +8,8 @@ use serde::de::DeserializeOwned;
 use super::arbitrary::{job_context, peer_message, report};
 use super::{PeerMessage, Report};
 use crate::agent::core::JobContext;
+use crate::crossing::Packet;
+use crate::crossing::arbitrary::packet;
 use crate::job::arbitrary::job_spec;
 use crate::job::spec::JobSpec;
 use crate::link;
@@ -25,6 +27,11 @@ proptest! {
     #[test]
     fn what_one_node_says_to_another_comes_through(message in peer_message()) {
         comes_through::<PeerMessage>(&message)?;
+    }
+
+    #[test]
+    fn what_one_launch_says_to_another_comes_through(packet in packet()) {
+        comes_through::<Packet>(&packet)?;
     }
 
     #[test]
