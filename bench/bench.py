@@ -17,6 +17,7 @@ import time
 from dynamic import TITLE as DYNAMIC, Dynamic
 from hosts import TITLE as HOSTS, Hosts
 from run import Run, leftovers_end, pss_kib
+from slurm import Slurm, Unavailable
 
 HANGS_TO_GIVE_UP = 2
 
@@ -69,6 +70,7 @@ class Bench:
         self.mpis = dict(self.table("mpis.tsv"))
         self.pmix = dict(self.table("pmix.tsv"))
         self.wireup = self.find_wireup()
+        self.slurm = None
 
     def table(self, name):
         with open(os.path.join(self.programs, name), encoding="utf-8") as file:
@@ -124,11 +126,19 @@ class Bench:
     def intel(self):
         return [Contestant("Intel", [self.mpis["impi"][1], "-n"])] if "impi" in self.mpis else []
 
-    def slurm(self, *options):
-        if shutil.which("srun") is None or subprocess.run(
-                ["srun", "-n1", "true"], capture_output=True, timeout=30, check=False).returncode != 0:
+    def srun(self, title, *options):
+        """Steps of `srun` in an allocation, which need no decision of the controller; for the tables that are wanted."""
+        if not self.wanted(title):
             return []
-        return [Contestant("srun", ["srun", "--overcommit", *options, "-n"])]
+        if self.slurm is None:
+            try:
+                self.slurm = Slurm(self.target)
+            except (Unavailable, OSError, subprocess.SubprocessError) as error:
+                self.note(f"srun is left out: {error}")
+                self.slurm = False
+        if not self.slurm:
+            return []
+        return [Contestant("srun", [*self.slurm.command, *options, "-n"], env=self.slurm.env)]
 
     def own_launcher(self, mpi):
         launcher = self.mpis[mpi][1]
@@ -304,22 +314,22 @@ class Bench:
         quick = self.options.quick
         self.heading()
         self.compare("Empty program", "Goals: at most 1.25 × floor and 0.7 × Hydra 5.",
-                     self.ours() + self.floor() + self.hydras() + self.open_mpis() + self.intel() + self.slurm(),
+                     self.ours() + self.floor() + self.hydras() + self.open_mpis() + self.intel() + self.srun("Empty program"),
                      [1, 8, 32] if quick else [1, 8, 32, 128, 512], ["/bin/true"])
         plain = os.path.join(self.programs, "plain", "pmi_wireup")
         self.compare("PMI-1 wire-up", "One put of 200 bytes, barrier, 32 gets. Goal: at most 1.1 × floor.",
-                     self.ours() + self.floor("--pmi") + self.hydras() + self.intel() + self.slurm("--mpi=pmi2"),
+                     self.ours() + self.floor("--pmi") + self.hydras() + self.intel() + self.srun("PMI-1 wire-up", "--mpi=pmi2"),
                      [8, 32] if quick else [8, 32, 128, 512], [plain, "-q"])
         # Both Hydras stop for ever from 256 ranks on: with less patience, the row that shows it costs a minute.
         self.compare("PMI-2 wire-up", "One put of 200 bytes, fence, 32 gets. Goals: at most 1.15 × floor, and 0.5 × Hydra 5 at 128 ranks.",
-                     self.ours() + self.floor("--pmi") + self.hydras() + self.slurm("--mpi=pmi2"),
+                     self.ours() + self.floor("--pmi") + self.hydras() + self.srun("PMI-2 wire-up", "--mpi=pmi2"),
                      [8, 32] if quick else [8, 32, 128, 512],
                      [os.path.join(self.programs, "plain", "pmi2_wireup"), "-q"], patience=15)
         for name, (directory, _) in self.pmix.items():
             program = os.path.join(directory, "pmix_wireup")
             host = Contestant("C host", [os.path.join(self.target, "bench", f"{name}-floor")], "floor")
-            contestants = self.ours() + [host] + self.open_mpis() + self.slurm("--mpi=pmix")
             title = f"PMIx wire-up, {self.pmix_title(name)}"
+            contestants = self.ours() + [host] + self.open_mpis() + self.srun(title, "--mpi=pmix")
             if not self.wanted(title):
                 continue
             loaded = self.pmix_clients(program, contestants)
@@ -366,7 +376,11 @@ def main():
     options = parser.parse_args()
     options.repeats = options.repeats or (3 if options.quick else 9)
     bench = Bench(options)
-    bench.all()
+    try:
+        bench.all()
+    finally:
+        if bench.slurm:
+            bench.slurm.close()
     if options.write:
         root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         os.makedirs(os.path.join(root, "docs"), exist_ok=True)

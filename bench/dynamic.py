@@ -135,7 +135,7 @@ class Dynamic:
         self.emit(f"\n## {TITLE}\n")
         self.emit("Everything is measured inside the programs, but for whole launches. On several hosts (of `tests/lab`,")
         self.emit("with agents; other launchers start their daemons through a stand-in for ssh) ranks are one to a host.")
-        self.emit("A child's own `MPI_Init` is in the time of a spawn, and most of it with Open MPI 5 and Intel MPI.")
+        self.emit("A child's own `MPI_Init` is in the time of a spawn, and most of it.")
         places = [OneNode(self.bench)]
         try:
             places.append(ManyHosts(self.bench))

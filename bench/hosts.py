@@ -133,7 +133,7 @@ class Hosts:
         self.emit("first host, which has ranks too.")
         self.emit("\"÷ best peer\" compares with the best of the others in the same line: wall time, and the processor")
         self.emit("time of everything on all hosts. Load average at the start: "
-                  f"{os.getloadavg()[0]:.1f}. srun is left out: it is not installed with the other launchers.")
+                  f"{os.getloadavg()[0]:.1f}. srun is measured on one machine only.")
 
     def stand_in(self):
         """What reaching another host takes beyond a command on this one, in words."""
