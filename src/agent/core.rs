@@ -154,6 +154,8 @@ pub struct NodeCore {
     heard: Vec<Option<Moment>>,
     /// The sidecar's requests for local ranks' data that wait for a direct modex.
     modex_requests: Vec<(crate::pmix::host::RequestId, proc::Proc)>,
+    /// Aborts of everybody, which are not answered while anybody lives.
+    aborts: Vec<UpcallId>,
     /// Requests to register spawned jobs.
     registering: Vec<(crate::pmix::host::RequestId, JobNumber)>,
 }
@@ -200,6 +202,7 @@ impl NodeCore {
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
             modex_requests: Vec::new(),
+            aborts: Vec::new(),
             registering: Vec::new(),
         })
     }
@@ -409,6 +412,7 @@ impl NodeCore {
         self.spawns_tear_down(now, actions);
         self.allocations_tear_down(actions);
         self.inputs_tear_down(actions);
+        self.answer_aborts(actions);
         self.groups(actions, GroupEngine::tear_down);
         self.ask_nodes(now, actions, QueryEngine::tear_down);
         self.stop_host(now, actions);

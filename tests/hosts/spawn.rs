@@ -248,10 +248,12 @@ fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
             let run = run.more([client.dir.join("pmix_spawn")]);
             let outcome = run.more(["family", "2"]).run().expect(0);
             for line in outcome.by_rank("pmix_spawn", 3) {
-                let hosts = field(&line, "value").unwrap();
-                // The client of 5.0 tells nothing of hosts of other jobs, whoever serves it.
-                let known = ["node02,node03,node03", "?,?,?"];
-                assert!(known.contains(&hosts), "{outcome:?}");
+                // Not every client tells of the hosts of other jobs' ranks: docs/shim.md#job-description.
+                let hosts = field(&line, "value").unwrap().split(',');
+                let right = hosts.zip(["node02", "node03", "node03"]);
+                for (told, right) in right {
+                    assert!(told == right || told == "?", "{outcome:?}");
+                }
             }
         }
     }

@@ -85,10 +85,13 @@ fn a_launch_that_is_connected_with_one_that_is_killed_hears_of_it() {
                 stays.wait_for_many(Output::Stdout, "mode=met", 2);
                 stays.signal(signal);
                 stays.finish();
-                // It wants to part in order, which takes both.
-                let outcome = parts.finish().expect(1);
+                // It wants to part in order, which takes both: an error, unless Open MPI 5 sees the
+                // end of a connection first, which ends everything.
+                let outcome = parts.finish();
                 let told = outcome.err();
-                assert!(told.contains("MPI_Comm_disconnect: "), "{outcome:?}");
+                let error = outcome.code == 1 && told.contains("MPI_Comm_disconnect: ");
+                let closed = outcome.code == 14 && told.contains("Socket closed");
+                assert!(error || closed, "{outcome:?}");
                 assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
             }
         }

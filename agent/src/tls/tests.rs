@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::pem::PemObject;
@@ -16,7 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
-use tracing::subscriber::DefaultGuard;
+use tracing::Dispatch;
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
 
 use super::*;
 use crate::identity::Role;
@@ -29,8 +30,13 @@ const DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
+/// While there is one subscriber in all, tracing asks the thread that first comes to a place whether that
+/// place matters, and keeps the answer for all threads: a test without a log would answer for one with.
+static SILENT: OnceLock<[Dispatch; 2]> = OnceLock::new();
+
 impl Log {
     fn start() -> (Self, DefaultGuard) {
+        SILENT.get_or_init(|| [(); 2].map(|()| Dispatch::new(NoSubscriber::new())));
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()

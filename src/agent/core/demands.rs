@@ -29,7 +29,9 @@ const CLEANUP: [&str; 6] = [
 ];
 
 impl NodeCore {
-    /// `PMIx_Abort`. Without targets, or with everybody as target, the launch has failed.
+    /// `PMIx_Abort`. Without targets, or with everybody as target, the launch has failed, and there is no
+    /// answer while anybody lives: with it the caller would leave, and what others make of that could
+    /// reach the launcher before its abort does, which may come from another host.
     pub(super) fn abort(
         &mut self,
         id: UpcallId,
@@ -43,20 +45,28 @@ impl NodeCore {
         };
         let by = self.named(proc).unwrap_or_default();
         let message = message.to_string();
-        let report = match ranks {
-            None => Report::Failed(Cause::Aborted {
+        let Some(ranks) = ranks else {
+            self.aborts.push(id);
+            let cause = Cause::Aborted {
                 rank: by,
                 code,
                 message,
-            }),
-            ranks => Report::Demanded(Demand {
-                by,
-                what: Wish::Abort { code, message },
-                ranks,
-            }),
+            };
+            return actions.push(Action::Report(Report::Failed(cause)));
         };
-        actions.push(Action::Report(report));
+        actions.push(Action::Report(Report::Demanded(Demand {
+            by,
+            what: Wish::Abort { code, message },
+            ranks: Some(ranks),
+        })));
         self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+    }
+
+    /// Nobody lives any more.
+    pub(super) fn answer_aborts(&mut self, actions: &mut Vec<Action>) {
+        for id in std::mem::take(&mut self.aborts) {
+            self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+        }
     }
 
     /// `PMIx_Job_control`: answered when it was passed on, not when it was done.

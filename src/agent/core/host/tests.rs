@@ -5,7 +5,7 @@ use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
 use crate::job::ids::{NodeId, NodeRank, Nspace, Rank, UserId};
-use crate::job::outcome::RankEnd;
+use crate::job::outcome::{Cause, RankEnd};
 use crate::job::rank_map::RankMap;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
@@ -283,4 +283,47 @@ fn ranks_that_ended_without_pmix_do_not_need_the_sidecar() {
         end: RankEnd::Code(0),
     });
     assert!(node.core.ranks_are_done());
+}
+
+#[test]
+fn who_aborts_everybody_is_not_let_go_while_anybody_lives() {
+    let mut node = Node::ready();
+    let abort = |node: &Node, targets| {
+        let (proc, message) = (Proc::new(&node.nspace, Rank(1)), "no".into());
+        let upcall = Upcall::Abort {
+            proc,
+            status: 7,
+            message,
+            targets,
+        };
+        upcall.encode(3).unwrap()
+    };
+    let frame = abort(&node, Vec::new());
+    let actions = node.handle(Event::UpcallReceived(&frame));
+    assert!(
+        matches!(
+            actions[..],
+            [Action::Report(Report::Failed(Cause::Aborted {
+                code: 7,
+                ..
+            }))]
+        ),
+        "{actions:?}"
+    );
+    let actions = node.handle(Event::LaunchEnded);
+    let answers = actions
+        .iter()
+        .filter(|action| matches!(action, Action::SendUpcall(_)));
+    assert_eq!(answers.count(), 1, "{actions:?}");
+    // Who aborts somebody else may want to go on.
+    let mut node = Node::ready();
+    let frame = abort(&node, vec![Proc::new(&node.nspace, Rank(0))]);
+    let actions = node.handle(Event::UpcallReceived(&frame));
+    assert!(
+        matches!(
+            actions[..],
+            [Action::Report(Report::Demanded(_)), Action::SendUpcall(_)]
+        ),
+        "{actions:?}"
+    );
 }
