@@ -120,7 +120,10 @@ int main(int argc, char **argv)
     read_line();
     if (strncmp(reply, "cmd=response_to_init ", 21) != 0 || strstr(reply, "rc=0") == NULL)
         fail(1, "pmi2_wireup rank=%d: answer to init: %s", rank, reply);
-    ask("fullinit", "pmirank=%d;threaded=FALSE;", rank);
+    /* Slurm's server refuses who does not name his job. */
+    const char *job = getenv("PMI_JOBID");
+    ask("fullinit", "%s%s%spmirank=%d;threaded=FALSE;", job == NULL ? "" : "pmijobid=",
+        job == NULL ? "" : job, job == NULL ? "" : ";", rank);
     if ((text = field("size")) == NULL)
         fail(1, "pmi2_wireup rank=%d: no size in the answer to fullinit", rank);
     int size = (int)number_argument(text);
