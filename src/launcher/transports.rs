@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use super::devices;
 use super::inspect::{Finding, Wants};
 use super::ldso::Loader;
 use super::plan::Variable;
@@ -49,14 +50,13 @@ const LIBMPI: &str = "libmpi.so.40";
 /// The variable that names it to mpi4py.
 const MPI4PY: &str = "MPI4PY_LIBMPI";
 
-/// Variables for the ranks of a program on a host without a fast network; `env` is what they have
-/// already, and `loader` the dynamic loader as they meet it.
-pub fn without_network(
-    finding: &Finding,
-    loader: &Loader,
-    env: &[Variable],
-) -> Vec<(String, String)> {
+/// Variables for the ranks of a program on this host, if it is without a fast network; `env` is what they
+/// have already, and `loader` the dynamic loader as they meet it.
+pub fn left_out(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<(String, String)> {
     let libraries = libraries(finding, loader, env);
+    if libraries.is_empty() || !devices::without_fast_network(Path::new(devices::SYS)) {
+        return Vec::new();
+    }
     // Without the administrator's choice there is nothing to add to.
     let in_files = libraries.iter().map(|libmpi| in_files(libmpi, env));
     match in_files.collect::<Option<Vec<Parameters>>>() {

@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use super::super::devices;
 use super::super::environment::{self, Forward};
 use super::super::inheritance::Inheritance;
 use super::super::inspect::{Inspection, inspect};
@@ -101,8 +100,8 @@ pub(super) fn app_plan(
     {
         env.push((relocated::OPEN_MPI.into(), prefix.into()));
     }
-    if stand.starts() && devices::without_fast_network(Path::new(devices::SYS)) {
-        let settings = transports::without_network(&finding, &loader, &env);
+    if stand.starts() {
+        let settings = transports::left_out(&finding, &loader, &env);
         env.extend(
             settings
                 .into_iter()
