@@ -248,12 +248,11 @@ fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
             let run = run.more([client.dir.join("pmix_spawn")]);
             let outcome = run.more(["family", "2"]).run().expect(0);
             for line in outcome.by_rank("pmix_spawn", 3) {
-                // Not every client tells of the hosts of other jobs' ranks: docs/shim.md#job-description.
-                let hosts = field(&line, "value").unwrap().split(',');
-                let right = hosts.zip(["node02", "node03", "node03"]);
-                for (told, right) in right {
-                    assert!(told == right || told == "?", "{outcome:?}");
-                }
+                let hosts = field(&line, "value").unwrap();
+                // A client of 5.0 on a node without any of that job learns with its first question
+                // what answers the others, others there nothing: docs/shim.md#job-description.
+                let known = ["node02,node03,node03", "?,node03,node03", "?,?,?"];
+                assert!(known.contains(&hosts), "{outcome:?}");
             }
         }
     }
