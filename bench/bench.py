@@ -79,7 +79,7 @@ class Bench:
                 yield fields[0], fields[1:]
 
     def find_wireup(self):
-        path = os.path.join(self.target, "release", "wireup")
+        path = os.path.join(self.target, "bench", "installed", "wireup")
         try:
             probe = subprocess.run(
                 [path, "run", "-n", "1", "/bin/echo", "alive"],

@@ -26,7 +26,7 @@ class Cluster:
 
     def __init__(self, target, count):
         target = os.path.abspath(target)
-        self.wireup = os.path.join(target, "release", "wireup")
+        self.wireup = os.path.join(target, "bench", "installed", "wireup")
         self.lab_program = os.path.join(target, "release", "lab")
         self.dir = tempfile.mkdtemp(prefix="hosts-", dir=os.path.join(target, "bench"))
         # The lab is a stand-in for ssh under this name.

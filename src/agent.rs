@@ -2,6 +2,7 @@
 
 pub mod channel;
 pub mod core;
+pub mod descriptors;
 pub mod event;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

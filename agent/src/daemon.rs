@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
+use wireup::agent::descriptors;
 use wireup::cli::handed::agent::AgentArgs;
 use wireup::launcher::run::RunFailure;
 use wireup::link::control::NodeStatus;
@@ -100,6 +101,9 @@ impl Agent {
     }
 }
 
+/// How many descriptors the agent has room for from the start.
+const DESCRIPTORS: u64 = 4096;
+
 /// Serves until it is told to stop.
 ///
 /// # Errors
@@ -110,11 +114,13 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
     log::start(&LogSettings::new(&args)).map_err(|error| refused(&error))?;
     let settings = Settings::new(args).map_err(|error| refused(&error))?;
     // Before anything is opened: steps get their descriptors by number.
-    wireup::agent::spawn::reserve_low_descriptors()
+    descriptors::reserve_low()
         .map_err(|error| RunFailure::own("cannot reserve descriptors", error))?;
     if let Err(error) = files::raise() {
         warn!("cannot raise the limit of open files: {error}");
     }
+    // A connection or a step must not keep the others waiting.
+    descriptors::make_room(DESCRIPTORS);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)

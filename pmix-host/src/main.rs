@@ -169,6 +169,8 @@ fn run(
     control: std::os::unix::net::UnixStream,
     replies: &Arc<Replies>,
 ) -> Result<ExitCode, Fatal> {
+    // Each client is a connection, which libpmix's threads must not wait for.
+    wireup::agent::descriptors::make_room(0);
     let libraries = libs::Libraries::open(&args.libpmix, &args.shim)?;
     let host = serve::Host::start(libraries, args.upcall_fd, Arc::clone(replies))?;
     Ok(host.serve(control))

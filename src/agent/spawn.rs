@@ -18,10 +18,6 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitIdOptions};
 
-/// Lowest descriptor number a source in [`Command::descriptors`] may have unless it is its own
-/// target; [`reserve_low_descriptors`] keeps everything opened later above it.
-pub const FIRST_FREE: RawFd = 10;
-
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
 /// run on it since the process has none.
 const CHILD_STACK: usize = 64 * 1024;
@@ -47,7 +43,7 @@ pub struct Command<'a> {
     /// Directory to start in; the launcher's own when absent.
     pub cwd: Option<&'a CStr>,
     /// (source, number in the child), in order. Everything else is closed at exec. A source is
-    /// either at least [`FIRST_FREE`] or equal to its target.
+    /// either at least [`FIRST_FREE`](super::descriptors::FIRST_FREE) or equal to its target.
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
     /// Descriptor 0 is a terminal that is to control the process's session.
     pub terminal: bool,
@@ -100,22 +96,6 @@ pub struct SpawnError {
     pub step: Step,
     /// The system's reason.
     pub errno: Errno,
-}
-
-/// Occupies the descriptor numbers below [`FIRST_FREE`] that are unused, so that no descriptor
-/// opened later collides with a number given to a child. Call once, before opening anything.
-///
-/// # Errors
-/// When `/dev/null` cannot be opened or duplicated.
-pub fn reserve_low_descriptors() -> rustix::io::Result<()> {
-    use rustix::fs::{Mode, OFlags, open};
-    let mut fd = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    while fd.as_raw_fd() < FIRST_FREE {
-        let next = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
-        // Kept open for the life of the process; close-on-exec keeps it out of children.
-        std::mem::forget(std::mem::replace(&mut fd, next));
-    }
-    Ok(())
 }
 
 /// State shared with the child while the parent's thread sleeps.

@@ -37,10 +37,10 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 
 use super::pty::TerminalCharge;
+use crate::agent::descriptors::FIRST_FREE;
 use crate::agent::leftovers;
 use crate::agent::procfs::{self, Process};
 use crate::agent::rendezvous;
-use crate::agent::spawn::FIRST_FREE;
 use crate::job::ids::Nspace;
 use crate::job::spec::GRACE;
 use charge::{Ear, read_charge};

@@ -42,7 +42,7 @@ mod app;
 mod offer;
 mod place;
 mod rooms;
-mod size;
+pub(super) mod size;
 mod spawned;
 
 use app::{Stand, app_plan};

@@ -24,9 +24,9 @@ use super::stdin;
 use super::streams::{Show, Streams};
 use super::surroundings::Surroundings;
 use super::zone::local_clock;
+use crate::agent::descriptors;
 use crate::agent::namespace::NodeNamespaces;
 use crate::agent::poll::{Poll, Source, Token};
-use crate::agent::spawn::reserve_low_descriptors;
 use crate::agent::start::StdinPlan;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::outcome::EXIT_WIREUP;
@@ -95,7 +95,7 @@ pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
 /// What this process was given, with its low descriptors taken.
 fn surroundings() -> Result<Surroundings, RunFailure> {
     let ignored = ignored_at_start();
-    reserve_low_descriptors().map_err(|errno| {
+    descriptors::reserve_low().map_err(|errno| {
         RunFailure::own(
             "out of descriptors, raise the hard limit (ulimit -Hn)",
             errno,

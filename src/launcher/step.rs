@@ -28,9 +28,9 @@ use super::record::Stream;
 use super::run::RunFailure;
 use super::signals::{Signals, ignored_at_start};
 use super::surroundings::Surroundings;
+use crate::agent::descriptors;
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source, Token};
-use crate::agent::spawn::reserve_low_descriptors;
 use crate::agent::start::StdinPlan;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::outcome::Cause;
@@ -89,7 +89,7 @@ struct Step {
 pub fn run() -> Result<u8, RunFailure> {
     let ignored = ignored_at_start();
     let socket = take_link()?;
-    reserve_low_descriptors().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
+    descriptors::reserve_low().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
     let surroundings = Surroundings::take(ignored);
     let mut poll = Poll::new().map_err(cannot_wait)?;
     let token = Token::new(Source::Link, 0);

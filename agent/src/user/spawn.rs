@@ -25,7 +25,8 @@ use std::ptr;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
-use wireup::agent::spawn::{Child, FIRST_FREE, open_pidfd, wait};
+use wireup::agent::descriptors::FIRST_FREE;
+use wireup::agent::spawn::{Child, open_pidfd, wait};
 
 use self::child::{Plan, fork, told};
 use super::User;

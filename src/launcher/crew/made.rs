@@ -9,10 +9,12 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::nodes::Node;
 use super::{Parts, start};
 use crate::agent::core::{Facts, NodeCore, Terms, Voucher};
+use crate::agent::descriptors;
 use crate::agent::poll::{Source, Token};
 use crate::job::ids::JobNumber;
 use crate::launcher::directory::{JobDirectory, NodeDirectories};
 use crate::launcher::guard::become_subreaper;
+use crate::launcher::plan::size;
 use crate::launcher::run::RunFailure;
 
 /// What a crew needs and may not get: descriptors, directories, the nodes' state.
@@ -30,6 +32,7 @@ impl Made {
     ) -> Result<Self, RunFailure> {
         let (plan, part) = (parts.plan, parts.part);
         let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
+        descriptors::make_room(size::descriptors(part.size(&plan.job.ranks)));
         become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| own("cannot wait for events", &error))?;

@@ -122,6 +122,11 @@ pub(super) fn check_all_here(processes: u32, descriptors: u64) -> Result<(), Run
     check_descriptors(processes, DESCRIPTORS_PER_RANK, descriptors)
 }
 
+/// What a process opens that starts so many ranks.
+pub(in crate::launcher) fn descriptors(ranks: u32) -> u64 {
+    u64::from(ranks) * DESCRIPTORS_PER_RANK + DESCRIPTORS_BASE
+}
+
 fn check_descriptors(ranks: u32, per_rank: u64, descriptors: u64) -> Result<(), RunFailure> {
     let needed = u64::from(ranks) * per_rank + DESCRIPTORS_BASE;
     if needed > descriptors {

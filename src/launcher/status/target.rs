@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-use crate::agent::spawn::FIRST_FREE;
+use crate::agent::descriptors::FIRST_FREE;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::spec::StatusTarget;
 use crate::launcher::dry_run::writable;
