@@ -60,6 +60,11 @@ pub struct GroupEngine<T> {
 }
 
 impl<T> GroupEngine<T> {
+    /// The launch has so many nodes now.
+    pub fn grow(&mut self, nodes: u32) {
+        self.hub.grow(nodes);
+    }
+
     /// An engine for `node` of `nodes`, with nothing under way.
     pub fn new(node: NodeId, nodes: u32) -> Self {
         Self {

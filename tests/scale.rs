@@ -109,6 +109,7 @@ fn spread() -> Spread {
     });
     Spread {
         members: members.collect(),
+        joined: 0,
         star_limit: 128,
         width: 32,
     }

@@ -2,12 +2,14 @@
 //!
 //! - [`router`]: what becomes of a frame, and of a neighbour's loss (no I/O)
 //! - [`opening`]: what a launch is
+//! - [`growth`]: nodes that join it
 //! - [`registry`]: which launches there are, and whether more are taken
 //! - [`queue`]: what waits for a link
 //! - [`step`]: the process that runs the launch on this node
 //! - [`drive`]: the task that puts these together
 
 pub mod drive;
+pub mod growth;
 pub mod opening;
 pub mod queue;
 pub mod registry;

@@ -315,10 +315,13 @@ async fn wanted(
     let request = decode::<ToAgent>(&request).map_err(|_| {
         format!("its request cannot be read; this is an agent of wireup {PROGRAM_VERSION}")
     })?;
-    let (ToAgent::Open { version, .. }
-    | ToAgent::Nodes { version, .. }
-    | ToAgent::Meet { version, .. }) = &request;
-    if *version != VERSION {
+    let version = match &request {
+        ToAgent::Open { version, .. }
+        | ToAgent::Nodes { version, .. }
+        | ToAgent::Meet { version, .. } => *version,
+        ToAgent::Grow { .. } => VERSION,
+    };
+    if version != VERSION {
         return Err(format!(
             "it speaks link version {version}, and this agent (wireup {PROGRAM_VERSION}) version \
              {VERSION}; use the same wireup for both, and restart the agent after an update"
@@ -342,6 +345,9 @@ async fn wanted(
         )),
         ToAgent::Meet { name, .. } => Ok(Some(Wanted::Meeting(name))),
         ToAgent::Nodes { members, .. } => Ok(Some(Wanted::Nodes(members))),
+        ToAgent::Grow { .. } => {
+            Err("it wants nodes to join a launch that it has not opened".to_owned())
+        }
     }
 }
 

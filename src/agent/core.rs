@@ -371,7 +371,7 @@ impl NodeCore {
         }
     }
 
-    /// Whatever waits for these nodes is answered.
+    /// Whatever waits for these nodes is answered, and those who want to know hear of it.
     fn nodes_lost(
         &mut self,
         nodes: &[NodeId],
@@ -379,7 +379,19 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        for &node in nodes {
+        self.give_up(nodes.iter().copied(), reason, now, actions);
+        self.tell_of_lost_nodes(nodes, now, actions);
+    }
+
+    /// Whatever waits for these nodes is answered.
+    fn give_up(
+        &mut self,
+        nodes: impl IntoIterator<Item = NodeId>,
+        reason: &Arc<str>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        for node in nodes {
             let reason = Arc::clone(reason);
             self.fence(
                 FenceInput::PeerLost {
@@ -401,7 +413,6 @@ impl NodeCore {
             self.inputs_node_lost(node, actions);
             self.crossings_node_lost(node, now, actions);
         }
-        self.tell_of_lost_nodes(nodes, now, actions);
     }
 
     fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {

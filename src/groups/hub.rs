@@ -7,6 +7,7 @@ use super::message::{GroupFailure, GroupKey, GroupResult, Offer, Operation, Rele
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
+use crate::job::rank_map::NODES_MAX;
 
 /// Most operations a hub has under way, and most arrivals owed to it.
 const OPEN_MAX: usize = 1 << 16;
@@ -38,11 +39,15 @@ struct Open {
     gone: BTreeSet<Proc>,
 }
 
+/// Context ids of one node are so far apart that all nodes of a launch fit in between, however many
+/// join it.
+const CONTEXT_STEP: u64 = NODES_MAX as u64;
+
 /// See the module.
 pub(super) struct Hub {
     node: NodeId,
-    /// Nodes of the job.
-    nodes: u64,
+    /// Nodes of the launch.
+    nodes: u32,
     open: BTreeMap<GroupKey, Open>,
     /// Arrivals to come at operations that have failed.
     owed: BTreeMap<(GroupKey, NodeId), u32>,
@@ -54,11 +59,16 @@ impl Hub {
     pub(super) fn new(node: NodeId, nodes: u32) -> Self {
         Self {
             node,
-            nodes: u64::from(nodes),
+            nodes,
             open: BTreeMap::new(),
             owed: BTreeMap::new(),
             contexts: 0,
         }
+    }
+
+    /// There are so many nodes now.
+    pub(super) fn grow(&mut self, nodes: u32) {
+        self.nodes = nodes;
     }
 
     pub(super) fn arrive(
@@ -125,9 +135,7 @@ impl Hub {
     /// Whether the lists are of nodes of this job, and have this one.
     fn is_member(&self, node: NodeId, offer: &Offer) -> bool {
         let nodes = &offer.nodes;
-        let known = nodes
-            .last()
-            .is_some_and(|last| u64::from(last.0) < self.nodes);
+        let known = nodes.last().is_some_and(|last| last.0 < self.nodes);
         known
             && nodes.is_sorted_by(|a, b| a < b)
             && nodes.contains(&node)
@@ -141,7 +149,7 @@ impl Hub {
         let context = wanted.then(|| {
             let count = self.contexts;
             self.contexts += 1;
-            count * self.nodes + u64::from(self.node.0) + 1
+            count * CONTEXT_STEP + u64::from(self.node.0) + 1
         });
         let members = open.left();
         let released = Released {

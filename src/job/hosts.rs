@@ -404,6 +404,13 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// The same host with so many slots.
+    pub fn with_slots(self, slots: Option<u32>) -> Self {
+        Self { slots, ..self }
+    }
+}
+
 impl From<Entry> for HostSpec {
     fn from(entry: Entry) -> Self {
         let Entry {

@@ -126,6 +126,12 @@ impl RankMap {
         Self::of(sweeps.finish(), nodes)
     }
 
+    /// The same ranks where there are so many nodes, never fewer than before; the others have none.
+    pub fn over(&self, nodes: u32) -> Self {
+        let sweeps = self.0.sweeps.iter().map(|(_, sweep)| *sweep).collect();
+        Self::of(sweeps, nodes.max(self.nodes()))
+    }
+
     fn of(sweeps: Vec<Sweep>, nodes: u32) -> Self {
         let mut map = Placement {
             sweeps: Vec::with_capacity(sweeps.len()),

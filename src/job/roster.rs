@@ -56,6 +56,11 @@ impl<T: Placed> Roster<T> {
         self.jobs.get_mut(job.index()).map(|(_, job)| job)
     }
 
+    /// Gives the first job more nodes, which have none of its ranks.
+    pub fn replace_first(&mut self, first: T) {
+        self.jobs[0].1 = first;
+    }
+
     /// The jobs, in the order of their numbers.
     pub fn jobs(&self) -> impl DoubleEndedIterator<Item = (JobNumber, &T)> {
         let jobs = self.jobs.iter().enumerate();

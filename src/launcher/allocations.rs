@@ -10,7 +10,7 @@ mod choice;
 pub(super) mod outside;
 mod wanted;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, Directive, Share,
@@ -95,6 +95,10 @@ struct Held {
     id: String,
     owner: JobNumber,
     shares: Shares,
+    /// What the allocator gave beside the nodes of the launch.
+    elsewhere: Vec<Share>,
+    /// Nodes that joined the launch for it, and are for nobody else.
+    joined: BTreeSet<NodeId>,
 }
 
 /// All allocations of a launch, oldest first.
@@ -206,10 +210,13 @@ impl Holdings {
         };
         let at = self.position(id)?;
         let part = wanted.part_of(&self.held[at].shares, field)?;
-        take(&mut self.held[at].shares, &part);
-        if self.held[at].shares.is_empty() {
+        let held = &mut self.held[at];
+        take(&mut held.shares, &part);
+        let joined = held.joined.clone();
+        if held.shares.is_empty() {
             self.held.remove(at);
         }
+        self.return_nodes(&joined, &part);
         Ok(described(Some(id.to_owned()), wanted, &part, field.names))
     }
 
@@ -221,8 +228,46 @@ impl Holdings {
                 id: id.to_owned(),
                 owner,
                 shares,
+                elsewhere: Vec::new(),
+                joined: BTreeSet::new(),
             }),
         }
+    }
+
+    /// Notes what of an allocation are no nodes of the launch.
+    pub(super) fn give_elsewhere(&mut self, id: &str, more: impl Iterator<Item = Share>) {
+        if let Some(held) = self.held.iter_mut().find(|held| held.id == id) {
+            held.elsewhere.extend(more);
+        }
+    }
+
+    /// What of an allocation are no nodes of the launch.
+    pub(super) fn elsewhere(&self, id: &str) -> &[Share] {
+        let held = self.held.iter().find(|held| held.id == id);
+        held.map_or(&[], |held| &held.elsewhere)
+    }
+
+    /// Hosts have joined the launch: what allocations have of them is set aside. `share` tells which
+    /// node a host is, and its slots.
+    pub(super) fn settle(&mut self, share: impl Fn(&Share) -> Option<(NodeId, Option<u32>)>) {
+        for held in &mut self.held {
+            let all = std::mem::take(&mut held.elsewhere);
+            for one in all {
+                match share(&one) {
+                    Some((node, slots)) => {
+                        held.joined.insert(node);
+                        add(&mut held.shares, Shares::from([(node, slots)]));
+                    }
+                    None => held.elsewhere.push(one),
+                }
+            }
+        }
+    }
+
+    /// Whoever gave nodes to the launch has them back: nothing more is started there.
+    fn return_nodes(&mut self, joined: &BTreeSet<NodeId>, gone: &Shares) {
+        let back = gone.keys().filter(|node| joined.contains(node));
+        self.lent.extend(back.map(|node| (*node, None)));
     }
 
     /// Ends the allocations that processes of a job have asked for, and names them.
@@ -231,6 +276,9 @@ impl Holdings {
         let (gone, left) = all.into_iter().partition(|held| held.owner == owner);
         self.held = left;
         let gone: Vec<Held> = gone;
+        for held in &gone {
+            self.return_nodes(&held.joined, &held.shares);
+        }
         gone.into_iter().map(|held| held.id).collect()
     }
 

@@ -1,13 +1,19 @@
 //! What a launcher and the steps of its job say to each other over the agents, which do not look
 //! into it.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::inheritance::Inheritance;
 use super::message::{FromCrew, Refusal, ToCrew};
 use super::plan::{Decided, SpawnedJob};
 use super::record::Stream;
+use crate::agent::core::JobContext;
 use crate::agent::event::PeerMessage;
+use crate::job::hosts::HostSpec;
+use crate::job::ids::NodeId;
 use crate::job::octets;
 use crate::job::spec::JobSpec;
 
@@ -29,6 +35,15 @@ pub(super) enum Carried {
     Start,
     /// To a step: a further job, spawned by a process of the launch.
     AddJob(Box<SpawnedJob>),
+    /// To a step that has joined: a job of the launch all of whose ranks have ended.
+    PastJob(Arc<JobContext>),
+    /// To a step: other nodes have joined the launch.
+    Joined {
+        /// All nodes, those that joined at the end.
+        hosts: Vec<HostSpec>,
+        /// Those that could not.
+        absent: BTreeSet<NodeId>,
+    },
     /// To a step: an order for its crew.
     Order(ToCrew),
     /// To a step: so many more bytes of this stream may come.

@@ -129,6 +129,8 @@ pub(super) struct Crew {
     /// Where this process runs; for jobs that come later.
     surroundings: Surroundings,
     ready_told: bool,
+    /// Nodes that the cores know could not join.
+    absent: BTreeSet<NodeId>,
 }
 
 /// What a crew is made of, beside what it makes itself.
@@ -201,6 +203,7 @@ impl Crew {
             strangers: parts.surroundings.children.clone(),
             surroundings: parts.surroundings.clone(),
             ready_told: false,
+            absent: BTreeSet::new(),
             plan: Arc::clone(parts.plan),
         })
     }

@@ -3,6 +3,7 @@
 
 mod allocations;
 mod alone;
+mod growth;
 mod heard;
 mod progress;
 mod pty;
@@ -39,6 +40,7 @@ use crate::job::rank_set::RankSet;
 
 use allocations::Allotments;
 use alone::Alone;
+use growth::Growth;
 use rendezvous::Meeting;
 use spawn::Family;
 
@@ -104,6 +106,8 @@ pub(super) struct Drive {
     connected: u32,
     /// Jobs that were spawned.
     family: Family,
+    /// Hosts that are to join.
+    growth: Growth,
     /// Looks out for ranks that never will be.
     alone: Alone,
     /// What is shown of what is waited for.
@@ -156,6 +160,7 @@ impl Drive {
             phase_told: JobState::Planned,
             connected: 0,
             family: Family::new(size),
+            growth: Growth::default(),
             alone: Alone::new(parts.plan.apps.len()),
             end_expected: false,
             progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),
@@ -260,6 +265,7 @@ impl Drive {
             self.terminal_until,
             self.meeting.next_deadline(),
             self.family.next_deadline(),
+            self.growth.next_deadline(),
             self.allotments.next_deadline(),
         ]
         .into_iter()
@@ -272,6 +278,7 @@ impl Drive {
         self.hear()?;
         let now = self.now();
         self.release_terminal(now);
+        self.look_at_growth(now);
         self.look_at_family(now);
         self.look_at_allocations(now);
         self.streams.tick(now)?;

@@ -1,5 +1,6 @@
 //! The crews of several hosts, led over the local agent's socket.
 
+mod grow;
 mod input;
 mod losses;
 mod node;
@@ -82,6 +83,8 @@ pub(super) struct Fleet {
     input: Option<Input>,
     /// Jobs that are not known to have been started on all nodes.
     starting: BTreeSet<JobNumber>,
+    /// Spawned jobs that live, for nodes that join.
+    living: BTreeMap<JobNumber, Box<SpawnedJob>>,
     /// Ranks were started, or are not to be.
     decided: bool,
     ending: bool,
@@ -141,7 +144,10 @@ impl Fleet {
                 }
             }
             Ok(Carried::Refused(refusal)) => {
-                self.nodes[node.index()].refuse(refusal);
+                match self.nodes[node.index()].joins {
+                    true => self.not_joined(node, refusal),
+                    false => self.nodes[node.index()].refuse(refusal),
+                }
                 self.check_ready();
             }
             Ok(Carried::InputTaken { open }) => self.input_taken(node, open),
@@ -162,6 +168,9 @@ impl Fleet {
         match told {
             FromCrew::Ready => {
                 state.ready = true;
+                if state.joins {
+                    return self.joined(node);
+                }
                 return self.check_ready();
             }
             FromCrew::AllStarted { job } => {
@@ -172,6 +181,8 @@ impl Fleet {
                 state.over = true;
                 return self.check_over();
             }
+            // Told by the launcher itself.
+            FromCrew::Joined { .. } => return,
             // It keeps the names.
             FromCrew::Rendezvous { .. } if node != HEAD => return,
             FromCrew::Output {
@@ -245,7 +256,10 @@ impl Fleet {
     }
 
     fn check_started(&mut self, job: JobNumber) {
-        let started = |node: &NodeState| node.started.contains(&job) || node.is_lost();
+        // One that joins has no rank of a job that is started meanwhile.
+        let started = |node: &NodeState| {
+            node.started.contains(&job) || node.is_lost() || node.joins && !node.ready
+        };
         if !self.nodes.iter().all(started) || !self.starting.remove(&job) {
             return;
         }
@@ -359,6 +373,9 @@ impl Hands for Fleet {
         match order {
             ToCrew::Ending if std::mem::replace(&mut self.ending, true) => return,
             ToCrew::Ending => self.tell_held(),
+            ToCrew::JobOver(job) => {
+                self.living.remove(&job);
+            }
             ToCrew::Finish { .. } => {
                 self.end_at = Some(self.now() + self.plan.spec.ending.grace + END_LIMIT);
                 self.check_over();
@@ -377,7 +394,19 @@ impl Hands for Fleet {
         let number = self.jobs.add(Arc::clone(&job.job));
         self.starting.insert(number);
         self.ranks.resize(self.jobs.size() as usize, Stage::Alive);
-        self.send(Address::EveryNode, &Carried::AddJob(job));
+        let message = Carried::AddJob(job);
+        self.send(Address::EveryNode, &message);
+        if let Carried::AddJob(job) = message {
+            self.living.insert(number, job);
+        }
+    }
+
+    fn grow(&mut self, plan: &Arc<Plan>) {
+        self.invite(plan);
+    }
+
+    fn grown(&mut self, plan: &Arc<Plan>) {
+        self.tell_of_joined(plan);
     }
 
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {

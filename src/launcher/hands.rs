@@ -71,6 +71,13 @@ pub(super) trait Hands {
     /// ranks itself, other hosts make theirs of `job`.
     fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>);
 
+    /// Lets hosts join: the first job's plan with them at its end. [`FromCrew::Joined`] follows for
+    /// each of them.
+    fn grow(&mut self, plan: &Arc<Plan>);
+
+    /// All that were to join have done so, but for those that the plan knows as absent.
+    fn grown(&mut self, plan: &Arc<Plan>);
+
     /// Stops taking one of the ranks' streams, or goes on with it.
     ///
     /// # Errors
@@ -151,6 +158,11 @@ impl Hands for Crew {
     fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>) {
         Crew::add_job(self, &job, Ok(Arc::clone(plan)));
     }
+
+    // No host joins a machine that is all nodes: the plan refuses it.
+    fn grow(&mut self, _plan: &Arc<Plan>) {}
+
+    fn grown(&mut self, _plan: &Arc<Plan>) {}
 
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
         Crew::pause(self, stream, paused)

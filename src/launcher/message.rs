@@ -172,6 +172,13 @@ pub(super) enum FromCrew {
         /// Which.
         rank: GlobalRank,
     },
+    /// Whether a node that was to join a running launch has done so.
+    Joined {
+        /// Which.
+        node: NodeId,
+        /// Why it has not.
+        refusal: Option<Refusal>,
+    },
     /// Some nodes cannot take part, and why.
     Refused(Vec<(NodeId, Refusal)>),
     /// Nothing of the job is left on this host.

@@ -10,6 +10,7 @@
 //! all else that a machine has or has not are looked for by the node that needs them; what the
 //! launcher of several hosts sees of them is for people.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::ops::{Deref, Range};
@@ -39,6 +40,7 @@ use crate::job::pset::ProcessSet;
 use crate::job::spec::{Inherited, JobSpec};
 
 mod app;
+mod growth;
 mod offer;
 mod place;
 mod rooms;
@@ -55,7 +57,7 @@ pub use spawned::{SpawnedJob, Standing};
 pub type Variable = (OsString, OsString);
 
 /// One application context, ready to be started.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct App {
     /// The program.
     pub program: Program,
@@ -92,6 +94,8 @@ pub struct Decided {
     pub counts: Vec<CountWhy>,
     /// Host name of each node.
     pub node_names: Vec<String>,
+    /// Nodes that were to join and could not. Nobody is there, and their names mean nothing.
+    pub absent: BTreeSet<NodeId>,
     /// What is offered, and why.
     pub offer: Offer,
     /// Some node has more ranks than slots. A node that resolves it knows this of itself.
@@ -131,7 +135,7 @@ pub struct LaunchNames {
 }
 
 /// A job, decided, and what this machine has for it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// What holds everywhere.
     pub decided: Decided,
@@ -260,6 +264,7 @@ impl Plan {
                 job: Arc::new(job),
                 counts: sizes.into_iter().map(|(_, why)| why).collect(),
                 node_names,
+                absent: BTreeSet::new(),
                 offer,
                 oversubscribed,
                 names,

@@ -61,8 +61,9 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
     add("WIREUP_SIZE", &size);
     add("WIREUP_NPROCS", &size);
     add("WIREUP_UNIVERSE_SIZE", &plan.job.universe_size.to_string());
-    add("WIREUP_NNODES", &plan.job.ranks.nodes().to_string());
-    add("WIREUP_NODELIST", &node_list(&plan.node_names));
+    let nodes = plan.present_names();
+    add("WIREUP_NNODES", &nodes.len().to_string());
+    add("WIREUP_NODELIST", &node_list(&nodes));
     add(LAUNCH, &plan.names.launch);
     if let Some(allocation) = &plan.names.allocation {
         add(ALLOCATION, allocation);
@@ -106,7 +107,7 @@ fn entries(set: Vec<(&str, String)>) -> impl Iterator<Item = CString> {
 const NODE_LIST_MAX: usize = 64 * 1024;
 
 /// All names with commas between them, in the short form only if they are too many.
-fn node_list(names: &[String]) -> String {
+fn node_list(names: &[&str]) -> String {
     let length: usize = names.iter().map(|name| name.len() + 1).sum();
     match length > NODE_LIST_MAX {
         true => compress(names),

@@ -38,7 +38,6 @@ use crate::link::control::ToStep;
 use crate::link::decode;
 use crate::link::frame::{Address, Class};
 use crate::link::message::{Envelope, gathered};
-use crate::link::tree::Tree;
 
 /// The descriptor on which a step finds its agent.
 pub const LINK_FD: RawFd = 3;
@@ -64,7 +63,7 @@ struct Step {
     surroundings: Surroundings,
     plan: Arc<Plan>,
     plate: Plate,
-    /// The nodes below this one in the tree of the launch.
+    /// The nodes below this one in the tree of the launch, but for those that joined it.
     children: Vec<NodeId>,
     origin: Instant,
     /// Bytes of each stream that may still be sent.
@@ -95,21 +94,18 @@ pub fn run() -> Result<u8, RunFailure> {
     let token = Token::new(Source::Link, 0);
     let mut link = LinkEnd::new(socket, Address::EveryNode, token, &poll).map_err(cannot_wait)?;
     let mut backlog = Messages::new();
-    let (node, description) = begin(&mut poll, &mut link, &mut backlog)?;
+    let (node, tree, description) = begin(&mut poll, &mut link, &mut backlog)?;
     link.set_own(Address::Node(node));
     let plate = Plate::show(&description.decided, Some(node));
     match make_crew(poll, node, description, &surroundings) {
         Ok((crew, signals, plan, origin)) => {
             let window = i64::from(window(plan.job.ranks.nodes()));
-            let spread = &plan.spec.layout.spread;
-            let (star_limit, width) = (spread.star_limit, spread.tree_width);
-            let tree = Tree::new(plan.job.ranks.nodes(), star_limit, width);
             let mut step = Step {
                 crew,
                 link,
                 signals,
                 surroundings,
-                children: tree.children(node).collect(),
+                children: tree.first_children(node).collect(),
                 plan,
                 plate,
                 origin,
@@ -272,6 +268,11 @@ impl Step {
                 let node = self.crew.first_node();
                 let plan = job.resolve(&self.plan, Some(node)).map(Arc::new);
                 self.crew.add_job(&job, plan);
+            }
+            Carried::PastJob(context) => self.crew.add_past_job(context),
+            Carried::Joined { hosts, absent } => {
+                self.plan = Arc::new(self.plan.with_hosts(&hosts, &absent));
+                self.crew.grow(&self.plan);
             }
             Carried::Order(ToCrew::Skip) if !self.started => {
                 self.started = true;

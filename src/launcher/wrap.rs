@@ -13,7 +13,7 @@ use crate::job::rank_set::RankSet;
 use crate::job::spec::WrapSpec;
 
 /// A command that was found, and the ranks it is for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Wrapper {
     /// What is executed in place of the program.
     pub program: Program,

@@ -7,12 +7,13 @@
 //!    │                    │ ── Begin ──────────────────▶ │
 //!    │ ◀─ Unreachable ─── │  (per part of the tree that cannot be reached or was lost)
 //!    │ ◀═════════════ carried frames, both ways ═══════▶ │
+//!    │ ── Grow ─────────▶ │  (nodes join; the root's agent contacts theirs)
 //!    │ ── closes ───────▶ │ ── Orphaned ───────────────▶ │  ends its ranks, then itself
 //! ```
 
 use serde::{Deserialize, Serialize};
 
-use super::tree::Shape;
+use super::tree::{Shape, Tree};
 pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 
@@ -33,6 +34,8 @@ pub struct Member {
 pub struct Spread {
     /// The nodes, in the order of their numbers. The first one's agent is the root.
     pub members: Vec<Member>,
+    /// How many of them joined after the launch had begun; these are the last ones.
+    pub joined: u32,
     /// Up to this many nodes are all contacted by the root.
     pub star_limit: u32,
     /// Otherwise each agent contacts this many others; at least 2.
@@ -46,6 +49,16 @@ impl Spread {
             star_limit: self.star_limit,
             width: self.width,
         }
+    }
+
+    /// The tree over the nodes.
+    ///
+    /// # Panics
+    /// If there are more nodes than a `u32` counts.
+    pub fn tree(&self) -> Tree {
+        let nodes = u32::try_from(self.members.len()).expect("lists of nodes are bounded");
+        let first = nodes.saturating_sub(self.joined);
+        self.shape().over(first).grown(nodes)
     }
 }
 
@@ -63,6 +76,14 @@ pub enum ToAgent {
         /// Its nodes.
         spread: Spread,
         /// What the steps need to know; nothing for agents.
+        description: Vec<u8>,
+    },
+    /// More nodes are to join the launch that was opened on this connection. Those that cannot are
+    /// told with [`FromAgent::Unreachable`], as always.
+    Grow {
+        /// They get the next numbers, in this order, whether they come to take part or not.
+        members: Vec<Member>,
+        /// What their steps need to know.
         description: Vec<u8>,
     },
     /// Asks what nodes this agent knows and how they are; answered by [`FromAgent::Nodes`].

@@ -3,6 +3,9 @@
 //! Nodes are numbered in heap order: the children of node `n` in a tree of width `k` are
 //! `k·n + 1 … k·n + k`. A star is a tree as wide as it has nodes. Fences go up and down the same
 //! tree, so what an agent carries for its children is what its step merges.
+//!
+//! Nodes that join a launch later have the next numbers. They are all children of the root, whatever
+//! the width, so that no other agent has to know of them.
 
 use crate::job::ids::NodeId;
 
@@ -36,6 +39,8 @@ impl Default for Shape {
 /// A tree over nodes `0 … nodes - 1`, rooted at node 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tree {
+    /// Those in heap order; the others joined later.
+    first: u32,
     nodes: u32,
     width: u32,
 }
@@ -47,7 +52,19 @@ impl Tree {
             true => nodes.max(2),
             false => width.max(2),
         };
-        Self { nodes, width }
+        Self {
+            first: nodes,
+            nodes,
+            width,
+        }
+    }
+
+    /// The same with the nodes that have joined, `nodes` in all, which are never fewer.
+    pub fn grown(self, nodes: u32) -> Self {
+        Self {
+            nodes: nodes.max(self.nodes),
+            ..self
+        }
     }
 
     /// Number of nodes.
@@ -57,13 +74,26 @@ impl Tree {
 
     /// The node above; `None` for the root.
     pub fn parent(&self, node: NodeId) -> Option<NodeId> {
-        Some(NodeId(node.0.checked_sub(1)? / self.width))
+        let before = node.0.checked_sub(1)?;
+        match node.0 < self.first {
+            true => Some(NodeId(before / self.width)),
+            false => Some(NodeId(0)),
+        }
     }
 
     /// The nodes below, ascending.
     pub fn children(&self, node: NodeId) -> impl Iterator<Item = NodeId> + use<> {
+        let joined = match node {
+            NodeId(0) => self.first..self.nodes,
+            _ => 0..0,
+        };
+        self.first_children(node).chain(joined.map(NodeId))
+    }
+
+    /// The nodes below that were there when the launch began, ascending.
+    pub fn first_children(&self, node: NodeId) -> impl Iterator<Item = NodeId> + use<> {
         let first = u64::from(node.0) * u64::from(self.width) + 1;
-        let end = (first + u64::from(self.width)).min(u64::from(self.nodes));
+        let end = (first + u64::from(self.width)).min(u64::from(self.first));
         (first..end).map(|child| NodeId(u32::try_from(child).expect("below the number of nodes")))
     }
 
@@ -108,6 +138,29 @@ mod tests {
         assert_eq!(tree.child_towards(NodeId(0), NodeId(4)), Some(NodeId(4)));
         assert_eq!(tree.child_towards(NodeId(4), NodeId(0)), None);
         assert_eq!(Tree::new(1, 128, 32).children(NodeId(0)).count(), 0);
+    }
+
+    #[test]
+    fn nodes_that_join_are_children_of_the_root_and_change_nothing_else() {
+        for (nodes, star_limit) in [(1, 128), (5, 128), (100, 1)] {
+            let before = Tree::new(nodes, star_limit, 3);
+            let tree = before.grown(nodes + 2);
+            assert_eq!(tree.nodes(), nodes + 2);
+            for node in (0..nodes).map(NodeId) {
+                assert_eq!(tree.parent(node), before.parent(node));
+                assert!(tree.first_children(node).eq(before.children(node)));
+            }
+            let joined = [NodeId(nodes), NodeId(nodes + 1)];
+            let below: Vec<_> = tree.children(NodeId(0)).collect();
+            assert!(below.ends_with(&joined));
+            assert_eq!(below.len(), before.children(NodeId(0)).count() + 2);
+            for node in joined {
+                assert_eq!(tree.parent(node), Some(NodeId(0)));
+                assert_eq!(tree.children(node).count(), 0);
+                assert_eq!(tree.child_towards(NodeId(0), node), Some(node));
+            }
+            assert_eq!(tree.grown(0), tree);
+        }
     }
 
     #[test]

@@ -115,6 +115,20 @@ impl<T> StoreEngine<T> {
         }
     }
 
+    /// The launch has so many nodes now. At the head node those that joined are asked to tell of
+    /// ranks that end, if the others were.
+    pub fn grow(&mut self, nodes: u32, out: &mut Vec<Output<T>>) {
+        let joined = (self.nodes..nodes).map(NodeId);
+        self.nodes = nodes;
+        let watches = |head: &Head| !head.watched.is_empty();
+        if self.at_head.as_deref().is_some_and(watches) {
+            out.extend(joined.map(|to| Output::Send {
+                to,
+                message: StoreMessage::Watch,
+            }));
+        }
+    }
+
     /// A process of this node asks.
     pub fn ask(
         &mut self,

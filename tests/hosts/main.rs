@@ -10,6 +10,7 @@ mod allocations;
 mod cluster;
 mod failures;
 mod groups;
+mod grow;
 mod jobs;
 mod mpi;
 mod plain;

@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::common::{Mpi, Outcome, Output, Run, field, mpi, number, pmix};
 
 /// Most that may pass between a fault and the end of the launch.
-const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// One test per MPI and line, named after both.
 macro_rules! for_each_mpi {
@@ -52,7 +52,7 @@ macro_rules! for_each_mpi {
 for_each_mpi!(openmpi4 mpich5 openmpi5 impi);
 
 /// The MPI of that name, with the network over which it can spawn: not every one that it has.
-fn able(name: &str) -> Option<Mpi> {
+pub(crate) fn able(name: &str) -> Option<Mpi> {
     let mut mpi = mpi(name)?;
     let wanted: &[(&str, &str)] = match name {
         "mpich5" => &[
@@ -69,7 +69,13 @@ fn able(name: &str) -> Option<Mpi> {
 }
 
 /// `wireup run` of an MPI's program on the first host of a cluster.
-fn run(cluster: &Cluster, mpi: &Mpi, options: &[&str], ranks: u32, program: &str) -> Run {
+pub(crate) fn run(
+    cluster: &Cluster,
+    mpi: &Mpi,
+    options: &[&str],
+    ranks: u32,
+    program: &str,
+) -> Run {
     let ranks = ranks.to_string();
     let run = cluster
         .run(0, options)
@@ -82,7 +88,7 @@ fn run(cluster: &Cluster, mpi: &Mpi, options: &[&str], ranks: u32, program: &str
 
 /// What the children of one level say, by rank.
 #[track_caller]
-fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
+pub(crate) fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
     let text = outcome.out();
     let ours = |line: &&str| line.starts_with("spawned ") && number(line, "level") == level;
     let mut lines: Vec<String> = text.lines().filter(ours).map(str::to_owned).collect();
@@ -94,7 +100,7 @@ fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
 }
 
 /// The hosts in the lines of the children.
-fn hosts(lines: &[String]) -> Vec<&str> {
+pub(crate) fn hosts(lines: &[String]) -> Vec<&str> {
     let hosts = lines.iter().map(|line| field(line, "host").unwrap());
     hosts.collect()
 }

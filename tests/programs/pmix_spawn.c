@@ -11,6 +11,9 @@
  *                      job what it may know, connects with it, reads what its ranks have put and lets
  *                      them read what it has, disconnects, and hears of its end. TEXT: the children's
  *                      hosts. The time is the median of the spawns.
+ *   hosts WORD...      the same for each WORD, a list of hosts to be added (PMIX_ADD_HOST) and used; what is a
+ *                      path is waited for. TEXT: for each list the children's hosts, or why there are
+ *                      none, with semicolons between them.
  *   nb [COUNT]         every rank spawns COUNT jobs at once, with PMIx_Spawn_nb. TEXT: their number
  *   with [KEY=VALUE]   rank 0 spawns two children with infos: `job.KEY` for the job, else for the
  *                      program; a `!` in front makes it required. A value is a truth value or a number
@@ -279,9 +282,77 @@ static void share(char nspace[PMIX_MAX_NSLEN + 1], int round)
     get_text(me.nspace, 0, key, nspace, PMIX_MAX_NSLEN + 1);
 }
 
+/* Rank 0 spawns two programs, on hosts that are to be added if there are some. */
+static pmix_status_t spawn_family(const char *added, char nspace[PMIX_MAX_NSLEN + 1])
+{
+    pmix_app_t apps[2];
+    pmix_info_t infos[2];
+    bool yes = true;
+
+    load_app(&apps[0], program, 2, "family");
+    load_app(&apps[1], program, 1, "family");
+    PMIX_INFO_LOAD(&infos[0], PMIX_NOTIFY_COMPLETION, &yes, PMIX_BOOL);
+    if (added != NULL) {
+        PMIX_INFO_LOAD(&infos[1], PMIX_ADD_HOST, added, PMIX_STRING);
+        for (int i = 0; i < 2; i++) {
+            PMIX_INFO_CREATE(apps[i].info, 1);
+            PMIX_INFO_LOAD(&apps[i].info[0], PMIX_HOST, added, PMIX_STRING);
+            apps[i].ninfo = 1;
+        }
+    }
+    return PMIx_Spawn(infos, added == NULL ? 1 : 2, apps, 2, nspace);
+}
+
+/* All ranks read what the ranks of the new job may know, and let them read what they have. */
+static void meet_family(const char *nspace, char *text, size_t room)
+{
+    char hosts[3][128];
+
+    hold(get_number(nspace, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE) == 3, "the size of the new job");
+    connect_with(nspace, true);
+    for (pmix_rank_t rank = 0; rank < 3; rank++) {
+        check_card(nspace, rank);
+        host_of(nspace, rank, hosts[rank], sizeof *hosts);
+        check_appnum(nspace, rank, rank < 2 ? 0 : 1);
+    }
+    snprintf(text, room, "%s,%s,%s", hosts[0], hosts[1], hosts[2]);
+    connect_with(nspace, false);
+    if (me.rank == 0)
+        wait_for_end(nspace);
+}
+
+static void hosts(char **words, char *text, size_t room)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    listen_for_ends();
+    put_card();
+    for (int round = 0; words[round] != NULL; round++) {
+        char nspace[PMIX_MAX_NSLEN + 1] = "";
+        if (words[round][0] == '/') {
+            while (me.rank == 0 && access(words[round], F_OK) != 0)
+                usleep(10000);
+            continue;
+        }
+        if (me.rank == 0) {
+            pmix_status_t status = spawn_family(words[round], nspace);
+            if (status != PMIX_SUCCESS)
+                snprintf(nspace, sizeof nspace, "!%d", status);
+        }
+        share(nspace, round);
+        used += (size_t)snprintf(text + used, room - used, "%s", used == 0 ? "" : ";");
+        if (nspace[0] == '!')
+            snprintf(text + used, room - used, "%s", nspace + 1);
+        else
+            meet_family(nspace, text + used, room - used);
+        used += strlen(text + used);
+    }
+}
+
 static long family(int times, char *text, size_t room)
 {
-    char nspace[PMIX_MAX_NSLEN + 1] = "", hosts[3][128];
+    char nspace[PMIX_MAX_NSLEN + 1] = "";
     long *took = calloc((size_t)times, sizeof *took);
 
     hold(took != NULL, "memory");
@@ -289,29 +360,13 @@ static long family(int times, char *text, size_t room)
     put_card();
     for (int round = 0; round < times; round++) {
         if (me.rank == 0) {
-            pmix_app_t apps[2];
-            pmix_info_t notify;
-            bool yes = true;
-            load_app(&apps[0], program, 2, "family");
-            load_app(&apps[1], program, 1, "family");
-            PMIX_INFO_LOAD(&notify, PMIX_NOTIFY_COMPLETION, &yes, PMIX_BOOL);
             long before = microseconds();
-            must(PMIx_Spawn(&notify, 1, apps, 2, nspace), "PMIx_Spawn");
+            must(spawn_family(NULL, nspace), "PMIx_Spawn");
             took[round] = microseconds() - before;
             hold(nspace[0] != '\0' && strcmp(nspace, me.nspace) != 0, "another name for another job");
         }
         share(nspace, round);
-        hold(get_number(nspace, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE) == 3, "the size of the new job");
-        connect_with(nspace, true);
-        for (pmix_rank_t rank = 0; rank < 3; rank++) {
-            check_card(nspace, rank);
-            host_of(nspace, rank, hosts[rank], sizeof *hosts);
-            check_appnum(nspace, rank, rank < 2 ? 0 : 1);
-        }
-        snprintf(text, room, "%s,%s,%s", hosts[0], hosts[1], hosts[2]);
-        connect_with(nspace, false);
-        if (me.rank == 0)
-            wait_for_end(nspace);
+        meet_family(nspace, text, room);
     }
     qsort(took, (size_t)times, sizeof *took, ascending);
     long median = took[times / 2];
@@ -458,6 +513,8 @@ int main(int argc, char **argv)
     }
     if (strcmp(mode, "family") == 0) {
         took = family(argc > 2 ? (int)number_argument(argv[2]) : 1, text, sizeof text);
+    } else if (strcmp(mode, "hosts") == 0) {
+        hosts(argv + 2, text, sizeof text);
     } else if (strcmp(mode, "nb") == 0) {
         nb(argc > 2 ? (int)number_argument(argv[2]) : 3);
         snprintf(text, sizeof text, "%d", answers);

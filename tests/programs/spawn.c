@@ -12,7 +12,7 @@
  *   from=world|self all ranks together, or every rank by itself at the same time (world)
  *   program=PATH    what the children are (this program, by the name it was started with)
  *   bad=PATH        first asks for this program, as the last one of each spawn, which must fail
- *   info.KEY=VALUE  for the MPI_Info of each spawn; the first 16
+ *   info.KEY=VALUE  for the MPI_Info of each spawn; the first 16. A `%` in the value is the next level
  *   quiet=1         nothing from the children
  *   linger=1        parents say that they linger when they are done, and wait for the end
  *   child=HOW       what children do, rank 0 alone where it says so:
@@ -125,7 +125,11 @@ static MPI_Info make_info(void)
         if (equals == NULL || (size_t)(equals - infos[i]) >= sizeof key)
             fail(2, "spawn: info.KEY=VALUE, not info.%s", infos[i]);
         snprintf(key, sizeof key, "%.*s", (int)(equals - infos[i]), infos[i]);
-        must(MPI_Info_set(info, key, equals + 1), "MPI_Info_set");
+        char value[256], *here;
+        snprintf(value, sizeof value, "%s", equals + 1);
+        while ((here = strchr(value, '%')) != NULL)
+            *here = (char)('1' + level);
+        must(MPI_Info_set(info, key, value), "MPI_Info_set");
     }
     return info;
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use wireup::pmix::value::Status;
 
-use crate::common::{Outcome, Pmix, Run, field, pmix};
+use crate::common::{Outcome, Pmix, Run, allocator, field, pmix};
 use crate::pmix::SERVERS;
 
 /// Every libpmix that is here, as server and as client.
@@ -13,33 +13,10 @@ fn versions() -> impl Iterator<Item = Pmix> {
     SERVERS.iter().filter_map(|(name, _)| pmix(name))
 }
 
-/// Starts an allocator, which listens on `$1`, before the rest of the command, and ends it afterwards.
-fn beside(run: Run, allocator: &str, socket: &str) -> Run {
-    let script = format!(
-        r#"socket=$1; shift
-        {allocator} &
-        allocator=$!
-        i=0
-        until [ -S "$socket" ]; do
-            i=$((i + 1))
-            if [ $i = 600 ]; then echo "no allocator" >&2; exit 99; fi
-            sleep 0.05
-        done
-        "$@"
-        code=$?
-        kill $allocator 2>/dev/null
-        wait $allocator 2>/dev/null
-        exit $code"#
-    );
-    run.under(["sh", "-c", &script, "sh", socket])
-}
-
 /// The allocator of the examples, with two slots.
-const POOL: &str = concat!(
-    "python3 ",
-    env!("CARGO_MANIFEST_DIR"),
-    "/examples/allocator.py \"$socket\" cloud1:1,cloud2:1"
-);
+fn pool() -> String {
+    allocator::pool("cloud1:1,cloud2:1")
+}
 
 fn steps(client: &Pmix, nodes: &[&str], allocator: &str, steps: &[&str]) -> Outcome {
     let dir = tempfile::tempdir().unwrap();
@@ -57,7 +34,7 @@ fn steps(client: &Pmix, nodes: &[&str], allocator: &str, steps: &[&str]) -> Outc
     ]
     .concat();
     let run = client.run(2, &options, "pmix_alloc", steps);
-    beside(run, allocator, socket).run()
+    allocator::beside(run, allocator, socket).run()
 }
 
 /// What became of every step.
@@ -80,7 +57,7 @@ fn an_allocator_gives_what_is_free_lets_others_wait_and_takes_back() {
             let outcome = steps(
                 &client,
                 nodes,
-                POOL,
+                &pool(),
                 &[
                     "new:slots=2;req=first",
                     "&new:slots=1;req=second",

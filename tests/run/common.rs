@@ -1,6 +1,7 @@
 //! What all tests here need: runs of `wireup` that cannot hang, in surroundings of their own that
 //! must be empty afterwards.
 
+pub(crate) mod allocator;
 mod clean;
 mod compile;
 mod mpi;

@@ -16,6 +16,7 @@ use wireup::job::ids::NodeId;
 use wireup::link::control::{FromAgent, ToStep};
 use wireup::link::encode;
 
+use super::growth::{Growth, Pieces};
 use super::opening::Opening;
 use super::queue::{Full, Queue};
 use super::registry::Seat;
@@ -72,7 +73,10 @@ struct Child {
 }
 
 struct Drive {
+    agent: Arc<Agent>,
     launch: String,
+    /// Without what the steps were told. Only where nodes can join.
+    opening: Option<Opening>,
     router: Router,
     events: SelectAll<BoxStream<'static, Event>>,
     up: Up,
@@ -135,7 +139,7 @@ pub async fn drive(
 }
 
 impl Drive {
-    fn start(agent: &Agent, opening: Opening, user: User, place: Place, above: Above) -> Self {
+    fn start(agent: &Arc<Agent>, opening: Opening, user: User, place: Place, above: Above) -> Self {
         let router = Router::new(place, opening.tree());
         let mut events = SelectAll::new();
         let up = match above {
@@ -152,14 +156,6 @@ impl Drive {
                 Up::Agent(queue)
             }
         };
-        let mut children = BTreeMap::new();
-        for node in router.below() {
-            let (queue, from) = agent.peers.join(&opening, node);
-            let (from, abort) = stream::abortable(from);
-            events.push(from.boxed());
-            let queue = Some(queue);
-            children.insert(node, Child { queue, abort });
-        }
         let mut step = None;
         if let Some(node) = place.node() {
             match start(user, agent.step.clone(), &opening.launch) {
@@ -167,8 +163,8 @@ impl Drive {
                     let begin = ToStep::Begin {
                         node,
                         launch: opening.launch.clone(),
-                        spread: opening.spread,
-                        description: opening.description.into(),
+                        spread: opening.spread.clone(),
+                        description: opening.description.to_vec(),
                     };
                     let begin = Bytes::from(encode(&begin));
                     writer
@@ -183,16 +179,59 @@ impl Drive {
                 }
             }
         }
-        Self {
-            launch: opening.launch,
+        let mut drive = Self {
+            agent: Arc::clone(agent),
+            launch: opening.launch.clone(),
+            opening: None,
             router,
             events,
             up,
             step,
-            children,
+            children: BTreeMap::new(),
             limit: Box::pin(sleep(ORPHAN_LIMIT)),
             orphaned: false,
             refused: 0,
+        };
+        for node in drive.router.below() {
+            drive.contact(&opening, node);
+        }
+        if place.node() == Some(NodeId(0)) {
+            drive.opening = Some(opening.without_description());
+        }
+        drive
+    }
+
+    /// Makes the agent of a node below take part.
+    fn contact(&mut self, opening: &Opening, node: NodeId) {
+        let (queue, from) = self.agent.peers.join(opening, node);
+        let (from, abort) = stream::abortable(from);
+        self.events.push(from.boxed());
+        let queue = Some(queue);
+        self.children.insert(node, Child { queue, abort });
+    }
+
+    /// Makes the agents of nodes that join take part, from a number on.
+    fn join(&mut self, first: NodeId, growth: &Growth) {
+        let numbers = (first.0..).map(NodeId);
+        let joining = numbers.take(growth.members.len());
+        let opening = self.opening.as_ref();
+        match opening.map(|opening| opening.grown(growth)) {
+            Some(Ok(opening)) => {
+                info!(launch = %self.launch, "{} nodes join", growth.members.len());
+                joining.for_each(|node| self.contact(&opening, node));
+                self.opening = Some(opening.without_description());
+            }
+            Some(Err(error)) => {
+                let reason = error.to_string();
+                let gone = joining.map(|child| Event::ChildGone {
+                    child,
+                    reason: reason.clone(),
+                });
+                let gone: Vec<_> = gone.collect();
+                self.events.push(stream::iter(gone).boxed());
+            }
+            // The router lets nodes join at the root alone.
+            None => {}
         }
     }
 
@@ -275,8 +314,24 @@ impl Drive {
                 }
                 None
             }
+            Action::Join(first, growth) => {
+                self.join(first, &growth);
+                None
+            }
+            Action::PassOn(growth) => growth.pieces().find_map(|piece| self.pass_on(piece)),
             Action::End => None,
         }
+    }
+
+    fn pass_on(&mut self, piece: v1::Grow) -> Option<Event> {
+        let root = NodeId(0);
+        let queue = self.children.get_mut(&root)?.queue.as_mut()?;
+        let body = piece.growth.len();
+        let message = Some(v1::peer_down::Message::Grow(piece));
+        let result = queue.push(v1::PeerDown { message }, body);
+        result
+            .err()
+            .and_then(|full| self.stuck(Neighbour::Child(root), full))
     }
 
     fn send(&mut self, to: Neighbour, packet: Packet) -> Option<Event> {
@@ -372,10 +427,17 @@ fn launcher(reader: LinkReader) -> impl Stream<Item = Event> + Send {
     let gone = |reason: &str| Event::UpGone {
         reason: reason.to_owned(),
     };
-    let events = reader.map(move |incoming| match incoming {
-        Ok(Incoming::Carried(packet)) => Event::Carried(Neighbour::Up, packet),
-        Ok(Incoming::Control { .. }) => gone("the launcher sent a second request"),
-        Err(error) => gone(&format!("the launcher is lost: {error}")),
+    let mut pieces = Pieces::default();
+    let events = reader.filter_map(move |incoming| {
+        let event = match incoming {
+            Ok(Incoming::Carried(packet)) => Some(Event::Carried(Neighbour::Up, packet)),
+            Ok(Incoming::Control { more, body }) => match pieces.of_launcher(&body, more) {
+                Ok(growth) => growth.map(Event::Grow),
+                Err(what) => Some(gone(&format!("the launcher sent {what}"))),
+            },
+            Err(error) => Some(gone(&format!("the launcher is lost: {error}"))),
+        };
+        std::future::ready(event)
     });
     let ended = Event::UpGone {
         reason: "the launcher has ended".to_owned(),

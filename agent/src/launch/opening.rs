@@ -10,6 +10,7 @@ use wireup::job::ids::NodeId;
 use wireup::link::control::{Member, Spread};
 use wireup::link::tree::Tree;
 
+use super::growth::Growth;
 use crate::proto::v1;
 
 /// Most bytes of an opening: the nodes and the description.
@@ -150,31 +151,65 @@ impl Opening {
         spread: Spread,
         description: Vec<u8>,
     ) -> Result<Self, OpeningError> {
-        check(&launch, &scheduled, &spread)?;
-        let description = Bytes::from(description);
-        let member = |member: &Member| v1::Member {
-            name: member.name.clone(),
-            address: member.address.clone(),
+        let known = Self {
+            launch,
+            scheduled,
+            token: Token::random(),
+            uid,
+            spread,
+            description: Bytes::new(),
+            bytes: Bytes::new(),
         };
+        known.described(description.into())
+    }
+
+    /// What stays of it when everybody has been told.
+    pub fn without_description(mut self) -> Self {
+        self.description = Bytes::new();
+        self.bytes = Bytes::new();
+        self
+    }
+
+    /// The same launch with more nodes, as these are told.
+    ///
+    /// # Errors
+    /// [`OpeningError`].
+    pub fn grown(&self, growth: &Growth) -> Result<Self, OpeningError> {
+        let mut spread = self.spread.clone();
+        spread.members.extend(growth.members.iter().cloned());
+        // The sum is checked with the number of nodes.
+        spread.joined += u32::try_from(growth.members.len()).unwrap_or(u32::MAX);
+        let known = Self {
+            launch: self.launch.clone(),
+            scheduled: self.scheduled.clone(),
+            token: self.token,
+            uid: self.uid,
+            spread,
+            description: Bytes::new(),
+            bytes: Bytes::new(),
+        };
+        known.described(growth.description.clone())
+    }
+
+    /// With what its steps need to know, and as it goes to children.
+    fn described(self, description: Bytes) -> Result<Self, OpeningError> {
+        check(&self.launch, &self.scheduled, &self.spread)?;
         let opening = v1::Opening {
-            members: spread.members.iter().map(member).collect(),
-            star_limit: spread.star_limit,
-            width: spread.width,
+            members: members_to(&self.spread.members),
+            star_limit: self.spread.star_limit,
+            width: self.spread.width,
             description: description.clone(),
-            scheduled: scheduled.clone(),
+            scheduled: self.scheduled.clone(),
+            joined: self.spread.joined,
         };
         let bytes = Bytes::from(opening.encode_to_vec());
         if bytes.len() > OPENING_MAX {
             return Err(OpeningError::Size(bytes.len()));
         }
         Ok(Self {
-            launch,
-            scheduled,
-            token: Token::random(),
-            uid,
-            spread,
             description,
             bytes,
+            ..self
         })
     }
 
@@ -186,14 +221,9 @@ impl Opening {
         let token = Token::try_from(&hello.token[..])?;
         let opening = v1::Opening::decode(bytes.clone())
             .map_err(|error| OpeningError::Encoding(error.to_string()))?;
-        let members = opening.members.into_iter();
         let spread = Spread {
-            members: members
-                .map(|member| Member {
-                    name: member.name,
-                    address: member.address,
-                })
-                .collect(),
+            members: members_of(opening.members),
+            joined: opening.joined,
             star_limit: opening.star_limit,
             width: opening.width,
         };
@@ -217,8 +247,7 @@ impl Opening {
 
     /// The tree over its nodes.
     pub fn tree(&self) -> Tree {
-        let nodes = u32::try_from(self.spread.members.len()).expect("checked against NODES_MAX");
-        Tree::new(nodes, self.spread.star_limit, self.spread.width)
+        self.spread.tree()
     }
 
     /// One of its nodes.
@@ -228,6 +257,24 @@ impl Opening {
     pub fn member(&self, node: NodeId) -> &Member {
         &self.spread.members[node.0 as usize]
     }
+}
+
+/// Nodes as agents tell each other of them.
+pub(super) fn members_to(members: &[Member]) -> Vec<v1::Member> {
+    let member = |member: &Member| v1::Member {
+        name: member.name.clone(),
+        address: member.address.clone(),
+    };
+    members.iter().map(member).collect()
+}
+
+/// Nodes as another agent told of them.
+pub(super) fn members_of(members: Vec<v1::Member>) -> Vec<Member> {
+    let member = |member: v1::Member| Member {
+        name: member.name,
+        address: member.address,
+    };
+    members.into_iter().map(member).collect()
 }
 
 fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningError> {
@@ -241,11 +288,12 @@ fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningEr
         return Err(OpeningError::Launch(scheduled.chars().take(80).collect()));
     }
     let members = &spread.members;
-    if !(1..=NODES_MAX).contains(&members.len()) {
-        return Err(OpeningError::Nodes(members.len()));
+    let first = members.len().saturating_sub(spread.joined as usize);
+    if !(1..=NODES_MAX).contains(&members.len()) || first == 0 {
+        return Err(OpeningError::Nodes(first));
     }
     let mut names = BTreeSet::new();
-    for Member { name, address } in members {
+    for (number, Member { name, address }) in members.iter().enumerate() {
         if !printable(name, NAME_MAX) {
             return Err(OpeningError::Name(name.chars().take(80).collect()));
         }
@@ -258,7 +306,8 @@ fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningEr
                 address: address.chars().take(80).collect(),
             });
         }
-        if !names.insert(name) {
+        // One that could not join may be tried again.
+        if !names.insert(name) && number < first {
             return Err(OpeningError::Twice(name.clone()));
         }
     }
@@ -276,6 +325,7 @@ mod tests {
         };
         Spread {
             members: names.iter().map(member).collect(),
+            joined: 0,
             star_limit: 128,
             width: 32,
         }
@@ -314,6 +364,34 @@ mod tests {
             Opening::of_parent(&hello, asked.bytes).unwrap_err(),
             OpeningError::Token(5)
         );
+    }
+
+    #[test]
+    fn nodes_that_join_learn_of_all_and_are_below_the_first() {
+        let names = ("l1".into(), "s1".into());
+        let first = Opening::of_launcher(names, 1000, spread(&["n0", "n1"]), vec![1]).unwrap();
+        let growth = |names: &[&str]| Growth {
+            members: spread(names).members,
+            description: Bytes::from_static(b"more"),
+        };
+        let grown = first.grown(&growth(&["n2"])).unwrap();
+        // One that could not join is tried again.
+        let grown = grown.without_description().grown(&growth(&["n2", "n3"]));
+        let grown = grown.unwrap();
+        let hello = v1::Hello {
+            launch: "l1".to_owned(),
+            token: first.token.to_bytes(),
+            uid: 1000,
+            node: 4,
+            ..Default::default()
+        };
+        let learnt = Opening::of_parent(&hello, grown.bytes.clone()).unwrap();
+        assert_eq!(learnt.spread, grown.spread);
+        assert_eq!((learnt.spread.members.len(), learnt.spread.joined), (5, 3));
+        assert_eq!(learnt.tree().parent(NodeId(4)), Some(NodeId(0)));
+        assert_eq!(learnt.description, "more");
+        assert!(learnt.token.matches(first.token));
+        assert!(first.grown(&growth(&["n 2"])).is_err());
     }
 
     #[test]

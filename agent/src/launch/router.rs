@@ -15,6 +15,8 @@
 //!   the launcher. What another agent brings must come from its side of the tree.
 //! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as
 //!   lost with its agent, and frames to lost nodes are dropped.
+//! - Nodes that join are children of the root's agent. The entry agent passes on what it hears of them;
+//!   for all others a node they do not know is one that joined, above them.
 //! - Whoever is above is gone: the step is told, the children are closed, and when the step has
 //!   ended and the children have answered, nothing of the launch is left.
 //!
@@ -29,6 +31,7 @@ use wireup::job::ids::NodeId;
 use wireup::link::frame::Address;
 use wireup::link::tree::Tree;
 
+use super::growth::Growth;
 use super::{Loss, Packet};
 
 /// Who is connected to an agent for a launch.
@@ -83,6 +86,8 @@ pub enum Event {
         /// How, for people.
         reason: String,
     },
+    /// Whoever is above wants nodes to join.
+    Grow(Growth),
     /// The link to whoever is above has ended.
     UpGone {
         /// Why, for people.
@@ -99,6 +104,10 @@ pub enum Action {
     Report(Loss),
     /// Tell the step that nobody is above any more.
     Orphan(String),
+    /// Contact the agents of nodes that join, from this number on.
+    Join(NodeId, Growth),
+    /// Tell the root of nodes that join.
+    PassOn(Growth),
     /// Send a child what is queued, then the end of the link.
     Close(NodeId),
     /// A frame or report was dropped because its sender may not send it; one line for the log.
@@ -161,6 +170,7 @@ impl Router {
                 }
                 self.perhaps_end(out);
             }
+            Event::Grow(growth) => self.grow(growth, out),
             Event::UpGone { reason } => {
                 if !std::mem::take(&mut self.up) {
                     return;
@@ -197,10 +207,15 @@ impl Router {
         }
         match packet.to {
             Address::EveryNode => self.broadcast(from, &packet, out),
+            // A step does not know when a node that joins becomes a neighbour of its agent.
             Address::Children if from == Neighbour::Step => {
-                for child in self.children.keys() {
-                    packet.to = Address::Node(*child);
-                    self.send(Neighbour::Child(*child), packet.clone(), out);
+                let node = self.place.node();
+                let first = node
+                    .into_iter()
+                    .flat_map(|own| self.tree.first_children(own));
+                for child in first {
+                    packet.to = Address::Node(child);
+                    self.send(Neighbour::Child(child), packet.clone(), out);
                 }
             }
             to => match self.towards(to) {
@@ -235,28 +250,56 @@ impl Router {
         match source {
             Address::EveryNode | Address::Children => false,
             Address::Launcher => from == Neighbour::Up,
-            Address::Node(node) => node.0 < self.tree.nodes() && self.side(node) == from,
+            Address::Node(node) => self.side(node) == Some(from),
         }
     }
 
     /// On which side of this agent a node is.
-    fn side(&self, node: NodeId) -> Neighbour {
-        match self.place.node() {
-            None => Neighbour::Child(NodeId(0)),
-            Some(own) if own == node => Neighbour::Step,
-            Some(own) => match self.tree.child_towards(own, node) {
-                Some(child) => Neighbour::Child(child),
-                None => Neighbour::Up,
-            },
+    fn side(&self, node: NodeId) -> Option<Neighbour> {
+        let known = node.0 < self.tree.nodes();
+        match self.place {
+            Place::Entry => Some(Neighbour::Child(NodeId(0))),
+            Place::Member(own) if own.0 > 0 && !known => Some(Neighbour::Up),
+            _ if !known => None,
+            Place::EntryAndRoot => Some(self.side_of(NodeId(0), node)),
+            Place::Member(own) => Some(self.side_of(own, node)),
+        }
+    }
+
+    fn side_of(&self, own: NodeId, node: NodeId) -> Neighbour {
+        match self.tree.child_towards(own, node) {
+            Some(child) => Neighbour::Child(child),
+            None if own == node => Neighbour::Step,
+            None => Neighbour::Up,
         }
     }
 
     fn towards(&self, to: Address) -> Option<Neighbour> {
         match to {
             Address::Launcher => Some(Neighbour::Up),
-            Address::Node(node) if node.0 < self.tree.nodes() => Some(self.side(node)),
-            Address::Node(_) | Address::EveryNode | Address::Children => None,
+            Address::Node(node) => self.side(node),
+            Address::EveryNode | Address::Children => None,
         }
+    }
+
+    fn grow(&mut self, growth: Growth, out: &mut Vec<Action>) {
+        if !self.up {
+            return;
+        }
+        if let Place::Member(own @ NodeId(1..)) = self.place {
+            return out.push(Action::Refuse(format!(
+                "nodes join at node 0, and not at {own:?}"
+            )));
+        }
+        let first = self.tree.nodes();
+        let more = u32::try_from(growth.members.len()).unwrap_or(u32::MAX);
+        self.tree = self.tree.grown(first.saturating_add(more));
+        if self.place == Place::Entry {
+            return out.push(Action::PassOn(growth));
+        }
+        let joined = (first..self.tree.nodes()).map(NodeId);
+        self.children.extend(joined.map(|node| (node, true)));
+        out.push(Action::Join(NodeId(first), growth));
     }
 
     fn broadcast(&self, from: Neighbour, packet: &Packet, out: &mut Vec<Action>) {
@@ -288,9 +331,10 @@ impl Router {
         if !self.up || self.children.get(&child) != Some(&true) {
             return;
         }
-        let (nodes, foreign): (Vec<_>, Vec<_>) = loss.nodes.into_iter().partition(|node| {
-            node.0 < self.tree.nodes() && self.side(*node) == Neighbour::Child(child)
-        });
+        let (nodes, foreign): (Vec<_>, Vec<_>) = loss
+            .nodes
+            .into_iter()
+            .partition(|node| self.side(*node) == Some(Neighbour::Child(child)));
         if !foreign.is_empty() {
             out.push(Action::Refuse(format!(
                 "{child:?} reported the loss of {foreign:?}, which are not behind it"

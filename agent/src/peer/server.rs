@@ -16,6 +16,7 @@ use super::{cause, packet};
 use crate::daemon::Agent;
 use crate::identity::Role;
 use crate::launch::drive::{Above, drive};
+use crate::launch::growth::Pieces;
 use crate::launch::opening::{OPENING_MAX, Opening, OpeningError};
 use crate::launch::queue::queue;
 use crate::launch::registry::Refusal;
@@ -236,21 +237,26 @@ fn invalid(error: &OpeningError) -> Status {
 
 /// What the parent's stream says.
 fn events(stream: Streaming<v1::PeerDown>, parent: String) -> impl Stream<Item = Event> + Send {
-    let events = stream.map(move |message| match message {
-        Ok(v1::PeerDown {
-            message: Some(v1::peer_down::Message::Frame(frame)),
-        }) => match packet(frame) {
-            Ok(packet) => Event::Carried(Neighbour::Up, packet),
-            Err(reason) => Event::UpGone {
-                reason: format!("the agent of {parent} sent {reason}"),
-            },
-        },
-        Ok(_) => Event::UpGone {
-            reason: format!("the agent of {parent} sent a message this agent does not know"),
-        },
-        Err(status) => Event::UpGone {
-            reason: format!("the agent of {parent} is lost: {}", cause(&status)),
-        },
+    let mut pieces = Pieces::default();
+    let events = stream.filter_map(move |message| {
+        let event = match message.map(|down| down.message) {
+            Ok(Some(v1::peer_down::Message::Frame(frame))) => {
+                packet(frame).map(|packet| Some(Event::Carried(Neighbour::Up, packet)))
+            }
+            Ok(Some(v1::peer_down::Message::Grow(grow))) => pieces
+                .of_parent(&grow)
+                .map(|growth| growth.map(Event::Grow)),
+            Ok(_) => Err("a message this agent does not know".to_owned()),
+            Err(status) => {
+                let reason = format!("the agent of {parent} is lost: {}", cause(&status));
+                Ok(Some(Event::UpGone { reason }))
+            }
+        };
+        let event = event.unwrap_or_else(|what| {
+            let reason = format!("the agent of {parent} sent {what}");
+            Some(Event::UpGone { reason })
+        });
+        std::future::ready(event)
     });
     let ended = Event::UpGone {
         reason: "the launch has ended above".to_owned(),

@@ -144,6 +144,7 @@ impl Cluster {
         let members = self.agents[..count].iter().map(Agent::member).collect();
         Spread {
             members,
+            joined: 0,
             star_limit: 1,
             width,
         }

@@ -468,6 +468,7 @@ fn an_agent_of_an_ordinary_user_serves_nobody_else() {
         let mine = cluster.start_as(nobody, "mine", &own.join("tls"), &own.join("sock"));
         let spread = Spread {
             members: vec![cluster.agents[0].member(), mine.member()],
+            joined: 0,
             star_limit: 128,
             width: 32,
         };

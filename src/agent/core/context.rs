@@ -34,6 +34,16 @@ pub(super) enum ContextError {
     Offset { size: u32, offset: u32 },
 }
 
+impl JobContext {
+    /// The same job where the launch has so many nodes, of which the last ones have none of its ranks.
+    pub fn over(&self, nodes: u32) -> Self {
+        Self {
+            ranks: self.ranks.over(nodes),
+            ..self.clone()
+        }
+    }
+}
+
 impl TryFrom<Received> for JobContext {
     type Error = ContextError;
 

@@ -15,6 +15,7 @@ use crate::crossing::{
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, Rank};
 use crate::job::proc;
+use crate::job::rank_map::RankMap;
 use crate::link::{decode, encode};
 use crate::modex::{ModexInput, ModexResult};
 use crate::pmix::host::{RequestId, UpcallId};
@@ -76,6 +77,12 @@ impl NodeCore {
         self.crossings.names = names.into();
     }
 
+    /// Names of the nodes of a job: others may have joined the launch since it began.
+    fn node_names(&self, ranks: &RankMap) -> Vec<String> {
+        let names = self.crossings.names.iter();
+        names.take(ranks.nodes() as usize).cloned().collect()
+    }
+
     pub(super) fn tell_rendezvous(&self, message: ToRendezvous, actions: &mut Vec<Action>) {
         let epoch = self.crossings.epoch;
         actions.push(Action::Report(Report::Rendezvous { epoch, message }));
@@ -133,7 +140,7 @@ impl NodeCore {
                 jobs.push(Description {
                     nspace: nspace.clone(),
                     ranks: job.ranks.clone(),
-                    node_names: self.crossings.names.to_vec(),
+                    node_names: self.node_names(&job.ranks),
                     universe_size: job.universe_size,
                     programs: job.appnums.of(Rank(job.ranks.size() - 1)).0 + 1,
                 });

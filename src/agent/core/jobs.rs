@@ -109,6 +109,24 @@ impl NodeCore {
         Ok(job)
     }
 
+    /// Nodes joined the launch: its first job as it is known now, the same but for the number of nodes.
+    /// `absent` are those that were to join and could not, as far as that was not told before.
+    pub fn grow(
+        &mut self,
+        context: Arc<JobContext>,
+        absent: &[NodeId],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let nodes = context.ranks.nodes();
+        let first = self.jobs.get_mut(JobNumber(0));
+        first.expect("there is always a first job").context = context;
+        self.groups.engine.grow(nodes);
+        self.store_grow(nodes, now, actions);
+        let reason = Arc::from("it could not join the launch");
+        self.give_up(absent.iter().copied(), &reason, now, actions);
+    }
+
     /// The spawned job that a request is to register.
     pub(super) fn registers(&self, id: RequestId) -> Option<JobNumber> {
         let mut requests = self.registering.iter();

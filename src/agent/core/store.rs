@@ -202,6 +202,10 @@ impl NodeCore {
         });
     }
 
+    pub(super) fn store_grow(&mut self, nodes: u32, now: Moment, actions: &mut Vec<Action>) {
+        self.store(now, actions, |store, out| store.grow(nodes, out));
+    }
+
     pub(super) fn store_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.store(now, actions, |store, out| store.tick(now, out));
     }

@@ -61,10 +61,8 @@ impl NodeCore {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
                     self.heard[local.index()] = Some(now);
-                    if self.jobs.nodes() > 1 {
-                        let proc = self.name_of(self.process(local));
-                        self.modex(ModexInput::RankConnected { proc }, now, actions);
-                    }
+                    let proc = self.name_of(self.process(local));
+                    self.modex(ModexInput::RankConnected { proc }, now, actions);
                     actions.push(Action::Report(Report::RankConnected { rank: local }));
                 }
             }

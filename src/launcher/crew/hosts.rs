@@ -1,20 +1,23 @@
 //! The sidecars' sockets, output and end.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 use rustix::process::{Signal, kill_process_group};
 
 use super::{Crew, Node, raw};
 use crate::agent::channel::Received;
+use crate::agent::core::Facts;
 use crate::agent::event::Event;
 use crate::agent::poll::Source;
 use crate::agent::sidecar::Sidecar;
 use crate::agent::spawn::{self, ExitStatus};
 use crate::job::clock::Moment;
-use crate::job::ids::NodeId;
+use crate::job::ids::{JobNumber, NodeId};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::launcher::message::FromCrew;
+use crate::launcher::plan::Plan;
 use crate::launcher::report;
 
 /// Bytes of a sidecar's output kept for a failure report.
@@ -144,6 +147,26 @@ impl Crew {
         match self.nodes.iter().all(|node| node.core.ranks_are_done()) {
             true => self.tell(FromCrew::HostLostLate { node, error }),
             false => self.fail(Cause::HostFailed { node, error }),
+        }
+    }
+
+    /// Other hosts have joined the launch: the first job's plan as it is here now.
+    pub(in crate::launcher) fn grow(&mut self, plan: &Arc<Plan>) {
+        self.plan = Arc::clone(plan);
+        let first = self.jobs.get_mut(JobNumber(0));
+        first.expect("there is always a first job").grow(plan);
+        let absent: Vec<_> = plan.absent.difference(&self.absent).copied().collect();
+        self.absent.clone_from(&plan.absent);
+        let now = Moment(self.now());
+        for index in 0..self.nodes.len() {
+            let mut actions = Vec::new();
+            let core = &mut self.nodes[index].core;
+            core.grow(Arc::clone(&plan.job), &absent, now, &mut actions);
+            core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
+            if plan.offer.pmix {
+                core.name_nodes(&plan.node_names);
+            }
+            self.act(self.part.node_at(index), actions);
         }
     }
 

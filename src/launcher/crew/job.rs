@@ -72,6 +72,14 @@ impl Job {
     }
 }
 
+impl Job {
+    /// The first job, where others have joined the launch.
+    pub(super) fn grow(&mut self, plan: &Arc<Plan>) {
+        self.context = Arc::clone(&plan.job);
+        self.plan = Some(Arc::clone(plan));
+    }
+}
+
 impl Placed for Job {
     fn ranks(&self) -> &RankMap {
         &self.context.ranks

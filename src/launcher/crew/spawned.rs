@@ -40,17 +40,19 @@ impl Crew {
             .resize_with(self.ranks.len() + ranks as usize, || RankSlot::Planned);
         self.pipes.grow(ranks as usize);
         let facts = plan.as_ref().ok().cloned();
+        let context = facts.as_ref().map_or(&spawned.job, |plan| &plan.job);
+        let context = Arc::clone(context);
         let prepared = plan.and_then(|plan| self.prepare_job(plan, ranks));
         let (job, requests, problem) = match prepared {
             Ok((job, requests)) => (job, requests, None),
             Err(failure) => {
-                let job = Job::refused(Arc::clone(&spawned.job));
+                let job = Job::refused(Arc::clone(&context));
                 (job, vec![Vec::new(); self.nodes.len()], Some(failure))
             }
         };
         let number = self.jobs.add(job);
         for (index, requests) in requests.into_iter().enumerate() {
-            self.add_to_core(index, &spawned.job, &requests);
+            self.add_to_core(index, &context, &requests);
             if let Some(facts) = &facts {
                 let core = &mut self.nodes[index].core;
                 core.add_facts(number, Arc::clone(facts) as Arc<dyn Facts>);
@@ -60,6 +62,15 @@ impl Crew {
             Some(failure) => self.refuse_job(number, failure),
             None => self.start_spawned(number),
         }
+    }
+
+    /// Takes note of a job whose ranks have all ended, and of which none was here.
+    pub(in crate::launcher) fn add_past_job(&mut self, context: Arc<JobContext>) {
+        let job = self.jobs.add(Job::refused(Arc::clone(&context)));
+        for index in 0..self.nodes.len() {
+            self.add_to_core(index, &context, &[]);
+        }
+        self.job_over(job);
     }
 
     fn add_to_core(&mut self, index: usize, context: &Arc<JobContext>, requests: &[Control]) {

@@ -157,7 +157,9 @@ impl Drive {
         };
         let room = |node| Room {
             slots: self.plan.slots_of(node).0,
-            taken: ground.taken(node),
+            taken: ground
+                .taken(node)
+                .filter(|_| !self.plan.absent.contains(&node)),
         };
         self.plan.job.ranks.node_ids().map(room).collect()
     }

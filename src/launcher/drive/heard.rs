@@ -112,7 +112,7 @@ impl Drive {
                 ticket,
                 by,
                 request,
-            } => self.spawn_wanted((node, ticket), by, &request),
+            } => self.spawn_wanted((node, ticket), by, request),
             FromCrew::Allocate {
                 node,
                 ticket,
@@ -127,6 +127,7 @@ impl Drive {
                 self.rank_changed(rank, RankState::Ended);
                 self.process_over(rank);
             }
+            FromCrew::Joined { node, refusal } => self.host_joined(node, refusal),
             FromCrew::Refused(refusals) => self.refused = refusals,
             FromCrew::Over => self.over = true,
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::growth::{Wanting, too_late};
 use super::{Drive, Life};
 use crate::agent::event::SpawnTicket;
 use crate::job::demand::{Demand, Wish};
@@ -17,7 +18,7 @@ use crate::launcher::message::ToCrew;
 use crate::launcher::plan::{Plan, SpawnedJob, Standing};
 
 /// Who waits for an answer: a node, and its name for the request.
-type Asker = (NodeId, SpawnTicket);
+pub(super) type Asker = (NodeId, SpawnTicket);
 
 /// A job that is being started.
 #[derive(Debug)]
@@ -82,11 +83,11 @@ impl Family {
 }
 
 impl Drive {
-    /// A process wants others to be started.
-    pub(super) fn spawn_wanted(&mut self, asker: Asker, by: GlobalRank, request: &SpawnRequest) {
-        match self.plan_spawn(by, request) {
-            Ok((job, plan)) => self.begin_spawn(asker, by, job, plan),
-            Err(failure) => self.answer_spawn(asker, by, Err(failure)),
+    /// Starts what a process wants on the hosts there are.
+    pub(super) fn decide_spawn(&mut self, wanting: Wanting) {
+        match self.plan_spawn(wanting.by, &wanting.request) {
+            Ok((job, plan)) => self.begin_spawn(wanting, job, plan),
+            Err(failure) => self.answer_spawn(wanting.asker, wanting.by, Err(failure)),
         }
     }
 
@@ -99,6 +100,12 @@ impl Drive {
             return Err(SpawnFailure {
                 kind: SpawnFailureKind::Ending,
                 text: "the launch is being ended".to_owned(),
+            });
+        }
+        if self.lives[by.index()].end.is_some() {
+            return Err(SpawnFailure {
+                kind: SpawnFailureKind::Ending,
+                text: "who asked for it has ended".to_owned(),
             });
         }
         let (live, before) = self.census();
@@ -121,7 +128,10 @@ impl Drive {
         Ok((job, Arc::new(plan)))
     }
 
-    fn begin_spawn(&mut self, asker: Asker, by: GlobalRank, job: SpawnedJob, plan: Arc<Plan>) {
+    fn begin_spawn(&mut self, wanting: Wanting, job: SpawnedJob, plan: Arc<Plan>) {
+        let Wanting {
+            asker, by, limit, ..
+        } = wanting;
         let size = plan.job.ranks.size();
         if self.plan.spec.verbose > 0 {
             let text = format!("{} spawns {size} processes", self.jobs.name_of(by));
@@ -133,7 +143,6 @@ impl Drive {
             .resize(self.jobs.size() as usize, Life::default());
         self.supervisor.grow(size);
         let ending = &self.plan.spec.ending;
-        let limit = job.limit.into_iter().chain(ending.spawn).min();
         self.family.members.push(Member {
             parent: Some(parent),
             remaining: size,
@@ -145,14 +154,19 @@ impl Drive {
         let birth = Birth {
             asker,
             by,
-            limit: limit.map(|limit| (limit, self.now() + limit)),
+            limit,
             failure: None,
         };
         self.family.births.insert(number, birth);
         self.hands.add_job(Box::new(job), &plan);
     }
 
-    fn answer_spawn(&mut self, (node, ticket): Asker, by: GlobalRank, result: SpawnResult) {
+    pub(super) fn answer_spawn(
+        &mut self,
+        (node, ticket): Asker,
+        by: GlobalRank,
+        result: SpawnResult,
+    ) {
         if let Err(failure) = &result
             && failure.kind != SpawnFailureKind::Ending
         {
@@ -264,14 +278,7 @@ impl Drive {
             .filter_map(|(job, birth)| Some((*job, birth.limit?.0)))
             .collect();
         for (job, limit) in late {
-            let failure = SpawnFailure {
-                kind: SpawnFailureKind::TimedOut,
-                text: format!(
-                    "not all processes were started within the {} s allowed",
-                    limit.as_secs_f64()
-                ),
-            };
-            self.spawn_failed(job, failure);
+            self.spawn_failed(job, too_late(limit));
         }
         let (due, left) = std::mem::take(&mut self.family.orphans)
             .into_iter()

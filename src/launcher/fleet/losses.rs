@@ -28,6 +28,14 @@ impl Fleet {
             if state.over || state.is_lost() {
                 continue;
             }
+            if state.joins && !state.ready {
+                let refusal = Refusal {
+                    code: EXIT_WIREUP,
+                    message: reason.to_owned(),
+                };
+                self.not_joined(*node, refusal);
+                continue;
+            }
             lost.push(*node);
             if state.refusal.is_none() && !self.decided {
                 let refusal = Refusal {

@@ -10,6 +10,8 @@ use crate::launcher::message::Refusal;
 pub(super) struct NodeState {
     /// Its ranks may be started.
     pub(super) ready: bool,
+    /// It is one that joins the running launch.
+    pub(super) joins: bool,
     /// It cannot take part.
     pub(super) refusal: Option<Refusal>,
     /// Jobs of which the start of each rank there was reported.

@@ -9,6 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::{Fleet, NodeState, Stage};
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Source, Token};
+use crate::job::hosts::HostSpec;
 use crate::job::ids::JobNumber;
 use crate::job::roster::Roster;
 use crate::launcher::carried::Description;
@@ -56,6 +57,7 @@ impl Fleet {
             waits: Default::default(),
             input: None,
             starting: BTreeSet::from([JobNumber(0)]),
+            living: Default::default(),
             decided: false,
             ending: false,
             end_at: None,
@@ -67,28 +69,39 @@ impl Fleet {
     /// Asks the agent for the launch.
     pub(super) fn open(&mut self) {
         let plan = &self.plan;
-        let description = Description {
-            decided: plan.decided.clone(),
-            spec: plan.spec.clone(),
-            inheritance: plan.inheritance.travelling(),
-        };
-        let members = plan.spec.layout.hosts.iter().map(|host| Member {
-            name: host.name.clone(),
-            address: host.address.clone(),
-        });
         let spread = &plan.spec.layout.spread;
         let open = ToAgent::Open {
             version: VERSION,
             launch: plan.job.nspace.as_str().to_owned(),
             scheduled: plan.names.scheduled(&plan.job.nspace),
             spread: Spread {
-                members: members.collect(),
+                members: members(&plan.spec.layout.hosts),
+                joined: 0,
                 star_limit: spread.star_limit,
                 width: spread.tree_width,
             },
-            description: encode(&description),
+            description: self.description(),
         };
         self.link
             .send(Address::EveryNode, Class::Control, &open, &self.poll);
     }
+
+    /// What steps are told of the launch as it is now.
+    pub(super) fn description(&self) -> Vec<u8> {
+        let plan = &self.plan;
+        encode(&Description {
+            decided: plan.decided.clone(),
+            spec: plan.spec.clone(),
+            inheritance: plan.inheritance.travelling(),
+        })
+    }
+}
+
+/// Hosts as agents know them.
+pub(super) fn members(hosts: &[HostSpec]) -> Vec<Member> {
+    let member = |host: &HostSpec| Member {
+        name: host.name.clone(),
+        address: host.address.clone(),
+    };
+    hosts.iter().map(member).collect()
 }

@@ -7,6 +7,7 @@
 //! A spawned job has the nodes, the interfaces and the settings of the job the user asked for; what
 //! does not differ from that is not sent.
 
+mod added;
 mod hosts;
 mod resolve;
 mod soft;
@@ -134,7 +135,7 @@ impl Plan {
             ignored.extend_from_slice(&wishes.ignored);
             let wishes = wishes.over(&job);
             let cwd = self.directory(base, app);
-            let wanted = self.wanted(&wishes, &job, names, &cwd)?;
+            let wanted = self.wanted(&wishes, names, &cwd)?;
             asked.push((app, wishes, wanted));
         }
         let allocation = allocation(&asked)?;
@@ -276,6 +277,7 @@ impl Plan {
     fn names<'a>(&'a self, here: NodeId, own: Option<&'a str>) -> Names<'a> {
         Names {
             nodes: &self.node_names,
+            absent: &self.absent,
             own: own.filter(|_| !self.spec.layout.across_hosts()),
             here,
         }
@@ -297,22 +299,13 @@ impl Plan {
     fn wanted(
         &self,
         wishes: &Wishes,
-        job: &Wishes,
         names: Names<'_>,
         cwd: &Path,
     ) -> Result<Wanted, SpawnFailure> {
-        for added in [wishes, job] {
-            let files = hostfiles(&added.added_files, cwd)?;
-            let entries = added.added.iter().cloned().chain(files);
-            let entries: Vec<_> = entries.collect();
-            if !entries.is_empty() {
-                names.find("add-host", entries)?;
-            }
-        }
         let mut entries = wishes.hosts.clone();
         entries.extend(hostfiles(&wishes.hostfiles, cwd)?);
         let mut on: Vec<_> = match entries.is_empty() {
-            true => self.job.ranks.node_ids().map(|node| (node, None)).collect(),
+            true => self.present().map(|node| (node, None)).collect(),
             false => names.find("host", entries)?,
         };
         if wishes.no_head {

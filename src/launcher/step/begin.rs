@@ -22,6 +22,7 @@ use crate::link::control::ToStep;
 use crate::link::decode;
 use crate::link::frame::Class;
 use crate::link::message::Envelope;
+use crate::link::tree::Tree;
 
 /// The agent's socket, away from the numbers that ranks get.
 pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {
@@ -46,7 +47,7 @@ pub(super) fn begin(
     poll: &mut Poll,
     link: &mut LinkEnd,
     backlog: &mut Messages,
-) -> Result<(NodeId, Description), RunFailure> {
+) -> Result<(NodeId, Tree, Description), RunFailure> {
     let broken = |error: &dyn std::fmt::Display| RunFailure::own("the agent's link", error);
     let mut ready = Vec::new();
     loop {
@@ -60,10 +61,13 @@ pub(super) fn begin(
         let (_, message) = backlog.remove(at);
         match decode(&message) {
             Ok(ToStep::Begin {
-                node, description, ..
+                node,
+                spread,
+                description,
+                ..
             }) => {
                 let description = decode(&description).map_err(|error| broken(&error))?;
-                return Ok((node, description));
+                return Ok((node, spread.tree(), description));
             }
             Ok(ToStep::Orphaned { reason }) => return Err(broken(&reason)),
             Err(error) => return Err(broken(&error)),

@@ -63,13 +63,11 @@ fn what_comes_from_the_wrong_side_is_refused() {
         (child(3), node(0), Address::EveryNode),
         (Neighbour::Up, node(1), node(3)),
         (Neighbour::Up, node(1), node(1)),
-        (Neighbour::Up, node(1), node(7)),
         // To where it came from, or nowhere.
         (Neighbour::Up, node(0), node(2)),
         (Neighbour::Up, Address::Launcher, node(0)),
         (child(3), node(3), node(3)),
-        (child(3), node(7), node(3)),
-        (Neighbour::Step, node(7), node(1)),
+        (Neighbour::Up, node(7), node(2)),
         // To children that only a step has.
         (child(3), Address::Children, node(3)),
         (Neighbour::Up, Address::Children, node(0)),
@@ -191,6 +189,7 @@ enum Party {
 enum Message {
     Carried(Packet),
     Report(Loss),
+    Grow(Growth),
     End,
 }
 
@@ -216,7 +215,19 @@ enum Deed {
 }
 
 impl Launch {
-    fn new(nodes: u32, width: u32, short: bool) -> Self {
+    /// One of so many nodes, that so many have joined.
+    fn new(nodes: u32, joined: u32, width: u32, short: bool) -> Self {
+        let mut launch = Self::of_first(nodes, width, short);
+        let names: Vec<_> = (nodes..nodes + joined).map(|n| format!("n{n}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let first = if short { Party::Agent(0) } else { Party::Entry };
+        launch.tree = launch.tree.grown(nodes + joined);
+        launch.push(Party::Launcher, first, Message::Grow(growth(&names)));
+        while launch.deliver_first() {}
+        launch
+    }
+
+    fn of_first(nodes: u32, width: u32, short: bool) -> Self {
         let tree = Tree::new(nodes, 1, width);
         let mut routers = BTreeMap::new();
         if !short {
@@ -295,6 +306,14 @@ impl Launch {
                 Action::Orphan(_) => self.push(at, self.party(at, Neighbour::Step), Message::End),
                 Action::Close(child) => self.push(at, Party::Agent(child.0), Message::End),
                 Action::Refuse(what) => panic!("{what}"),
+                Action::PassOn(growth) => self.push(at, Party::Agent(0), Message::Grow(growth)),
+                Action::Join(first, growth) => {
+                    let last = first.0 + growth.members.len() as u32;
+                    for node in first.0..last {
+                        let router = Router::new(Place::Member(NodeId(node)), self.tree);
+                        self.routers.insert(Party::Agent(node), router);
+                    }
+                }
                 Action::End => {
                     self.ended.insert(at);
                     self.die(at);
@@ -322,6 +341,20 @@ impl Launch {
             return false;
         }
         let (from, to) = *full[which.index(full.len())].0;
+        self.deliver_over(from, to);
+        true
+    }
+
+    fn deliver_first(&mut self) -> bool {
+        let mut full = self.links.iter().filter(|(_, q)| !q.is_empty());
+        let Some((&(from, to), _)) = full.next() else {
+            return false;
+        };
+        self.deliver_over(from, to);
+        true
+    }
+
+    fn deliver_over(&mut self, from: Party, to: Party) {
         let message = self
             .links
             .get_mut(&(from, to))
@@ -333,6 +366,7 @@ impl Launch {
             }
             (Party::Launcher, Message::Report(loss)) => self.reported.push(loss),
             (Party::Step(node), Message::End) => self.step_ends(node),
+            (_, Message::Grow(growth)) => self.act(to, Event::Grow(growth)),
             (_, Message::Carried(packet)) => {
                 let neighbour = self.neighbour(to, from);
                 self.act(to, Event::Carried(neighbour, packet));
@@ -356,7 +390,6 @@ impl Launch {
                 self.act(to, event);
             }
         }
-        true
     }
 
     fn step_ends(&mut self, node: u32) {
@@ -429,7 +462,7 @@ fn run(
                         let Party::Step(n) = from else {
                             panic!("only steps have children");
                         };
-                        let below = launch.tree.children(NodeId(n));
+                        let below = launch.tree.first_children(NodeId(n));
                         expected.extend(below.map(|child| (Party::Step(child.0), source, count)));
                     }
                     Address::EveryNode => {
@@ -468,25 +501,25 @@ proptest! {
 
     #[test]
     fn every_frame_arrives_once_where_it_should_and_in_its_source_s_order(
-        nodes in 1..40_u32, width in 2..6_u32, short: bool, deeds in deeds(false),
+        nodes in 1..40_u32, joined in 0..4_u32, width in 2..6_u32, short: bool, deeds in deeds(false),
         order: prop::sample::Index,
     ) {
-        let mut launch = Launch::new(nodes, width, short);
+        let mut launch = Launch::new(nodes, joined, width, short);
         let (expected, ..) = run(&mut launch, &deeds, &order);
         prop_assert_eq!(by_pair(&launch.arrived), by_pair(&expected));
         prop_assert!(launch.reported.is_empty());
         let first = if short { Party::Agent(0) } else { Party::Entry };
         launch.push(Party::Launcher, first, Message::End);
         launch.settle(&order);
-        prop_assert_eq!(launch.ended.len(), nodes as usize + usize::from(!short));
+        prop_assert_eq!(launch.ended.len(), (nodes + joined) as usize + usize::from(!short));
     }
 
     #[test]
     fn whoever_is_lost_is_reported_once_and_the_rest_goes_on_and_ends_with_the_launcher(
-        nodes in 1..40_u32, width in 2..6_u32, short: bool, deeds in deeds(true),
+        nodes in 1..40_u32, joined in 0..4_u32, width in 2..6_u32, short: bool, deeds in deeds(true),
         order: prop::sample::Index,
     ) {
-        let mut launch = Launch::new(nodes, width, short);
+        let mut launch = Launch::new(nodes, joined, width, short);
         let (expected, cut, stepless) = run(&mut launch, &deeds, &order);
 
         let expected = by_pair(&expected);
@@ -521,4 +554,110 @@ proptest! {
         // Those that were cut off have ended as well, each by itself.
         prop_assert!(launch.routers.is_empty(), "{:?}", launch.routers.keys());
     }
+}
+
+fn growth(names: &[&str]) -> Growth {
+    let member = |name: &&str| wireup::link::control::Member {
+        name: (*name).to_owned(),
+        address: format!("{name}:7437"),
+    };
+    Growth {
+        members: names.iter().map(member).collect(),
+        description: Bytes::new(),
+    }
+}
+
+#[test]
+fn nodes_join_below_the_root_and_are_above_all_others() {
+    let child = |node| Neighbour::Child(NodeId(node));
+    let carried = |router: &mut Router, from, to, source| {
+        handle(router, Event::Carried(from, packet(to, source, "x")))
+    };
+    let two = growth(&["n7", "n8"]);
+    let tree = Tree::new(7, 1, 2);
+    for place in [Place::EntryAndRoot, Place::Member(NodeId(0))] {
+        let mut root = Router::new(place, tree);
+        let early = carried(&mut root, Neighbour::Step, node(7), node(0));
+        assert!(matches!(&early[..], [Action::Refuse(_)]), "{early:?}");
+        assert_eq!(
+            handle(&mut root, Event::Grow(two.clone())),
+            [Action::Join(NodeId(7), two.clone())]
+        );
+        assert_eq!(
+            carried(&mut root, Neighbour::Step, node(8), node(0)),
+            [Action::Send(child(8), packet(node(8), node(0), "x"))]
+        );
+        assert_eq!(
+            carried(&mut root, child(8), node(4), node(8)),
+            [Action::Send(child(1), packet(node(4), node(8), "x"))]
+        );
+        // As another node that joined.
+        let foreign = carried(&mut root, child(8), node(4), node(7));
+        assert!(matches!(&foreign[..], [Action::Refuse(_)]), "{foreign:?}");
+        // What a step has for its children is for those it knows.
+        let down = carried(&mut root, Neighbour::Step, Address::Children, node(0));
+        let to = |node_: u32| Action::Send(child(node_), packet(node(node_), node(0), "x"));
+        assert_eq!(down, [to(1), to(2)]);
+        // Everybody is everybody.
+        let all = packet(Address::EveryNode, Address::Launcher, "x");
+        let all = handle(&mut root, Event::Carried(Neighbour::Up, all));
+        let reached = |at| {
+            all.iter()
+                .any(|a| matches!(a, Action::Send(to, _) if *to == at))
+        };
+        assert!([1, 2, 7, 8].into_iter().all(|at| reached(child(at))));
+        assert_eq!(all.len(), 5);
+        // The loss of one is the loss of it alone.
+        let reason = "gone".to_owned();
+        let lost = handle(
+            &mut root,
+            Event::ChildGone {
+                child: NodeId(7),
+                reason: reason.clone(),
+            },
+        );
+        let loss = Loss {
+            nodes: vec![NodeId(7)],
+            reason,
+            step: false,
+        };
+        assert_eq!(lost, [Action::Report(loss)]);
+        assert_eq!(carried(&mut root, Neighbour::Step, node(7), node(0)), []);
+        // More may come.
+        let one = growth(&["n9"]);
+        assert_eq!(
+            handle(&mut root, Event::Grow(one.clone())),
+            [Action::Join(NodeId(9), one)]
+        );
+    }
+    // Others need not be told.
+    let mut middle = middle();
+    assert_eq!(
+        carried(&mut middle, Neighbour::Up, node(3), node(8)),
+        [Action::Send(child(3), packet(node(3), node(8), "x"))]
+    );
+    assert_eq!(
+        carried(&mut middle, child(3), node(8), node(3)),
+        [Action::Send(Neighbour::Up, packet(node(8), node(3), "x"))]
+    );
+    let refused = handle(&mut middle, Event::Grow(two));
+    assert!(matches!(&refused[..], [Action::Refuse(_)]), "{refused:?}");
+}
+
+#[test]
+fn the_entry_agent_passes_on_who_joins_and_loses_them_with_the_root() {
+    let mut entry = Router::new(Place::Entry, Tree::new(2, 128, 32));
+    let one = growth(&["n2"]);
+    assert_eq!(
+        handle(&mut entry, Event::Grow(one.clone())),
+        [Action::PassOn(one)]
+    );
+    let gone = Event::ChildGone {
+        child: NodeId(0),
+        reason: "gone".to_owned(),
+    };
+    let Action::Report(loss) = handle(&mut entry, gone).remove(0) else {
+        panic!("nothing was reported");
+    };
+    assert_eq!(loss.nodes, [0, 1, 2].map(NodeId));
 }

@@ -41,7 +41,7 @@ impl Drive {
                 (left, _) => Some((node, left)),
             }
         });
-        let nodes = self.plan.job.ranks.node_ids();
+        let nodes = self.plan.present();
         let nodes = nodes.map(|node| (node, self.plan.slots_of(node).0));
         let launch = self.plan.launch().as_str();
         let hello = Hello::new(launch, self.plan.job.user, self.shares(nodes));
@@ -205,7 +205,12 @@ impl Drive {
                 if let Some(id) = given.id.clone() {
                     let own = self.own_part(&given.shares);
                     let (owner, _) = self.jobs.identity(by);
-                    self.allotments.holdings.give(&id, owner, own);
+                    let known = |share: &Share| self.node_of_host(&share.name).is_some();
+                    let foreign = given.shares.iter().filter(|share| !known(share));
+                    let foreign: Vec<Share> = foreign.cloned().collect();
+                    let holdings = &mut self.allotments.holdings;
+                    holdings.give(&id, owner, own);
+                    holdings.give_elsewhere(&id, foreign.into_iter());
                 }
             }
             Directive::Release | Directive::Reacquire | Directive::Cancel => {
@@ -226,13 +231,36 @@ impl Drive {
 
     /// What of this are nodes of the launch.
     fn own_part(&self, shares: &[Share]) -> Shares {
-        let names = || (0..).map(NodeId).zip(&self.plan.node_names);
-        let own = |share: &Share| {
-            let mut same = names().filter(|(_, name)| name.eq_ignore_ascii_case(&share.name));
-            let (node, _) = same.next()?;
-            Some((node, share.slots.or_else(|| self.plan.slots_of(node).0)))
-        };
-        shares.iter().filter_map(own).collect()
+        let own = shares.iter().filter_map(|share| self.own_share(share));
+        own.collect()
+    }
+
+    fn own_share(&self, share: &Share) -> Option<(NodeId, Option<u32>)> {
+        let node = self.node_of_host(&share.name)?;
+        Some((node, share.slots.or_else(|| self.plan.slots_of(node).0)))
+    }
+
+    fn node_of_host(&self, host: &str) -> Option<NodeId> {
+        let same = |node: &NodeId| self.plan.node_names[node.index()].eq_ignore_ascii_case(host);
+        self.plan.present().find(same)
+    }
+
+    /// The hosts of an allocation that have not joined the launch.
+    pub(in crate::launcher::drive) fn allocated_elsewhere(&self, id: &str) -> Vec<hosts::Entry> {
+        let shares = self.allotments.holdings.elsewhere(id).iter();
+        let named = shares.filter_map(|share| {
+            let list = share.name.parse::<hosts::HostList>();
+            let entry = list.ok()?.0.into_iter().next()?;
+            Some(entry.with_slots(share.slots))
+        });
+        named.collect()
+    }
+
+    /// Hosts have joined: what allocations have of them can be spawned into.
+    pub(in crate::launcher::drive) fn settle_allocations(&mut self) {
+        let mut holdings = std::mem::take(&mut self.allotments.holdings);
+        holdings.settle(|share| self.own_share(share));
+        self.allotments.holdings = holdings;
     }
 
     /// Nobody waits for some answers any more.

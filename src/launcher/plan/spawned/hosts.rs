@@ -1,5 +1,7 @@
 //! Nodes of the launch, by the names that a spawner has for them. No I/O.
 
+use std::collections::BTreeSet;
+
 use super::{refuse, text};
 use crate::job::hosts::{Entry, compress, merge};
 use crate::job::ids::NodeId;
@@ -10,6 +12,8 @@ use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 pub(super) struct Names<'a> {
     /// By node.
     pub(super) nodes: &'a [String],
+    /// Those whose name means nothing.
+    pub(super) absent: &'a BTreeSet<NodeId>,
     /// What this machine calls itself, where it is all nodes.
     pub(super) own: Option<&'a str>,
     /// The node of the spawner.
@@ -30,10 +34,11 @@ impl Names<'_> {
         let mut nodes: Vec<(NodeId, Option<u32>)> = Vec::with_capacity(hosts.len());
         for host in hosts {
             let node = self.node(&host.name).ok_or_else(|| {
-                let known = compress(self.nodes);
+                let known = self.present().map(|(_, name)| name.as_str());
+                let known = compress(&known.collect::<Vec<_>>());
                 let problem = format!(
                     "host {} is none of this launch, which has {known}; name it with --hosts when \
-                     the launch starts",
+                     the launch starts, or with add-host",
                     host.name
                 );
                 refuse(SpawnFailureKind::NotSupported, problem)
@@ -52,11 +57,10 @@ impl Names<'_> {
 
     /// By its full name, by what it calls itself here, or by the first part of a name that no other
     /// node shares.
-    fn node(&self, name: &str) -> Option<NodeId> {
-        let number = |at: usize| NodeId(u32::try_from(at).expect("lists of hosts are bounded"));
-        let mut all = self.nodes.iter();
-        if let Some(at) = all.position(|node| node.eq_ignore_ascii_case(name)) {
-            return Some(number(at));
+    pub(super) fn node(&self, name: &str) -> Option<NodeId> {
+        let same = |(_, node): &(NodeId, &String)| node.eq_ignore_ascii_case(name);
+        if let Some((node, _)) = self.present().find(same) {
+            return Some(node);
         }
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         let stem = |name: &str| {
@@ -70,13 +74,16 @@ impl Names<'_> {
             return Some(self.here);
         }
         let short = |node: &String| stem(node) == stem(name);
-        let mut same = (0..).zip(self.nodes).filter(|(_, node)| short(node));
+        let mut same = self.present().filter(|(_, node)| short(node));
         match (same.next(), same.next()) {
-            (Some((at, node)), None) if !node.contains('.') || !name.contains('.') => {
-                Some(NodeId(at))
-            }
+            (Some((at, node)), None) if !node.contains('.') || !name.contains('.') => Some(at),
             _ => None,
         }
+    }
+
+    fn present(&self) -> impl Iterator<Item = (NodeId, &String)> {
+        let all = (0..).map(NodeId).zip(self.nodes);
+        all.filter(|(node, _)| !self.absent.contains(node))
     }
 }
 
@@ -93,6 +100,7 @@ mod tests {
         let nodes: Vec<String> = nodes.iter().map(|name| (*name).to_owned()).collect();
         let names = Names {
             nodes: &nodes,
+            absent: &BTreeSet::new(),
             own,
             here: NodeId(1),
         };
@@ -136,7 +144,7 @@ mod tests {
         assert_eq!(
             find(&["n1", "n2"], None, "n1,n9").unwrap_err(),
             "host n9 is none of this launch, which has n[1-2]; name it with --hosts when the launch \
-             starts"
+             starts, or with add-host"
         );
     }
 }

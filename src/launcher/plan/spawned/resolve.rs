@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 
 use super::{SpawnedApp, SpawnedJob, refuse};
+use crate::agent::core::JobContext;
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 use crate::job::spec::JobSpec;
@@ -19,15 +20,25 @@ impl SpawnedJob {
     /// What holds for it on every node of the launch whose first job is that of `first`.
     pub fn decided(&self, first: &Decided) -> Decided {
         Decided {
-            job: Arc::clone(&self.job),
+            job: self.context(first),
             counts: vec![CountWhy::Given; self.apps.len()],
             node_names: first.node_names.clone(),
+            absent: first.absent.clone(),
             offer: first.offer.clone(),
             oversubscribed: self.oversubscribed,
             names: first.names.clone(),
             key: first.key.clone(),
             origin: Some(self.origin.clone()),
             variables: Vec::new(),
+        }
+    }
+
+    /// The job on all nodes of the launch: others may have joined since it was decided.
+    fn context(&self, first: &Decided) -> Arc<JobContext> {
+        let nodes = first.job.ranks.nodes();
+        match self.job.ranks.nodes() == nodes {
+            true => Arc::clone(&self.job),
+            false => Arc::new(self.job.over(nodes)),
         }
     }
 
@@ -144,7 +155,7 @@ impl SpawnedJob {
         let last = AppNum(apps.saturating_sub(1));
         let fits = apps > 0
             && self.job.appnums.ranks_of(last).end == self.job.ranks.size()
-            && self.job.ranks.nodes() == nodes
+            && self.job.ranks.nodes() <= nodes
             && self.origin.base.index() < first.apps.len()
             && node.is_none_or(|node| node.0 < nodes);
         match fits {

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -255,16 +256,81 @@ fn this_machine_has_the_slots_of_its_processors() {
 #[test]
 fn a_host_that_is_no_node_is_refused() {
     let plan = first("n1:2,n2:2");
-    for key in ["host", "add-host"] {
-        let asked = request(vec![app("a", 1)], &[(key, "n7")]);
-        let refused = spawn(&plan, &asked, &[0, 0]).unwrap_err();
-        assert_eq!(refused.kind, SpawnFailureKind::NotSupported);
-        assert!(
-            refused.text.contains("n7 is none of this launch"),
-            "{}",
-            refused.text
-        );
-    }
+    let asked = request(vec![app("a", 1)], &[("host", "n7")]);
+    let refused = spawn(&plan, &asked, &[0, 0]).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::NotSupported);
+    assert!(
+        refused.text.contains("n7 is none of this launch"),
+        "{}",
+        refused.text
+    );
+}
+
+/// The hosts that a request adds.
+fn added(plan: &Plan, request: &SpawnRequest) -> Result<Vec<(String, Option<u32>)>, String> {
+    let hosts = plan.added(&plan.decided, Rank(0), request, |_| Vec::new());
+    let hosts = hosts.map_err(|failure| failure.text)?;
+    let known = |host: crate::job::hosts::HostSpec| (host.name, host.slots);
+    Ok(hosts.into_iter().map(known).collect())
+}
+
+#[test]
+fn hosts_that_are_added_are_those_the_launch_has_not() {
+    let plan = first("n1:2,n2:2");
+    let mut apps = vec![app("a", 1), app("b", 1)];
+    apps[0].infos = vec![info("add-host", "n2,n7:4")];
+    apps[1].infos = vec![info("add-host", "n2,n7:4")];
+    let asked = request(apps, &[("pmix.addhost", "n8")]);
+    let both = vec![("n7".to_owned(), Some(4)), ("n8".to_owned(), None)];
+    assert_eq!(added(&plan, &asked), Ok(both));
+    let known = request(vec![app("a", 1)], &[("add-host", "n2,localhost")]);
+    assert_eq!(added(&plan, &known), Ok(Vec::new()));
+    let wrong = request(vec![app("a", 1)], &[("add-host", "n7:")]);
+    assert!(added(&plan, &wrong).unwrap_err().contains("add-host"));
+    let alone = request(vec![app("a", 1)], &[("add-host", "n7")]);
+    let refused = added(&first(""), &alone).unwrap_err();
+    assert!(refused.contains("start it with --hosts"), "{refused}");
+}
+
+#[test]
+fn where_hosts_have_joined_jobs_have_their_slots_and_earlier_ones_stay_as_they_were() {
+    let plan = first("n1:2");
+    let early = spawn(&plan, &request(vec![app("a", 1)], &[]), &[1]).unwrap();
+    let hosts = |list: &str| merge(list.parse::<HostList>().unwrap().0).unwrap();
+    let absent = BTreeSet::from([NodeId(1)]);
+    let grown = plan.with_hosts(&hosts("n1:2,n7:4,n8:1"), &absent);
+    assert_eq!(grown.job.ranks.nodes(), 3);
+    assert_eq!(grown.job.ranks.size(), plan.job.ranks.size());
+    assert_eq!(grown.present_names(), ["n1", "n8"]);
+    let job = spawn(&grown, &request(vec![app("a", 2)], &[]), &[1, 0, 0]).unwrap();
+    assert_eq!(nodes(&job), [0, 2]);
+    let full = spawn(&grown, &request(vec![app("a", 3)], &[]), &[1, 0, 0]).unwrap_err();
+    assert!(
+        full.text
+            .contains("2 free slots (1 of 2 on n1; 1 of 1 on n8)"),
+        "{}",
+        full.text
+    );
+    // The name of a host that could not join is free again.
+    let again = request(vec![app("a", 1)], &[("add-host", "n7:4,n8")]);
+    assert_eq!(added(&grown, &again), Ok(vec![("n7".to_owned(), Some(4))]));
+    let to = request(vec![app("a", 1)], &[("host", "n7")]);
+    let refused = spawn(&grown, &to, &[1, 0, 0]).unwrap_err();
+    assert!(
+        refused
+            .text
+            .contains("n7 is none of this launch, which has n[1,8]"),
+        "{}",
+        refused.text
+    );
+    let twice = grown.with_hosts(&grown.spec.layout.hosts, &absent);
+    assert_eq!(twice.decided, grown.decided);
+    // A job that was there before has no ranks on the new ones.
+    let decided = early.decided(&grown);
+    assert_eq!(decided.node_names.len(), 3);
+    assert_eq!(decided.job.ranks.nodes(), 3);
+    assert_eq!(decided.job.ranks.local_size(NodeId(2)), 0);
+    assert!(early.resolve_within(&grown, Some(NodeId(2)), 1024).is_ok());
 }
 
 #[test]

@@ -1,0 +1,46 @@
+//! A launch that hosts join. No I/O.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Decided, Plan};
+use crate::job::hosts::HostSpec;
+use crate::job::ids::NodeId;
+use crate::job::spec::LayoutSpec;
+
+impl Plan {
+    /// The plan of the first job where the launch has these hosts: those it had, and others behind
+    /// them, which have none of its ranks.
+    pub fn with_hosts(&self, hosts: &[HostSpec], absent: &BTreeSet<NodeId>) -> Self {
+        let mut plan = self.clone();
+        plan.decided.absent.clone_from(absent);
+        plan.spec.layout.hosts = hosts.to_vec();
+        for node in absent {
+            if let Some(host) = plan.spec.layout.hosts.get_mut(node.index()) {
+                // Another node may come to have its name.
+                host.name = format!("absent-{node}");
+                (host.slots, host.most) = (Some(0), Some(0));
+            }
+        }
+        let LayoutSpec { hosts, .. } = &plan.spec.layout;
+        plan.decided.node_names = hosts.iter().map(|host| host.name.clone()).collect();
+        plan.decided.job = Arc::new(plan.decided.job.over(plan.spec.layout.nodes()));
+        plan
+    }
+}
+
+impl Decided {
+    /// The nodes of the launch that are there.
+    pub fn present(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let nodes = self.job.ranks.node_ids();
+        nodes.filter(|node| !self.absent.contains(node))
+    }
+
+    /// Their names.
+    pub fn present_names(&self) -> Vec<&str> {
+        let names = self.node_names.iter().map(String::as_str);
+        let named = (0..).map(NodeId).zip(names);
+        let present = named.filter(|(node, _)| !self.absent.contains(node));
+        present.map(|(_, name)| name).collect()
+    }
+}

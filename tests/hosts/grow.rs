@@ -1,0 +1,313 @@
+//! Hosts that join a running launch, because a process names them where it starts others.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::cluster::Cluster;
+use crate::common::{Mpi, Outcome, Output, Run, allocator, field, mpi, number, pmix};
+use crate::spawn::{SOON, able, children, hosts, run};
+
+// Source: pmix_common.h of OpenPMIx.
+const PMIX_ERR_TIMEOUT: i32 = -24;
+const PMIX_ERR_JOB_FAILED_TO_LAUNCH: i32 = -181;
+const PMIX_ERR_JOB_INSUFFICIENT_RESOURCES: i32 = -234;
+
+/// One test per MPI and line, named after both.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        $(mod $name {
+            fn mpi() -> Option<crate::common::Mpi> {
+                crate::spawn::able(stringify!($name))
+            }
+
+            #[test]
+            fn children_on_hosts_that_join_merge_with_their_parents() {
+                let _ = mpi().map(|mpi| super::merge(&mpi));
+            }
+
+            #[test]
+            fn a_host_that_has_joined_and_is_lost_ends_everything() {
+                let _ = mpi().map(|mpi| super::lost(&mpi));
+            }
+        })*
+    };
+}
+
+for_each_mpi!(openmpi4 mpich5 openmpi5 impi);
+
+fn merge(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(4) else {
+        return;
+    };
+    // The launcher's own host among them; the first one's agent is another.
+    for (list, joining, expected) in [
+        (
+            "node01:2",
+            "node02:2,node03:2",
+            ["node02", "node02", "node03"],
+        ),
+        (
+            "node02:2",
+            "node03:2,node01:1",
+            ["node03", "node03", "node01"],
+        ),
+    ] {
+        let added = format!("info.add-host={joining}");
+        let parents = || run(&cluster, mpi, &["--hosts", list], 2, "spawn");
+        let outcome = parents().more(["children=3", &added]).run();
+        let outcome = outcome.expect_success();
+        let lines = children(&outcome, 1, 3);
+        assert_eq!(hosts(&lines), expected, "{outcome:?}");
+        // They are there the next time.
+        let again = parents().more(["children=3", "times=3", &added]).run();
+        for line in again.expect_success().by_rank("spawn", 2) {
+            assert_eq!(number(&line, "merged"), 5, "{line}");
+        }
+    }
+    // A tree, whose nodes do not hear of those that join but from the launcher.
+    let list = "node01:1,node02:1,node03:1";
+    let tree = ["--hosts", list, "--star-limit", "1", "--tree-width", "2"];
+    let parents = run(&cluster, mpi, &tree, 3, "spawn");
+    let args = ["children=2", "info.add-host=node04:2"];
+    let outcome = parents.more(args).run().expect_success();
+    assert_eq!(hosts(&children(&outcome, 1, 2)), ["node04"; 2]);
+    for line in outcome.by_rank("spawn", 3) {
+        assert_eq!(number(&line, "merged"), 5, "{line}");
+    }
+}
+
+fn lost(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let list = ["--hosts", "node01:1"];
+    let args = ["child=hang", "children=1", "info.add-host=node02:1"];
+    let running = run(&cluster, mpi, &list, 1, "spawn").more(args).start();
+    running.wait_for_many(Output::Stdout, "hangs rank=", 1);
+    cluster.lab().crash(cluster.host(1)).unwrap();
+    let since = Instant::now();
+    let outcome = running.finish();
+    assert!(since.elapsed() < 2 * SOON, "{outcome:?}");
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    assert!(outcome.err().contains("node02"), "{outcome:?}");
+}
+
+#[test]
+fn children_let_hosts_join_for_their_own() {
+    for name in ["openmpi4", "openmpi5", "mpich5", "impi"] {
+        let (Some(cluster), Some(mpi)) = (Cluster::new(4), able(name)) else {
+            return;
+        };
+        // Each level adds a host, and those above live while it does.
+        let list = ["--hosts", "node04:1"];
+        let args = [
+            "levels=3",
+            "children=1",
+            "info.add-host=node0%:1",
+            "info.host=node0%",
+        ];
+        let outcome = run(&cluster, &mpi, &list, 1, "spawn").more(args).run();
+        let outcome = outcome.expect_success();
+        for level in 1..=3 {
+            let lines = children(&outcome, level, 1);
+            assert_eq!(hosts(&lines), [format!("node0{level}")], "{outcome:?}");
+        }
+    }
+}
+
+/// `pmix_spawn hosts` with the libraries of these names, on the first host alone.
+fn pmix_run(cluster: &Cluster, server: &str, client: &str, options: &[&str]) -> Option<Run> {
+    let (server, client) = (pmix(server)?, pmix(client)?);
+    let run = cluster.run(0, ["--hosts", "node01:2", "-n", "2"]);
+    let run = run.more(["--libpmix", server.path()]).more(options);
+    Some(run.more([client.dir.join("pmix_spawn")]).more(["hosts"]))
+}
+
+/// What became of each list of hosts. Of jobs that have no rank on their own node clients may be told
+/// nothing: docs/shim.md#job-description.
+#[track_caller]
+fn expect_jobs(outcome: &Outcome, jobs: &[&str]) {
+    for line in outcome.by_rank("pmix_spawn", 2) {
+        let value = field(&line, "value").unwrap();
+        let found: Vec<&str> = value.split(';').collect();
+        assert_eq!(found.len(), jobs.len(), "{outcome:?}");
+        for (found, job) in found.into_iter().zip(jobs) {
+            let mut hosts = found.split(',').zip(job.split(','));
+            let same = hosts.all(|(found, host)| found == host || found == "?");
+            assert!(same, "{found}; {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn jobs_on_hosts_that_join_one_after_the_other_connect_and_read_each_other() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for server in ["pmix4", "pmix5"] {
+        for client in ["pmix4", "pmix5"] {
+            let Some(run) = pmix_run(&cluster, server, client, &[]) else {
+                return;
+            };
+            let lists = ["node02:3", "node03:1,node02:3", "node03:3"];
+            let outcome = run.more(lists).run().expect(0);
+            let spawned = outcome.out().matches("pmix_spawned rank=").count();
+            assert_eq!(spawned, 6, "{outcome:?}");
+            let third = PMIX_ERR_JOB_INSUFFICIENT_RESOURCES.to_string();
+            let (first, second) = ("node02,node02,node02", "node03,node02,node02");
+            expect_jobs(&outcome, &[first, second, &third]);
+            let err = outcome.err();
+            assert!(err.contains("1 of 1 on node03"), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_cannot_join_fails_the_spawn_alone_and_may_join_later() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for server in ["pmix4", "pmix5"] {
+        cluster.kill_agent(2);
+        let go = cluster.dir().join(format!("go-{server}"));
+        let Some(run) = pmix_run(&cluster, server, server, &[]) else {
+            return;
+        };
+        let go_on = go.to_str().unwrap().to_owned();
+        let lists = [
+            "node02:3,node03:3",
+            "node09",
+            &go_on,
+            "node03:3",
+            "node02:3",
+        ];
+        let running = run.more(lists).start();
+        running.wait_for_many(Output::Stderr, "cannot spawn", 2);
+        cluster.start_agent(2);
+        std::fs::write(&go, "").unwrap();
+        let outcome = running.finish().expect(0);
+        let refused = PMIX_ERR_JOB_FAILED_TO_LAUNCH.to_string();
+        let (third, second) = ("node03,node03,node03", "node02,node02,node02");
+        expect_jobs(&outcome, &[&refused, &refused, third, second]);
+        let err = outcome.err();
+        for host in ["node03", "node09"] {
+            let named = |line: &str| line.contains("cannot spawn") && line.contains(host);
+            assert!(err.lines().any(named), "{host}; {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_host_that_is_silent_is_answered_in_time_and_the_others_go_on() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let Some(run) = pmix_run(
+        &cluster,
+        "pmix5",
+        "pmix5",
+        &["--spawn-timeout", "1", "--oversubscribe"],
+    ) else {
+        return;
+    };
+    cluster.lab().isolate(cluster.host(2)).unwrap();
+    let since = Instant::now();
+    let outcome = run.more(["node03:3", "node01:3"]).run().expect(0);
+    let late = PMIX_ERR_TIMEOUT.to_string();
+    expect_jobs(&outcome, &[&late, "node01,node01,node01"]);
+    assert!(since.elapsed() < 3 * SOON, "{outcome:?}");
+    cluster.lab().heal_all().unwrap();
+}
+
+#[test]
+fn hosts_that_join_are_clean_however_the_launch_ends_meanwhile() {
+    let (Some(cluster), Some(mpi)) = (Cluster::new(3), mpi("openmpi5")) else {
+        return;
+    };
+    let list = ["-v", "--hosts", "node01:1"];
+    let args = [
+        "times=1000",
+        "children=2",
+        "info.add-host=node02:1,node03:1",
+    ];
+    for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+        for wait in [0, 50, 150, 400] {
+            let running = run(&cluster, &mpi, &list, 1, "spawn").more(args).start();
+            running.wait_for(Output::Stderr, "asked to join");
+            std::thread::sleep(Duration::from_millis(wait));
+            running.signal(signal);
+            // All hosts are clean then.
+            let outcome = running.finish();
+            assert_ne!(outcome.code, 0, "{signal:?} after {wait} ms; {outcome:?}");
+        }
+    }
+    let rest = ["--hosts", "node01,node02,node03", "-n", "3", "true"];
+    cluster.run(0, rest).run().expect_quiet_success();
+}
+
+#[test]
+fn ranks_that_ask_for_the_same_hosts_at_once_all_get_them() {
+    let (Some(cluster), Some(mpi)) = (Cluster::new(3), mpi("openmpi5")) else {
+        return;
+    };
+    let args = ["from=self", "children=1", "info.add-host=node02:4,node03:4"];
+    let outcome = run(&cluster, &mpi, &["--hosts", "node01:4"], 4, "spawn");
+    let outcome = outcome.more(args).run().expect_success();
+    let text = outcome.out();
+    let spawned: Vec<&str> = text.lines().filter(|l| l.starts_with("spawned ")).collect();
+    assert_eq!(spawned.len(), 4, "{outcome:?}");
+    let there = spawned
+        .iter()
+        .filter(|l| field(l, "host") == Some("node02"));
+    assert_eq!(there.count(), 4, "{outcome:?}");
+}
+
+#[test]
+fn hosts_that_an_allocator_grants_join_for_what_is_spawned_there_and_nothing_else() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for server in ["pmix4", "pmix5"] {
+        let Some(client) = pmix(server) else {
+            return;
+        };
+        let socket = cluster.dir().join(format!("allocator-{server}"));
+        let socket = socket.to_str().unwrap();
+        let run = cluster.run(0, ["--hosts", "node01:2", "-n", "2"]);
+        let run = run.more(["--allocator", socket, "--libpmix", client.path()]);
+        let run = run.more([client.dir.join("pmix_alloc")]).more([
+            "new:slots=3",
+            "spawn:3;id=pool-1",
+            "spawn:1;id=pool-1",
+            "spawn:1",
+            "release:id=pool-1",
+            "spawn:1",
+        ]);
+        let pool = allocator::pool("node02:2,node03:1");
+        let outcome = allocator::beside(run, &pool, socket).run().expect(0);
+        let out = outcome.out();
+        let status = |line: &str| field(line, "status").and_then(|code| code.parse::<i32>().ok());
+        let statuses: Vec<i32> = out.lines().filter_map(status).collect();
+        let full = PMIX_ERR_JOB_INSUFFICIENT_RESOURCES;
+        // Whether the first children have left their slots for the next is open.
+        assert_eq!(statuses[..2], [0, 0], "{outcome:?}");
+        assert_eq!(statuses[3..], [full, 0, full], "{outcome:?}");
+        let homes: Vec<&str> = out.lines().filter_map(|line| field(line, "host")).collect();
+        let there = |host| homes.iter().filter(|home| **home == host).count();
+        assert!(there("node02") >= 2 && there("node03") >= 1, "{outcome:?}");
+        assert_eq!(there("node01"), 0, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_machine_that_runs_alone_says_that_no_host_can_join() {
+    let Some(client) = pmix("pmix5") else {
+        return;
+    };
+    let outcome = client.run(1, &[], "pmix_spawn", &["hosts", "elsewhere:3"]);
+    let outcome = outcome.run().expect(0);
+    let err = outcome.err();
+    assert!(err.contains("host elsewhere cannot join"), "{outcome:?}");
+    assert!(err.contains("start it with --hosts"), "{outcome:?}");
+}

@@ -1,0 +1,30 @@
+//! Allocators beside a launch.
+
+use super::Run;
+
+/// Starts an allocator, which listens on `$1`, before the rest of the command, and ends it afterwards.
+pub(crate) fn beside(run: Run, allocator: &str, socket: &str) -> Run {
+    let script = format!(
+        r#"socket=$1; shift
+        {allocator} &
+        allocator=$!
+        i=0
+        until [ -S "$socket" ]; do
+            i=$((i + 1))
+            if [ $i = 600 ]; then echo "no allocator" >&2; exit 99; fi
+            sleep 0.05
+        done
+        "$@"
+        code=$?
+        kill $allocator 2>/dev/null
+        wait $allocator 2>/dev/null
+        exit $code"#
+    );
+    run.under(["sh", "-c", &script, "sh", socket])
+}
+
+/// The allocator of the examples, with these nodes and slots.
+pub(crate) fn pool(nodes: &str) -> String {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/allocator.py");
+    format!("python3 {example} \"$socket\" {nodes}")
+}
