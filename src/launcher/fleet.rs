@@ -144,7 +144,7 @@ impl Fleet {
                 }
             }
             Ok(Carried::Refused(refusal)) => {
-                match self.nodes[node.index()].joins {
+                match self.nodes[node.index()].is_guest() {
                     true => self.not_joined(node, refusal),
                     false => self.nodes[node.index()].refuse(refusal),
                 }
@@ -162,6 +162,9 @@ impl Fleet {
     fn take_told_by(&mut self, node: NodeId, told: FromCrew) {
         let elsewhere = |rank| self.jobs.node_of(rank) != Some(node);
         if told.rank().is_some_and(elsewhere) {
+            return;
+        }
+        if self.nodes[node.index()].is_guest() && !self.guest_told(node, &told) {
             return;
         }
         let state = &mut self.nodes[node.index()];
@@ -257,9 +260,8 @@ impl Fleet {
 
     fn check_started(&mut self, job: JobNumber) {
         // One that joins has no rank of a job that is started meanwhile.
-        let started = |node: &NodeState| {
-            node.started.contains(&job) || node.is_lost() || node.joins && !node.ready
-        };
+        let started =
+            |node: &NodeState| node.started.contains(&job) || node.is_lost() || node.is_guest();
         if !self.nodes.iter().all(started) || !self.starting.remove(&job) {
             return;
         }

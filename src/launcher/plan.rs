@@ -147,6 +147,8 @@ pub struct Plan {
     pub apps: Vec<App>,
     /// What the sidecars need, when PMIx is offered and this process is to start them.
     pub host: Option<HostParts>,
+    /// Why there is none all the same, on a node none of whose ranks would notice.
+    pub without_host: Option<String>,
     /// What limits the number of ranks here.
     pub slots: Slots,
     /// What others have to say about how the job came to be as it is, for whoever asks.
@@ -275,6 +277,7 @@ impl Plan {
             inheritance: Arc::new(inheritance),
             apps,
             host,
+            without_host: None,
             slots,
             notes: spec.notes.clone(),
             warnings,
@@ -318,20 +321,23 @@ impl Plan {
             looked.push(app_plan(app, ranks, env, &inheritance, stand, None)?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
-        let host = match decided.offer.pmix {
-            true => match host_parts(&spec, &apps, &loaders, &inheritance) {
-                Ok(host) => Some(host),
-                // Nobody here would notice.
-                Err(_) if ranks == 0 => None,
-                Err(failure) => return Err(failure),
-            },
-            false => None,
+        let host = decided
+            .offer
+            .pmix
+            .then(|| host_parts(&spec, &apps, &loaders, &inheritance));
+        let (host, without_host) = match host {
+            Some(Ok(host)) => (Some(host), None),
+            // What is spawned here may notice.
+            Some(Err(failure)) if ranks == 0 => (None, Some(failure.message)),
+            Some(Err(failure)) => return Err(failure),
+            None => (None, None),
         };
         Ok(Self {
             decided,
             inheritance: Arc::new(inheritance),
             apps,
             host,
+            without_host,
             slots,
             notes: Vec::new(),
             warnings: Vec::new(),

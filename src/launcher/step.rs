@@ -240,7 +240,10 @@ impl Step {
             }
             match (envelope.from, decode(&body)) {
                 (Address::Launcher, Ok(message)) => self.obey(message),
-                (Address::Node(from), Ok(Carried::Peer(message))) => {
+                // Nothing comes of a node before the launcher has told that it has joined.
+                (Address::Node(from), Ok(Carried::Peer(message)))
+                    if from.0 < self.plan.job.ranks.nodes() =>
+                {
                     self.crew.peer_said(from, message);
                 }
                 (_, Ok(_)) => {}

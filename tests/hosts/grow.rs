@@ -199,6 +199,64 @@ fn a_host_that_cannot_join_fails_the_spawn_alone_and_may_join_later() {
 }
 
 #[test]
+fn a_host_without_a_pmix_server_or_with_a_broken_one_fails_the_spawn_alone() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let Some(pmix) = pmix("pmix4") else {
+        return;
+    };
+    // Below /tmp every host has files of its own.
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let path = format!("{dir}/libpmix.so.2");
+    let on = |host: usize, script: String| {
+        cluster
+            .command(host, ["sh", "-c", &script])
+            .run()
+            .expect_quiet_success();
+    };
+    cluster.excuse(0);
+    cluster.excuse(2);
+    on(0, format!("mkdir -p {dir} && ln -s {} {path}", pmix.path()));
+    on(
+        2,
+        format!("mkdir -p {dir} && ln -s /lib/x86_64-linux-gnu/libm.so.6 {path}"),
+    );
+    let run = cluster.run(0, ["--hosts", "node01:5", "-n", "2", "--libpmix", &path]);
+    let run = run.more([pmix.dir.join("pmix_spawn")]);
+    let lists = ["hosts", "node02:3", "node03:3", "node01:3"];
+    let outcome = run.more(lists).run().expect(0);
+    let own = "node01,node01,node01";
+    for line in outcome.by_rank("pmix_spawn", 2) {
+        let value = field(&line, "value").unwrap();
+        let found: Vec<&str> = value.split(';').collect();
+        assert_eq!(found[2], own, "{outcome:?}");
+        assert!(
+            found[..2].iter().all(|status| status.starts_with('-')),
+            "{outcome:?}"
+        );
+    }
+    let err = outcome.err();
+    let warned: Vec<&str> = err
+        .lines()
+        .filter(|line| line.contains("cannot spawn"))
+        .collect();
+    assert!(
+        warned[0].contains("on node02") && warned[0].contains(&path),
+        "{outcome:?}"
+    );
+    assert!(
+        warned[1].contains("on node03") && warned[1].contains("PMIx server"),
+        "{outcome:?}"
+    );
+    for host in [0, 2] {
+        on(host, format!("rm -r {dir}"));
+        cluster.expect_clean(host);
+    }
+}
+
+#[test]
 fn whoever_waits_for_a_host_that_is_silent_is_answered_in_time_and_the_others_go_on() {
     let Some(cluster) = Cluster::new(3) else {
         return;

@@ -229,6 +229,8 @@ impl Drive {
                 });
                 let gone: Vec<_> = gone.collect();
                 self.events.push(stream::iter(gone).boxed());
+                let opening = self.opening.take();
+                self.opening = opening.map(|known| known.without(growth.members.len()));
             }
             // The router lets nodes join at the root alone.
             None => {}

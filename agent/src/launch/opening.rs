@@ -191,6 +191,22 @@ impl Opening {
         known.described(growth.description.clone())
     }
 
+    /// The same launch, of which nodes were to be that cannot: their numbers are used up.
+    pub fn without(mut self, nodes: usize) -> Self {
+        let nobody = Member {
+            name: "-".to_owned(),
+            address: "-:1".to_owned(),
+        };
+        // With more nodes than there can be none joins any more.
+        let nodes = nodes.min(NODES_MAX);
+        let members = &mut self.spread.members;
+        if members.len() <= NODES_MAX {
+            members.extend(std::iter::repeat_n(nobody, nodes));
+            self.spread.joined += nodes as u32;
+        }
+        self
+    }
+
     /// With what its steps need to know, and as it goes to children.
     fn described(self, description: Bytes) -> Result<Self, OpeningError> {
         check(&self.launch, &self.scheduled, &self.spread)?;

@@ -141,15 +141,21 @@ impl Launcher {
 
     /// Waits until the steps of all these nodes have begun; gives the pids, by node.
     pub(crate) fn begun(&mut self, nodes: u32) -> Vec<u32> {
-        let mut pids = vec![None; nodes as usize];
+        self.begun_from(0, nodes)
+    }
+
+    /// The same for so many nodes from a number on, which are the last of the launch.
+    pub(crate) fn begun_from(&mut self, first: u32, count: u32) -> Vec<u32> {
+        let mut pids = vec![None; count as usize];
         while pids.contains(&None) {
             let (node, text) = self.said();
             let words: Vec<&str> = text.split(' ').collect();
             assert_eq!(words[0], "begun", "{text}");
             assert_eq!(words[1], node.to_string());
-            assert_eq!(words[2], nodes.to_string());
-            assert_eq!(pids[node as usize], None, "node {node} began twice");
-            pids[node as usize] = Some(words[4].parse().unwrap());
+            assert_eq!(words[2], (first + count).to_string());
+            let at = (node - first) as usize;
+            assert_eq!(pids[at], None, "node {node} began twice");
+            pids[at] = Some(words[4].parse().unwrap());
         }
         pids.into_iter().flatten().collect()
     }

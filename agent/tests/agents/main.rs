@@ -7,6 +7,7 @@
 
 mod carrying;
 mod cluster;
+mod joining;
 mod launcher;
 mod losses;
 mod refusals;

@@ -332,11 +332,13 @@ fn what_comes_from_the_wrong_side_of_the_tree_goes_nowhere_and_is_logged_a_few_t
         joined.said().await;
         joined.said().await;
         for _ in 0..100 {
-            // As the step itself, as a node behind it, as one that is not there.
-            for source in [1, 3, 4] {
+            // As the step itself, as a node behind it; to others above, known or joined.
+            for source in [1, 3] {
                 joined.carry(1, source, b"lie".to_vec());
             }
-            joined.carry(2, 0, b"not here".to_vec());
+            for node in [2, 4] {
+                joined.carry(node, 0, b"not here".to_vec());
+            }
         }
         joined.carry(1, 0, b"truth".to_vec());
         assert_eq!(joined.said().await, "got 0 truth");

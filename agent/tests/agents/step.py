@@ -62,7 +62,7 @@ def begin():
     for _ in range(2 * members):
         length, at = varint(body, at)
         at += length
-    for _ in range(2):
+    for _ in range(3):
         _, at = varint(body, at)
     described, at = varint(body, at)
     assert described == len(body) - at, "the description is cut"

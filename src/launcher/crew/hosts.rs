@@ -137,14 +137,16 @@ impl Crew {
     }
 
     /// A sidecar was lost. Nobody needs it any more once all ranks have finalized; then that is
-    /// worth a warning, and the job's result stands.
+    /// worth a warning, and the job's result stands. One that was never ready was waited for, also where
+    /// there is no rank.
     pub(super) fn host_lost(&mut self, node: NodeId, error: String) {
         // An abort that came before it. Ranks that end now, or whose end waits to be judged, do so
         // because of the loss, so the abort does not follow from the end of another rank.
         if let Some((abort, _)) = self.held.take() {
             self.fail_first(abort);
         }
-        match self.nodes.iter().all(|node| node.core.ranks_are_done()) {
+        let is_done = |node: &Node| node.core.ranks_are_done();
+        match self.ready_told && self.nodes.iter().all(is_done) {
             true => self.tell(FromCrew::HostLostLate { node, error }),
             false => self.fail(Cause::HostFailed { node, error }),
         }

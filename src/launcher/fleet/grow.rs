@@ -16,8 +16,9 @@ use super::Fleet;
 use super::node::NodeState;
 use super::open::members;
 use crate::job::ids::{JobNumber, NodeId};
+use crate::job::outcome::{Cause, EXIT_WIREUP};
 use crate::launcher::carried::Carried;
-use crate::launcher::message::{FromCrew, Refusal};
+use crate::launcher::message::{FromCrew, Refusal, ToCrew};
 use crate::launcher::plan::Plan;
 use crate::link::control::ToAgent;
 use crate::link::frame::{Address, Class};
@@ -64,6 +65,37 @@ impl Fleet {
         self.send(Address::Node(node), &Carried::Start);
         let refusal = None;
         self.tell(FromCrew::Joined { node, refusal });
+    }
+
+    /// Whether something that a node tells before it has joined is listened to. What would fail the
+    /// launch fails its joining, and ends what there is of it.
+    pub(super) fn guest_told(&mut self, node: NodeId, told: &FromCrew) -> bool {
+        let refused = self.nodes[node.index()].refusal.is_some();
+        match told {
+            FromCrew::Over
+            | FromCrew::AllStarted { .. }
+            | FromCrew::HostLoaded { .. }
+            | FromCrew::Tell { .. } => true,
+            FromCrew::Ready => !refused,
+            FromCrew::Failed { cause, .. } if !refused => {
+                let message = match cause {
+                    Cause::HostFailed { error, .. } => format!("its PMIx server: {error}"),
+                    Cause::NodeFailed { error, .. } => error.clone(),
+                    _ => "it failed before it had joined".to_owned(),
+                };
+                let code = EXIT_WIREUP;
+                self.not_joined(node, Refusal { code, message });
+                for order in [
+                    ToCrew::Ending,
+                    ToCrew::Skip,
+                    ToCrew::Finish { abnormal: true },
+                ] {
+                    self.send(Address::Node(node), &Carried::Order(order));
+                }
+                false
+            }
+            _ => false,
+        }
     }
 
     /// A node cannot join, or was lost before it had. Nothing of the launch depends on it.

@@ -28,7 +28,7 @@ impl Fleet {
             if state.over || state.is_lost() {
                 continue;
             }
-            if state.joins && !state.ready {
+            if state.is_guest() {
                 let refusal = Refusal {
                     code: EXIT_WIREUP,
                     message: reason.to_owned(),

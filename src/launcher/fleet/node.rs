@@ -29,6 +29,11 @@ pub(super) struct NodeState {
 }
 
 impl NodeState {
+    /// It is asked to join, and is not part of the launch as long as it has not.
+    pub(super) fn is_guest(&self) -> bool {
+        self.joins && !self.ready
+    }
+
     /// It is known whether it takes part.
     pub(super) fn has_answered(&self) -> bool {
         self.ready || self.refusal.is_some()

@@ -10,6 +10,7 @@ use crate::agent::core::JobContext;
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 use crate::job::spec::JobSpec;
+use crate::launcher::inspect::Wants;
 use crate::launcher::pattern;
 use crate::launcher::plan::app::{self, Stand, app_plan};
 use crate::launcher::plan::{App, Contradiction, Decided, Plan, size};
@@ -91,7 +92,23 @@ impl SpawnedJob {
             false => Stand::Bystander,
         };
         let apps = self.look(first, stand)?;
+        self.check_server(first, node, &apps)?;
         Ok(self.plan(first, decided, spec, apps))
+    }
+
+    /// Refuses ranks that need a PMIx server where there is none.
+    fn check_server(
+        &self,
+        first: &Plan,
+        node: Option<NodeId>,
+        apps: &[App],
+    ) -> Result<(), SpawnFailure> {
+        let here = node.is_some_and(|node| self.job.ranks.local_size(node) > 0);
+        let need = !first.offer.pmi || apps.iter().any(|app| app.finding.wants == Wants::Pmix);
+        match &first.without_host {
+            Some(problem) if here && need => Err(refuse(SpawnFailureKind::NotSupported, problem)),
+            _ => Ok(()),
+        }
     }
 
     /// Makes the plan of a launcher whose ranks are on other hosts: what is found here is for people.
@@ -142,6 +159,7 @@ impl SpawnedJob {
             inheritance: Arc::clone(&first.inheritance),
             apps,
             host: first.host.clone(),
+            without_host: first.without_host.clone(),
             slots: first.slots,
             notes: Vec::new(),
             warnings: Vec::new(),

@@ -1,0 +1,100 @@
+//! Nodes that join a running launch.
+
+use wireup::link::control::{Member, ToAgent, VERSION};
+use wireup::link::frame::{Address, BODY_MAX};
+
+use super::cluster::Cluster;
+use super::launcher::{Launcher, gone};
+
+fn grow(members: Vec<Member>) -> ToAgent {
+    ToAgent::Grow {
+        members,
+        description: vec![2; 3 * BODY_MAX],
+    }
+}
+
+#[test]
+fn nodes_join_and_are_reached_from_everywhere_and_end_with_the_launch() {
+    let cluster = Cluster::start(7, &[]);
+    let member = |at: usize| cluster.agents[at].member();
+    // At the root, and at an agent that is no node of the launch until it joins.
+    for entry in [0, 6] {
+        let mut launcher = Launcher::open(&cluster.agents[entry], cluster.spread(4, 2));
+        let mut pids = launcher.begun(4);
+        launcher.ask(&grow(vec![member(4), member(6)]));
+        pids.extend(launcher.begun_from(4, 2));
+        launcher.ask(&grow(vec![member(5)]));
+        pids.extend(launcher.begun_from(6, 1));
+        for (from, to) in [(4, 5), (5, 4), (6, 3), (3, 6), (2, 4), (0, 5), (6, 6)] {
+            launcher.tell(from, &format!("send {to} from {from}"));
+            assert_eq!(launcher.said(), (to, format!("got {from} from {from}")));
+        }
+        launcher.send(Address::EveryNode, "hello");
+        let mut heard: Vec<_> = (0..7).map(|_| launcher.said()).collect();
+        heard.sort();
+        let all: Vec<_> = (0..7).map(|n| (n, "heard hello".to_owned())).collect();
+        assert_eq!(heard, all);
+        drop(launcher);
+        gone(&pids);
+        cluster.agents.iter().for_each(|agent| agent.idle());
+    }
+}
+
+#[test]
+fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on() {
+    let mut cluster = Cluster::start(3, &[]);
+    let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
+    let mut pids = launcher.begun(1);
+    let nobody = Member {
+        name: "n9".to_owned(),
+        address: "127.0.0.1:1".to_owned(),
+    };
+    launcher.ask(&grow(vec![nobody.clone()]));
+    let (nodes, reason, _) = launcher.lost();
+    assert_eq!(nodes, [1]);
+    assert!(reason.contains("Connection refused"), "{reason}");
+    // A name that is none, one that is in the launch already, and again.
+    let bad = Member {
+        name: "n 9".to_owned(),
+        ..nobody.clone()
+    };
+    launcher.ask(&grow(vec![bad]));
+    let (nodes, reason, _) = launcher.lost();
+    assert_eq!(nodes, [2]);
+    assert!(reason.contains("\"n 9\""), "{reason}");
+    let first = cluster.agents[0].member();
+    launcher.ask(&grow(vec![first]));
+    let (nodes, reason, _) = launcher.lost();
+    assert_eq!(nodes, [3]);
+    assert!(reason.contains("already there"), "{reason}");
+    let stopping = cluster.agents[2].member();
+    cluster.agents[2].signal(nix::sys::signal::Signal::SIGTERM);
+    cluster.agents[2].ended();
+    launcher.ask(&grow(vec![stopping, cluster.agents[1].member()]));
+    let (nodes, ..) = launcher.lost();
+    assert_eq!(nodes, [4]);
+    pids.extend(launcher.begun_from(5, 1));
+    launcher.tell(5, "send 0 me");
+    assert_eq!(launcher.said(), (0, "got 5 me".to_owned()));
+    drop(launcher);
+    gone(&pids);
+    cluster.agents.truncate(2);
+}
+
+#[test]
+fn only_the_launcher_of_a_launch_lets_nodes_join_it() {
+    let cluster = Cluster::start(2, &[]);
+    let mut stranger = Launcher::connect(&cluster.agents[0]);
+    stranger.ask(&grow(vec![cluster.agents[1].member()]));
+    let reason = stranger.refused();
+    assert!(reason.contains("has not opened"), "{reason}");
+    // A launcher that asks for something else ends its launch.
+    let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
+    let pids = launcher.begun(1);
+    launcher.ask(&ToAgent::Nodes {
+        version: VERSION,
+        members: Vec::new(),
+    });
+    gone(&pids);
+    cluster.agents[0].logged(&["the launcher sent a second request"]);
+}
