@@ -1,5 +1,6 @@
 //! The crews of several hosts, led over the local agent's socket.
 
+mod answers;
 mod grow;
 mod input;
 mod losses;
@@ -239,43 +240,6 @@ impl Fleet {
 
     fn tell(&mut self, told: FromCrew) {
         self.told.push_back(told);
-    }
-
-    /// Once every node has answered, the ranks may be started or the job is refused.
-    fn check_ready(&mut self) {
-        if self.decided || !self.nodes.iter().all(NodeState::has_answered) {
-            return;
-        }
-        self.decided = true;
-        let numbers = (0..).map(NodeId);
-        let refused = numbers
-            .zip(&self.nodes)
-            .filter_map(|(node, state)| Some((node, state.refusal.clone()?)));
-        let refused: Vec<_> = refused.collect();
-        match refused.is_empty() {
-            true => self.tell(FromCrew::Ready),
-            false => self.tell(FromCrew::Refused(refused)),
-        }
-    }
-
-    fn check_started(&mut self, job: JobNumber) {
-        // One that joins has no rank of a job that is started meanwhile.
-        let started =
-            |node: &NodeState| node.started.contains(&job) || node.is_lost() || node.is_guest();
-        if !self.nodes.iter().all(started) || !self.starting.remove(&job) {
-            return;
-        }
-        self.tell(FromCrew::AllStarted { job });
-        if job == JobNumber(0) {
-            self.plate.turn(Life::Running);
-            self.start_input();
-        }
-    }
-
-    fn check_over(&mut self) {
-        if self.nodes.iter().all(|node| node.over || node.is_lost()) {
-            self.tell(FromCrew::Over);
-        }
     }
 
     fn tell_held(&mut self) {

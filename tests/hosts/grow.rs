@@ -293,6 +293,7 @@ fn hosts_that_join_are_clean_however_the_launch_ends_meanwhile() {
         for wait in [0, 50, 150, 400] {
             let running = run(&cluster, &mpi, &list, 1, "spawn").more(args).start();
             running.wait_for(Output::Stderr, "asked to join");
+            #[allow(clippy::disallowed_methods)] // any moment will do
             std::thread::sleep(Duration::from_millis(wait));
             running.signal(signal);
             // All hosts are clean then.

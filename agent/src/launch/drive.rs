@@ -1,5 +1,7 @@
 //! Runs one launch at this agent: one task that owns its links and asks the router what to do.
 
+mod joining;
+
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,7 +18,7 @@ use wireup::job::ids::NodeId;
 use wireup::link::control::{FromAgent, ToStep};
 use wireup::link::encode;
 
-use super::growth::{Growth, Pieces};
+use super::growth::Pieces;
 use super::opening::Opening;
 use super::queue::{Full, Queue};
 use super::registry::Seat;
@@ -201,42 +203,6 @@ impl Drive {
         drive
     }
 
-    /// Makes the agent of a node below take part.
-    fn contact(&mut self, opening: &Opening, node: NodeId) {
-        let (queue, from) = self.agent.peers.join(opening, node);
-        let (from, abort) = stream::abortable(from);
-        self.events.push(from.boxed());
-        let queue = Some(queue);
-        self.children.insert(node, Child { queue, abort });
-    }
-
-    /// Makes the agents of nodes that join take part, from a number on.
-    fn join(&mut self, first: NodeId, growth: &Growth) {
-        let numbers = (first.0..).map(NodeId);
-        let joining = numbers.take(growth.members.len());
-        let opening = self.opening.as_ref();
-        match opening.map(|opening| opening.grown(growth)) {
-            Some(Ok(opening)) => {
-                info!(launch = %self.launch, "{} nodes join", growth.members.len());
-                joining.for_each(|node| self.contact(&opening, node));
-                self.opening = Some(opening.without_description());
-            }
-            Some(Err(error)) => {
-                let reason = error.to_string();
-                let gone = joining.map(|child| Event::ChildGone {
-                    child,
-                    reason: reason.clone(),
-                });
-                let gone: Vec<_> = gone.collect();
-                self.events.push(stream::iter(gone).boxed());
-                let opening = self.opening.take();
-                self.opening = opening.map(|known| known.without(growth.members.len()));
-            }
-            // The router lets nodes join at the root alone.
-            None => {}
-        }
-    }
-
     /// Until nothing is left; says why it ended.
     async fn run(&mut self) -> String {
         let mut actions = Vec::new();
@@ -323,17 +289,6 @@ impl Drive {
             Action::PassOn(growth) => growth.pieces().find_map(|piece| self.pass_on(piece)),
             Action::End => None,
         }
-    }
-
-    fn pass_on(&mut self, piece: v1::Grow) -> Option<Event> {
-        let root = NodeId(0);
-        let queue = self.children.get_mut(&root)?.queue.as_mut()?;
-        let body = piece.growth.len();
-        let message = Some(v1::peer_down::Message::Grow(piece));
-        let result = queue.push(v1::PeerDown { message }, body);
-        result
-            .err()
-            .and_then(|full| self.stuck(Neighbour::Child(root), full))
     }
 
     fn send(&mut self, to: Neighbour, packet: Packet) -> Option<Event> {

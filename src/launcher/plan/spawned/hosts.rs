@@ -35,7 +35,7 @@ impl Names<'_> {
         for host in hosts {
             let node = self.node(&host.name).ok_or_else(|| {
                 let known = self.present().map(|(_, name)| name.as_str());
-                let known = compress(&known.collect::<Vec<_>>());
+                let known = compress(known.collect::<Vec<_>>());
                 let problem = format!(
                     "host {} is none of this launch, which has {known}; name it with --hosts when \
                      the launch starts, or with add-host",

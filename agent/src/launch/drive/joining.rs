@@ -1,0 +1,61 @@
+//! The agents of nodes below, those that join later included.
+
+use futures_util::{StreamExt, stream};
+use tracing::info;
+use wireup::job::ids::NodeId;
+
+use super::{Child, Drive};
+use crate::launch::growth::Growth;
+use crate::launch::opening::Opening;
+use crate::launch::router::{Event, Neighbour};
+use crate::proto::v1;
+
+impl Drive {
+    /// Makes the agent of a node below take part.
+    pub(super) fn contact(&mut self, opening: &Opening, node: NodeId) {
+        let (queue, from) = self.agent.peers.join(opening, node);
+        let (from, abort) = stream::abortable(from);
+        self.events.push(from.boxed());
+        let queue = Some(queue);
+        self.children.insert(node, Child { queue, abort });
+    }
+
+    /// Makes the agents of nodes that join take part, from a number on.
+    pub(super) fn join(&mut self, first: NodeId, growth: &Growth) {
+        let numbers = (first.0..).map(NodeId);
+        let joining = numbers.take(growth.members.len());
+        let opening = self.opening.as_ref();
+        match opening.map(|opening| opening.grown(growth)) {
+            Some(Ok(opening)) => {
+                info!(launch = %self.launch, "{} nodes join", growth.members.len());
+                joining.for_each(|node| self.contact(&opening, node));
+                self.opening = Some(opening.without_description());
+            }
+            Some(Err(error)) => {
+                let reason = error.to_string();
+                let gone = joining.map(|child| Event::ChildGone {
+                    child,
+                    reason: reason.clone(),
+                });
+                let gone: Vec<_> = gone.collect();
+                self.events.push(stream::iter(gone).boxed());
+                let opening = self.opening.take();
+                self.opening = opening.map(|known| known.without(growth.members.len()));
+            }
+            // The router lets nodes join at the root alone.
+            None => {}
+        }
+    }
+
+    /// Passes a piece of word of nodes that join on to the root.
+    pub(super) fn pass_on(&mut self, piece: v1::Grow) -> Option<Event> {
+        let root = NodeId(0);
+        let queue = self.children.get_mut(&root)?.queue.as_mut()?;
+        let body = piece.growth.len();
+        let message = Some(v1::peer_down::Message::Grow(piece));
+        let result = queue.push(v1::PeerDown { message }, body);
+        result
+            .err()
+            .and_then(|full| self.stuck(Neighbour::Child(root), full))
+    }
+}
