@@ -1,11 +1,13 @@
 /*
- * pmix_push PROGRAM COUNT READERS BYTES
+ * pmix_push PROGRAM COUNT READERS BYTES [leave]
  *
  * Rank 0 spawns COUNT processes of PROGRAM, of which READERS (a rank, or `all`) read what it pushes:
  * BYTES bytes in pieces of odd size, and then the end. It prints
- *     pmix_push bytes=N fnv1a=HEX own=STATUS other=STATUS after=STATUS nobody=STATUS
- * with the 64-bit FNV-1a of what it sent, and what it is told when it pushes to itself, to a process that
- * is no reader, after the end, and to nobody in particular. The other ranks wait for it.
+ *     pmix_push bytes=N fnv1a=HEX
+ * with the 64-bit FNV-1a of what it sent, and, unless it is to `leave` without pushing the end,
+ *     pmix_pushed own=STATUS other=STATUS after=STATUS nobody=STATUS
+ * with what it is told when it pushes to itself, to a process that is no reader, after the end, and to
+ * nobody in particular. The other ranks wait for it.
  */
 #include "common.h"
 #include <inttypes.h>
@@ -75,6 +77,18 @@ static void spawn(char **argv, char nspace[PMIX_MAX_NSLEN + 1])
     PMIX_INFO_DESTRUCT(&infos[1]);
 }
 
+/* Pushes the end, and what nobody takes. */
+static void end(const char *nspace, pmix_rank_t reader, bool everybody)
+{
+    char byte = 0;
+    const pmix_status_t own = push(me.nspace, 0, &byte, 1);
+    const pmix_status_t other = everybody ? PMIX_ERR_NOT_SUPPORTED : push(nspace, reader + 1, &byte, 1);
+    check(push(nspace, reader, &byte, 0), "the end");
+    const pmix_status_t after = push(nspace, everybody ? 0 : reader, &byte, 1);
+    const pmix_status_t nobody = push(NULL, 0, &byte, 1);
+    report("pmix_pushed own=%d other=%d after=%d nobody=%d", own, other, after, nobody);
+}
+
 int main(int argc, char **argv)
 {
     static char piece[PIECE];
@@ -82,7 +96,8 @@ int main(int argc, char **argv)
     char nspace[PMIX_MAX_NSLEN + 1];
     pmix_proc_t all;
 
-    if (argc != 5)
+    const bool leaves = argc == 6 && strcmp(argv[5], "leave") == 0;
+    if (argc != 5 && !leaves)
         fail(2, "pmix_push: PROGRAM COUNT READERS BYTES");
     check(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     if (me.rank == 0) {
@@ -102,13 +117,9 @@ int main(int argc, char **argv)
             check(push(nspace, reader, piece, count), "PMIx_IOF_push");
             sent += count;
         }
-        const pmix_status_t own = push(me.nspace, 0, piece, 1);
-        const pmix_status_t other = everybody ? PMIX_ERR_NOT_SUPPORTED : push(nspace, reader + 1, piece, 1);
-        check(push(nspace, reader, piece, 0), "the end");
-        const pmix_status_t after = push(nspace, everybody ? 0 : reader, piece, 1);
-        const pmix_status_t nobody = push(NULL, 0, piece, 1);
-        report("pmix_push bytes=%zu fnv1a=%016" PRIx64 " own=%d other=%d after=%d nobody=%d", bytes, sum, own,
-               other, after, nobody);
+        report("pmix_push bytes=%zu fnv1a=%016" PRIx64, bytes, sum);
+        if (!leaves)
+            end(nspace, reader, everybody);
     }
     PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
     check(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");

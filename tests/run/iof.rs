@@ -90,6 +90,9 @@ fn a_rank_feeds_the_processes_that_it_spawns() {
                 let [sent] = &lines("pmix_push ")[..] else {
                     panic!("{outcome:?}")
                 };
+                let [told] = &lines("pmix_pushed ")[..] else {
+                    panic!("{outcome:?}")
+                };
                 // Not its own, not those that are no readers, nothing after the end, and somebody.
                 for (what, status) in [
                     ("own", "-47"),
@@ -97,7 +100,7 @@ fn a_rank_feeds_the_processes_that_it_spawns() {
                     ("after", "-25"),
                     ("nobody", "-27"),
                 ] {
-                    assert_eq!(field(sent, what), Some(status), "{what}; {outcome:?}");
+                    assert_eq!(field(told, what), Some(status), "{what}; {outcome:?}");
                 }
                 let read = lines("stdin_sum ");
                 assert_eq!(read.len(), 3, "{outcome:?}");
@@ -111,6 +114,30 @@ fn a_rank_feeds_the_processes_that_it_spawns() {
                     assert_eq!(got, expected, "{line}; {outcome:?}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn readers_whose_feeders_have_ended_read_the_end() {
+    let Some(reader) = program("stdin_sum") else {
+        return;
+    };
+    let path = reader.to_str().unwrap();
+    for (server, client) in versions() {
+        for nodes in NODES {
+            let words = [path, "2", "all", "500000", "leave"];
+            let fixed = ["--children", "independent", "--libpmix", server.path()];
+            let options = [&fixed[..], nodes].concat();
+            let run = client.run(4, &options, "pmix_push", &words).run();
+            let outcome = run.expect_success();
+            let out = outcome.out();
+            let sent = out.lines().find(|line| line.starts_with("pmix_push "));
+            let sum = |line| (field(line, "bytes"), field(line, "fnv1a"));
+            let sent = sum(sent.unwrap());
+            let read = out.lines().filter(|line| line.starts_with("stdin_sum "));
+            let read: Vec<_> = read.map(sum).collect();
+            assert_eq!(read, [sent, sent], "{outcome:?}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::agent::core::JobContext;
 use crate::agent::start::Starter;
+use crate::job::ids::Nspace;
 use crate::job::rank_map::RankMap;
 use crate::job::roster::Placed;
 use crate::launcher::directory::NodeDirectories;
@@ -77,6 +78,18 @@ impl Job {
     pub(super) fn grow(&mut self, plan: &Arc<Plan>) {
         self.context = Arc::clone(&plan.job);
         self.plan = Some(Arc::clone(plan));
+    }
+}
+
+impl Job {
+    /// Its name.
+    pub(super) fn nspace(&self) -> &Nspace {
+        &self.context.nspace
+    }
+
+    /// The name of the job whose process has spawned it.
+    pub(super) fn parent(&self) -> Option<&Nspace> {
+        self.context.parent.as_ref().map(|parent| &parent.nspace)
     }
 }
 

@@ -9,13 +9,16 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::Crew;
+use super::{Crew, Job};
 use crate::agent::event::{Event, Fed};
 use crate::agent::poll::{Interest, Poll, Source, Token};
-use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 
 /// Bytes that may wait for a rank to read them.
 const WAITING_MAX: usize = 16 << 20;
+
+/// Of a piece that nobody waits for.
+const NOBODY: u64 = 0;
 
 /// Input on its way into a pipe.
 #[derive(Debug)]
@@ -141,6 +144,31 @@ impl Crew {
                 }
                 None => vec![(number, self.why_unfed(rank))],
             };
+            self.tell_fed(rank, results);
+        }
+    }
+
+    /// All processes of a job have ended: what they have spawned reads what it was given, and then the
+    /// end.
+    pub(super) fn feeders_over(&mut self, job: JobNumber) {
+        let Some(feeder) = self.jobs.get(job).map(Job::nspace) else {
+            return;
+        };
+        let jobs = self.jobs.jobs();
+        let children = jobs.filter(|(_, child)| child.parent() == Some(feeder));
+        let ranks = children.flat_map(|(child, _)| self.jobs.processes_of(child));
+        let readers: Vec<_> = ranks
+            .filter(|rank| self.pushed.0.contains_key(rank))
+            .collect();
+        for rank in readers {
+            if let Some(feed) = self.pushed.0.get_mut(&rank) {
+                feed.pieces.push_back(Piece {
+                    number: NOBODY,
+                    bytes: Vec::new(),
+                    done: 0,
+                });
+            }
+            let results = self.pushed.write(rank, &self.poll);
             self.tell_fed(rank, results);
         }
     }

@@ -207,6 +207,7 @@ impl Crew {
 
     /// All ranks of a spawned job have ended, everywhere.
     pub(super) fn job_over(&mut self, number: JobNumber) {
+        self.feeders_over(number);
         for index in 0..self.nodes.len() {
             self.feed(self.part.node_at(index), Event::JobOver(number));
         }
