@@ -98,6 +98,13 @@ impl Plate {
         }
     }
 
+    /// Shows the same job on the hosts it has now, when others have joined.
+    pub(super) fn renew(&mut self, decided: &Decided, node: Option<NodeId>) {
+        let stage = self.stage;
+        *self = Self::show(decided, node);
+        self.turn(stage);
+    }
+
     /// The job has come so far; it never goes back.
     pub(super) fn turn(&mut self, stage: Stage) {
         if stage <= self.stage {

@@ -276,6 +276,8 @@ impl Step {
             Carried::Joined { hosts, absent } => {
                 self.plan = Arc::new(self.plan.with_hosts(&hosts, &absent));
                 self.crew.grow(&self.plan);
+                let node = self.crew.first_node();
+                self.plate.renew(&self.plan.decided, Some(node));
             }
             Carried::Order(ToCrew::Skip) if !self.started => {
                 self.started = true;

@@ -306,6 +306,26 @@ fn hosts_that_join_are_clean_however_the_launch_ends_meanwhile() {
 }
 
 #[test]
+fn hosts_that_have_joined_are_shown_and_the_job_is_ended_from_them() {
+    let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi("openmpi5")) else {
+        return;
+    };
+    let args = ["child=hang", "children=1", "info.add-host=node02:1"];
+    let running = run(&cluster, &mpi, &["--hosts", "node01:1"], 1, "spawn");
+    let running = running.more(args).start();
+    running.wait_for_many(Output::Stdout, "hangs rank=", 1);
+    for host in [0, 1] {
+        let ps = cluster.command(host, [cluster.wireup().to_str().unwrap(), "ps"]);
+        let shown = ps.run().expect_success().out();
+        assert!(shown.contains("node[01-02]"), "{shown}");
+    }
+    let kill = [cluster.wireup().to_str().unwrap(), "kill", "--all"];
+    cluster.command(1, kill).run().expect(0);
+    let outcome = running.finish();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+}
+
+#[test]
 fn ranks_that_ask_for_the_same_hosts_at_once_all_get_them() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(3), mpi("openmpi5")) else {
         return;

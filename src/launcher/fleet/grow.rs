@@ -116,6 +116,7 @@ impl Fleet {
     /// All that were to join have or have not.
     pub(super) fn tell_of_joined(&mut self, plan: &Arc<Plan>) {
         self.adopt(plan);
+        self.plate.renew(&plan.decided, None);
         let joined = Carried::Joined {
             hosts: plan.spec.layout.hosts.clone(),
             absent: plan.absent.clone(),
