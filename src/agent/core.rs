@@ -19,6 +19,7 @@ mod host;
 mod inputs;
 mod jobs;
 mod logs;
+mod losses;
 mod output;
 mod queries;
 mod raised;
@@ -48,7 +49,6 @@ use serde::{Deserialize, Serialize};
 
 use super::event::{Action, Event, PeerMessage};
 use crate::fence::{self, FenceEngine, FenceInput};
-use crate::groups::GroupEngine;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, UserId};
@@ -63,7 +63,6 @@ use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
-use crate::queries::QueryEngine;
 use crate::store::engine::StoreEngine;
 use spawns::{Meeting, Spawns};
 use store::Asker;
@@ -369,64 +368,6 @@ impl NodeCore {
             self.tell_of_death(process, end, now, actions);
             self.tell_groups_of_death(process, now, actions);
         }
-    }
-
-    /// Whatever waits for these nodes is answered, and those who want to know hear of it.
-    fn nodes_lost(
-        &mut self,
-        nodes: &[NodeId],
-        reason: &Arc<str>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        self.give_up(nodes.iter().copied(), reason, now, actions);
-        self.tell_of_lost_nodes(nodes, now, actions);
-    }
-
-    /// Whatever waits for these nodes is answered.
-    fn give_up(
-        &mut self,
-        nodes: impl IntoIterator<Item = NodeId>,
-        reason: &Arc<str>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        for node in nodes {
-            let reason = Arc::clone(reason);
-            self.fence(
-                FenceInput::PeerLost {
-                    node,
-                    reason: Arc::clone(&reason),
-                },
-                now,
-                actions,
-            );
-            let lost = ModexInput::PeerLost {
-                node,
-                reason: Arc::clone(&reason),
-            };
-            self.modex(lost, now, actions);
-            self.groups(actions, |engine, out| engine.node_lost(node, out));
-            self.ask_nodes(now, actions, |engine, out| engine.node_lost(node, out));
-            self.store_node_lost(node, now, actions);
-            self.outputs_node_lost(node, actions);
-            self.inputs_node_lost(node, actions);
-            self.crossings_node_lost(node, now, actions);
-        }
-    }
-
-    fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.fence(FenceInput::Teardown, now, actions);
-        self.modex(ModexInput::Teardown, now, actions);
-        self.store_tear_down(now, actions);
-        self.crossings_tear_down(actions);
-        self.spawns_tear_down(now, actions);
-        self.allocations_tear_down(actions);
-        self.inputs_tear_down(actions);
-        self.answer_aborts(actions);
-        self.groups(actions, GroupEngine::tear_down);
-        self.ask_nodes(now, actions, QueryEngine::tear_down);
-        self.stop_host(now, actions);
     }
 
     fn peer_message(

@@ -39,15 +39,7 @@ fn steps_reach_each_other_and_the_launcher_wherever_it_is() {
     for entry in [0, 6, 7] {
         let mut launcher = Launcher::open(&cluster.agents[entry], cluster.spread(7, 2));
         let pids = launcher.begun(7);
-        for (from, to) in [(0, 6), (6, 0), (5, 3), (3, 4), (1, 1), (4, 1)] {
-            launcher.tell(from, &format!("send {to} from {from}"));
-            assert_eq!(launcher.said(), (to, format!("got {from} from {from}")));
-        }
-        launcher.send(Address::EveryNode, "hello");
-        let mut heard: Vec<_> = (0..7).map(|_| launcher.said()).collect();
-        heard.sort();
-        let all: Vec<_> = (0..7).map(|n| (n, "heard hello".to_owned())).collect();
-        assert_eq!(heard, all);
+        launcher.reaches(&[(0, 6), (6, 0), (5, 3), (3, 4), (1, 1), (4, 1)], 7);
         // To everybody but itself.
         launcher.tell(4, "send every one");
         let mut heard: Vec<_> = (0..6).map(|_| launcher.said()).collect();

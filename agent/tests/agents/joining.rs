@@ -1,7 +1,7 @@
 //! Nodes that join a running launch.
 
 use wireup::link::control::{Member, ToAgent, VERSION};
-use wireup::link::frame::{Address, BODY_MAX};
+use wireup::link::frame::BODY_MAX;
 
 use super::cluster::Cluster;
 use super::launcher::{Launcher, gone};
@@ -25,15 +25,7 @@ fn nodes_join_and_are_reached_from_everywhere_and_end_with_the_launch() {
         pids.extend(launcher.begun_from(4, 2));
         launcher.ask(&grow(vec![member(5)]));
         pids.extend(launcher.begun_from(6, 1));
-        for (from, to) in [(4, 5), (5, 4), (6, 3), (3, 6), (2, 4), (0, 5), (6, 6)] {
-            launcher.tell(from, &format!("send {to} from {from}"));
-            assert_eq!(launcher.said(), (to, format!("got {from} from {from}")));
-        }
-        launcher.send(Address::EveryNode, "hello");
-        let mut heard: Vec<_> = (0..7).map(|_| launcher.said()).collect();
-        heard.sort();
-        let all: Vec<_> = (0..7).map(|n| (n, "heard hello".to_owned())).collect();
-        assert_eq!(heard, all);
+        launcher.reaches(&[(4, 5), (5, 4), (6, 3), (3, 6), (2, 4), (0, 5), (6, 6)], 7);
         drop(launcher);
         gone(&pids);
         cluster.agents.iter().for_each(|agent| agent.idle());

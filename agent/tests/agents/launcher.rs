@@ -160,6 +160,20 @@ impl Launcher {
         pids.into_iter().flatten().collect()
     }
 
+    /// Lets steps send to each other, and then hears from all of so many.
+    #[track_caller]
+    pub(crate) fn reaches(&mut self, pairs: &[(u32, u32)], nodes: u32) {
+        for (from, to) in pairs {
+            self.tell(*from, &format!("send {to} from {from}"));
+            assert_eq!(self.said(), (*to, format!("got {from} from {from}")));
+        }
+        self.send(Address::EveryNode, "hello");
+        let mut heard: Vec<_> = (0..nodes).map(|_| self.said()).collect();
+        heard.sort();
+        let all: Vec<_> = (0..nodes).map(|n| (n, "heard hello".to_owned())).collect();
+        assert_eq!(heard, all);
+    }
+
     /// The next thing, which is the loss of nodes: which, why, and whether only the step is lost.
     pub(crate) fn lost(&mut self) -> (Vec<u32>, String, bool) {
         match self.hear() {
