@@ -298,14 +298,15 @@ class Hosts:
 
     @staticmethod
     def kind(pid):
-        """The program's name; a step of wireup, with its guard, is one of its own."""
+        """The program's name; a step of wireup, with its guard, is one of its own, its helper the agent's."""
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 words = file.read().split(b"\0")
             name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
         except OSError:
             return None
-        return "step" if name == "wireup" and words[1:2] == [b"step"] else name
+        own = {b"step": "step", b"steps": "wireup-agent"}
+        return own.get(words[1], name) if name == "wireup" and len(words) > 1 else name
 
     def wake_ups(self):
         """Wake-ups of an agent in a second, on average."""
@@ -330,13 +331,17 @@ class Hosts:
 
     def idle(self):
         agents = list(self.cluster.processes("wireup-agent"))
-        pss = statistics.mean(map(pss_kib, agents)) / 1024
-        rss = statistics.mean(map(rss_kib, agents)) / 1024
-        self.emit("\nAn idle agent, mean of all. Goals: 10 MiB and one wake-up a second. Connections to other agents "
-                  "are kept, and watched, for 10 s after a launch.\n")
-        self.emit("| Pss, MiB | Rss, MiB | wake-ups a second, fresh | the same after launches, connections open |")
-        self.emit("|---|---|---|---|")
-        self.emit(f"| {pss:.1f} | {rss:.1f} | {self.idle_before:.2f} | {self.wake_ups():.2f} |")
+        # Nothing else of wireup's runs now.
+        helpers = list(self.cluster.processes("wireup"))
+        mean = [[f"{statistics.mean(map(kib, pids)) / 1024:.1f}" for kib in (pss_kib, rss_kib)]
+                for pids in (agents, helpers)]
+        self.emit("\nAn idle agent and the helper its steps are forked from, means of all. Goals: 10 MiB and one wake-up a "
+                  "second. Connections to other agents are kept, and watched, for 10 s after a launch.\n")
+        self.emit("| agent: Pss, MiB | Rss, MiB | helper: Pss, MiB | Rss, MiB | wake-ups a second, fresh | "
+                  "the same after launches, connections open |")
+        self.emit("|---|---|---|---|---|---|")
+        cells = [*mean[0], *mean[1], f"{self.idle_before:.2f}", f"{self.wake_ups():.2f}"]
+        self.emit("| " + " | ".join(cells) + " |")
 
 
 def rss_kib(pid):

@@ -6,13 +6,16 @@ pub mod descriptors;
 pub mod event;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod handover;
 pub mod held;
 pub mod leftovers;
 pub mod link_end;
 pub mod namespace;
 pub mod poll;
+pub mod privileges;
 pub mod procfs;
 pub mod rendezvous;
 pub mod sidecar;
 pub mod spawn;
 pub mod start;
+pub mod title;

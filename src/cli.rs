@@ -72,6 +72,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         Some(word) if word == "run" => run::line(args),
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
+        Some(word) if word == step::SERVER_COMMAND => step::serve(),
         Some(word) if word == rendezvous::COMMAND => rendezvous_process(),
         _ => other(args),
     };

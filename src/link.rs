@@ -20,6 +20,7 @@ pub mod control;
 pub mod frame;
 pub mod message;
 pub mod socket;
+pub mod steps;
 pub mod tree;
 
 use serde::Serialize;

@@ -39,6 +39,7 @@ use crate::peer::server::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::rendezvous::Meetings;
 use crate::tls;
+use crate::user::spawn::steps::Steps;
 use crate::user::{Served, User, UserError, files};
 
 /// How long clients have to take the end of the last launch.
@@ -51,8 +52,10 @@ pub struct Agent {
     pub name: String,
     /// Where others are to reach it.
     pub advertised: String,
-    /// The executable of steps.
-    pub step: PathBuf,
+    /// The executable of launchers.
+    pub wireup: PathBuf,
+    /// Where steps come from.
+    pub steps: Arc<Steps>,
     /// Where launchers of this machine find it.
     pub socket: PathBuf,
     /// Its launches.
@@ -144,7 +147,8 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
     let agent = Arc::new(Agent {
         name: settings.name,
         advertised: settings.advertise.unwrap_or_else(|| advertised(bound)),
-        step: settings.step,
+        steps: Arc::new(Steps::new(settings.step.clone())),
+        wireup: settings.step,
         socket: settings.socket.clone(),
         registry: Arc::default(),
         scheduled: Arc::default(),

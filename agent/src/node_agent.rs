@@ -256,7 +256,7 @@ async fn launch_processes(
     };
     place.fill(match head {
         true => {
-            let wireup = agent.step.clone();
+            let wireup = agent.wireup.clone();
             let (launch, pid) =
                 start::start(wireup, &agent.socket, &request, user, started).await?;
             response.launcher_pid = pid;

@@ -133,7 +133,9 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
     let words = procfs::command_line(process.pid);
     let launches = words.get(1).is_some_and(|word| word == "run");
-    let is_step = words.len() == 2 && words[1] == "step";
+    // Nothing, or what is left of a longer word.
+    let ends = words.iter().skip(2).all(|word| word.is_empty());
+    let is_step = words.get(1).is_some_and(|word| word == "step") && ends;
     if !launches && !is_step {
         return None;
     }

@@ -5,12 +5,18 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use super::elf::open_regular;
 
 mod cgroup;
 
-pub use cgroup::{Quota, quota_in};
+pub use cgroup::Quota;
+use cgroup::{Mount, mounts_in, quota_in};
+
+/// Where the hierarchies are that can limit CPU time: they are not moved while somebody runs, and the
+/// system takes its time to list what is mounted.
+static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
 
 /// What limits the number of ranks here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +58,7 @@ impl Slots {
             online,
             quota: quota_in(
                 &read("/proc/self/cgroup").unwrap_or_default(),
-                &read("/proc/self/mountinfo").unwrap_or_default(),
+                MOUNTS.get_or_init(|| mounts_in(&read("/proc/self/mountinfo").unwrap_or_default())),
                 read_text,
             ),
         }

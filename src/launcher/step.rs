@@ -1,15 +1,17 @@
 //! `wireup step`: one node's part of a job on several hosts.
 //!
-//! The node's agent starts it as the job's user, with one end of a socket as descriptor 3. It makes
-//! its own plan of what it is told, leads its crew as the launcher orders, and passes on what the
+//! The node's agent has it forked by `wireup steps` ([`server`]), or starts it with one end of a
+//! socket as descriptor 3; it is the job's user's. It makes its own plan of what it is told, leads its crew as the launcher orders, and passes on what the
 //! crew tells and what the nodes say to each other. When the agent or the launcher is lost, it ends
 //! the ranks by itself; what may be left then is cleared by its guard.
 
 mod begin;
 mod input;
+mod orders;
+mod server;
 
 use std::io::Write as _;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,12 +19,13 @@ use nix::sys::signal::Signal;
 
 use self::begin::{begin, make_crew, take_link};
 use self::input::Feeds;
+pub use self::server::COMMAND as SERVER_COMMAND;
 use super::carried::{Carried, window};
 use super::crew::{Crew, RankIo};
 use super::hands::Hands;
 use super::message::{FromCrew, Refusal, ToCrew};
 use super::outputs;
-use super::plan::Plan;
+use super::plan::{Plan, Variable};
 use super::plate::{Plate, Stage};
 use super::record::Stream;
 use super::run::RunFailure;
@@ -34,8 +37,6 @@ use crate::agent::poll::{Poll, Ready, Source, Token};
 use crate::agent::start::StdinPlan;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::outcome::Cause;
-use crate::link::control::ToStep;
-use crate::link::decode;
 use crate::link::frame::{Address, Class};
 use crate::link::message::{Envelope, gathered};
 
@@ -86,8 +87,22 @@ struct Step {
 /// # Errors
 /// [`RunFailure`] when there is no agent to tell, or the step itself broke.
 pub fn run() -> Result<u8, RunFailure> {
+    run_on(take_link()?, std::env::vars_os().collect())
+}
+
+/// Forks steps for an agent; in each of them, runs it. Returns the exit code.
+///
+/// # Errors
+/// [`RunFailure`] when there is no agent, or as [`run`] has them.
+pub fn serve() -> Result<u8, RunFailure> {
+    match server::serve()? {
+        Some((link, variables)) => run_on(link, variables),
+        None => Ok(0),
+    }
+}
+
+fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     let ignored = ignored_at_start();
-    let socket = take_link()?;
     descriptors::reserve_low().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
     let surroundings = Surroundings::take(ignored);
     let mut poll = Poll::new().map_err(cannot_wait)?;
@@ -97,7 +112,7 @@ pub fn run() -> Result<u8, RunFailure> {
     let (node, tree, description) = begin(&mut poll, &mut link, &mut backlog)?;
     link.set_own(Address::Node(node));
     let plate = Plate::show(&description.decided, Some(node));
-    match make_crew(poll, node, description, &surroundings) {
+    match make_crew(poll, node, description, variables, &surroundings) {
         Ok((crew, signals, plan, origin)) => {
             let window = i64::from(window(plan.job.ranks.nodes()));
             let mut step = Step {
@@ -223,91 +238,6 @@ impl Step {
         let cause = Cause::NodeFailed { node, error };
         self.untold.push(FromCrew::Failed { cause, state: None });
         self.tell();
-    }
-
-    fn send(&mut self, to: Address, message: &Carried) {
-        self.link.send(to, Class::Carried, message, &self.crew.poll);
-    }
-
-    fn take_messages(&mut self, messages: Messages) {
-        for (envelope, body) in messages {
-            if envelope.class == Class::Control {
-                match decode(&body) {
-                    Ok(ToStep::Orphaned { reason }) => self.orphaned(&reason),
-                    Ok(ToStep::Begin { .. }) | Err(_) => self.orphaned("garbled"),
-                }
-                continue;
-            }
-            match (envelope.from, decode(&body)) {
-                (Address::Launcher, Ok(message)) => self.obey(message),
-                // Nothing comes of a node before the launcher has told that it has joined.
-                (Address::Node(from), Ok(Carried::Peer(message)))
-                    if from.0 < self.plan.job.ranks.nodes() =>
-                {
-                    self.crew.peer_said(from, message);
-                }
-                (_, Ok(_)) => {}
-                (from, Err(error)) => {
-                    self.fail(format!(
-                        "it was sent a message that it cannot read ({error})"
-                    ));
-                    say(&format!("a message of {from:?} cannot be read: {error}"));
-                }
-            }
-        }
-    }
-
-    /// Does what the launcher wants.
-    fn obey(&mut self, message: Carried) {
-        match message {
-            Carried::Start if !self.started => {
-                self.started = true;
-                if let Err(failure) = self.start_ranks() {
-                    self.fail(failure.message);
-                    self.crew.order(ToCrew::Skip);
-                }
-            }
-            Carried::AddJob(job) => {
-                let node = self.crew.first_node();
-                let plan = job.resolve(&self.plan, Some(node)).map(Arc::new);
-                self.crew.add_job(&job, plan);
-            }
-            Carried::PastJob(context) => self.crew.add_past_job(context),
-            Carried::Joined { hosts, absent } => {
-                self.plan = Arc::new(self.plan.with_hosts(&hosts, &absent));
-                self.crew.grow(&self.plan);
-                let node = self.crew.first_node();
-                self.plate.renew(&self.plan.decided, Some(node));
-            }
-            Carried::Order(ToCrew::Skip) if !self.started => {
-                self.started = true;
-                self.crew.order(ToCrew::Skip);
-            }
-            Carried::Order(ToCrew::Skip) | Carried::Start => {}
-            Carried::Order(order) => {
-                self.finishing |= matches!(order, ToCrew::Finish { .. });
-                if matches!(order, ToCrew::Ending | ToCrew::Finish { .. }) {
-                    self.plate.turn(Stage::Ending);
-                }
-                self.crew.order(order);
-            }
-            Carried::Credit { stream, bytes } => {
-                let credit = &mut self.credit[stream as usize];
-                *credit += i64::from(bytes);
-                if *credit > 0 {
-                    // Fails for what is not watched any more.
-                    let _ = self.crew.pause(stream, false);
-                }
-            }
-            Carried::Input(bytes) => {
-                self.feeds.input(bytes, &self.crew.poll);
-                self.report_input();
-            }
-            Carried::Told(_)
-            | Carried::Refused(_)
-            | Carried::InputTaken { .. }
-            | Carried::Peer(_) => {}
-        }
     }
 
     fn start_ranks(&mut self) -> Result<(), RunFailure> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use wireup::job::hosts::PORT;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, is_helper};
 use crate::common::{Output, eventually};
 
 #[test]
@@ -113,6 +113,43 @@ fn an_agent_told_to_stop_lets_its_launch_end_and_takes_no_other() {
     cluster.agent(1);
     running.finish().expect_quiet_success();
     assert!(cluster.agent_ended(1).success());
+}
+
+#[test]
+fn steps_come_from_a_helper_that_may_be_lost() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let helper = || {
+        let mut all = cluster.host(1).processes().into_iter();
+        all.find(is_helper)
+    };
+    let both = ["--hosts", "node01:1,node02:1", "-n", "2"];
+    let wait = ["sh", "-c", "echo up; read line; true"];
+    for signal in [Signal::KILL, Signal::STOP] {
+        let running = cluster.run(0, both).more(wait).stdin_held().start();
+        running.wait_for_many(Output::Stdout, "up", 2);
+        let lost = helper().expect("an agent has one");
+        let agent = cluster.agent(1).pid;
+        let steps = cluster.host(1).processes().into_iter();
+        let mut steps = steps.filter(|process| process.words.ends_with("wireup step"));
+        assert_eq!(steps.next().unwrap().parent, agent);
+        lost.signal(signal);
+        // Neither the launch that runs nor the next one, which finds it lost, is harmed.
+        let next = || cluster.run(0, both).more(["uname", "-n"]).run();
+        for _ in 0..2 {
+            let outcome = next().expect_quiet_success();
+            assert_eq!(outcome.sorted_lines(), ["node01", "node02"]);
+        }
+        running.finish().expect_quiet_success();
+        let replaced = helper().expect("it is replaced");
+        assert_ne!(replaced.pid, lost.pid);
+        assert!(
+            cluster
+                .log(1)
+                .contains("the helper that starts steps is replaced")
+        );
+    }
 }
 
 #[test]

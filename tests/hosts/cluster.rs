@@ -405,7 +405,9 @@ impl Hosts {
             Some(agent) => (agent.child.id() as i32, &agent.files[..]),
             None => (0, &remains[..]),
         };
-        let processes = host.processes().into_iter().filter(|p| p.pid != pid);
+        let helper = |process: &Process| process.parent == pid && is_helper(process);
+        let processes = host.processes().into_iter();
+        let processes = processes.filter(|process| process.pid != pid && !helper(process));
         let allowed = |file: &PathBuf| {
             known.contains(file) || OF_AGENTS.iter().any(|dir| file.as_path() == Path::new(dir))
         };
@@ -414,6 +416,11 @@ impl Hosts {
         let files = files.map(|file| format!("{}: file {}", host.name(), file.display()));
         processes.chain(files).collect()
     }
+}
+
+/// Whether it is what an agent's steps are forked from.
+pub(crate) fn is_helper(process: &Process) -> bool {
+    process.words.ends_with("wireup steps")
 }
 
 impl Elsewhere for Hosts {

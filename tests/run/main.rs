@@ -47,6 +47,7 @@ mod singleton;
 mod spawn;
 mod status;
 mod stdio;
+mod steps;
 mod store;
 mod strangers;
 mod surroundings;

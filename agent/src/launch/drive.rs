@@ -160,7 +160,7 @@ impl Drive {
         };
         let mut step = None;
         if let Some(node) = place.node() {
-            match start(user, agent.step.clone(), &opening.launch) {
+            match start(user, Arc::clone(&agent.steps), &opening.launch) {
                 Ok((mut writer, from)) => {
                     let begin = ToStep::Begin {
                         node,

@@ -5,7 +5,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -26,7 +25,7 @@ use super::router::{Event, Neighbour};
 use crate::local::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::user::User;
 use crate::user::says::relay;
-use crate::user::spawn::spawn_step;
+use crate::user::spawn::steps::Steps;
 
 /// How long a step may live after it has closed its link. Then it is killed.
 const LINGER: Duration = Duration::from_secs(5);
@@ -39,14 +38,15 @@ pub struct Process(Arc<OnceLock<AsyncFd<OwnedFd>>>);
 ///
 /// # Errors
 /// When there is no socket for it. That it cannot be started is its end.
-pub fn start(user: User, program: PathBuf, launch: &str) -> io::Result<(LinkWriter, StepEvents)> {
+pub fn start(user: User, steps: Arc<Steps>, launch: &str) -> io::Result<(LinkWriter, StepEvents)> {
     let who = format!("the step of launch {launch} (user id {})", user.uid);
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let (reader, writer) = link(UnixStream::from_std(ours)?);
     // The user can delay it.
     let starting = spawn_blocking(move || {
-        spawn_step(&user, &program, theirs.into()).map_err(|error| error.to_string())
+        let started = steps.start(&user, theirs.into());
+        started.map_err(|error| error.to_string())
     });
     let process = Process::default();
     let started = process.clone();

@@ -1,4 +1,5 @@
-//! Starts a process as a user: the only place of the agent that forks.
+//! Starts a process as a user: the only place of the agent that forks, and [`steps`], from whose
+//! helper the steps come.
 //!
 //! The process is forked and not cloned with shared memory as ranks are: between the change of user
 //! and exec it can be signalled and stopped by that user, while it still is a part of this
@@ -12,6 +13,7 @@
 //! `fusermount`, a site's job tools) as they do at a login.
 
 mod child;
+pub mod steps;
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString, c_char};
@@ -76,37 +78,24 @@ pub struct Program<'a> {
     pub kept: Vec<OwnedFd>,
 }
 
-/// Starts `wireup step` as a user: its end of the link as descriptor 3, nothing to read, a minimal
-/// environment, in a session of its own. Also gives what it says, on standard output or error.
-///
-/// Waits until the program is executed, which the user can delay: not for a thread that others wait
-/// for.
-///
-/// # Errors
-/// [`SpawnError`]; no process is left then.
-pub fn spawn_step(
-    user: &User,
-    wireup: &Path,
+/// The arguments and descriptors of a program of wireup's own: nothing to read, a pipe for what it
+/// says.
+fn wireup<'a>(
+    path: &'a Path,
+    command: &str,
     link: OwnedFd,
-) -> Result<(Child, OwnedFd), SpawnError> {
-    let failed = |what, error| SpawnError::new(user, wireup, what, error);
-    let null = File::open("/dev/null").map_err(|error| failed("/dev/null", error))?;
-    let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("a pipe", errno.into()))?;
-    let (log, says) = pipe;
-    let copy = says.try_clone();
-    let program = Program {
-        path: wireup,
-        arguments: vec!["step".into()],
+    says: OwnedFd,
+) -> io::Result<Program<'a>> {
+    let null = File::open("/dev/null")?;
+    let copy = says.try_clone()?;
+    Ok(Program {
+        path,
+        arguments: vec![command.into()],
         variables: Vec::new(),
-        standard: [
-            null.into(),
-            copy.map_err(|error| failed("a pipe", error))?,
-            says,
-        ],
+        standard: [null.into(), copy, says],
         link,
         kept: Vec::new(),
-    };
-    spawn(user, program).map(|child| (child, log))
+    })
 }
 
 /// Starts a program as a user, in a session of its own, at the root of the file system.
@@ -143,17 +132,7 @@ pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
         .map(|word| text(word.into_vec()));
     let words = std::iter::once(Ok(path.clone())).chain(words);
     let words: Vec<CString> = words.collect::<Result<_, _>>()?;
-    let mut variables = BTreeMap::from([("PATH".into(), PATH.into())]);
-    for name in ["USER", "LOGNAME"] {
-        variables.extend(user.name.iter().map(|value| (name.into(), value.into())));
-    }
-    variables.extend(user.home.iter().map(|home| ("HOME".into(), home.into())));
-    variables.extend(program.variables);
-    let variables = variables
-        .into_iter()
-        .map(|(name, value): (OsString, OsString)| {
-            text([name.as_bytes(), b"=", value.as_bytes()].concat())
-        });
+    let variables = environment(user, program.variables).into_iter().map(text);
     let env: Vec<CString> = variables.collect::<Result<_, _>>()?;
     let pointers = |list: &[CString]| -> Vec<*const c_char> {
         let all = list.iter().map(|text| text.as_ptr());
@@ -193,6 +172,19 @@ pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
     let _ = rustix::process::pidfd_send_signal(&child.pidfd, Signal::KILL);
     let _ = wait(&child.pidfd);
     Err(failed(problem.0, problem.1))
+}
+
+/// A minimal environment of a user, `NAME=value`; the variables beyond it count more.
+fn environment(user: &User, variables: Vec<(OsString, OsString)>) -> Vec<Vec<u8>> {
+    let mut all = BTreeMap::from([("PATH".into(), PATH.into())]);
+    for name in ["USER", "LOGNAME"] {
+        all.extend(user.name.iter().map(|value| (name.into(), value.into())));
+    }
+    all.extend(user.home.iter().map(|home| ("HOME".into(), home.into())));
+    all.extend(variables);
+    let entry =
+        |(name, value): (OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+    all.into_iter().map(entry).collect()
 }
 
 #[cfg(test)]

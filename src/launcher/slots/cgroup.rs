@@ -42,23 +42,28 @@ enum Version {
 
 /// A mounted hierarchy that can limit CPU time.
 #[derive(PartialEq, Eq, Debug)]
-struct Mount {
+pub(super) struct Mount {
     version: Version,
     /// The directory of the hierarchy that is visible at the mount point.
     root: String,
     point: PathBuf,
 }
 
-/// The strictest quota that applies to us, given the texts of `/proc/self/cgroup` and
-/// `/proc/self/mountinfo` and a way to read files; `None` if there is none.
-pub fn quota_in(
+/// The hierarchies that can limit CPU time, given the text of `/proc/self/mountinfo`.
+pub(super) fn mounts_in(mountinfo: &str) -> Vec<Mount> {
+    mountinfo.lines().filter_map(mount).collect()
+}
+
+/// The strictest quota that applies to us, given the text of `/proc/self/cgroup`, the hierarchies
+/// and a way to read files; `None` if there is none.
+pub(super) fn quota_in(
     cgroup: &str,
-    mountinfo: &str,
+    mounts: &[Mount],
     read: impl Fn(&Path) -> Option<String>,
 ) -> Option<Quota> {
-    let levels = mountinfo.lines().filter_map(mount).flat_map(|mount| {
+    let levels = mounts.iter().flat_map(|mount| {
         let own = own_path(cgroup, mount.version).unwrap_or("/");
-        levels(&mount, own)
+        levels(mount, own)
             .into_iter()
             .map(move |level| (mount.version, level))
     });

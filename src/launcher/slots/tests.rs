@@ -80,7 +80,11 @@ fn quota_of(files: &[(&str, &str)], cgroup: &str, mountinfo: &str) -> Option<Str
         fs::write(path, text).unwrap();
     }
     let shown = point.to_str().unwrap().replace(' ', "\\040");
-    let quota = quota_in(cgroup, &mountinfo.replace("POINT", &shown), read_text);
+    let quota = quota_in(
+        cgroup,
+        &mounts_in(&mountinfo.replace("POINT", &shown)),
+        read_text,
+    );
     quota.map(|quota| quota.to_string())
 }
 

@@ -14,7 +14,7 @@ use crate::job::outcome::EXIT_WIREUP;
 use crate::launcher::carried::Description;
 use crate::launcher::crew::{self, Crew, Part};
 use crate::launcher::guard::Guard;
-use crate::launcher::plan::Plan;
+use crate::launcher::plan::{Plan, Variable};
 use crate::launcher::run::RunFailure;
 use crate::launcher::signals::Signals;
 use crate::launcher::surroundings::Surroundings;
@@ -80,6 +80,7 @@ pub(super) fn make_crew(
     poll: Poll,
     node: NodeId,
     description: Description,
+    variables: Vec<Variable>,
     surroundings: &Surroundings,
 ) -> Result<(Crew, Signals, Arc<Plan>, Instant), RunFailure> {
     let (started, since) = (Instant::now(), SystemTime::now());
@@ -93,7 +94,7 @@ pub(super) fn make_crew(
     // Patterns of output files are relative to it. Where it is missing, the plan says so if that
     // matters.
     let _ = rustix::process::chdir(&inheritance.cwd);
-    let inheritance = inheritance.on_node(std::env::vars_os());
+    let inheritance = inheritance.on_node(variables);
     let limit = surroundings.nofile.rlim_max;
     let signals = Signals::take(&surroundings.ignored, false)
         .map_err(|error| RunFailure::own("cannot receive signals", error));

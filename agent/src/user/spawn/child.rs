@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Pid;
+use wireup::agent::privileges::{Part, give_up};
 
 use super::LINK;
 use crate::user::User;
@@ -46,14 +47,23 @@ impl Stage {
         Self::Exec,
     ];
 
+    fn of(part: Part) -> Self {
+        match part {
+            Part::Groups => Self::Groups,
+            Part::Group => Self::Group,
+            Part::User => Self::User,
+            Part::Regained => Self::Regained,
+        }
+    }
+
     fn words(self) -> &'static str {
         match self {
             Self::Session => "a session of its own",
             Self::Descriptors => "its descriptors",
-            Self::Groups => "its supplementary groups",
-            Self::Group => "its group",
-            Self::User => "its user",
-            Self::Regained => "it would keep privileges",
+            Self::Groups => Part::Groups.words(),
+            Self::Group => Part::Group.words(),
+            Self::User => Part::User.words(),
+            Self::Regained => Part::Regained.words(),
             Self::Exec => "exec",
         }
     }
@@ -126,7 +136,12 @@ pub(super) fn fork(plan: &Plan<'_>) -> io::Result<Pid> {
 /// The child.
 fn run(plan: &Plan<'_>) -> ! {
     let start = prepare(plan).and_then(|()| match plan.privileged {
-        true => become_user(plan.user),
+        true => {
+            let User {
+                uid, gid, groups, ..
+            } = plan.user;
+            give_up(*uid, *gid, groups).map_err(|(part, errno)| (Stage::of(part), errno))
+        }
         false => Ok(()),
     });
     // SAFETY: system calls on what the parent laid out.
@@ -201,33 +216,5 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (Stage, c_int)> {
         libc::sigemptyset(&mut none);
         let unblocked = libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
         check(unblocked, Stage::Session)
-    }
-}
-
-/// In the child: gives up everything that is not the user's, and makes sure of it.
-fn become_user(user: &User) -> Result<(), (Stage, c_int)> {
-    let (uid, gid, groups) = (user.uid, user.gid, &user.groups);
-    let mut users = [0; 3];
-    let mut own = [0; 3];
-    // SAFETY: system calls on numbers, and on arrays that outlive them. The order matters: who is
-    // no longer root cannot change groups.
-    unsafe {
-        check(
-            libc::setgroups(groups.len(), groups.as_ptr()),
-            Stage::Groups,
-        )?;
-        check(libc::setresgid(gid, gid, gid), Stage::Group)?;
-        check(libc::setresuid(uid, uid, uid), Stage::User)?;
-        let [real, effective, saved] = &mut users;
-        check(libc::getresuid(real, effective, saved), Stage::User)?;
-        let [real, effective, saved] = &mut own;
-        check(libc::getresgid(real, effective, saved), Stage::Group)?;
-        let regained = uid != 0
-            && (libc::setresuid(libc::uid_t::MAX, 0, libc::uid_t::MAX) == 0
-                || libc::setgroups(0, ptr::null()) == 0);
-        match users == [uid; 3] && own == [gid; 3] && !regained {
-            true => Ok(()),
-            false => Err((Stage::Regained, libc::EPERM)),
-        }
     }
 }

@@ -4,6 +4,7 @@ use std::os::unix::net::UnixStream;
 
 use wireup::agent::spawn::{ExitStatus, wait};
 
+use super::steps::Steps;
 use super::*;
 
 /// No account is needed to have a number.
@@ -136,17 +137,18 @@ fn nobody_if_root() -> User {
 
 #[test]
 fn what_a_step_says_is_heard() {
-    // `step` is its only argument.
+    // `step` is its only argument. There is no helper of this program.
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("wireup");
     std::fs::write(
         &program,
-        "#!/bin/sh\necho $1; echo err >&2; readlink /proc/$$/fd/2\n",
+        "#!/bin/sh\n[ $1 = step ] || exit\necho $1; echo err >&2; readlink /proc/$$/fd/2\n",
     )
     .unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let (_ours, theirs) = UnixStream::pair().unwrap();
-    let (child, log) = spawn_step(&me(), &program, theirs.into()).unwrap();
+    let steps = Steps::new(program);
+    let (child, log) = steps.start(&me(), theirs.into()).unwrap();
     let mut said = String::new();
     File::from(log).read_to_string(&mut said).unwrap();
     assert!(said.starts_with("step\nerr\npipe:["), "{said}");
@@ -176,7 +178,7 @@ fn a_program_gets_what_is_kept_for_it_under_the_same_number_and_nothing_else() {
 fn what_cannot_be_started_is_told_with_the_reason() {
     let missing = |user: &User, program: &Path| {
         let (_ours, theirs) = UnixStream::pair().unwrap();
-        let error = spawn_step(user, program, theirs.into());
+        let error = Steps::new(program.to_owned()).start(user, theirs.into());
         error.err().map(|error| error.to_string()).unwrap()
     };
     let error = missing(&me(), Path::new("/no/such/wireup"));

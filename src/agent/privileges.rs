@@ -1,0 +1,67 @@
+//! Becoming a user's process for good.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::ptr;
+
+/// A part of becoming somebody's process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Taking the user's supplementary groups.
+    Groups,
+    /// Taking the user's group.
+    Group,
+    /// Taking the user's number.
+    User,
+    /// Making sure that nothing can be taken back.
+    Regained,
+}
+
+impl Part {
+    /// What cannot be had, or what would be wrong.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Groups => "its supplementary groups",
+            Self::Group => "its group",
+            Self::User => "its user",
+            Self::Regained => "it would keep privileges",
+        }
+    }
+}
+
+fn check(result: c_int, part: Part) -> Result<(), (Part, c_int)> {
+    match result < 0 {
+        // SAFETY: the calling thread's own.
+        true => Err((part, unsafe { *libc::__errno_location() })),
+        false => Ok(()),
+    }
+}
+
+/// Gives up everything of root's that is not the user's, and makes sure of it. The calling process
+/// has one thread: it makes system calls only, so it may be the copy of one that had more.
+///
+/// # Errors
+/// What failed, and the system's reason. The process is then good for nothing but its end.
+pub fn give_up(uid: u32, gid: u32, groups: &[u32]) -> Result<(), (Part, c_int)> {
+    let mut users = [0; 3];
+    let mut own = [0; 3];
+    // SAFETY: system calls on numbers, and on arrays that outlive them. The order matters: who is
+    // no longer root cannot change groups.
+    unsafe {
+        check(libc::setgroups(groups.len(), groups.as_ptr()), Part::Groups)?;
+        check(libc::setresgid(gid, gid, gid), Part::Group)?;
+        check(libc::setresuid(uid, uid, uid), Part::User)?;
+        let [real, effective, saved] = &mut users;
+        check(libc::getresuid(real, effective, saved), Part::User)?;
+        let [real, effective, saved] = &mut own;
+        check(libc::getresgid(real, effective, saved), Part::Group)?;
+        let regained = uid != 0
+            && (libc::setresuid(libc::uid_t::MAX, 0, libc::uid_t::MAX) == 0
+                || libc::setgroups(0, ptr::null()) == 0);
+        match users == [uid; 3] && own == [gid; 3] && !regained {
+            true => Ok(()),
+            false => Err((Part::Regained, libc::EPERM)),
+        }
+    }
+}
