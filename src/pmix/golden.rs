@@ -449,6 +449,7 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("ERR_LOST_CONNECTION", Status::ERR_LOST_CONNECTION),
         ("QUERY_PARTIAL_SUCCESS", Status::QUERY_PARTIAL_SUCCESS),
         ("EVENT_JOB_END", Status::EVENT_JOB_END),
+        ("EVENT_JOB_START", Status::EVENT_JOB_START),
         ("OPERATION_SUCCEEDED", Status::OPERATION_SUCCEEDED),
         ("ERR_JOB_ABORTED", Status::ERR_JOB_ABORTED),
         ("ERR_JOB_ABORTED_BY_SIG", Status::ERR_JOB_ABORTED_BY_SIG),

@@ -198,6 +198,7 @@ static void spawned(char *program)
 {
     char nspace[PMIX_MAX_NSLEN + 1];
     pmix_app_t app;
+    hear_news("started", PMIX_EVENT_JOB_START);
     hear_news("ended", PMIX_EVENT_JOB_END);
     barrier();
     if (me.rank == 0) {
@@ -210,6 +211,7 @@ static void spawned(char *program)
         expect(PMIX_SUCCESS, PMIx_Spawn(NULL, 0, &app, 1, nspace), "PMIx_Spawn");
         PMIX_APP_DESTRUCT(&app);
     }
+    await(PMIX_EVENT_JOB_START);
     await(PMIX_EVENT_JOB_END);
 
     pmix_query_t query;

@@ -111,7 +111,7 @@ fn ranks_hear_how_a_job_that_one_of_them_spawned_has_ended() {
     for (program, code, status) in [("/bin/true", 0, 0), ("/bin/false", 1, -187)] {
         let options = &["--no-kill-on-bad-exit", "--oversubscribe"];
         everywhere(options, &["spawned", program], code, |outcome, _| {
-            expect_heard(outcome, &["ended:1"; 4]);
+            expect_heard(outcome, &["started:1,ended:1"; 4]);
             for line in outcome.by_rank("pmix_events", 4) {
                 for key in ["status", "asked"] {
                     let told = field(&line, key).unwrap().to_owned();

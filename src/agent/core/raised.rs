@@ -1,4 +1,4 @@
-//! PMIx events that the host raises: the end of a spawned job, the loss of a node.
+//! PMIx events that the host raises: start and end of a spawned job, the loss of a node.
 //!
 //! Rule: an event whose source is the server itself comes back to its host as one that a client
 //! raised; so the source is always a process that the event is about. Source: `PMIx_Notify_event`,
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::NodeCore;
 use crate::agent::event::{Action, Notification};
 use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, NodeId, Rank};
+use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, ProcRank, Status, Value};
@@ -55,7 +55,37 @@ fn worse(one: Status, other: Status) -> Status {
     order.iter().find(is).copied().unwrap_or(Status::SUCCESS)
 }
 
+/// An event about a spawned job as a whole.
+fn of_job(code: Status, nspace: &Nspace, more: Option<Info>) -> Arc<Notification> {
+    let whole = Proc::new(nspace, ProcRank::WILDCARD);
+    let mut infos = vec![Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(whole))];
+    infos.extend(more);
+    // Open MPI's default handler ends the process.
+    infos.push(Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)));
+    Arc::new(Notification {
+        code,
+        source: Proc::new(nspace, Rank(0)),
+        range: DataRange::SESSION,
+        infos,
+    })
+}
+
 impl NodeCore {
+    /// All processes of a job that was asked for here run: everybody who asked for it hears of it.
+    pub(super) fn tell_of_job_start(
+        &mut self,
+        nspace: &Nspace,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.host.is_offered() {
+            return;
+        }
+        let event = of_job(Status::EVENT_JOB_START, nspace, None);
+        self.carry(&event, actions);
+        self.notify(&event, now, actions);
+    }
+
     /// A spawned job has ended, how is known now: everybody who asked for it hears of it.
     pub(super) fn tell_of_job_end(
         &mut self,
@@ -72,22 +102,9 @@ impl NodeCore {
         if processes.flatten().all(|one| one.life == Life::Planned) {
             return;
         }
-        let nspace = &self.job(job).nspace;
-        let whole = Proc::new(nspace, ProcRank::WILDCARD);
-        let event = Arc::new(Notification {
-            code: Status::EVENT_JOB_END,
-            source: Proc::new(nspace, Rank(0)),
-            range: DataRange::SESSION,
-            infos: vec![
-                Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(whole)),
-                Info::new(
-                    keys::JOB_TERM_STATUS,
-                    Value::Status(end_of_job(heard.values(), 0)),
-                ),
-                // Open MPI's default handler ends the process.
-                Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
-            ],
-        });
+        let status = Value::Status(end_of_job(heard.values(), 0));
+        let status = Info::new(keys::JOB_TERM_STATUS, status);
+        let event = of_job(Status::EVENT_JOB_END, &self.job(job).nspace, Some(status));
         self.carry(&event, actions);
         self.notify(&event, now, actions);
     }

@@ -128,7 +128,10 @@ impl NodeCore {
                 self.answer(id, &answer, actions);
             }
             Some(Asker::Pmi(at)) => self.pmi_spawned(at, result, now, actions),
-            None => {}
+            None => return,
+        }
+        if let Ok(nspace) = result {
+            self.tell_of_job_start(nspace, now, actions);
         }
     }
 

@@ -29,6 +29,7 @@ impl Status {
     pub const ERR_LOST_CONNECTION: Self = Self(-61);
     pub const QUERY_PARTIAL_SUCCESS: Self = Self(-104);
     pub const EVENT_JOB_END: Self = Self(-145);
+    pub const EVENT_JOB_START: Self = Self(-191);
     pub const OPERATION_SUCCEEDED: Self = Self(-157);
     pub const ERR_JOB_ABORTED: Self = Self(-182);
     pub const ERR_JOB_ABORTED_BY_SIG: Self = Self(-184);
