@@ -11,16 +11,34 @@ mod launcher;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::common::{Mpi, Outcome, Pmix, Run, Running, mpi, pmix, shared_library};
 
-/// A stand-in for `wireup-pmix-host`: the real one, with the library that makes it fail.
-#[track_caller]
-fn faulty_host() -> Option<&'static Path> {
-    static MADE: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
+/// A stand-in for `wireup-pmix-host`: the real one, with the library that makes it fail. Shared by the
+/// tests that have it at the same time, and removed by the last of them.
+struct FaultyHost {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl FaultyHost {
+    #[track_caller]
+    fn get() -> Option<Arc<Self>> {
+        static MADE: Mutex<Weak<FaultyHost>> = Mutex::new(Weak::new());
+        // Who panics here has made none.
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = made.upgrade() {
+            return Some(host);
+        }
+        let host = Arc::new(Self::make()?);
+        *made = Arc::downgrade(&host);
+        Some(host)
+    }
+
+    #[track_caller]
+    fn make() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         // Runs of ordinary users must get through.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -32,12 +50,11 @@ fn faulty_host() -> Option<&'static Path> {
             library.display(),
             real.display()
         );
-        let host = dir.path().join("faulty-host");
-        fs::write(&host, script).unwrap();
-        fs::set_permissions(&host, fs::Permissions::from_mode(0o755)).unwrap();
-        Some((dir, host))
-    });
-    made.as_ref().map(|(_, host)| host.as_path())
+        let path = dir.path().join("faulty-host");
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Some(Self { _dir: dir, path })
+    }
 }
 
 /// A job with as few upcalls as it takes to have the one that is to fail.
@@ -74,7 +91,7 @@ enum End {
 
 /// Everything to run jobs with: an Open MPI and a libpmix with its client programs.
 struct Stage {
-    host: &'static Path,
+    host: Arc<FaultyHost>,
     openmpi: Mpi,
     pmix: Pmix,
 }
@@ -82,14 +99,14 @@ struct Stage {
 impl Stage {
     /// Old and new, as far as they are here.
     fn all() -> Vec<Self> {
-        let Some(host) = faulty_host() else {
+        let Some(host) = FaultyHost::get() else {
             return Vec::new();
         };
         [("openmpi4", "pmix4"), ("openmpi5", "pmix5")]
             .into_iter()
             .filter_map(|(openmpi, library)| {
                 Some(Self {
-                    host,
+                    host: Arc::clone(&host),
                     openmpi: mpi(openmpi)?,
                     pmix: pmix(library)?,
                 })
@@ -103,7 +120,7 @@ impl Stage {
     }
 
     fn run(&self, job: Job, rule: &str, options: &[&str]) -> Run {
-        let host = self.host.to_str().unwrap();
+        let host = self.host.path.to_str().unwrap();
         let mut options = [options, &["--pmix-host", host]].concat();
         if matches!(job, Job::Modex | Job::Clients(_) | Job::Store | Job::Groups) {
             options.extend(["--virtual-nodes", "2"]);
