@@ -4,8 +4,8 @@
 //! and copies little memory: it starts in a fraction of the time, and the agent, which is large, has
 //! threads and knows secrets, need not be copied at all.
 //!
-//! Rules: this process has one thread, holds nothing of a user's and no secret, so that a copy of it
-//! may be anybody's. A copy becomes its user's before it reads a byte that the user could have
+//! Rules: this process has one thread and holds no secret, and of users only what everybody may look up
+//! (numbers, names, home directories), so that a copy of it may be anybody's. A copy becomes its user's before it reads a byte that the user could have
 //! written. It is a child of the agent (`CLONE_PARENT`, clone(2)), which waits for it as if it had
 //! started it.
 
