@@ -27,6 +27,7 @@ pub mod libpmix;
 pub mod limits;
 pub mod local_agent;
 mod logged;
+mod luggage;
 mod message;
 mod orders;
 pub mod output;

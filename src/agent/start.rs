@@ -12,6 +12,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use rustix::event::{Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -148,6 +149,15 @@ pub enum StartError {
     /// The process could not be started.
     Spawn(Step, Errno),
 }
+
+/// How often a program is tried that somebody is writing, and how long to wait in between. One that has
+/// just come with its job is busy for as long as a process that was cloned meanwhile, with a copy of
+/// every descriptor, takes until it executes its own.
+const BUSY_TRIES: u32 = 20;
+const BUSY_PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
 
 /// What a starting thread reports: one per planned rank.
 pub type Started = (GlobalRank, Result<Process, StartError>);
@@ -294,20 +304,30 @@ fn start_one(
     }
     let empty = Vec::new();
     let node_env = shared.node_env.get(plan.node).unwrap_or(&empty);
-    let child = spawner
-        .spawn(&Command {
-            program: &executed.program,
-            argv: &executed.argv,
-            env: &[&app.env, &shared.env, node_env, &plan.env],
-            cwd: app.cwd.as_deref(),
-            descriptors: &descriptors,
-            terminal,
-            limits: &app.limits,
-            umask: app.umask,
-            reset_signals: &shared.reset_signals,
-            namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
-        })
-        .map_err(|error| StartError::Spawn(error.step, error.errno))?;
+    let command = Command {
+        program: &executed.program,
+        argv: &executed.argv,
+        env: &[&app.env, &shared.env, node_env, &plan.env],
+        cwd: app.cwd.as_deref(),
+        descriptors: &descriptors,
+        terminal,
+        limits: &app.limits,
+        umask: app.umask,
+        reset_signals: &shared.reset_signals,
+        namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
+    };
+    let mut tries = 0;
+    let child = loop {
+        match spawner.spawn(&command) {
+            Err(error) if error.errno == Errno::TXTBSY && tries < BUSY_TRIES => {
+                tries += 1;
+                // Nothing tells when it is free.
+                let _ = poll(&mut [], Some(&BUSY_PAUSE));
+            }
+            other => break other,
+        }
+    };
+    let child = child.map_err(|error| StartError::Spawn(error.step, error.errno))?;
     let (stdout, stderr) = match (pipes, plan.output) {
         (Some(((out, _), (err, _))), _) => (Some(out), Some(err)),
         (None, OutputPlan::Terminal { master, .. }) => (Some(master), None),

@@ -362,7 +362,8 @@ impl Hands for Fleet {
         self.ranks.resize(self.jobs.size() as usize, Stage::Alive);
         let message = Carried::AddJob(job);
         self.send(Address::EveryNode, &message);
-        if let Carried::AddJob(job) = message {
+        if let Carried::AddJob(mut job) = message {
+            job.unload();
             self.living.insert(number, job);
         }
     }

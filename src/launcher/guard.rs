@@ -36,6 +36,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal};
 
+use super::luggage::Identity;
 use super::pty::TerminalCharge;
 use crate::agent::descriptors::FIRST_FREE;
 use crate::agent::leftovers;
@@ -124,6 +125,15 @@ impl Guard {
     /// When the guard is gone.
     pub fn add_directory(&mut self, path: &Path) -> io::Result<()> {
         self.add_record(b'D', path.as_os_str().as_bytes())
+    }
+
+    /// Makes the guard responsible for a file of the job, as long as it is this one.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub(super) fn add_file(&mut self, path: &Path, identity: Identity) -> io::Result<()> {
+        let path = path.as_os_str().as_bytes();
+        self.add_record(b'F', &[&identity.to_bytes(), path].concat())
     }
 
     /// Makes the guard start the rendezvous of the user's launches, which takes callers from this
@@ -216,6 +226,9 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
             grace: GRACE,
         };
         work.carry_out();
+        for (path, identity) in &charge.files {
+            identity.remove(path);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use super::crew::{Crew, RankIo};
 use super::guard::Guard;
+use super::luggage::Unpacked;
 use super::message::{FromCrew, ToCrew};
 use super::plan::{Plan, SpawnedJob};
 use super::record::Stream;
@@ -156,7 +157,8 @@ impl Hands for Crew {
     }
 
     fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>) {
-        Crew::add_job(self, &job, Ok(Arc::clone(plan)));
+        // What it would bring along is here.
+        Crew::add_job(self, &job, Ok(Arc::clone(plan)), Unpacked::default());
     }
 
     // No host joins a machine that is all nodes: the plan refuses it.

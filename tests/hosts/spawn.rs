@@ -2,12 +2,14 @@
 //! is lost meanwhile.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
-use crate::common::{Mpi, Outcome, Output, Run, field, mpi, number, pmix};
+use crate::common::{Mpi, Outcome, Output, Pmix, Run, field, mpi, number, pmix};
 
 /// Most that may pass between a fault and the end of the launch.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
@@ -28,6 +30,11 @@ macro_rules! for_each_mpi {
             #[test]
             fn programs_levels_and_ranks_spawn_across_hosts() {
                 let _ = mpi().map(|mpi| super::forms(&mpi));
+            }
+
+            #[test]
+            fn a_program_goes_along_to_a_host_that_does_not_have_it() {
+                let _ = mpi().map(|mpi| super::program_along(&mpi));
             }
 
             #[test]
@@ -262,4 +269,118 @@ fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
             }
         }
     }
+}
+
+fn program_along(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    // Of the first host alone. Open MPI knows the key under a name of its own.
+    let key = match mpi.name.as_str() {
+        "openmpi4" | "openmpi5" => "ompi_preload_binary",
+        _ => "preload_binary",
+    };
+    let script = |words: &str| {
+        format!(
+            "cp {} /tmp/only; /tmp/only children=2 {words}; code=$?; rm /tmp/only; exit $code",
+            mpi.program("spawn").display()
+        )
+    };
+    let start = |words: &str| {
+        let list = ["--hosts", "node01:1,node02:2", "-n", "1"];
+        let pmi = match mpi.name.starts_with("openmpi") {
+            true => "pmix",
+            false => "pmi1",
+        };
+        let run = cluster.run(0, list).more(["--pmi", pmi]);
+        let run = run.more(["sh", "-c", &script(words)]);
+        let env = mpi.env.iter();
+        env.fold(run, |run, (name, value)| run.env(name, value))
+            .deadline(Duration::from_secs(120))
+            .run()
+    };
+    let outcome = start(&format!("info.{key}=true")).expect_success();
+    let lines = children(&outcome, 1, 2);
+    assert_eq!(hosts(&lines), ["node02"; 2], "{outcome:?}");
+    let outcome = start("");
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    assert!(outcome.err().contains("on node02"), "{outcome:?}");
+}
+
+/// One rank on the first host, which spawns two of a script that only that host has; they have room
+/// on the second. `words` are infos.
+fn along(cluster: &Cluster, client: &Pmix, body: &str, words: &[&str]) -> Run {
+    let spawn = client.dir.join("pmix_spawn");
+    let script = format!(
+        "printf '#!/bin/sh\n{body}\n' > /tmp/child; chmod +x /tmp/child; echo contents > /tmp/data.txt
+         {} run /tmp/child wdir=/dev/shm {}; code=$?; rm /tmp/child /tmp/data.txt; exit $code",
+        spawn.display(),
+        words.join(" ")
+    );
+    let list = ["--pmi", "pmix", "--hosts", "node01:1,node02:2", "-n", "1"];
+    let run = cluster.run(0, list).more(["--libpmix", client.path()]);
+    run.more(["sh", "-c", &script])
+}
+
+#[test]
+fn programs_and_files_go_along_to_hosts_that_do_not_have_them() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let child = "echo child $(uname -n) $(cat data.txt) $(pwd)";
+    for client in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
+        let both = ["preload_binary=true", "'!preload_files=/tmp/data.txt'"];
+        let outcome = along(&cluster, &client, child, &both).run().expect(0);
+        let text = outcome.out();
+        let children = text.lines().filter(|line| line.starts_with("child "));
+        let children: Vec<_> = children.collect();
+        assert_eq!(
+            children, ["child node02 contents /dev/shm"; 2],
+            "{outcome:?}"
+        );
+        assert!(text.contains(" status=0 "), "{outcome:?}");
+
+        // Each is left out.
+        let outcome = along(&cluster, &client, child, &both[1..]).run().expect(0);
+        assert!(!outcome.out().contains(" status=0 "), "{outcome:?}");
+        outcome.expect_one_line(&["on node02", "/tmp/child"]);
+        let lost = ["preload_binary=true", "'!preload_files=/tmp/lost'"];
+        let outcome = along(&cluster, &client, child, &lost).run().expect(0);
+        assert!(!outcome.out().contains(" status=0 "), "{outcome:?}");
+        outcome.expect_one_line(&["on node02", "/tmp/lost is to be there"]);
+        let directory = ["preload_files=/tmp"];
+        let outcome = along(&cluster, &client, child, &directory).run().expect(0);
+        assert!(!outcome.out().contains(" status=0 "), "{outcome:?}");
+        outcome.expect_one_line(&["/tmp is to be copied", "no regular file"]);
+    }
+}
+
+#[test]
+fn what_went_along_does_not_outlive_a_killed_step() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), pmix("pmix4")) else {
+        return;
+    };
+    // Everybody sees them, but they are asked to be elsewhere.
+    let (child, data) = (cluster.dir().join("child"), cluster.dir().join("data.txt"));
+    fs::write(&child, "#!/bin/sh\necho child up\nexec sleep 1000\n").unwrap();
+    fs::set_permissions(&child, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&data, "contents").unwrap();
+    let files = format!("preload_files={}", data.display());
+    let list = ["--hosts", "node01:1,node02:2", "-n", "1"];
+    let run = cluster.run(0, list).more([client.dir.join("pmix_spawn")]);
+    let run = run.more(["run"]).more([&child]);
+    let running = run
+        .more(["wdir=/tmp", "preload_binary=true", &files])
+        .start();
+    running.wait_for_many(Output::Stdout, "child up", 2);
+    let files = cluster.host(1).files();
+    assert!(
+        files.iter().any(|file| file.ends_with("tmp/data.txt")),
+        "{files:?}"
+    );
+    let steps = cluster.host(1).processes().into_iter();
+    let mut steps = steps.filter(|process| process.words.ends_with("wireup step"));
+    steps.next().unwrap().signal(Signal::KILL);
+    // Whatever is left is found where every launch is looked after.
+    assert_ne!(running.finish().code, 0);
 }

@@ -18,8 +18,9 @@
  *   with [KEY=VALUE]   rank 0 spawns two children with infos: `job.KEY` for the job, else for the
  *                      program; a `!` in front makes it required. A value is a truth value or a number
  *                      if it looks like one. They say where they are and end.
- *   run PROGRAM        rank 0 spawns two of PROGRAM, without waiting for anything of them. The time is
- *                      that of the call.
+ *   run PROGRAM [KEY=VALUE]...
+ *                      rank 0 spawns two of PROGRAM with infos as above, without waiting for anything of
+ *                      them. The time is that of the call.
  *
  * Children of `family`, `nb` and `with` say, after they have found their parent by PMIX_PARENT_ID,
  *     pmix_spawned rank=R size=N app=A host=H dir=D word=W set=RANKS
@@ -409,7 +410,7 @@ static void nb(int count)
     free(apps);
 }
 
-static pmix_status_t with(int count, char **words)
+static pmix_status_t with(char *cmd, char *mode, int count, char **words)
 {
     pmix_info_t *job = calloc((size_t)count + 1, sizeof *job);
     pmix_app_t app;
@@ -417,7 +418,7 @@ static pmix_status_t with(int count, char **words)
     bool no = false;
     char nspace[PMIX_MAX_NSLEN + 1] = "";
 
-    load_app(&app, program, 2, "with");
+    load_app(&app, cmd, 2, mode);
     PMIX_INFO_CREATE(app.info, (size_t)count + 1);
     hold(job != NULL && app.info != NULL, "memory");
     /* The client of 5.0 drops a program's infos, with an error, where the job has none. */
@@ -519,13 +520,10 @@ int main(int argc, char **argv)
         nb(argc > 2 ? (int)number_argument(argv[2]) : 3);
         snprintf(text, sizeof text, "%d", answers);
     } else if (strcmp(mode, "with") == 0) {
-        status = me.rank == 0 ? with(argc - 2, argv + 2) : PMIX_SUCCESS;
-    } else if (strcmp(mode, "run") == 0 && argc == 3) {
-        char nspace[PMIX_MAX_NSLEN + 1] = "";
-        pmix_app_t app;
-        load_app(&app, argv[2], 2, "run");
+        status = me.rank == 0 ? with(program, argv[1], argc - 2, argv + 2) : PMIX_SUCCESS;
+    } else if (strcmp(mode, "run") == 0 && argc >= 3) {
         took = microseconds();
-        status = me.rank == 0 ? PMIx_Spawn(NULL, 0, &app, 1, nspace) : PMIX_SUCCESS;
+        status = me.rank == 0 ? with(argv[2], argv[1], argc - 3, argv + 3) : PMIX_SUCCESS;
         took = microseconds() - took;
     } else {
         fail(2, "pmix_spawn: what is \"%s\"?", mode);

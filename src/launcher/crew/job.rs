@@ -9,6 +9,7 @@ use crate::job::rank_map::RankMap;
 use crate::job::roster::Placed;
 use crate::launcher::directory::NodeDirectories;
 use crate::launcher::jobs::Planned;
+use crate::launcher::luggage::Unpacked;
 use crate::launcher::plan::Plan;
 use crate::pmix::control::ForkEnv;
 
@@ -34,6 +35,8 @@ pub(super) struct Job {
     pub(super) told: bool,
     /// It has failed: what still starts is to be killed.
     pub(super) dropped: bool,
+    /// What its ranks here have brought along.
+    pub(super) luggage: Unpacked,
 }
 
 impl Job {
@@ -54,6 +57,7 @@ impl Job {
             io: None,
             told: false,
             dropped: false,
+            luggage: Unpacked::default(),
         }
     }
 
@@ -69,6 +73,7 @@ impl Job {
             io: None,
             told: false,
             dropped: true,
+            luggage: Unpacked::default(),
         }
     }
 }

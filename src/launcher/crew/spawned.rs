@@ -4,6 +4,7 @@
 //! numbers are the same everywhere. It always ends by saying that the job is started, having told
 //! before which ranks are not.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{Crew, Job, RankIo, RankSlot};
@@ -14,6 +15,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId};
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 use crate::launcher::describe::register_request;
+use crate::launcher::luggage::{Identity, Unpacked};
 use crate::launcher::message::FromCrew;
 use crate::launcher::outputs;
 use crate::launcher::plan::{Plan, SpawnedJob};
@@ -28,12 +30,36 @@ fn failed(text: String) -> SpawnFailure {
 }
 
 impl Crew {
+    /// Puts what a spawned job's ranks here bring along where they look for it; the guard knows of it
+    /// as long as it is there.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] with the reason.
+    pub(in crate::launcher) fn unpack(
+        &mut self,
+        spawned: &SpawnedJob,
+        first: &Plan,
+        node: NodeId,
+    ) -> Result<Unpacked, SpawnFailure> {
+        let guard = &mut self.guard;
+        let mut tell = |path: &Path, identity: Option<Identity>| {
+            let Some(guard) = guard else { return };
+            // Without one the crew cleans up alone.
+            let _ = match identity {
+                Some(identity) => guard.add_file(path, identity),
+                None => guard.add_directory(path),
+            };
+        };
+        spawned.unpack(first, node, &mut tell)
+    }
+
     /// Takes a spawned job up, whose plan is for this host: its ranks are started as soon as the
     /// sidecars know it.
     pub(in crate::launcher) fn add_job(
         &mut self,
         spawned: &SpawnedJob,
         plan: Result<Arc<Plan>, SpawnFailure>,
+        luggage: Unpacked,
     ) {
         let ranks = self.part.size(&spawned.job.ranks);
         self.ranks
@@ -44,7 +70,10 @@ impl Crew {
         let context = Arc::clone(context);
         let prepared = plan.and_then(|plan| self.prepare_job(plan, ranks));
         let (job, requests, problem) = match prepared {
-            Ok((job, requests)) => (job, requests, None),
+            Ok((mut job, requests)) => {
+                job.luggage = luggage;
+                (job, requests, None)
+            }
             Err(failure) => {
                 let job = Job::refused(Arc::clone(&context));
                 (job, vec![Vec::new(); self.nodes.len()], Some(failure))
@@ -219,6 +248,7 @@ impl Crew {
         for env in job.envs.iter_mut().flatten() {
             *env = ForkEnv::default();
         }
+        job.luggage = Unpacked::default();
         for directories in std::mem::take(&mut job.directories) {
             directories.forget();
         }

@@ -120,9 +120,12 @@ impl Drive {
             },
         };
         let first = &self.plan;
-        let job = first.spawned(&parent.decided, rank, request, standing)?;
+        let mut job = first.spawned(&parent.decided, rank, request, standing)?;
         let plan = match first.spec.layout.across_hosts() {
-            true => job.seen(first)?,
+            true => {
+                job.pack(first)?;
+                job.seen(first)?
+            }
             false => job.resolve(first, None)?,
         };
         Ok((job, Arc::new(plan)))

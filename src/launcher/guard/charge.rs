@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -13,6 +14,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::Pid;
 
 use crate::agent::spawn::open_pidfd;
+use crate::launcher::luggage::Identity;
 use crate::launcher::pty::TerminalCharge;
 
 /// What the guard has been told.
@@ -22,6 +24,7 @@ pub(super) struct Charge {
     /// was no descriptor left.
     pub(super) sessions: BTreeMap<i32, Option<OwnedFd>>,
     pub(super) directories: Vec<PathBuf>,
+    pub(super) files: Vec<(PathBuf, Identity)>,
     pub(super) terminal: Option<TerminalCharge>,
     pub(super) dismissed: bool,
 }
@@ -80,16 +83,18 @@ pub(super) fn read_charge(mut pipe: impl Read, start_rendezvous: impl Fn()) -> C
                 let leader = Pid::from_raw(number).and_then(|pid| open_pidfd(pid).ok());
                 charge.sessions.insert(number, leader);
             }
-            b'D' | b'T' if pipe.read_exact(&mut word).is_ok() => {
+            b'D' | b'F' | b'T' if pipe.read_exact(&mut word).is_ok() => {
                 let mut bytes = vec![0; u32::from_le_bytes(word) as usize];
                 if pipe.read_exact(&mut bytes).is_err() {
                     break;
                 }
-                if kind == *b"T" {
-                    charge.terminal = TerminalCharge::from_bytes(&bytes);
-                } else {
-                    let path = std::ffi::OsString::from_vec(bytes);
-                    charge.directories.push(path.into());
+                let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
+                match kind[0] {
+                    b'T' => charge.terminal = TerminalCharge::from_bytes(&bytes),
+                    b'F' => charge.files.extend(
+                        Identity::parse(bytes).map(|(identity, rest)| (path(rest), identity)),
+                    ),
+                    _ => charge.directories.push(path(bytes)),
                 }
             }
             b'R' => start_rendezvous(),

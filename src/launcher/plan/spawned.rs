@@ -9,6 +9,7 @@
 
 mod added;
 mod hosts;
+mod luggage;
 mod resolve;
 mod soft;
 mod space;
@@ -35,6 +36,7 @@ use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
 use crate::job::spec::{AppSpec, StdinTarget};
 use crate::launcher::allocations::{Ground, Reserved};
 use crate::launcher::hostfile;
+use crate::launcher::luggage::Packed;
 use crate::launcher::run::{RunFailure, unique_nspace};
 use hosts::Names;
 use space::{NodeSpace, Wanted};
@@ -88,6 +90,15 @@ struct SpawnedApp {
     /// Files that must be on its nodes.
     #[serde(with = "octets")]
     needs: Vec<PathBuf>,
+    /// Its program is copied to other hosts.
+    takes_program: bool,
+    /// Files that are copied to hosts that do not have them.
+    #[serde(with = "octets")]
+    takes: Vec<PathBuf>,
+    /// Once it is packed.
+    program: Option<Packed>,
+    /// The same of the files.
+    files: Vec<Packed>,
 }
 
 fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
@@ -379,6 +390,10 @@ fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<Spawned
         env,
         search: wishes.search.clone(),
         needs: wishes.needs.clone(),
+        takes_program: wishes.takes_program,
+        takes: wishes.takes.clone(),
+        program: None,
+        files: Vec::new(),
     })
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Messages, Step, say};
 use crate::launcher::carried::Carried;
+use crate::launcher::luggage::Unpacked;
 use crate::launcher::message::ToCrew;
 use crate::launcher::plate::Stage;
 use crate::link::control::ToStep;
@@ -55,8 +56,18 @@ impl Step {
             }
             Carried::AddJob(job) => {
                 let node = self.crew.first_node();
-                let plan = job.resolve(&self.plan, Some(node)).map(Arc::new);
-                self.crew.add_job(&job, plan);
+                let resolved = self
+                    .crew
+                    .unpack(&job, &self.plan, node)
+                    .and_then(|luggage| {
+                        let plan = job.resolve(&self.plan, Some(node))?;
+                        Ok((Arc::new(plan), luggage))
+                    });
+                let (plan, luggage) = match resolved {
+                    Ok((plan, luggage)) => (Ok(plan), luggage),
+                    Err(failure) => (Err(failure), Unpacked::default()),
+                };
+                self.crew.add_job(&job, plan, luggage);
             }
             Carried::PastJob(context) => self.crew.add_past_job(context),
             Carried::Joined { hosts, absent } => {

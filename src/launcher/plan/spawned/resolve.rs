@@ -1,6 +1,7 @@
 //! What a node makes of a spawned job, with its own plan of the first one.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
@@ -91,7 +92,7 @@ impl SpawnedJob {
             true => Stand::Child,
             false => Stand::Bystander,
         };
-        let apps = self.look(first, stand)?;
+        let apps = self.look(first, node, stand)?;
         self.check_server(first, node, &apps)?;
         Ok(self.plan(first, decided, spec, apps))
     }
@@ -117,7 +118,7 @@ impl SpawnedJob {
     /// [`SpawnFailure`] for what can run nowhere.
     pub fn seen(&self, first: &Plan) -> Result<Plan, SpawnFailure> {
         self.check(first, None)?;
-        let apps = self.look(first, |_| Stand::Launcher)?;
+        let apps = self.look(first, None, |_| Stand::Launcher)?;
         let (decided, spec) = (self.decided(&first.decided), self.spec(&first.spec));
         Ok(self.plan(first, decided, spec, apps))
     }
@@ -126,6 +127,7 @@ impl SpawnedJob {
     fn look(
         &self,
         first: &Plan,
+        node: Option<NodeId>,
         stand: impl Fn(&Range<u32>) -> Stand,
     ) -> Result<Vec<App>, SpawnFailure> {
         let base = &first.apps[self.origin.base.index()];
@@ -138,7 +140,11 @@ impl SpawnedJob {
             app.check_files(first, stand)?;
             let ranks = (ranks, CountWhy::Given);
             let search = Some(app.search.as_slice());
-            let looked = app_plan(&app.spec, ranks, env, &first.inheritance, stand, search);
+            let mut spec = app.spec.clone();
+            if let Some(program) = node.and_then(|node| self.brought(number, node)) {
+                spec.argv[0] = program.into();
+            }
+            let looked = app_plan(&spec, ranks, env, &first.inheritance, stand, search);
             let (app, _) = looked.map_err(|failure| {
                 let kind = match failure.code {
                     127 => SpawnFailureKind::NotFound,
@@ -222,12 +228,15 @@ impl SpawnedApp {
         let entered =
             entered.map_err(|failure| refuse(SpawnFailureKind::NotExecutable, failure.message))?;
         let cwd = entered.as_deref().unwrap_or(&first.inheritance.cwd);
-        match self.needs.iter().find(|path| !cwd.join(path).exists()) {
+        // One that was brought along is there under its last name.
+        let brought = |path: &PathBuf| path.file_name().is_some_and(|name| cwd.join(name).exists());
+        let lost = |path: &&PathBuf| !cwd.join(path).exists() && !brought(path);
+        match self.needs.iter().find(lost) {
             None => Ok(()),
             Some(path) => Err(refuse(
                 SpawnFailureKind::NotSupported,
                 format!(
-                    "the file {} is to be there and is not, and files are not copied; put it there",
+                    "the file {} is to be there, and is not there nor where wireup runs; put it there",
                     cwd.join(path).display()
                 ),
             )),

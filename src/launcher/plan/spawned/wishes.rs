@@ -46,6 +46,10 @@ pub(super) struct Wishes {
     pub(super) soft: Option<Soft>,
     /// Files that must be on its nodes.
     pub(super) needs: Vec<PathBuf>,
+    /// Files that are copied to nodes that do not have them.
+    pub(super) takes: Vec<PathBuf>,
+    /// The program is copied to its nodes.
+    pub(super) takes_program: bool,
     /// Whether it may live longer than its parent; as for the launch when absent.
     pub(super) independent: Option<bool>,
     /// How long its start may take.
@@ -96,6 +100,8 @@ impl Wishes {
         self.allocation = self.allocation.or_else(|| job.allocation.clone());
         self.set = self.set.or_else(|| job.set.clone());
         self.needs.extend_from_slice(&job.needs);
+        self.takes.extend_from_slice(&job.takes);
+        self.takes_program |= job.takes_program;
         let env = job.env.iter().cloned();
         self.env = env.chain(std::mem::take(&mut self.env)).collect();
         self
@@ -165,10 +171,15 @@ impl Wishes {
             },
             "arch" => architecture(value)?,
             "preload_files" | "ompi_preload_files" | "pmix.preloadfiles" | "PMIX_PRELOAD_FILES" => {
-                // Where all is well they are there already; nobody minds those he can do without.
+                let files: Vec<PathBuf> = value.split(',').filter_map(path).collect();
+                // Nobody minds those he can do without.
                 if info.required {
-                    self.needs.extend(value.split(',').filter_map(path));
+                    self.needs.extend_from_slice(&files);
                 }
+                self.takes.extend(files);
+            }
+            "preload_binary" | "ompi_preload_binary" | "pmix.preloadbin" | "PMIX_PRELOAD_BIN" => {
+                self.takes_program = truth(info)?;
             }
             "pmix.spchildsep" | "PMIX_SPAWN_CHILD_SEP" => self.independent = Some(truth(info)?),
             "pmix.timeout" | "PMIX_TIMEOUT" | "pmix.sp.time" | "PMIX_SPAWN_TIMEOUT" => {
@@ -252,13 +263,9 @@ impl Wishes {
     }
 }
 
-/// Attributes that hold anyway: programs are on their nodes, ranks are bound to nothing, and the
-/// server tells who asks.
+/// Attributes that hold anyway: ranks are bound to nothing, and the server tells who asks.
 const NOTHING_TO_DO: &[&str] = &[
-    "preload_binary",
-    "ompi_preload_binary",
     "personality",
-    "pmix.preloadbin",
     "pmix.pers",
     "pmix.wdir.user",
     "pmix.evar.hvstd",
@@ -266,7 +273,6 @@ const NOTHING_TO_DO: &[&str] = &[
     "pmix.egid",
     "pmix.req.client",
     "PMIX_PERSONALITY",
-    "PMIX_PRELOAD_BIN",
 ];
 
 /// Which ranks read input. Open MPI says it with the numbers that PMIx has for all and for none.

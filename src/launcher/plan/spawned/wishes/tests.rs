@@ -52,9 +52,10 @@ fn one_wish_has_the_names_of_pmix_and_of_mpi() {
     );
     assert_eq!(wishes(&[("pmix.timeout", "0")]).limit, None);
     assert_eq!(
-        wishes(&[("pmix.pers", "ompi5"), ("pmix.preloadbin", "true")]),
+        wishes(&[("pmix.pers", "ompi5"), ("pmix.preloadbin", "false")]),
         Wishes::default()
     );
+    assert!(wishes(&[("pmix.preloadbin", "true")]).takes_program);
 }
 
 #[test]
@@ -159,13 +160,13 @@ fn values_that_make_no_sense_are_refused_with_their_key() {
 }
 
 #[test]
-fn files_are_needed_only_where_they_are_required() {
+fn files_are_taken_along_and_needed_where_they_are_required() {
     let optional = Wishes::of(&[info("preload_files", "/a,/b", false)]).unwrap();
     assert_eq!(optional.needs, Vec::<PathBuf>::new());
-    assert_eq!(
-        wishes(&[("pmix.preloadfiles", "/a,/b")]).needs,
-        ["/a", "/b"].map(PathBuf::from)
-    );
+    let required = wishes(&[("pmix.preloadfiles", "/a,/b")]);
+    for found in [required.needs, required.takes, optional.takes] {
+        assert_eq!(found, ["/a", "/b"].map(PathBuf::from));
+    }
 }
 
 #[test]
