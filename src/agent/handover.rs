@@ -24,7 +24,8 @@ const BODY_MAX: u32 = 1024 * 1024;
 /// descriptors.
 pub fn send(socket: impl AsFd, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
-    if length > BODY_MAX {
+    // The space for descriptors is rounded up: more than these may fit at one end and not at the other.
+    if length > BODY_MAX || descriptors.len() > DESCRIPTORS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mut bytes = length.to_le_bytes().to_vec();
