@@ -8,17 +8,14 @@
 #![allow(unsafe_code)]
 
 use std::fs;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sched::{CloneFlags, unshare};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
+use super::handover;
 use super::spawn::Namespaces;
 
 /// The namespaces of all virtual nodes of a run.
@@ -37,7 +34,7 @@ impl NodeNamespaces {
     pub fn create(names: &[String]) -> io::Result<Self> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
-            SocketType::SEQPACKET,
+            SocketType::STREAM,
             SocketFlags::CLOEXEC,
             None,
         )?;
@@ -47,7 +44,7 @@ impl NodeNamespaces {
             0 => {
                 drop(ours);
                 if let Err(error) = make(names, theirs.as_fd()) {
-                    let _ = rustix::io::write(&theirs, error.to_string().as_bytes());
+                    let _ = handover::send(&theirs, error.to_string().as_bytes(), &[]);
                 }
                 // SAFETY: ends the child without running the launcher's exit handlers.
                 unsafe { libc::_exit(0) }
@@ -87,14 +84,11 @@ fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
         let one = |id: u32| format!("{id} {id} 1");
         fs::write("/proc/self/uid_map", one(uid.as_raw()))?;
         fs::write("/proc/self/gid_map", one(gid.as_raw()))?;
-        send(
-            to,
-            b"u",
-            Some(fs::File::open("/proc/self/ns/user")?.as_fd()),
-        )?;
+        let user = fs::File::open("/proc/self/ns/user")?;
+        handover::send(to, b"u", &[user.as_fd()])?;
         unshared = unshare(CloneFlags::CLONE_NEWUTS);
     } else {
-        send(to, b"-", None)?;
+        handover::send(to, b"-", &[])?;
     }
     unshared.map_err(|errno| io::Error::other(format!("UTS namespace: {errno}")))?;
     for (index, name) in names.iter().enumerate() {
@@ -102,19 +96,9 @@ fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
             unshare(CloneFlags::CLONE_NEWUTS)?;
         }
         nix::unistd::sethostname(name)?;
-        send(to, b"n", Some(fs::File::open("/proc/self/ns/uts")?.as_fd()))?;
+        let uts = fs::File::open("/proc/self/ns/uts")?;
+        handover::send(to, b"n", &[uts.as_fd()])?;
     }
-    Ok(())
-}
-
-fn send(to: BorrowedFd<'_>, text: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(io::Error::other("no room for a descriptor"));
-    }
-    sendmsg(to, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
@@ -140,23 +124,7 @@ fn receive(from: BorrowedFd<'_>, nodes: usize) -> io::Result<NodeNamespaces> {
 }
 
 fn receive_one(from: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut text = [0; 256];
-    let received = recvmsg(
-        from,
-        &mut [IoSliceMut::new(&mut text)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    let fd = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    if received.bytes == 0 {
-        return Err(io::Error::other(
-            "the helper that makes namespaces ended early",
-        ));
-    }
-    Ok((text[..received.bytes].to_vec(), fd))
+    let early = || io::Error::other("the helper that makes namespaces ended early");
+    let (text, mut descriptors) = handover::receive(from)?.ok_or_else(early)?;
+    Ok((text, descriptors.pop()))
 }
