@@ -44,13 +44,23 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
 /// when the ranks had just ended meant the same, unless there is somebody who reads.
 fn flush(drive: &mut Drive) {
     let before = drive.interrupts;
+    write_output(drive, before);
+    write_status(drive, before);
+    // What there was to say of the status stream is output too.
     drive.streams.close();
+    write_output(drive, before);
+}
+
+fn write_output(drive: &mut Drive, before: u32) {
     let done = |drive: &Drive| drive.streams.is_written() || drive.interrupts > before;
     // If waiting fails, what the system still takes is lost together with the message about it.
     let _ = match before {
         0 => drive.run_until(done),
         _ => drive.run_until_or(done, drive.now() + PATIENCE),
     };
+}
+
+fn write_status(drive: &mut Drive, before: u32) {
     let Some(status) = &drive.status else {
         return;
     };
@@ -59,13 +69,14 @@ fn flush(drive: &mut Drive) {
     loop {
         let left = queued(drive);
         if left == 0 || drive.interrupts > before {
+            // Nothing is queued either when its reader has just gone.
+            drive.check_status();
             return;
         }
         let until = drive.now() + PATIENCE;
         let _ = drive.run_until_or(|drive| queued(drive) == 0, until);
         if queued(drive) == left {
-            // Our own output is closed already.
-            eprintln!("wireup: warning: nobody takes the status stream (--json); its end is lost");
+            drive.tell("warning: nobody takes the status stream (--json); its end is lost");
             return;
         }
     }

@@ -314,6 +314,22 @@ fn a_reader_that_goes_away_does_not_end_the_job() {
 }
 
 #[test]
+fn a_reader_that_goes_away_at_the_very_end_is_still_told_of() {
+    // More than a pipe holds, so that the end of the run waits for the reader.
+    let run = Run::ranks(300, ["--pmi", "none", "--json", "status", "true"]);
+    let reader = pipe(run.dir());
+    let running = run.start();
+    eventually("nothing of the run is left but wireup", || {
+        let living = running.processes();
+        let begun = rustix::io::ioctl_fionread(&reader).unwrap() > 0;
+        (begun && living.len() == 1).then_some(())
+    });
+    drop(reader);
+    let outcome = running.finish().expect(0);
+    outcome.expect_one_line(&["warning: the status stream (--json) cannot be written"]);
+}
+
+#[test]
 fn lines_arrive_while_the_job_runs() {
     let mut running = Run::ranks(1, ["--json", "-", "sh", "-c", "echo ready; read x; exit 0"])
         .stdin_held()

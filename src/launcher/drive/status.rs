@@ -149,7 +149,7 @@ impl Drive {
     }
 
     /// The status stream cannot be written any more: the job goes on without it.
-    pub(super) fn check_status(&mut self) {
+    pub(in crate::launcher) fn check_status(&mut self) {
         if let Some(errno) = self.status.as_mut().and_then(|status| status.failure()) {
             self.tell(&format!(
                 "warning: the status stream (--json) cannot be written: {errno}"
