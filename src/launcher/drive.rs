@@ -125,7 +125,7 @@ pub(super) struct Drive {
     logged: Logged<Channel>,
     /// The log of this host's system.
     syslog: Syslog,
-    /// Signals that asked the launcher to end while none of its processes ran.
+    /// Signals that asked the launcher to end when it was ending, or no rank ran.
     pub(super) interrupts: u32,
     /// The way to the rendezvous of the user's launches.
     meeting: Meeting,

@@ -1,5 +1,7 @@
 //! The end of a run: nothing is left behind, everything printed arrives, the cause is told.
 
+use std::time::Duration;
+
 use super::drive::Drive;
 use super::message::ToCrew;
 use super::report;
@@ -41,43 +43,46 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
 }
 
 /// Writes what is left. Whoever takes our output may be slow; an interrupt ends the wait. One that came
-/// when the ranks had just ended meant the same, unless there is somebody who reads.
+/// before, when the ranks had ended or after another one, meant the same, unless there is somebody
+/// who reads.
 fn flush(drive: &mut Drive) {
+    let output = |drive: &Drive| drive.streams.queued();
+    let status = |drive: &Drive| drive.status.as_ref().map_or(0, Status::queued);
     let before = drive.interrupts;
-    write_output(drive, before);
-    write_status(drive, before);
-    // What there was to say of the status stream is output too.
+    let patience = (before > 0).then_some(PATIENCE);
+    let kept = wait_for_reader(drive, before, output, 0, patience);
+    if let Some(status) = &drive.status {
+        status.close();
+    }
+    let lost = wait_for_reader(drive, before, status, 0, Some(PATIENCE));
+    // Nothing is queued either when its reader has just gone.
+    drive.check_status();
+    if lost > 0 && drive.interrupts == before {
+        drive.tell("warning: nobody takes the status stream (--json); its end is lost");
+    }
     drive.streams.close();
-    write_output(drive, before);
+    wait_for_reader(drive, before, output, kept, patience);
 }
 
-fn write_output(drive: &mut Drive, before: u32) {
-    let done = |drive: &Drive| drive.streams.is_written() || drive.interrupts > before;
-    // If waiting fails, what the system still takes is lost together with the message about it.
-    let _ = match before {
-        0 => drive.run_until(done),
-        _ => drive.run_until_or(done, drive.now() + PATIENCE),
-    };
-}
-
-fn write_status(drive: &mut Drive, before: u32) {
-    let Some(status) = &drive.status else {
-        return;
-    };
-    status.close();
-    let queued = |drive: &Drive| drive.status.as_ref().map_or(0, Status::queued);
+/// Waits until no more than `rest` bytes are queued, another interrupt comes, or nothing is taken for
+/// as long as one has patience; returns how many are queued then.
+fn wait_for_reader(
+    drive: &mut Drive,
+    before: u32,
+    queued: impl Fn(&Drive) -> usize,
+    rest: usize,
+    patience: Option<Duration>,
+) -> usize {
+    let done = |drive: &Drive| queued(drive) <= rest || drive.interrupts > before;
     loop {
         let left = queued(drive);
-        if left == 0 || drive.interrupts > before {
-            // Nothing is queued either when its reader has just gone.
-            drive.check_status();
-            return;
-        }
-        let until = drive.now() + PATIENCE;
-        let _ = drive.run_until_or(|drive| queued(drive) == 0, until);
-        if queued(drive) == left {
-            drive.tell("warning: nobody takes the status stream (--json); its end is lost");
-            return;
+        // If waiting fails, what the system still takes is lost together with the message about it.
+        let _ = match patience {
+            None => drive.run_until(done),
+            Some(patience) => drive.run_until_or(done, drive.now() + patience),
+        };
+        if done(drive) || queued(drive) == left {
+            return queued(drive);
         }
     }
 }

@@ -103,15 +103,9 @@ impl Sink {
         self.shared.changed.notify_all();
     }
 
-    /// Bytes that are queued or being written.
+    /// Bytes that are queued or being written; none when writing has failed.
     pub fn queued(&self) -> usize {
         self.shared.lock().bytes
-    }
-
-    /// Whether everything queued has been written, or writing has failed.
-    pub fn is_written(&self) -> bool {
-        let queue = self.shared.lock();
-        queue.failed.is_some() || queue.bytes == 0
     }
 }
 

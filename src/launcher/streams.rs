@@ -293,9 +293,9 @@ impl Streams {
         self.outlets.close();
     }
 
-    /// Whether everything handed over was written, or cannot be.
-    pub fn is_written(&self) -> bool {
-        self.outlets.is_written()
+    /// Bytes handed over that were not written yet, and can be.
+    pub fn queued(&self) -> usize {
+        self.outlets.queued()
     }
 }
 

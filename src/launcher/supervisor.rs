@@ -367,6 +367,11 @@ impl Supervisor {
         self.phase != Phase::Running
     }
 
+    /// Whether it ends, or somebody interrupted it.
+    pub fn is_asked_to_end(&self) -> bool {
+        self.is_ending() || self.interrupted.is_some()
+    }
+
     /// Whether no rank is left.
     pub fn is_over(&self) -> bool {
         self.remaining == 0

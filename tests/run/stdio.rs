@@ -236,6 +236,19 @@ fn a_reader_that_never_reads_does_not_keep_two_interrupts_from_ending_the_job() 
 }
 
 #[test]
+fn two_interrupts_while_ranks_run_are_meant_for_their_output_too() {
+    let script = "trap '' INT; exec yes";
+    let mut running = Run::ranks(1, ["sh", "-c", script]).stdout_held().start();
+    let pipe = running.take_stdout();
+    wait_until_blocked(&running, "yes", 1);
+    running.signal(Signal::INT);
+    running.wait_for(Output::Stderr, "interrupt again");
+    running.signal(Signal::INT);
+    running.finish().expect(130);
+    drop(pipe);
+}
+
+#[test]
 fn an_interrupt_while_the_rest_of_a_job_is_ended_is_meant_for_its_output_too() {
     // What the rank leaves behind holds its output, which has no reader.
     let options = ["sh", "-c", "sleep 1000 & exec yes"];

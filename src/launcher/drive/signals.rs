@@ -28,7 +28,9 @@ impl Drive {
 
     /// A signal to the launcher that is to end the job.
     fn asked_to_end(&mut self, signal: i32) {
-        if !self.lives.iter().any(Life::runs) {
+        // Whoever asks again wants an end of everything; and whether a rank still runs is not known
+        // here at once.
+        if self.supervisor.is_asked_to_end() || !self.lives.iter().any(Life::runs) {
             self.interrupts += 1;
         }
         self.hands.order(ToCrew::Hurry);

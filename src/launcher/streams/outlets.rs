@@ -198,9 +198,9 @@ impl Outlets {
         }
     }
 
-    /// Whether everything was written, or cannot be.
-    pub(super) fn is_written(&self) -> bool {
-        self.sinks().all(|(_, sink)| sink.is_written())
+    /// Bytes that were not written yet, and can be.
+    pub(super) fn queued(&self) -> usize {
+        self.sinks().map(|(_, sink)| sink.queued()).sum()
     }
 }
 
