@@ -1,13 +1,18 @@
 //! The agent's requests as PMIx calls. Does not read or order them (see `serve`).
 
 use std::collections::BTreeSet;
-use std::ffi::c_char;
+use std::ffi::{OsStr, c_char};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wireup::job::ids::Rank;
 use wireup::pmix::control::serve::Body;
 use wireup::pmix::control::{Client, ForkEnv, Refusal};
-use wireup::pmix::value::{Channels, DataRange, Proc, ProcRank, Status, Text};
+use wireup::pmix::keys;
+use wireup::pmix::value::{Channels, DataRange, Info, Proc, ProcRank, Status, Text, Value, find};
+use wireup::pmix::wire::Reader;
 
 use crate::foreign::{self, CBytes, CProc, Call, Infos, c_string, check};
 use crate::libs::Libraries;
@@ -19,6 +24,8 @@ pub(crate) struct Server {
     libraries: Libraries,
     replies: Arc<Replies>,
     running: bool,
+    /// What the server shares with the ranks of the machine's topology.
+    topology: Option<PathBuf>,
     jobs: BTreeSet<Text>,
     /// Every name that libpmix was ever told, for 4.2.2 locks itself out when it is told one again: it
     /// keeps the locks of a job's data, by name, for as long as the user has jobs.
@@ -31,6 +38,7 @@ impl Server {
             libraries,
             replies,
             running: false,
+            topology: None,
             jobs: BTreeSet::new(),
             names: BTreeSet::new(),
         }
@@ -40,6 +48,7 @@ impl Server {
         if self.running {
             return Err(refusal(Status::ERR_INIT, "the PMIx server runs already"));
         }
+        self.topology = topology(infos);
         let infos = Infos::decode(self.libraries.shim, infos)?;
         // SAFETY: the module is static and larger than any version's; the infos live until the
         // call returned, and libpmix copies them.
@@ -313,6 +322,14 @@ impl Server {
         let deregistered = jobs.iter().try_for_each(|nspace| self.deregister(nspace));
         // SAFETY: the server runs, and nothing else of ours calls libpmix any more.
         let status = unsafe { self.libraries.pmix.PMIx_server_finalize() };
+        // 4.2 leaves it; 5.0 has removed it.
+        if let Some(path) = self.topology.take()
+            && let Err(error) = std::fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            let text = format!("{} cannot be removed: {error}", path.display());
+            return Err(refusal(Status::ERROR, text));
+        }
         deregistered?;
         check(status, "PMIx_server_finalize failed")
     }
@@ -323,6 +340,16 @@ impl Server {
             false => Err(refusal(Status::ERR_INIT, "the PMIx server does not run")),
         }
     }
+}
+
+/// The file in which libpmix shares the topology, whether it will make one or not. Source:
+/// `pmix_hwloc.c` of 4.2 and 5.0.
+fn topology(infos: &[u8]) -> Option<PathBuf> {
+    let infos = Info::decode_list(&mut Reader::new(infos)).ok()?;
+    let Some(Value::String(dir)) = find(&infos, keys::SERVER_TMPDIR) else {
+        return None;
+    };
+    Some(Path::new(OsStr::from_bytes(dir.as_bytes())).join("hwloc.sm"))
 }
 
 pub(crate) fn refusal(status: Status, text: impl Into<String>) -> Refusal {

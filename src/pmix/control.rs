@@ -98,7 +98,8 @@ impl Init {
     /// The infos for `PMIx_server_init`.
     ///
     /// Rule: forwarded output off, or libpmix crashes when it gets some; tools and other users'
-    /// tools off, so that no rendezvous file is readable by anyone. Source: docs/shim.md#server.
+    /// tools off, so that no rendezvous file is readable by anyone; the topology shared, or every
+    /// rank explores the machine by itself. Source: docs/shim.md#server.
     pub fn infos(&self) -> Vec<Info> {
         let text = |text: &Text| Value::String(text.clone());
         vec![
@@ -112,6 +113,7 @@ impl Init {
             Info::new(keys::SERVER_SESSION_SUPPORT, Value::Bool(false)),
             Info::new(keys::SERVER_ALLOW_FOREIGN_TOOLS, Value::Bool(false)),
             Info::new(keys::IOF_LOCAL_OUTPUT, Value::Bool(false)),
+            Info::new(keys::SERVER_SHARE_TOPOLOGY, Value::Bool(true)),
         ]
     }
 }

@@ -94,6 +94,8 @@ keys! {
     SERVER_SYSTEM_SUPPORT = "pmix.srvr.sys";
     /// Bool: be the session's server.
     SERVER_SESSION_SUPPORT = "pmix.srvr.sess";
+    /// Bool: give the ranks the server's knowledge of the node's topology.
+    SERVER_SHARE_TOPOLOGY = "pmix.srvr.share";
     /// Bool: let the library print forwarded output.
     IOF_LOCAL_OUTPUT = "pmix.iof.local";
     /// Bool: no more output is wanted.

@@ -1,7 +1,7 @@
 //! The PMIx server's library: which one serves, which one the ranks use, and what they say to
 //! each other. Every server version with every client version.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use rustix::process::Signal;
@@ -52,16 +52,24 @@ pub(crate) fn upcalls(outcome: &Outcome, kind: &str) -> Vec<[u64; 3]> {
         .collect()
 }
 
-/// The libraries called libpmix in a process's mappings, links resolved by the system.
-fn mapped(pid: i32) -> BTreeSet<PathBuf> {
+/// The files in a process's mappings whose names start so, links resolved by the system.
+fn mapped(pid: i32, start: &str) -> BTreeSet<PathBuf> {
     // A process that has just ended has none.
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.lines()
         .filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])))
         .filter(|path| {
             path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("libpmix.so"))
+                .is_some_and(|name| name.to_string_lossy().starts_with(start))
         })
+        .collect()
+}
+
+/// The processes of a run with this name.
+fn processes(run: &Running, name: &str) -> Vec<i32> {
+    let all = run.processes().into_iter();
+    all.filter(|process| process.name == name)
+        .map(|process| process.pid)
         .collect()
 }
 
@@ -108,7 +116,10 @@ fn the_servers_process_maps_that_library_and_no_other() {
         run.wait_for_many(Output::Stdout, "exitcode rank=", 2);
         let sidecars = sidecars(&run);
         assert_eq!(sidecars.len(), 1);
-        assert_eq!(mapped(sidecars[0]), BTreeSet::from([server.real()]));
+        assert_eq!(
+            mapped(sidecars[0], "libpmix.so"),
+            BTreeSet::from([server.real()])
+        );
         run.signal(Signal::TERM);
         run.finish().expect(143);
     }
@@ -129,6 +140,28 @@ fn without_being_asked_the_server_takes_the_programs_own_library() {
             told.contains(&format!(" ({})\n", own.display())),
             "{outcome:?}"
         );
+    }
+}
+
+#[test]
+fn ranks_take_over_what_their_nodes_server_knows_of_the_topology() {
+    for (server, _, client, _) in pairs() {
+        let args = ["9", "without-finalize", "0"];
+        let options = ["--virtual-nodes", "2", "--libpmix", server.path()];
+        let run = client.run(4, &options, "exitcode", &args).start();
+        run.wait_for_many(Output::Stdout, "exitcode rank=", 4);
+        let mut by_file: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        for pid in processes(&run, "exitcode") {
+            // One is found in memory only if it was taken over as it is.
+            let files = mapped(pid, "hwloc.sm");
+            assert_eq!(files.len(), 1, "{server:?} {client:?}");
+            files
+                .into_iter()
+                .for_each(|file| *by_file.entry(file).or_default() += 1);
+        }
+        assert_eq!(by_file.into_values().collect::<Vec<_>>(), [2, 2]);
+        run.signal(Signal::TERM);
+        run.finish().expect(143);
     }
 }
 
@@ -240,21 +273,9 @@ fn shared_memory_that_was_registered_for_removal_is_gone_after_a_kill() {
         .run(2, &[], "exitcode", &["9", "without-finalize", "0"])
         .start();
     run.wait_for_many(Output::Stdout, "exitcode rank=", 2);
-    let ranks = || {
-        let all = run.processes().into_iter();
-        all.filter(|process| process.name == "exitcode")
-            .map(|p| p.pid)
-            .collect::<Vec<_>>()
-    };
     eventually("segments of both ranks in both ranks", || {
-        let ranks = ranks();
-        let segments = |pid: &i32| {
-            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-            let mapped = maps
-                .lines()
-                .filter_map(|line| line.find("/sm_segment.").map(|at| &line[at..]));
-            mapped.map(str::to_owned).collect::<BTreeSet<_>>().len()
-        };
+        let ranks = processes(&run, "exitcode");
+        let segments = |pid: &i32| mapped(*pid, "sm_segment.").len();
         (ranks.len() == 2 && ranks.iter().all(|pid| segments(pid) == 2)).then_some(())
     });
     run.signal(Signal::TERM);

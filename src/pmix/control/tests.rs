@@ -47,6 +47,10 @@ fn init_keeps_tools_and_forwarded_output_away() {
         assert_eq!(find(&infos, off), Some(&Value::Bool(false)), "{off}");
     }
     assert_eq!(
+        find(&infos, keys::SERVER_SHARE_TOPOLOGY),
+        Some(&Value::Bool(true))
+    );
+    assert_eq!(
         find(&infos, keys::HOSTNAME),
         Some(&Value::String("alpha".into()))
     );
