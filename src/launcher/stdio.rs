@@ -7,7 +7,8 @@
 //!
 //! Rule: time and label stand only at the start of a line. If a held-back line had to be shown
 //! before its end and another rank speaks next, a newline is put between them when these are on;
-//! the rest of the first line then continues on a line of its own, with both again.
+//! the rest of the first line then continues on a line of its own, with both again. So it does after
+//! a line of the launcher's own, which always starts one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -131,6 +132,11 @@ impl Merger {
         if let Some((held, since)) = self.partial.remove(&speaker) {
             self.show(speaker, &held, since, out);
         }
+    }
+
+    /// Something else was shown, on a line of its own: what was not finished continues on another.
+    pub fn break_line(&mut self) {
+        self.mid_line = None;
     }
 
     /// Whether the last thing shown is a line that was not finished.

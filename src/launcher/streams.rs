@@ -207,6 +207,22 @@ impl Streams {
         let _ = self.outlets.put(&outlet, text);
     }
 
+    /// Puts a line of the launcher's own on standard error, where it starts a line: one that a rank
+    /// has not finished is broken there.
+    pub fn tell(&mut self, line: &str) {
+        let mut text = format!("{line}\n");
+        if !self.outlets.at_start() {
+            text.insert(0, '\n');
+            let shared = self.outlets.is_shared();
+            for stream in &mut self.streams {
+                if shared || matches!(stream.outlet, Outlet::Err) {
+                    stream.merger.break_line();
+                }
+            }
+        }
+        self.say(Source::Stderr, text.into_bytes());
+    }
+
     /// Passes on what an MPI library says through the launcher.
     pub fn pass_on(&mut self, source: Source, text: Vec<u8>, now: Duration) {
         let Some(clock) = self.show.events else {

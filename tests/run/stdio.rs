@@ -211,6 +211,26 @@ fn a_reader_that_goes_away_ends_the_job_as_in_any_pipeline() {
 }
 
 #[test]
+fn what_wireup_says_starts_a_line_also_when_a_rank_has_not_finished_its_own() {
+    let script = "trap '' INT; printf part >&2; read x; echo rest >&2; exit 3";
+    for (options, label) in [(&[][..], ""), (&["-l"], "[0] ")] {
+        let words = [options, &["sh", "-c", script]].concat();
+        let mut running = Run::ranks(1, words).stdin_held().start();
+        running.wait_for(Output::Stderr, "part");
+        running.signal(Signal::INT);
+        running.wait_for(Output::Stderr, "interrupt again");
+        drop(running.stdin());
+        let outcome = running.finish().expect(3);
+        let err = outcome.err();
+        let lines: Vec<&str> = err.lines().collect();
+        let (part, rest) = (format!("{label}part"), format!("{label}rest"));
+        assert_eq!((lines[0], lines[2]), (&*part, &*rest), "{outcome:?}");
+        assert!(lines[1].starts_with("wireup: interrupted; "), "{outcome:?}");
+        assert!(lines[3].starts_with("wireup: rank 0 "), "{outcome:?}");
+    }
+}
+
+#[test]
 fn a_full_disk_is_told_and_ends_the_job() {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let outcome = Run::ranks(2, ["yes"]).stdout_to(full).run().expect(125);

@@ -23,9 +23,7 @@ use crate::launcher::supervisor::Phase;
 impl Drive {
     /// A line of wireup's own.
     pub(in crate::launcher) fn tell(&mut self, text: &str) {
-        use crate::agent::poll::Source;
-        self.streams
-            .say(Source::Stderr, format!("wireup: {text}\n").into_bytes());
+        self.streams.tell(&format!("wireup: {text}"));
     }
 
     /// A line about something that may be wrong.

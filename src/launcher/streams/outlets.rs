@@ -133,6 +133,16 @@ impl Outlets {
         self.terminal
     }
 
+    /// Whether standard output and error are one terminal.
+    pub(super) fn is_shared(&self) -> bool {
+        self.err.is_none()
+    }
+
+    /// Whether what comes next on standard error starts a line there.
+    pub(super) fn at_start(&self) -> bool {
+        self.err.as_ref().unwrap_or(&self.out).at_start
+    }
+
     /// Whether there is a terminal for the line that says what is waited for, which only the
     /// foreground may use.
     pub(super) fn can_draw(&self) -> bool {
