@@ -39,14 +39,30 @@ impl Crew {
         }
     }
 
-    /// Sends a signal to the process groups of these ranks, as far as they run here.
-    pub(super) fn signal_some(&self, ranks: &[GlobalRank], signal: rustix::process::Signal) {
-        let is_here = |rank: &&GlobalRank| {
-            let node = self.jobs.node_of(**rank);
-            node.is_some_and(|node| self.part.holds(node))
-        };
-        for rank in ranks.iter().filter(is_here) {
-            self.signal_rank(*rank, signal);
+    /// Sends a signal to the process groups of these ranks, as far as they have not ended here. To one
+    /// that is being started it goes when the thread that starts it has reported: until then it may
+    /// have come far, and others may know it.
+    pub(super) fn signal_some(&mut self, ranks: &[GlobalRank], signal: rustix::process::Signal) {
+        for &rank in ranks {
+            let node = self.jobs.node_of(rank);
+            if !node.is_some_and(|node| self.part.holds(node)) {
+                continue;
+            }
+            match self.slot(rank) {
+                RankSlot::Planned => self.owed.push((rank, signal)),
+                _ => self.signal_rank(rank, signal),
+            }
+        }
+    }
+
+    /// Sends what a rank was owed before it was known to run.
+    pub(super) fn pay(&mut self, rank: GlobalRank) {
+        for (_, signal) in self
+            .owed
+            .extract_if(.., |(whom, _)| *whom == rank)
+            .collect::<Vec<_>>()
+        {
+            self.signal_rank(rank, signal);
         }
     }
 

@@ -121,6 +121,7 @@ impl Crew {
             let _ = kill_process_group(child.pid, signal);
         }
         *self.slot_mut(rank) = RankSlot::Running { child, pmi };
+        self.pay(rank);
         let (node, local) = self.place(rank);
         let pid = pid.unsigned_abs();
         self.feed(node, Event::RankStarted { rank: local, pid });
