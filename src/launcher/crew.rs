@@ -84,7 +84,7 @@ pub(super) struct Crew {
     /// Of its processes, in order.
     ranks: Vec<RankSlot>,
     /// Signals for single ranks of which it is not known here yet that they run.
-    owed: Vec<(GlobalRank, rustix::process::Signal)>,
+    owed: BTreeMap<GlobalRank, Vec<rustix::process::Signal>>,
     pipes: Pipes,
     pub(super) guard: Option<Guard>,
     namespaces: Option<Arc<NodeNamespaces>>,
@@ -178,7 +178,7 @@ impl Crew {
             wake: made.wake,
             nodes: made.nodes,
             ranks: (0..size).map(|_| RankSlot::Planned).collect(),
-            owed: Vec::new(),
+            owed: BTreeMap::new(),
             pipes: Pipes::new(size),
             guard: Some(parts.guard),
             namespaces: parts.namespaces.map(Arc::new),

@@ -238,7 +238,7 @@ pub(super) enum ToCrew {
     Ending,
     /// Send a signal to the process group of every living rank.
     Signal(i32),
-    /// Send a signal to the process groups of some ranks, as far as they run.
+    /// Send a signal to the process groups of some ranks, as far as they have not ended.
     SignalRanks {
         /// Its number.
         signal: i32,

@@ -35,7 +35,7 @@ const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
 pub enum Order {
     /// Send a signal to the process group of every living rank.
     Signal(i32),
-    /// Send a signal to the process groups of these ranks, as far as they run.
+    /// Send a signal to the process groups of these ranks, as far as they have not ended.
     SignalRanks(i32, Vec<GlobalRank>),
     /// Tell the user that a rank had others aborted, and that the job goes on.
     NoteAbort {

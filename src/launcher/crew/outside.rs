@@ -49,7 +49,7 @@ impl Crew {
                 continue;
             }
             match self.slot(rank) {
-                RankSlot::Planned => self.owed.push((rank, signal)),
+                RankSlot::Planned => self.owed.entry(rank).or_default().push(signal),
                 _ => self.signal_rank(rank, signal),
             }
         }
@@ -57,11 +57,7 @@ impl Crew {
 
     /// Sends what a rank was owed before it was known to run.
     pub(super) fn pay(&mut self, rank: GlobalRank) {
-        for (_, signal) in self
-            .owed
-            .extract_if(.., |(whom, _)| *whom == rank)
-            .collect::<Vec<_>>()
-        {
+        for signal in self.owed.remove(&rank).into_iter().flatten() {
             self.signal_rank(rank, signal);
         }
     }
