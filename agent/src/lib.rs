@@ -21,5 +21,6 @@ pub mod peer;
 pub mod pki;
 pub mod proto;
 pub mod rendezvous;
+mod stream;
 pub mod tls;
 pub mod user;
