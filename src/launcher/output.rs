@@ -3,7 +3,8 @@
 //!
 //! The descriptors are inherited and shared with a shell, so they must stay blocking; a slow
 //! reader blocks the thread and not the loop. The queue is bounded: above [`HIGH`] the loop stops
-//! reading the ranks (see [`Sink::is_full`]) and is woken once the queue has drained to [`LOW`].
+//! reading the ranks (see [`Sink::is_full`]) and is woken once the queue has drained to [`LOW`]; at
+//! the end it waits for the rest (see [`Sink::queued`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,6 +25,8 @@ struct Queue {
     bytes: usize,
     /// The loop waits to be told that there is room again.
     waiting: bool,
+    /// The loop waits to be told that less is queued.
+    watched: bool,
     closed: bool,
     failed: Option<Errno>,
 }
@@ -103,9 +106,12 @@ impl Sink {
         self.shared.changed.notify_all();
     }
 
-    /// Bytes that are queued or being written; none when writing has failed.
+    /// Bytes that are queued or being written; none when writing has failed. The loop is woken once
+    /// when that has become less.
     pub fn queued(&self) -> usize {
-        self.shared.lock().bytes
+        let mut queue = self.shared.lock();
+        queue.watched = queue.bytes > 0;
+        queue.bytes
     }
 }
 
@@ -134,7 +140,8 @@ fn drain(shared: &Shared, wake: &OwnedFd) {
             queue.chunks.clear();
             queue.bytes = 0;
         }
-        if queue.failed.is_some() || queue.waiting && queue.bytes <= LOW {
+        let watched = std::mem::take(&mut queue.watched);
+        if queue.failed.is_some() || watched || queue.waiting && queue.bytes <= LOW {
             // A full eventfd counter still wakes the loop.
             let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
         }
@@ -158,4 +165,37 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::time::Duration;
+
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+    use super::*;
+
+    fn woken(wake: &OwnedFd, within: Duration) -> bool {
+        let mut fds = [PollFd::new(wake, PollFlags::IN)];
+        let within = Timespec::try_from(within).unwrap();
+        poll(&mut fds, Some(&within)).unwrap() == 1
+    }
+
+    #[test]
+    fn who_has_asked_how_much_is_queued_is_woken_when_it_is_written() {
+        let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let mut sink = Sink::new(Arc::clone(&wake));
+        let (mut reader, writer) = io::pipe().unwrap();
+        let writer = Arc::new(OwnedFd::from(writer));
+        // More than a pipe holds.
+        let bytes = vec![b'x'; 1 << 18];
+        sink.write(&writer, bytes.clone()).unwrap();
+        assert_eq!(sink.queued(), bytes.len());
+        assert!(!woken(&wake, Duration::from_millis(20)));
+        let mut read = vec![0; bytes.len()];
+        reader.read_exact(&mut read).unwrap();
+        assert!(woken(&wake, Duration::from_secs(30)));
+        assert_eq!((sink.queued(), read), (0, bytes));
+    }
 }

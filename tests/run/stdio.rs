@@ -256,11 +256,31 @@ fn a_reader_that_never_reads_does_not_keep_two_interrupts_from_ending_the_job() 
 }
 
 #[test]
+fn output_that_is_read_when_all_ranks_have_ended_ends_the_run() {
+    // Nothing else wakes this one: no interface, no clock. Twice what a pipe holds.
+    let options = ["--pmi", "none", "head", "-c", "131072", "/dev/zero"];
+    let mut running = Run::ranks(1, options).stdout_held().start();
+    let mut pipe = running.take_stdout();
+    eventually("the rank has written and gone", || {
+        let all = running.processes();
+        let gone = !all.iter().any(|process| process.name == "head");
+        (gone && rustix::io::ioctl_fionread(&pipe).unwrap() == 65536).then_some(())
+    });
+    // Not to the end, which would not come.
+    pipe.read_exact(&mut [0; 131072]).unwrap();
+    running.finish().expect_quiet_success();
+}
+
+#[test]
 fn two_interrupts_while_ranks_run_are_meant_for_their_output_too() {
     let script = "trap '' INT; exec yes";
     let mut running = Run::ranks(1, ["sh", "-c", script]).stdout_held().start();
     let pipe = running.take_stdout();
     wait_until_blocked(&running, "yes", 1);
+    // A rank whose start has not been reported yet would not be waited for.
+    eventually("wireup reads what it writes", || {
+        (rustix::io::ioctl_fionread(&pipe).unwrap() > 0).then_some(())
+    });
     running.signal(Signal::INT);
     running.wait_for(Output::Stderr, "interrupt again");
     running.signal(Signal::INT);
