@@ -328,6 +328,10 @@ impl Drive {
     }
 
     fn carry_out(&mut self, orders: Vec<Order>) {
+        // Before the signals of the end, which a rank that is being started gets once.
+        if self.supervisor.is_ending() {
+            self.hands.order(ToCrew::Ending);
+        }
         for order in orders {
             match order {
                 Order::Signal(signal) => {
@@ -368,9 +372,6 @@ impl Drive {
             }
         }
         self.phase_changed();
-        if self.supervisor.is_ending() {
-            self.hands.order(ToCrew::Ending);
-        }
     }
 
     /// What a rank has done with its process-management interfaces.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::common::{Outcome, Output, Run, Running, eventually, field, process, program};
 
@@ -112,6 +113,26 @@ fn a_rank_that_dies_of_usr1_is_a_failure() {
         .finish()
         .expect(138)
         .expect_one_line(&["rank ", "killed by signal 10 (SIGUSR1)"]);
+}
+
+#[test]
+fn a_signal_that_comes_while_ranks_are_started_reaches_every_rank() {
+    // Rank 0 asks at once, when most of the others are still to be started.
+    let script = r#"[ "$WIREUP_RANK" != 0 ] || { kill -USR1 "$PPID"; sleep 0.2; }; exec sleep 60"#;
+    let words = [
+        "--no-kill-on-bad-exit",
+        "--json",
+        "status",
+        "sh",
+        "-c",
+        script,
+    ];
+    let outcome = Run::ranks(64, words).run().expect(138);
+    let status = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
+    let result: Value = serde_json::from_str(status.lines().last().unwrap()).unwrap();
+    let ranks = result["ranks"].as_array().unwrap().iter();
+    let killed = ranks.filter(|rank| rank["signal"] == 10);
+    assert_eq!(killed.count(), 64, "{result}");
 }
 
 #[test]

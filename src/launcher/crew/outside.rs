@@ -14,16 +14,11 @@ use crate::launcher::singleton::Seen;
 const ORPHANS: usize = 1024;
 
 impl Crew {
-    /// Sends a signal to the process group of every running rank.
-    pub(super) fn signal_ranks(&self, signal: i32) {
-        let Some(signal) = rustix::process::Signal::from_named_raw(signal) else {
-            return;
-        };
-        for slot in &self.ranks {
-            if let RankSlot::Running { child, .. } = slot {
-                // A group that is gone needs no signal.
-                let _ = kill_process_group(child.pid, signal);
-            }
+    /// Sends a signal to the process groups of all ranks here.
+    pub(super) fn signal_ranks(&mut self, signal: i32) {
+        if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+            let ranks = self.part.processes(&self.jobs);
+            self.signal_some(&ranks, signal);
         }
     }
 
@@ -41,7 +36,7 @@ impl Crew {
 
     /// Sends a signal to the process groups of these ranks, as far as they have not ended here. To one
     /// that is being started it goes when the thread that starts it has reported: until then it may
-    /// have come far, and others may know it.
+    /// have come far, and others may know it. (What starts while everything ends is ended then.)
     pub(super) fn signal_some(&mut self, ranks: &[GlobalRank], signal: rustix::process::Signal) {
         for &rank in ranks {
             let node = self.jobs.node_of(rank);
@@ -49,6 +44,7 @@ impl Crew {
                 continue;
             }
             match self.slot(rank) {
+                RankSlot::Planned if self.ending => {}
                 RankSlot::Planned => self.owed.entry(rank).or_default().push(signal),
                 _ => self.signal_rank(rank, signal),
             }
