@@ -37,7 +37,7 @@ use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank, UserId};
 use crate::job::octets;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::pset::ProcessSet;
-use crate::job::spec::{Inherited, JobSpec};
+use crate::job::spec::{Inherited, JobSpec, PmiChoice};
 
 mod app;
 mod growth;
@@ -217,6 +217,9 @@ impl Plan {
             looked.push(app_plan(app, ranks, env, &inheritance, stand, None)?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
+        if spec.interface.pmi != PmiChoice::None {
+            warnings.extend(offer::two_mpis(&apps));
+        }
         let mut offer = interfaces(spec.interface.pmi, &apps);
         // Of the parts of a server only those count that are where it runs.
         let host = match (offer.pmix && !across)

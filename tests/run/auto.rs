@@ -195,7 +195,7 @@ fn programs_without_mpi_never_start_a_sidecar() {
 }
 
 #[test]
-fn programs_of_both_families_in_one_job_are_offered_both() {
+fn programs_of_both_families_in_one_job_are_offered_both_with_a_warning() {
     let (Some(mpich), Some(openmpi)) = (mpi("mpich5"), mpi("openmpi5")) else {
         return;
     };
@@ -207,9 +207,13 @@ fn programs_of_both_families_in_one_job_are_offered_both() {
     let words = words
         .chain([":", "-n", "1"].map(Path::new))
         .chain([&*other]);
-    let told = Run::new(words).run().expect_quiet_success().out();
+    let outcome = Run::new(words).run().expect(0);
+    let told = outcome.out();
     let why = "interface  PMI and PMIx: program 2 needs PMIx and program 1 PMI\n";
     assert!(told.contains(why), "{told}");
+    let is_open_mpi = format!("warning: {} is a program of Open MPI", other.display());
+    let is_mpich = format!("and {} one of MPICH or a relative: ", one.display());
+    outcome.expect_one_line(&[&is_open_mpi, &is_mpich]);
     let library = openmpi.libpmix.unwrap();
     assert!(
         told.contains(&format!("libpmix    {}", library.display())),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::super::inheritance::Inheritance;
-use super::super::inspect::{Finding, Wants};
+use super::super::inspect::{Family, Finding, Wants, Why};
 use super::super::ldso::Loader;
 use super::super::libpmix;
 use super::super::parts::{self, HostParts};
@@ -38,6 +38,27 @@ pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
             }
         }
     }
+}
+
+/// What is wrong with a job that has programs of Open MPI and of MPICH's family: neither finds the
+/// other, and each waits in MPI_Init for all ranks.
+pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
+    let first = |families: [Family; 2]| {
+        let of = |app: &&App| match app.finding.why {
+            Why::Library(_, family) => families.contains(&family),
+            _ => false,
+        };
+        apps.iter()
+            .find(of)
+            .map(|app| app.finding.program.display())
+    };
+    let open_mpi = first([Family::OpenMpi, Family::BesideOpenMpi])?;
+    let mpich = first([Family::Mpich, Family::BesideMpich])?;
+    Some(format!(
+        "{open_mpi} is a program of Open MPI and {mpich} one of MPICH or a relative: ranks of two MPIs \
+         cannot make one MPI_COMM_WORLD and may wait for each other for ever; use programs of one MPI, \
+         or a run for each"
+    ))
 }
 
 /// What the PMIx server is made of, for the first program that has something to say about it.
