@@ -173,6 +173,8 @@ impl Guard {
         // A guard that was killed needs no telling.
         let _ = self.pipe.write_all(b"X");
         drop(self.pipe);
+        // Somebody may have stopped it with everything else of that name.
+        let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::CONT);
         // SAFETY: collects our own child without storing anything; only __WALL sees a child that
         // raises no signal.
         unsafe {

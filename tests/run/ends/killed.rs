@@ -22,6 +22,18 @@ fn kill(pid: i32) {
 }
 
 #[test]
+fn a_guard_that_was_stopped_does_not_keep_the_launcher_from_ending() {
+    let mut running = Run::ranks(1, ["sh", "-c", "echo ready; cat"])
+        .stdin_held()
+        .start();
+    running.wait_for(Output::Stdout, "ready");
+    let guard = Pid::from_raw(guard_of(&running).pid).unwrap();
+    kill_process(guard, Signal::STOP).unwrap();
+    drop(running.stdin());
+    running.finish().expect_quiet_success();
+}
+
+#[test]
 fn while_ranks_run_the_guard_ends_them_all() {
     let Some(orphan) = program("orphan") else {
         return;
