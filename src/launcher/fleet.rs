@@ -47,6 +47,10 @@ const CONSEQUENCE: Duration = Duration::from_millis(250);
 /// How long the nodes may take to end a job whose ranks have all ended, beyond the grace time.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
+/// How long a node may take to tell of the ends of ranks that were killed: the part of a job's process there
+/// may be stopped, or a rank hang in the system.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
 /// Life of a rank as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -91,6 +95,8 @@ pub(super) struct Fleet {
     ending: bool,
     /// When nodes that have not ended are given up.
     end_at: Option<Duration>,
+    /// When nodes are given up whose ranks were killed and are not known to have ended.
+    killed_at: Option<Duration>,
 }
 
 impl Fleet {
@@ -313,19 +319,14 @@ impl Hands for Fleet {
                 self.tell(told);
             }
         }
-        if self.end_at.is_some_and(|at| at <= now) {
-            self.end_at = None;
-            let over = |node: &NodeId| self.nodes[node.index()].over;
-            let late = self.plan.job.ranks.node_ids().filter(|node| !over(node));
-            let late: Vec<NodeId> = late.collect();
-            self.lose_nodes(&late, "it did not end its part of the job in time");
-        }
+        self.give_up_late(now);
         Ok(())
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let held = self.held.front().map(|(until, _)| *until);
-        [held, self.end_at].into_iter().flatten().min()
+        let limits = [held, self.end_at, self.killed_at];
+        limits.into_iter().flatten().min()
     }
 
     fn take_told(&mut self) -> Option<FromCrew> {
@@ -342,7 +343,12 @@ impl Hands for Fleet {
             ToCrew::JobOver(job) => {
                 self.living.remove(&job);
             }
+            ToCrew::Signal(libc::SIGKILL) => {
+                let at = self.now() + KILL_LIMIT;
+                self.killed_at.get_or_insert(at);
+            }
             ToCrew::Finish { .. } => {
+                self.killed_at = None;
                 self.end_at = Some(self.now() + self.plan.spec.ending.grace + END_LIMIT);
                 self.check_over();
             }

@@ -174,7 +174,7 @@ impl Guard {
         let _ = self.pipe.write_all(b"X");
         drop(self.pipe);
         // Somebody may have stopped it with everything else of that name.
-        let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::CONT);
+        let _ = rustix::process::kill_process(self.pid, Signal::CONT);
         // SAFETY: collects our own child without storing anything; only __WALL sees a child that
         // raises no signal.
         unsafe {

@@ -188,6 +188,24 @@ fn a_killed_step_and_the_agents_live() {
 }
 
 #[test]
+fn a_stopped_step_does_not_keep_a_killed_job_from_ending() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let words = ["--hosts", "node01:1,node02:1", "--grace", "0"];
+    let run = cluster.run(0, words).more(["sleep", "1000"]);
+    let running = run.clean_within(Duration::from_secs(60)).start();
+    let second = || named(&cluster, 1, "sleep");
+    eventually("the second host's rank runs", second);
+    step(&cluster, 1).unwrap().signal(Signal::STOP);
+    running.signal(Signal::TERM);
+    // What is left there is the agent's.
+    let outcome = running.finish().expect(143);
+    let late = "warning: node02 did not kill its ranks in time; its agent goes on with that";
+    assert!(outcome.err().contains(late), "{outcome:?}");
+}
+
+#[test]
 fn a_killed_sidecar() {
     for phase in PHASES {
         let Some(scene) = scene(Kind::Pmix, phase) else {

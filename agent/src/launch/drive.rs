@@ -30,9 +30,9 @@ use crate::local::link::{Incoming, LinkReader, LinkWriter};
 use crate::proto::v1;
 use crate::user::User;
 
-/// How long a step has after it was told that the launch is orphaned. It ends its ranks in that
-/// time, with whatever grace their user gave them; then it is killed.
-const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
+/// How long a step has after it was told that the launch is orphaned: it gives its ranks two seconds
+/// and kills them. Then it is killed, and what it leaves is its guard's.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(20);
 
 /// How often a step that is to end is looked for while it is being started.
 const STARTING: Duration = Duration::from_millis(50);

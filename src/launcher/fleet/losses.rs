@@ -1,5 +1,7 @@
 //! Nodes of which nothing more will be heard, and the loss of the link to all of them.
 
+use std::time::Duration;
+
 use super::{Fleet, Stage};
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::{Cause, EXIT_WIREUP};
@@ -16,6 +18,36 @@ impl Fleet {
         let all: Vec<NodeId> = self.plan.job.ranks.node_ids().collect();
         self.cut = Some(reason.clone());
         self.lose_nodes(&all, &reason);
+    }
+
+    /// Gives up nodes that did not do in time what they were told.
+    pub(super) fn give_up_late(&mut self, now: Duration) {
+        if self.killed_at.is_some_and(|at| at <= now) {
+            self.killed_at = None;
+            let alive = |rank: GlobalRank| self.ranks[rank.index()] == Stage::Alive;
+            let late = |node: &NodeId| self.jobs.processes_on(*node).any(alive);
+            let late: Vec<NodeId> = self.plan.job.ranks.node_ids().filter(late).collect();
+            self.give_up(&late, "kill its ranks");
+        }
+        if self.end_at.is_some_and(|at| at <= now) {
+            self.end_at = None;
+            let over = |node: &NodeId| self.nodes[node.index()].over;
+            let late = self.plan.job.ranks.node_ids().filter(|node| !over(node));
+            let late: Vec<NodeId> = late.collect();
+            self.give_up(&late, "end its part of the job");
+        }
+    }
+
+    /// Does not wait any longer for nodes that did not do this. Their agents go on with it.
+    fn give_up(&mut self, nodes: &[NodeId], what: &str) {
+        for node in nodes {
+            // That the job ends has a cause of its own.
+            let name = &self.plan.node_names[node.index()];
+            let text =
+                format!("warning: {name} did not {what} in time; its agent goes on with that");
+            self.tell(FromCrew::Tell { text });
+        }
+        self.lose_nodes(nodes, &format!("it did not {what} in time"));
     }
 
     /// Nothing more will be heard of some nodes.

@@ -61,6 +61,7 @@ impl Fleet {
             decided: false,
             ending: false,
             end_at: None,
+            killed_at: None,
             plate: Plate::show(&plan.decided, None),
             plan: Arc::clone(plan),
         })
