@@ -58,21 +58,9 @@ macro_rules! for_each_mpi {
 
 for_each_mpi!(openmpi4 mpich5 openmpi5 impi);
 
-/// The MPI of that name, with the network over which it can spawn: not every one that it has.
+/// The MPI of that name, over networks with which it can spawn.
 pub(crate) fn able(name: &str) -> Option<Mpi> {
-    let mut mpi = mpi(name)?;
-    let wanted: &[(&str, &str)] = match name {
-        "mpich5" => &[
-            ("MPIR_CVAR_CH4_NETMOD", "ofi"),
-            ("FI_PROVIDER", "tcp;ofi_rxm"),
-        ],
-        "impi" => &[("I_MPI_FABRICS", "shm:ofi")],
-        _ => &[],
-    };
-    let wanted = wanted.iter().map(|(name, value)| (*name, *value));
-    let wanted = wanted.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    mpi.env.extend(wanted);
-    Some(mpi)
+    mpi(name).map(Mpi::able_to_spawn)
 }
 
 /// `wireup run` of an MPI's program on the first host of a cluster.

@@ -31,27 +31,10 @@ fn stages() -> Vec<Stage> {
     });
     let others = ["mpich5", "impi"].into_iter().filter_map(mpi);
     let others = others.map(|mpi| Stage {
-        mpi: able_to_spawn(mpi),
+        mpi: mpi.able_to_spawn(),
         options: Vec::new(),
     });
     served.chain(others).collect()
-}
-
-/// With the networks over which it can: not all that it has. libfabric's `tcp` alone hangs now and then
-/// when MPICH merges (docs/spawn.md).
-pub(crate) fn able_to_spawn(mut mpi: Mpi) -> Mpi {
-    let wanted: &[(&str, &str)] = match &*mpi.name {
-        "mpich5" => &[
-            ("MPIR_CVAR_CH4_NETMOD", "ofi"),
-            ("FI_PROVIDER", "tcp;ofi_rxm"),
-        ],
-        "impi" => &[("I_MPI_FABRICS", "shm:ofi")],
-        _ => &[],
-    };
-    let wanted = wanted.iter().map(|(name, value)| (*name, *value));
-    let wanted = wanted.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    mpi.env.extend(wanted);
-    mpi
 }
 
 impl Stage {

@@ -24,6 +24,21 @@ impl Mpi {
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
+
+    /// With the networks over which it can spawn: not all that it has. libfabric's `tcp` alone hangs now
+    /// and then when MPICH or Intel MPI merges (docs/spawn.md).
+    pub(crate) fn able_to_spawn(mut self) -> Self {
+        let provider = ("FI_PROVIDER", "tcp;ofi_rxm");
+        let wanted = match &*self.name {
+            "mpich5" => vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), provider],
+            "impi" => vec![("I_MPI_FABRICS", "shm:ofi"), provider],
+            _ => Vec::new(),
+        };
+        let wanted = wanted.into_iter();
+        let wanted = wanted.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        self.env.extend(wanted);
+        self
+    }
 }
 
 /// The directory `scripts/test-programs` fills.
