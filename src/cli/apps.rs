@@ -9,7 +9,7 @@ use super::line::Own;
 use super::negation::with_negations;
 use super::options::SurroundingsArgs;
 use super::problem;
-use crate::job::spec::{AppSpec, WrapSpec};
+use crate::job::spec::{AppSpec, Preload, WrapSpec};
 use crate::launcher::run::RunFailure;
 
 /// Options that may be given for every program of a job.
@@ -77,6 +77,10 @@ impl From<AppArgs> for AppSpec {
             wdir: args.wdir,
             limits: around.limits,
             umask: around.umask,
+            preload: Preload {
+                program: around.preload_binary,
+                files: around.preload_files,
+            },
             wrap: around.wrap.map(|command| WrapSpec {
                 command,
                 ranks: around.wrap_ranks,

@@ -18,7 +18,8 @@ use super::rank_map::RankMap;
 use super::rank_set::RankSet;
 use super::spec::{
     AppSpec, Children, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec, LayoutSpec,
-    MapBy, PmiChoice, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, WrapSpec,
+    MapBy, PmiChoice, Preload, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec,
+    WrapSpec,
 };
 
 /// Any bytes, as the system allows them.
@@ -87,6 +88,7 @@ fn app() -> BoxedStrategy<AppSpec> {
     let wrap = (word(), of(rank_set())).prop_map(|(command, ranks)| WrapSpec { command, ranks });
     (
         any::<(Option<u32>, Option<u32>)>(),
+        (any::<bool>(), vec(path(), 0..3)),
         inherited,
         vec(path(), 0..3),
         vec(word(), 0..4),
@@ -96,16 +98,22 @@ fn app() -> BoxedStrategy<AppSpec> {
         vec(word(), 1..5),
     )
         .prop_map(
-            |((count, umask), inherited, env_files, env, wdir, limits, wrap, argv)| AppSpec {
-                count,
-                inherited,
-                env_files,
-                env,
-                wdir,
-                limits,
-                umask,
-                wrap,
-                argv,
+            |((count, umask), preload, inherited, env_files, env, wdir, limits, wrap, argv)| {
+                AppSpec {
+                    preload: Preload {
+                        program: preload.0,
+                        files: preload.1,
+                    },
+                    count,
+                    inherited,
+                    env_files,
+                    env,
+                    wdir,
+                    limits,
+                    umask,
+                    wrap,
+                    argv,
+                }
             },
         )
         .boxed()

@@ -59,9 +59,21 @@ pub struct AppSpec {
     pub umask: Option<u32>,
     /// What the ranks run their program under.
     pub wrap: Option<WrapSpec>,
+    /// What goes along to other hosts.
+    pub preload: Preload,
     /// Program and arguments; never empty.
     #[serde(serialize_with = "octets::serialize", deserialize_with = "argv")]
     pub argv: Vec<OsString>,
+}
+
+/// What goes along to hosts that may not have it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Preload {
+    /// The program, which is executed from a directory of the job's own.
+    pub program: bool,
+    /// Files for the ranks' working directory.
+    #[serde(with = "octets")]
+    pub files: Vec<PathBuf>,
 }
 
 /// Who reads the launcher's standard input; everybody else reads an empty one.

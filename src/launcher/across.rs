@@ -120,5 +120,12 @@ pub(super) fn travels(plan: &Plan) -> Vec<String> {
     if !left.is_empty() {
         lines.push(format!("not unless asked for with -x: {}", names(&left)));
     }
+    for (asked, app) in plan.spec.apps.iter().zip(&plan.apps) {
+        if asked.preload.program {
+            lines.push(format!("program {}", app.program.path().display()));
+        }
+        let files = asked.preload.files.iter();
+        lines.extend(files.map(|file| format!("file {}", inheritance.cwd.join(file).display())));
+    }
     lines
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inheritance::Inheritance;
 use super::message::{FromCrew, Refusal, ToCrew};
-use super::plan::{Decided, SpawnedJob};
+use super::plan::{Decided, Luggage, SpawnedJob};
 use super::record::Stream;
 use crate::agent::core::JobContext;
 use crate::agent::event::PeerMessage;
@@ -26,6 +26,8 @@ pub(super) struct Description {
     pub(super) spec: JobSpec,
     /// What the ranks inherit of the launcher.
     pub(super) inheritance: Inheritance,
+    /// What goes along, by application context; nothing if there is none, or no rank of the first job.
+    pub(super) luggage: Vec<Luggage>,
 }
 
 /// A carried message.

@@ -28,6 +28,7 @@ use rustix::process::Pid;
 
 use super::directory::JobDirectory;
 use super::guard::Guard;
+use super::luggage::Unpacked;
 use super::message::{FromCrew, ToCrew};
 use super::plan::Plan;
 use super::run::RunFailure;
@@ -40,7 +41,7 @@ use crate::agent::namespace::NodeNamespaces;
 use crate::agent::poll::{Poll, Ready, Source};
 use crate::agent::spawn::Child;
 use crate::agent::start::Started;
-use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::roster::Roster;
 
@@ -209,6 +210,13 @@ impl Crew {
             absent: BTreeSet::new(),
             plan: Arc::clone(parts.plan),
         })
+    }
+
+    /// What has come along with the first job is removed with it, or when something else takes its place.
+    pub(super) fn keep(&mut self, luggage: Unpacked) {
+        if let Some(first) = self.jobs.get_mut(JobNumber(0)) {
+            first.luggage = luggage;
+        }
     }
 
     /// Nothing was started and nothing will be: leaves nothing behind.

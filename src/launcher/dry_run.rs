@@ -54,6 +54,9 @@ pub(super) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFai
 fn check(plan: &Plan) -> Result<(), RunFailure> {
     Target::check(&plan.spec.status)?;
     outputs::check(plan)?;
+    if plan.spec.layout.across_hosts() {
+        plan.pack()?;
+    }
     let job = directory::of_job(&plan.job.nspace);
     if plan.host.is_some() {
         JobDirectory::check(&job)?;

@@ -22,7 +22,7 @@ use super::crew::RankIo;
 use super::guard::Guard;
 use super::hands::Hands;
 use super::message::{FromCrew, ToCrew};
-use super::plan::{Plan, SpawnedJob};
+use super::plan::{Luggage, Plan, SpawnedJob};
 use super::plate::{Plate, Stage as Life};
 use super::record::Stream;
 use super::run::RunFailure;
@@ -90,6 +90,8 @@ pub(super) struct Fleet {
     starting: BTreeSet<JobNumber>,
     /// Spawned jobs that live, for nodes that join.
     living: BTreeMap<JobNumber, Box<SpawnedJob>>,
+    /// What goes along with the first job, until it has gone.
+    luggage: Vec<Luggage>,
     /// Ranks were started, or are not to be.
     decided: bool,
     ending: bool,

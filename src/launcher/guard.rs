@@ -131,9 +131,19 @@ impl Guard {
     ///
     /// # Errors
     /// When the guard is gone.
-    pub(super) fn add_file(&mut self, path: &Path, identity: Identity) -> io::Result<()> {
+    fn add_file(&mut self, path: &Path, identity: Identity) -> io::Result<()> {
         let path = path.as_os_str().as_bytes();
         self.add_record(b'F', &[&identity.to_bytes(), path].concat())
+    }
+
+    /// Makes the guard responsible for what is put somewhere: a file, or a directory where there is no
+    /// identity.
+    pub(super) fn charge(&mut self, path: &Path, identity: Option<Identity>) {
+        // When it is gone, the crew cleans up alone.
+        let _ = match identity {
+            Some(identity) => self.add_file(path, identity),
+            None => self.add_directory(path),
+        };
     }
 
     /// Makes the guard start the rendezvous of the user's launches, which takes callers from this

@@ -1,4 +1,4 @@
-//! Files that go with a spawned job to hosts that do not have them.
+//! Files that go with a job to hosts that do not have them.
 //!
 //! The launcher reads them, and they travel in the job's description. A host puts a program into a
 //! directory of the job's own, and other files where its ranks start, unless there is something of

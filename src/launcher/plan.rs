@@ -41,6 +41,7 @@ use crate::job::spec::{Inherited, JobSpec, PmiChoice};
 
 mod app;
 mod growth;
+mod luggage;
 mod offer;
 mod place;
 mod rooms;
@@ -48,6 +49,7 @@ pub(super) mod size;
 mod spawned;
 
 use app::{Stand, app_plan};
+pub(super) use luggage::Luggage;
 use offer::{host_parts, interfaces};
 use place::{node_names, place};
 use size::{sizes, total};
@@ -291,16 +293,18 @@ impl Plan {
     /// Makes the plan of one node of a job on several hosts: looks for what its ranks need.
     ///
     /// `inheritance` is the launcher's, with what the node itself adds
-    /// ([`Inheritance::on_node`]); `descriptors` is the hard limit of open descriptors here.
+    /// ([`Inheritance::on_node`]); `luggage` is what has come along and was put down; `descriptors` is the
+    /// hard limit of open descriptors here.
     ///
     /// # Errors
     /// [`RunFailure`] with the reason and the remedy, in words that are the same on every node with
     /// this problem: see [`by_node`](super::report::by_node).
-    pub fn resolve(
+    pub(super) fn resolve(
         mut decided: Decided,
         spec: JobSpec,
         inheritance: Inheritance,
         node: NodeId,
+        luggage: &[Luggage],
         descriptors: u64,
     ) -> Result<Self, RunFailure> {
         decided.check(&spec, node).map_err(wrong)?;
@@ -321,7 +325,13 @@ impl Plan {
                 false => Stand::Bystander,
             };
             let ranks = (ranks, decided.counts[number.index()]);
-            looked.push(app_plan(app, ranks, env, &inheritance, stand, None)?);
+            let mut app = app.clone();
+            let owner = (&decided.job.nspace, node, number);
+            let luggage = luggage.get(number.index());
+            if let Some(program) = luggage.and_then(|luggage| luggage.program(owner)) {
+                app.argv[0] = program.into();
+            }
+            looked.push(app_plan(&app, ranks, env, &inheritance, stand, None)?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
         let host = decided

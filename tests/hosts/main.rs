@@ -16,6 +16,7 @@ mod mpi;
 mod plain;
 mod pmi;
 mod pmix;
+mod preload;
 mod rendezvous;
 mod spawn;
 mod users;

@@ -154,6 +154,6 @@ mod tests {
         let long = vec![0; BODY_MAX];
         let refused =
             (0..=OPENING_MAX / BODY_MAX).find_map(|_| pieces.of_launcher(&long, true).err());
-        assert!(refused.unwrap().contains("64 MiB"));
+        assert!(refused.unwrap().contains("80 MiB"));
     }
 }

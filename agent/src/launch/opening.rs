@@ -13,8 +13,8 @@ use wireup::link::tree::Tree;
 use super::growth::Growth;
 use crate::proto::v1;
 
-/// Most bytes of an opening: the nodes and the description.
-pub const OPENING_MAX: usize = 64 * 1024 * 1024;
+/// Most bytes of an opening: the nodes, the description and the 64 MiB of files that may go along.
+pub const OPENING_MAX: usize = 80 * 1024 * 1024;
 
 /// Longest name of a launch, in bytes.
 pub const LAUNCH_MAX: usize = 255;

@@ -26,6 +26,15 @@ pub(in crate::cli) struct SurroundingsArgs {
     #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) env_files: Vec<PathBuf>,
 
+    /// Hosts run a copy of the program as it is on this machine; what it loads they must have
+    #[arg(long = "preload-binary")]
+    pub(in crate::cli) preload_binary: bool,
+
+    /// Copy these files to where the ranks start, on hosts that have none of the name there
+    #[arg(long = "preload-files", value_name = "FILE[,FILE]…", value_hint = ValueHint::FilePath)]
+    #[arg(value_delimiter = ',')]
+    pub(in crate::cli) preload_files: Vec<PathBuf>,
+
     /// Run each rank under this command, split as a shell does; in its arguments %r is the rank, %h
     /// the host, %j the job, %n the node
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]

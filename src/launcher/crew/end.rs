@@ -10,6 +10,7 @@ use crate::agent::event::Event;
 use crate::agent::leftovers;
 use crate::agent::procfs::Process;
 use crate::job::spec::GRACE;
+use crate::launcher::luggage::Unpacked;
 use crate::launcher::message::FromCrew;
 use crate::pmix::upcall::UpcallKind;
 
@@ -212,6 +213,7 @@ impl Crew {
             let text = format!("cannot remove the job's directory: {error}");
             self.tell(FromCrew::Tell { text });
         }
+        self.keep(Unpacked::default());
         if abnormal {
             let uid = rustix::process::getuid().as_raw();
             leftovers::remove_shared_memory(uid, self.since);

@@ -43,12 +43,9 @@ impl Crew {
     ) -> Result<Unpacked, SpawnFailure> {
         let guard = &mut self.guard;
         let mut tell = |path: &Path, identity: Option<Identity>| {
-            let Some(guard) = guard else { return };
-            // Without one the crew cleans up alone.
-            let _ = match identity {
-                Some(identity) => guard.add_file(path, identity),
-                None => guard.add_directory(path),
-            };
+            if let Some(guard) = guard {
+                guard.charge(path, identity);
+            }
         };
         spawned.unpack(first, node, &mut tell)
     }

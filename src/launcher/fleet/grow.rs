@@ -36,7 +36,8 @@ impl Fleet {
         self.nodes.resize(hosts.len(), joining);
         let grow = ToAgent::Grow {
             members: members(&hosts[first..]),
-            description: self.description(),
+            // The first job has no ranks there.
+            description: self.description(Vec::new()),
         };
         if self.cut.is_none() {
             self.link

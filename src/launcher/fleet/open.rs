@@ -14,7 +14,7 @@ use crate::job::ids::JobNumber;
 use crate::job::roster::Roster;
 use crate::launcher::carried::Description;
 use crate::launcher::local_agent::find;
-use crate::launcher::plan::Plan;
+use crate::launcher::plan::{Luggage, Plan};
 use crate::launcher::plate::Plate;
 use crate::launcher::run::RunFailure;
 use crate::link::control::{Member, Spread, ToAgent, VERSION};
@@ -25,11 +25,12 @@ impl Fleet {
     /// Connects to the local agent.
     ///
     /// # Errors
-    /// [`RunFailure`] when there is none.
+    /// [`RunFailure`] when there is none, or what is to go along cannot.
     pub(in crate::launcher) fn connect(
         plan: &Arc<Plan>,
         origin: Instant,
     ) -> Result<Self, RunFailure> {
+        let luggage = plan.pack()?;
         let given = plan.spec.layout.spread.agent.as_deref();
         let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
         let socket = find(given, plan.job.user, runtime)?;
@@ -60,6 +61,7 @@ impl Fleet {
             living: Default::default(),
             decided: false,
             ending: false,
+            luggage,
             end_at: None,
             killed_at: None,
             plate: Plate::show(&plan.decided, None),
@@ -69,6 +71,7 @@ impl Fleet {
 
     /// Asks the agent for the launch.
     pub(super) fn open(&mut self) {
+        let luggage = std::mem::take(&mut self.luggage);
         let plan = &self.plan;
         let spread = &plan.spec.layout.spread;
         let open = ToAgent::Open {
@@ -81,19 +84,20 @@ impl Fleet {
                 star_limit: spread.star_limit,
                 width: spread.tree_width,
             },
-            description: self.description(),
+            description: self.description(luggage),
         };
         self.link
             .send(Address::EveryNode, Class::Control, &open, &self.poll);
     }
 
     /// What steps are told of the launch as it is now.
-    pub(super) fn description(&self) -> Vec<u8> {
+    pub(super) fn description(&self, luggage: Vec<Luggage>) -> Vec<u8> {
         let plan = &self.plan;
         encode(&Description {
             decided: plan.decided.clone(),
             spec: plan.spec.clone(),
             inheritance: plan.inheritance.travelling(),
+            luggage,
         })
     }
 }

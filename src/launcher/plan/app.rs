@@ -45,7 +45,8 @@ impl Stand {
 }
 
 /// What to do about something that a host does not have.
-const EVERYWHERE: &str = "copy it there, or put it where every host sees it";
+const EVERYWHERE: &str =
+    "copy it there, put it where every host sees it, or let it go along (--preload-binary)";
 
 /// The application, and the dynamic loader as its program will meet it. `env` are its
 /// [`variables`]. Where there is a `search`, the program was spawned, and is looked for in these

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Decided, Origin, Plan};
+use super::{Decided, Luggage, Origin, Plan};
 use crate::agent::core::JobContext;
 use crate::job::appnums::Appnums;
 use crate::job::hosts::Entry;
@@ -33,10 +33,9 @@ use crate::job::proc::Proc;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_map::{RANKS_MAX, RankMap};
 use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use crate::job::spec::{AppSpec, StdinTarget};
+use crate::job::spec::{AppSpec, Preload, StdinTarget};
 use crate::launcher::allocations::{Ground, Reserved};
 use crate::launcher::hostfile;
-use crate::launcher::luggage::Packed;
 use crate::launcher::run::{RunFailure, unique_nspace};
 use hosts::Names;
 use space::{NodeSpace, Wanted};
@@ -90,15 +89,8 @@ struct SpawnedApp {
     /// Files that must be on its nodes.
     #[serde(with = "octets")]
     needs: Vec<PathBuf>,
-    /// Its program is copied to other hosts.
-    takes_program: bool,
-    /// Files that are copied to hosts that do not have them.
-    #[serde(with = "octets")]
-    takes: Vec<PathBuf>,
-    /// Once it is packed.
-    program: Option<Packed>,
-    /// The same of the files.
-    files: Vec<Packed>,
+    /// What it takes along, once that is packed.
+    luggage: Luggage,
 }
 
 fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
@@ -359,6 +351,10 @@ impl Plan {
             inherited: first.inherited,
             limits: first.limits,
             umask: first.umask,
+            preload: Preload {
+                program: wishes.takes_program,
+                files: wishes.takes.clone(),
+            },
             ..AppSpec::default()
         }
     }
@@ -390,10 +386,7 @@ fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<Spawned
         env,
         search: wishes.search.clone(),
         needs: wishes.needs.clone(),
-        takes_program: wishes.takes_program,
-        takes: wishes.takes.clone(),
-        program: None,
-        files: Vec::new(),
+        luggage: Luggage::default(),
     })
 }
 

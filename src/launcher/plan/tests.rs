@@ -66,7 +66,7 @@ fn there(plan: &Plan, node: u32, cwd: &Path, own: &[(&str, &str)]) -> Result<Pla
     let own = own.iter().map(|(name, value)| (name.into(), value.into()));
     let mut inheritance = inheritance.on_node(own);
     inheritance.cwd = cwd.into();
-    let plan = Plan::resolve(decided, spec, inheritance, NodeId(node), 1 << 20);
+    let plan = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20);
     plan.map_err(|failure| failure.message)
 }
 
@@ -126,8 +126,8 @@ fn what_a_host_does_not_have_is_said_with_the_remedy() {
     assert_eq!(
         refused(&|spec| spec.apps[0].argv[0] = "./gone".into()),
         format!(
-            "program \"./gone\" not found: there is no {dir}/./gone; copy it there, or put it where \
-             every host sees it"
+            "program \"./gone\" not found: there is no {dir}/./gone; copy it there, put it where \
+             every host sees it, or let it go along (--preload-binary)"
         )
     );
     assert_eq!(
@@ -212,7 +212,7 @@ fn a_description_that_contradicts_itself_is_refused() {
         let (mut decided, mut spec) = (plan.decided.clone(), plan.spec.clone());
         change(&mut decided, &mut spec);
         let inheritance = (*plan.inheritance).clone();
-        let resolved = Plan::resolve(decided, spec, inheritance, NodeId(node), 1 << 20);
+        let resolved = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20);
         resolved.unwrap_err().message
     };
     for message in [

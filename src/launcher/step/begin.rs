@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -88,8 +89,9 @@ pub(super) fn make_crew(
         decided,
         spec,
         inheritance,
+        luggage,
     } = description;
-    let guard = Guard::start(&decided.job.nspace)
+    let mut guard = Guard::start(&decided.job.nspace)
         .map_err(|error| RunFailure::own("cannot start the guard process", error))?;
     // Patterns of output files are relative to it. Where it is missing, the plan says so if that
     // matters.
@@ -98,8 +100,13 @@ pub(super) fn make_crew(
     let limit = surroundings.nofile.rlim_max;
     let signals = Signals::take(&surroundings.ignored, false)
         .map_err(|error| RunFailure::own("cannot receive signals", error));
-    let plan = Plan::resolve(decided, spec, inheritance, node, limit);
-    let (plan, signals) = match plan.and_then(|plan| Ok((Arc::new(plan), signals?))) {
+    let tell = &mut |path: &Path, identity| guard.charge(path, identity);
+    let unpacked = decided.unpack(&spec, &luggage, &inheritance, node, tell);
+    let made = unpacked.and_then(|unpacked| {
+        let plan = Plan::resolve(decided, spec, inheritance, node, &luggage, limit)?;
+        Ok((unpacked, Arc::new(plan), signals?))
+    });
+    let (unpacked, plan, signals) = match made {
         Ok(made) => made,
         Err(failure) => {
             guard.dismiss();
@@ -116,6 +123,7 @@ pub(super) fn make_crew(
         namespaces: None,
         surroundings,
     })?;
+    crew.keep(unpacked);
     let watched = crew
         .poll
         .add(signals.as_fd(), Token::new(Source::Signals, 0))

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use super::{SpawnedJob, refuse};
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
-use crate::launcher::luggage::{self, LuggageError, Packed, Room, Tell, Unpacked};
+use crate::launcher::luggage::{LuggageError, Room, Tell, Unpacked};
 use crate::launcher::plan::Plan;
 use crate::launcher::plan::app::{self, Stand};
+use crate::launcher::plan::luggage::Luggage;
 use crate::launcher::program::Program;
 
 fn failed(error: LuggageError) -> SpawnFailure {
@@ -30,33 +31,25 @@ impl SpawnedJob {
         let path = first.inheritance.variable("PATH");
         let mut room = Room::default();
         for app in &mut self.apps {
-            if app.takes_program {
-                let name = &app.spec.argv[0];
-                let program = Program::find_spawned(name, &app.search, path, cwd);
-                let program = program.map_err(|error| {
+            let wanted = &app.spec.preload;
+            let name = &app.spec.argv[0];
+            let mut program = PathBuf::from(name);
+            if wanted.program {
+                let found = Program::find_spawned(name, &app.search, path, cwd);
+                let found = found.map_err(|error| {
                     let text = format!("{error}; it is to be copied from where wireup runs");
                     refuse(SpawnFailureKind::NotFound, text)
                 })?;
-                let packed = Packed::read(cwd, program.path(), &mut room).map_err(failed)?;
-                app.program = Some(packed);
+                program = found.path().to_owned();
             }
-            for file in &app.takes {
-                match Packed::read(cwd, file, &mut room) {
-                    Ok(packed) => app.files.push(packed),
-                    Err(LuggageError::Missing(_)) => {}
-                    Err(error) => return Err(failed(error)),
-                }
-            }
+            app.luggage = Luggage::pack(wanted, &program, cwd, true, &mut room).map_err(failed)?;
         }
         Ok(())
     }
 
     /// Forgets what all hosts have been sent.
     pub fn unload(&mut self) {
-        for app in &mut self.apps {
-            app.files = Vec::new();
-            app.program.iter_mut().for_each(Packed::unload);
-        }
+        self.apps.iter_mut().for_each(|app| app.luggage.unload());
     }
 
     /// Puts what its ranks on a node bring along where they look for it. `first` is the first job's plan
@@ -71,8 +64,7 @@ impl SpawnedJob {
         tell: Tell<'_>,
     ) -> Result<Unpacked, SpawnFailure> {
         let mut unpacked = Unpacked::default();
-        let brings = |app: &super::SpawnedApp| app.program.is_some() || !app.files.is_empty();
-        if !self.apps.iter().any(brings) {
+        if self.apps.iter().all(|app| app.luggage.is_empty()) {
             return Ok(unpacked);
         }
         let named = |failure: SpawnFailure| match first.node_names.get(node.index()) {
@@ -80,30 +72,26 @@ impl SpawnedJob {
             None => failure,
         };
         let decided = self.decided(&first.decided);
-        let job = &self.job.nspace;
         for (number, app) in (0..).map(AppNum).zip(&self.apps) {
             if !decided.has(node, &self.job.appnums.ranks_of(number)) {
                 continue;
             }
-            if let Some(program) = &app.program {
-                let put = unpacked.put_program((job, node, number), program, tell);
-                put.map_err(failed).map_err(named)?;
-            }
             // What is wrong with it is told where the program is looked for.
             let entered = app::working_directory(&app.spec, &first.inheritance, Stand::Child);
-            let Ok(entered) = entered else { continue };
-            let cwd = entered.unwrap_or_else(|| first.inheritance.cwd.clone());
-            for file in &app.files {
-                let put = unpacked.put_file(job, &cwd, file, tell);
-                put.map_err(failed).map_err(named)?;
-            }
+            let own = || first.inheritance.cwd.clone();
+            let cwd = entered.map(|entered| entered.unwrap_or_else(own));
+            let owner = (&self.job.nspace, node, number);
+            let put = app
+                .luggage
+                .put(owner, cwd.ok().as_deref(), &mut unpacked, tell);
+            put.map_err(failed).map_err(named)?;
         }
         Ok(unpacked)
     }
 
     /// Where the program that an application brings along is on a node.
     pub(super) fn brought(&self, number: AppNum, node: NodeId) -> Option<PathBuf> {
-        let packed = self.apps.get(number.index())?.program.as_ref()?;
-        Some(luggage::program(&self.job.nspace, node, number, packed))
+        let app = self.apps.get(number.index())?;
+        app.luggage.program((&self.job.nspace, node, number))
     }
 }

@@ -112,7 +112,7 @@ fn travelled(job: &SpawnedJob) -> SpawnedJob {
 fn there(plan: &Plan, node: u32) -> Plan {
     let (decided, spec) = (plan.decided.clone(), plan.spec.clone());
     let inheritance = plan.inheritance.travelling().on_node([]);
-    Plan::resolve(decided, spec, inheritance, NodeId(node), 1 << 20).unwrap()
+    Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20).unwrap()
 }
 
 fn nodes(job: &SpawnedJob) -> Vec<u32> {

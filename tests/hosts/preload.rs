@@ -1,0 +1,129 @@
+//! `--preload-binary`, `--preload-files`: what only the launcher's host has goes along.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::cluster::Cluster;
+use crate::common::{Output, Run, number};
+use crate::spawn::able;
+
+/// Both hosts.
+const HOSTS: [&str; 4] = ["--hosts", "node01:1,node02:1", "-n", "2"];
+
+/// `wireup run` on the first host, while that alone has an executable `/tmp/only`, made by `make`, and
+/// `/tmp/data.txt`.
+fn alone(cluster: &Cluster, make: &str, options: &[&str]) -> Run {
+    let script = format!(
+        "{make} >/tmp/only; chmod +x /tmp/only; echo contents >/tmp/data.txt; \
+         \"$@\"; code=$?; rm -f /tmp/only /tmp/data.txt; exit $code"
+    );
+    let run = cluster.run(0, HOSTS).more(options).more(["/tmp/only"]);
+    run.under(["sh", "-c", &script, "sh"])
+        .deadline(Duration::from_secs(120))
+}
+
+const SCRIPT: &str = r"printf '#!/bin/sh\ncat data.txt; echo $0\n'";
+
+#[test]
+fn a_program_and_its_files_are_there_for_the_job_and_gone_with_it() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let files = ["--preload-files", "/tmp/data.txt", "--wdir", "/dev/shm"];
+    let options = [&["--preload-binary"], &files[..]].concat();
+    let outcome = alone(&cluster, SCRIPT, &options).run().expect_success();
+    let out = outcome.out();
+    assert_eq!(out.matches("contents\n").count(), 2, "{outcome:?}");
+    let paths: Vec<&str> = out.lines().filter(|line| line.starts_with('/')).collect();
+    assert_eq!(paths.len(), 2, "{outcome:?}");
+    for path in paths {
+        assert!(path.ends_with(".files/0/only"), "{outcome:?}");
+    }
+    let list = [
+        "sh",
+        "-c",
+        "ls -A /dev/shm; ls -A /tmp | grep '[.]files'; true",
+    ];
+    let left = cluster.run(0, HOSTS).more(list).run().expect_success();
+    assert_eq!(left.out(), "", "{left:?}");
+}
+
+#[test]
+fn what_does_not_go_along_is_missed_where_it_is_not_and_the_remedy_is_told() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let outcome = alone(&cluster, SCRIPT, &[]).run().expect(127);
+    outcome.expect_one_line(&["on node02: program \"/tmp/only\"", "(--preload-binary)"]);
+    let lost = ["--preload-files", "/tmp/lost.txt"];
+    let outcome = alone(&cluster, SCRIPT, &lost).run().expect(125);
+    outcome.expect_one_line(&["/tmp/lost.txt is to be copied to other hosts and is not there"]);
+}
+
+#[test]
+fn a_dry_run_lists_what_goes_along_and_refuses_what_is_not_there() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let options = [
+        "--dry-run",
+        "--preload-binary",
+        "--preload-files=/tmp/data.txt",
+    ];
+    let told = alone(&cluster, SCRIPT, &options)
+        .run()
+        .expect_success()
+        .out();
+    for line in ["program /tmp/only", "file /tmp/data.txt"] {
+        assert!(told.contains(&format!(" {line}\n")), "{told}");
+    }
+    let gone = cluster
+        .run(0, HOSTS)
+        .more(["--dry-run", "--preload-binary", "/tmp/gone"]);
+    let line = "--preload-binary: /tmp/gone is not on this machine";
+    gone.run().expect(125).expect_one_line(&[line]);
+}
+
+#[test]
+fn every_mpi_runs_a_program_that_goes_along() {
+    for name in ["mpich4", "mpich5", "openmpi4", "openmpi5", "impi"] {
+        let (Some(cluster), Some(mpi)) = (Cluster::new(2), able(name)) else {
+            return;
+        };
+        let copy = format!("cat {}", mpi.program("allreduce").display());
+        let run = alone(&cluster, &copy, &["--preload-binary"]);
+        let env = mpi.env.iter();
+        let run = env.fold(run, |run, (name, value)| run.env(name, value));
+        for line in run.run().expect_success().by_rank("allreduce", 2) {
+            assert_eq!(number(&line, "size"), 2, "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_launcher_that_is_killed_leaves_nothing_of_it() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let script = r"printf '#!/bin/sh\necho ready; exec sleep 1000\n'";
+    let options = [
+        "--preload-binary",
+        "--preload-files=/tmp/data.txt",
+        "--wdir=/dev/shm",
+    ];
+    let run = alone(&cluster, script, &options).clean_within(Duration::from_secs(20));
+    let running = run.start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    let mut all = cluster.host(0).processes().into_iter();
+    let launcher = all.find(|process| process.name == "wireup" && process.words.contains(" run "));
+    launcher.unwrap().signal(Signal::KILL);
+    running.finish().expect(137);
+    let list = [
+        "sh",
+        "-c",
+        "ls -A /dev/shm; ls -A /tmp | grep '[.]files'; true",
+    ];
+    let left = cluster.run(0, HOSTS).more(list).run().expect_success();
+    assert_eq!(left.out(), "", "{left:?}");
+}
