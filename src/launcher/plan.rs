@@ -42,6 +42,7 @@ use crate::job::spec::{Inherited, JobSpec, PmiChoice};
 mod app;
 mod growth;
 mod luggage;
+mod names;
 mod offer;
 mod place;
 mod rooms;
@@ -50,6 +51,7 @@ mod spawned;
 
 use app::{Stand, app_plan};
 pub(super) use luggage::Luggage;
+pub use names::{ALLOCATION, LAUNCH, LaunchNames};
 use offer::{host_parts, interfaces};
 use place::{node_names, place};
 use size::{sizes, total};
@@ -123,17 +125,6 @@ pub struct Origin {
     pub base: AppNum,
     /// By node: processes of the jobs before it, living or not.
     pub before: Vec<u32>,
-}
-
-/// The names under which others know a launch.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LaunchNames {
-    /// That of the launch: a scheduler's, or the job's.
-    #[serde(with = "octets")]
-    pub launch: OsString,
-    /// That of the scheduler's allocation, if there is one.
-    #[serde(with = "octets")]
-    pub allocation: Option<OsString>,
 }
 
 /// A job, decided, and what this machine has for it.
@@ -412,32 +403,6 @@ impl Decided {
             .any(|rank| ranks.contains(&rank.0))
     }
 }
-
-impl LaunchNames {
-    /// A scheduler gives names by variables. In a rank of ours that of the launch is its own job's.
-    fn new(inheritance: &Inheritance, nspace: &Nspace) -> Self {
-        let find = |name: &str| inheritance.variable(name).filter(|value| !value.is_empty());
-        let given = find(LAUNCH).filter(|_| find(crate::agent::leftovers::JOB).is_none());
-        Self {
-            launch: given.map_or_else(|| nspace.as_str().into(), ToOwned::to_owned),
-            allocation: find(ALLOCATION).map(ToOwned::to_owned),
-        }
-    }
-}
-
-impl LaunchNames {
-    /// The name that a scheduler gave the launch; empty if none did, or it is none of a scheduler's.
-    pub(super) fn scheduled(&self, nspace: &Nspace) -> String {
-        let name = self.launch.to_str().filter(|name| *name != nspace.as_str());
-        let plain = |name: &&str| name.len() <= 255 && name.bytes().all(|b| b.is_ascii_graphic());
-        name.filter(plain).unwrap_or_default().to_owned()
-    }
-}
-
-/// Name of the launch, for its ranks and from a scheduler.
-pub const LAUNCH: &str = "WIREUP_LAUNCH_ID";
-/// Name of the scheduler's allocation, for the ranks and from the scheduler.
-pub const ALLOCATION: &str = "WIREUP_ALLOC_ID";
 
 #[cfg(test)]
 mod tests;

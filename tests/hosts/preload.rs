@@ -81,7 +81,7 @@ fn a_dry_run_lists_what_goes_along_and_refuses_what_is_not_there() {
     let gone = cluster
         .run(0, HOSTS)
         .more(["--dry-run", "--preload-binary", "/tmp/gone"]);
-    let line = "--preload-binary: /tmp/gone is not on this machine";
+    let line = "--preload-binary: /tmp/gone is not on this machine, or cannot be executed";
     gone.run().expect(125).expect_one_line(&[line]);
 }
 

@@ -97,7 +97,9 @@ impl Plan {
             let program = app.program.path();
             if spec.preload.program && app.program.kind() == &Kind::Elsewhere {
                 let program = program.display();
-                return Err(refused(format!("{program} is not on this machine")));
+                return Err(refused(format!(
+                    "{program} is not on this machine, or cannot be executed"
+                )));
             }
             let cwd = &self.inheritance.cwd;
             let packed = Luggage::pack(&spec.preload, program, cwd, false, &mut room);
