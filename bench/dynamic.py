@@ -242,7 +242,9 @@ class Dynamic:
         kinds = [name for name in ("openmpi4", "openmpi5", "mpich5", "impi") if name in self.bench.mpis]
         times = "5" if self.quick else "20"
         self.table("MPI_Comm_accept and connect",
-                   "Two halves of a job of 4 ranks connect, merge and add up: ms, median.",
+                   "Two halves of a job of 4 ranks connect, merge and add up: ms, median. On one node there are more "
+                   "ranks than cores; those of MPICH 5 give cores away while they wait (docs/environment.md), which "
+                   "costs where nobody computes.",
                    ["where", "MPI", "peer", "wireup", "peer's", "ratio"])
         self.rows(places, kinds, lambda place: 4,
                   lambda mpi: [os.path.join(self.bench.programs, mpi, "meet"), "halves", "bench", times],
