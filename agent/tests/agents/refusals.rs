@@ -10,7 +10,7 @@ use tonic::{Code, Status, Streaming};
 use wireup::link::control::{Spread, ToAgent, VERSION};
 use wireup::link::frame::{Address, Class, Frame};
 use wireup_agent::identity::Role;
-use wireup_agent::launch::opening::Opening;
+use wireup_agent::launch::opening::{OPENING_MAX, Opening};
 use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::peer_client::PeerClient;
 use wireup_agent::tls::{Heartbeat, Tls, connect};
@@ -268,9 +268,10 @@ fn an_opening_or_message_that_is_too_large_is_refused() {
 
         let mut endless = hello("l", spread.clone(), 1, uid());
         endless.more = true;
-        endless.opening = vec![0; 256 * 1024].into();
+        let piece = 256 * 1024;
+        endless.opening = vec![0; piece].into();
         let (down, messages) = mpsc::unbounded_channel();
-        for _ in 0..300 {
+        for _ in 0..=OPENING_MAX / piece {
             send(&down, v1::peer_down::Message::Hello(endless.clone()));
         }
         let joining = caller
@@ -279,7 +280,9 @@ fn an_opening_or_message_that_is_too_large_is_refused() {
             .await;
         let status = joining.map(|_| ()).unwrap_err();
         assert!(
-            status.message().contains("of which 67108864 are possible"),
+            status
+                .message()
+                .contains(&format!("of which {OPENING_MAX} are possible")),
             "{status:?}"
         );
 
