@@ -345,7 +345,7 @@ impl Hands for Fleet {
             ToCrew::JobOver(job) => {
                 self.living.remove(&job);
             }
-            ToCrew::Signal(libc::SIGKILL) => {
+            ToCrew::Signal(libc::SIGKILL) if self.ending => {
                 let at = self.now() + KILL_LIMIT;
                 self.killed_at.get_or_insert(at);
             }

@@ -10,6 +10,7 @@
 //! all else that a machine has or has not are looked for by the node that needs them; what the
 //! launcher of several hosts sees of them is for people.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -210,6 +211,10 @@ impl Plan {
             looked.push(app_plan(app, ranks, env, &inheritance, stand, None)?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
+        if !across && spec.apps.iter().any(|app| !app.preload.files.is_empty()) {
+            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
+            warnings.push(text.to_owned());
+        }
         if spec.interface.pmi != PmiChoice::None {
             warnings.extend(offer::two_mpis(&apps));
         }
@@ -316,11 +321,11 @@ impl Plan {
                 false => Stand::Bystander,
             };
             let ranks = (ranks, decided.counts[number.index()]);
-            let mut app = app.clone();
+            let mut app = Cow::Borrowed(app);
             let owner = (&decided.job.nspace, node, number);
             let luggage = luggage.get(number.index());
             if let Some(program) = luggage.and_then(|luggage| luggage.program(owner)) {
-                app.argv[0] = program.into();
+                app.to_mut().argv[0] = program.into();
             }
             looked.push(app_plan(&app, ranks, env, &inheritance, stand, None)?);
         }

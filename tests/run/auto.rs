@@ -223,6 +223,13 @@ fn programs_of_both_families_in_one_job_are_offered_both_with_a_warning() {
 }
 
 #[test]
+fn files_that_cannot_go_along_are_warned_of() {
+    let words = ["--dry-run", "--preload-files", "a,b", "true"];
+    let outcome = Run::new(words).run().expect(0);
+    outcome.expect_one_line(&["--preload-files: nothing is copied on one machine"]);
+}
+
+#[test]
 fn the_users_choice_between_pmi_and_pmix_is_kept_for_mpich() {
     let words = ["--dry-run", "--pmi", "all", "true"];
     let run = Run::new(words).env("MPIR_CVAR_PMI_VERSION", "x");

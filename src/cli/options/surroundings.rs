@@ -26,11 +26,11 @@ pub(in crate::cli) struct SurroundingsArgs {
     #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) env_files: Vec<PathBuf>,
 
-    /// Hosts run a copy of the program as it is on this machine; what it loads they must have
+    /// Hosts (--hosts) run a copy of the program as it is on this machine; what it loads they must have
     #[arg(long = "preload-binary")]
     pub(in crate::cli) preload_binary: bool,
 
-    /// Copy these files to where the ranks start, on hosts that have none of the name there
+    /// Copy these files to where the ranks start, on hosts (--hosts) that have none of the name there
     #[arg(long = "preload-files", value_name = "FILE[,FILE]…", value_hint = ValueHint::FilePath)]
     #[arg(value_delimiter = ',')]
     pub(in crate::cli) preload_files: Vec<PathBuf>,

@@ -41,6 +41,7 @@ impl Crew {
                 }
                 Err(error) => {
                     *self.slot_mut(rank) = RankSlot::Over;
+                    self.owed.remove(&rank);
                     let failed = error != StartError::Skipped;
                     let plan = self.jobs.plan_of(rank).0;
                     let cause = failed.then(|| report::start_failure(plan, (rank, local), error));

@@ -40,14 +40,19 @@ impl Fleet {
 
     /// Does not wait any longer for nodes that did not do this. Their agents go on with it.
     fn give_up(&mut self, nodes: &[NodeId], what: &str) {
-        for node in nodes {
+        let waited_for = |node: &&NodeId| {
+            let state = &self.nodes[node.index()];
+            !state.over && !state.is_lost()
+        };
+        let nodes: Vec<NodeId> = nodes.iter().filter(waited_for).copied().collect();
+        for node in &nodes {
             // That the job ends has a cause of its own.
             let name = &self.plan.node_names[node.index()];
             let text =
                 format!("warning: {name} did not {what} in time; its agent goes on with that");
             self.tell(FromCrew::Tell { text });
         }
-        self.lose_nodes(nodes, &format!("it did not {what} in time"));
+        self.lose_nodes(&nodes, &format!("it did not {what} in time"));
     }
 
     /// Nothing more will be heard of some nodes.

@@ -45,8 +45,10 @@ impl Stand {
 }
 
 /// What to do about something that a host does not have.
-const EVERYWHERE: &str =
-    "copy it there, put it where every host sees it, or let it go along (--preload-binary)";
+const EVERYWHERE: &str = "copy it there, or put it where every host sees it";
+
+/// What else can be done about a program.
+const ALONG: &str = ", or let it go along (--preload-binary)";
 
 /// The application, and the dynamic loader as its program will meet it. `env` are its
 /// [`variables`]. Where there is a `search`, the program was spawned, and is looked for in these
@@ -86,7 +88,13 @@ pub(super) fn app_plan(
         (Some(search), true) => Program::find_spawned(&app.argv[0], search, path, start),
         _ => find(&app.argv[0]),
     };
-    let program = program.map_err(|error| refused(error.exit_code(), error.to_string()))?;
+    let program = program.map_err(|error| {
+        let mut failure = refused(error.exit_code(), error.to_string());
+        if stand == Stand::Node && !app.preload.program {
+            failure.message.push_str(ALONG);
+        }
+        failure
+    })?;
     let wrapper = app.wrap.as_ref().map(|spec| {
         Wrapper::find(spec, &ranks, find)
             .map_err(|error| refused(error.exit_code(), error.to_string()))

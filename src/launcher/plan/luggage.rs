@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::app::{self, Stand};
-use super::{Decided, Plan};
+use super::{Decided, Plan, wrong};
 use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::spec::{JobSpec, Preload};
 use crate::launcher::inheritance::Inheritance;
@@ -33,7 +33,10 @@ impl Luggage {
         may_lack: bool,
         room: &mut Room,
     ) -> Result<Self, LuggageError> {
-        let program = wanted.program.then(|| Packed::read(cwd, program, room));
+        let program = match wanted.program {
+            true => Some(Packed::read(cwd, program, room)?),
+            false => None,
+        };
         let mut files = Vec::with_capacity(wanted.files.len());
         for file in &wanted.files {
             match Packed::read(cwd, file, room) {
@@ -42,13 +45,10 @@ impl Luggage {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self {
-            program: program.transpose()?,
-            files,
-        })
+        Ok(Self { program, files })
     }
 
-    /// Keeps the names.
+    /// Forgets all but the name of the program.
     pub(super) fn unload(&mut self) {
         self.files = Vec::new();
         self.program.iter_mut().for_each(Packed::unload);
@@ -127,6 +127,10 @@ impl Decided {
         tell: Tell<'_>,
     ) -> Result<Unpacked, RunFailure> {
         let mut unpacked = Unpacked::default();
+        if luggage.is_empty() {
+            return Ok(unpacked);
+        }
+        self.check(spec, node).map_err(wrong)?;
         let apps = spec.apps.iter().zip(luggage);
         for (number, (app, luggage)) in (0..).map(AppNum).zip(apps) {
             if luggage.is_empty() || !self.has(node, &self.job.appnums.ranks_of(number)) {
