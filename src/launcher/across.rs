@@ -24,7 +24,7 @@ pub(super) fn nodes(plan: &Plan) -> String {
 pub(super) fn slots(plan: &Plan) -> String {
     let hosts = &plan.spec.layout.hosts;
     if hosts.is_empty() {
-        return plan.slots.to_string();
+        return plan.slots.arithmetic().to_string();
     }
     let mut groups: Vec<(Option<u32>, Vec<&str>)> = Vec::new();
     for host in hosts {

@@ -6,6 +6,7 @@ use super::parts;
 use super::plan::{App, Plan};
 use super::rank_env;
 use super::reasons::{CountWhy, plural};
+use super::slots::online;
 use crate::job::ids::Rank;
 
 /// The decisions in short: one line each.
@@ -104,10 +105,7 @@ fn slots(plan: &Plan) -> String {
         }
         false => format!("enough for {ranks} rank{}", plural(ranks)),
     };
-    let online = plan
-        .slots
-        .online
-        .map_or_else(String::new, |online| format!(" of {online}"));
+    let online = online().map_or_else(String::new, |online| format!(" of {online}"));
     let mask = format!(
         "{}{online} CPUs are in the affinity mask",
         plan.slots.affinity

@@ -12,7 +12,7 @@ use super::elf::open_regular;
 mod cgroup;
 
 pub use cgroup::Quota;
-use cgroup::{Mount, mounts_in, quota_in};
+use cgroup::{Hierarchy, Mount, Version, mounts_in, quota_in, usual_mount};
 
 /// Where the hierarchies are that can limit CPU time: they are not moved while somebody runs, and the
 /// system takes its time to list what is mounted.
@@ -23,8 +23,6 @@ static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
 pub struct Slots {
     /// CPUs in the affinity mask.
     pub affinity: u32,
-    /// CPUs of the machine that are switched on; `None` if the system does not tell.
-    pub online: Option<u32>,
     /// The strictest CPU quota of our cgroups.
     pub quota: Option<Quota>,
 }
@@ -38,12 +36,19 @@ pub struct Fit {
 
 /// More ranks than slots, and nobody allowed it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{ranks} ranks do not fit in {slots}; use --oversubscribe, or -n {}", slots.count())]
+#[error("{ranks} ranks do not fit in {slots}; use --oversubscribe, or -n {}", slots.slots.count())]
 pub struct SlotsError {
     /// Ranks asked for.
     pub ranks: u32,
     /// What there is.
-    pub slots: Slots,
+    pub slots: Arithmetic,
+}
+
+/// The number of slots as it is told, with the arithmetic behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arithmetic {
+    slots: Slots,
+    online: Option<u32>,
 }
 
 impl Slots {
@@ -51,16 +56,25 @@ impl Slots {
     ///
     /// What it does not tell does not limit; a machine that tells nothing has one slot.
     pub fn detect() -> Self {
-        let read = |path: &str| read_text(Path::new(path));
-        let online = read("/sys/devices/system/cpu/online").and_then(|text| count_list(&text));
+        let cgroup = read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
+        let mounts = MOUNTS.get_or_init(|| match usual_mount(&cgroup, hierarchy_at) {
+            Some(mount) => vec![mount],
+            None => {
+                let mountinfo = read_text(Path::new("/proc/self/mountinfo"));
+                mounts_in(&mountinfo.unwrap_or_default())
+            }
+        });
         Self {
-            affinity: affinity().or(online).unwrap_or(1),
-            online,
-            quota: quota_in(
-                &read("/proc/self/cgroup").unwrap_or_default(),
-                MOUNTS.get_or_init(|| mounts_in(&read("/proc/self/mountinfo").unwrap_or_default())),
-                read_text,
-            ),
+            affinity: affinity().or_else(online).unwrap_or(1),
+            quota: quota_in(&cgroup, mounts, read_text),
+        }
+    }
+
+    /// What is to be told about them.
+    pub fn arithmetic(self) -> Arithmetic {
+        Arithmetic {
+            slots: self,
+            online: online(),
         }
     }
 
@@ -80,27 +94,35 @@ impl Slots {
         if oversubscribed && !oversubscribe {
             return Err(SlotsError {
                 ranks,
-                slots: *self,
+                slots: self.arithmetic(),
             });
         }
         Ok(Fit { oversubscribed })
     }
 }
 
-impl fmt::Display for Slots {
-    /// The count and the arithmetic behind it.
+impl fmt::Display for Arithmetic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.count();
+        let count = self.slots.count();
         let plural = if count == 1 { "" } else { "s" };
-        write!(f, "{count} slot{plural} (affinity mask: {}", self.affinity)?;
+        write!(
+            f,
+            "{count} slot{plural} (affinity mask: {}",
+            self.slots.affinity
+        )?;
         if let Some(online) = self.online {
             write!(f, " of {online} CPUs")?;
         }
-        match self.quota {
+        match self.slots.quota {
             Some(quota) => write!(f, ", cgroup limit: {quota})"),
             None => f.write_str(", no cgroup limit)"),
         }
     }
+}
+
+/// CPUs of the machine that are switched on; `None` if the system does not tell.
+pub fn online() -> Option<u32> {
+    count_list(&read_text(Path::new("/sys/devices/system/cpu/online"))?)
 }
 
 fn affinity() -> Option<u32> {
@@ -124,6 +146,15 @@ fn count_list(list: &str) -> Option<u32> {
         count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
     }
     Some(count)
+}
+
+/// What is mounted at a directory, if it is a hierarchy of cgroups.
+fn hierarchy_at(point: &Path) -> Option<Hierarchy> {
+    // The system gives the root of every hierarchy this number (the kernel's kernfs).
+    const ROOT: u64 = 1;
+    let version = Version::of(rustix::fs::statfs(point).ok()?.f_type)?;
+    let whole = rustix::fs::stat(point).is_ok_and(|stat| stat.st_ino == ROOT);
+    Some(Hierarchy { version, whole })
 }
 
 /// A small text of the system's, or `None` if it cannot be read.

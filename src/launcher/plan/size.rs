@@ -110,8 +110,9 @@ pub(super) fn check_node(
     let given = layout.hosts[node.index()].slots.is_some();
     if ranks > slots.count() && !given && !layout.oversubscribe {
         return Err(wrong(format!(
-            "{ranks} ranks do not fit in {slots}; use --oversubscribe, or write NAME:SLOTS where \
-             the host is named"
+            "{ranks} ranks do not fit in {}; use --oversubscribe, or write NAME:SLOTS where \
+             the host is named",
+            slots.arithmetic()
         )));
     }
     check_descriptors(ranks, DESCRIPTORS_PER_RANK, descriptors)

@@ -35,7 +35,7 @@ impl fmt::Display for Quota {
 
 /// One of the two interfaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Version {
+pub(super) enum Version {
     V1,
     V2,
 }
@@ -43,10 +43,52 @@ enum Version {
 /// A mounted hierarchy that can limit CPU time.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Mount {
-    version: Version,
+    pub(super) version: Version,
     /// The directory of the hierarchy that is visible at the mount point.
     root: String,
-    point: PathBuf,
+    pub(super) point: PathBuf,
+}
+
+/// What is mounted somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Hierarchy {
+    pub(super) version: Version,
+    /// All of it, and not a part.
+    pub(super) whole: bool,
+}
+
+impl Version {
+    /// By the type of the file system. Source: statfs(2).
+    pub(super) fn of(kind: rustix::fs::FsWord) -> Option<Self> {
+        match kind {
+            libc::CGROUP2_SUPER_MAGIC => Some(Self::V2),
+            libc::CGROUP_SUPER_MAGIC => Some(Self::V1),
+            _ => None,
+        }
+    }
+}
+
+/// The hierarchy that can limit CPU time where nearly every system has it, which is found without the
+/// list of everything that is mounted; `None` if it is not there, or if only a part of it may be.
+///
+/// Rule: a controller belongs to one hierarchy. Source: cgroups(7), and systemd's directories.
+pub(super) fn usual_mount(cgroup: &str, at: impl Fn(&Path) -> Option<Hierarchy>) -> Option<Mount> {
+    const V1_POINTS: &[&str] = &["/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpu"];
+    const V2_POINTS: &[&str] = &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+    let (version, own, points) = match own_path(cgroup, Version::V1) {
+        Some(own) => (Version::V1, own, V1_POINTS),
+        None => (Version::V2, own_path(cgroup, Version::V2)?, V2_POINTS),
+    };
+    let found = |point: &&&str| {
+        at(Path::new(point))
+            .is_some_and(|found| found.version == version && (found.whole || own == "/"))
+    };
+    let point = points.iter().find(found)?;
+    Some(Mount {
+        version,
+        root: "/".to_owned(),
+        point: point.into(),
+    })
 }
 
 /// The hierarchies that can limit CPU time, given the text of `/proc/self/mountinfo`.
@@ -70,10 +112,12 @@ pub(super) fn quota_in(
     levels
         .filter_map(|(version, level)| match version {
             Version::V2 => parse_v2(&read(&level.join("cpu.max"))?),
-            Version::V1 => parse_v1(
-                &read(&level.join("cpu.cfs_quota_us"))?,
-                &read(&level.join("cpu.cfs_period_us"))?,
-            ),
+            Version::V1 => {
+                // -1 means no limit, and does not parse as unsigned.
+                let time = read(&level.join("cpu.cfs_quota_us"))?.trim().parse().ok()?;
+                let period = read(&level.join("cpu.cfs_period_us"))?;
+                Quota::new(time, period.trim().parse().ok()?)
+            }
         })
         .min()
 }
@@ -157,9 +201,4 @@ fn parse_v2(text: &str) -> Option<Quota> {
     let mut words = text.split_ascii_whitespace();
     let (time, period) = (words.next()?, words.next()?);
     Quota::new(time.parse().ok()?, period.parse().ok()?)
-}
-
-fn parse_v1(time: &str, period: &str) -> Option<Quota> {
-    // -1 means no limit, and does not parse as unsigned.
-    Quota::new(time.trim().parse().ok()?, period.trim().parse().ok()?)
 }

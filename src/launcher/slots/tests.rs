@@ -4,11 +4,7 @@ use std::path::PathBuf;
 use super::*;
 
 fn slots(affinity: u32, quota: Option<Quota>) -> Slots {
-    Slots {
-        affinity,
-        online: Some(64),
-        quota,
-    }
+    Slots { affinity, quota }
 }
 
 #[test]
@@ -46,14 +42,27 @@ fn too_many_ranks_are_refused_with_the_arithmetic_unless_allowed() {
         })
     );
     assert_eq!(
-        here.check(8, false).unwrap_err().to_string(),
+        here.check(8, false).unwrap_err(),
+        SlotsError {
+            ranks: 8,
+            slots: here.arithmetic()
+        }
+    );
+    let told = SlotsError {
+        ranks: 8,
+        slots: Arithmetic {
+            slots: here,
+            online: Some(64),
+        },
+    };
+    assert_eq!(
+        told.to_string(),
         "8 ranks do not fit in 2 slots (affinity mask: 2 of 64 CPUs, cgroup limit: 4.0); \
          use --oversubscribe, or -n 2"
     );
-    let one = Slots {
-        affinity: 1,
+    let one = Arithmetic {
+        slots: slots(1, None),
         online: None,
-        quota: None,
     };
     assert_eq!(
         one.to_string(),
@@ -144,6 +153,61 @@ fn a_container_that_sees_only_its_own_part_reads_the_mount_point() {
 }
 
 #[test]
+fn a_hierarchy_is_taken_where_it_usually_is_unless_that_may_be_a_part_of_it() {
+    let whole = |version| Hierarchy {
+        version,
+        whole: true,
+    };
+    let found = |cgroup: &str, there: &[(&str, Hierarchy)]| {
+        let at = |point: &Path| {
+            let mut there = there.iter();
+            let found = there.find(|(name, _)| Path::new(name) == point);
+            found.map(|(_, hierarchy)| *hierarchy)
+        };
+        usual_mount(cgroup, at).map(|mount| (mount.version, mount.point))
+    };
+    let (v1, v2) = (whole(Version::V1), whole(Version::V2));
+    let at = |version, point: &str| Some((version, PathBuf::from(point)));
+    let unified = [("/sys/fs/cgroup", v2)];
+    let job = "0::/user/job\n";
+    assert_eq!(found(job, &unified), at(Version::V2, "/sys/fs/cgroup"));
+    // A container that sees its own part, with names of its own and without.
+    let part = [("/sys/fs/cgroup", Hierarchy { whole: false, ..v2 })];
+    assert_eq!(found(job, &part), None);
+    assert_eq!(found("0::/\n", &part), at(Version::V2, "/sys/fs/cgroup"));
+    let both = [
+        ("/sys/fs/cgroup/unified", v2),
+        ("/sys/fs/cgroup/cpu,cpuacct", v1),
+    ];
+    let hybrid = "4:cpu,cpuacct:/job\n0::/job\n";
+    assert_eq!(
+        found(hybrid, &both),
+        at(Version::V1, "/sys/fs/cgroup/cpu,cpuacct")
+    );
+    let without_cpu = "4:memory:/job\n0::/job\n";
+    assert_eq!(
+        found(without_cpu, &both),
+        at(Version::V2, "/sys/fs/cgroup/unified")
+    );
+    assert_eq!(found(hybrid, &unified), None);
+    assert_eq!(found(job, &[]), None);
+    assert_eq!(found("", &unified), None);
+}
+
+#[test]
+fn both_ways_to_the_hierarchies_of_this_machine_lead_to_the_same_limit() {
+    let text = |path: &str| read_text(Path::new(path)).unwrap_or_default();
+    let cgroup = text("/proc/self/cgroup");
+    if let Some(mount) = usual_mount(&cgroup, hierarchy_at) {
+        let listed = mounts_in(&text("/proc/self/mountinfo"));
+        assert_eq!(
+            quota_in(&cgroup, &[mount], read_text),
+            quota_in(&cgroup, &listed, read_text)
+        );
+    }
+}
+
+#[test]
 fn texts_that_make_no_sense_do_not_limit() {
     for (file, text) in [
         ("cpu.max", ""),
@@ -168,6 +232,6 @@ fn this_machine_has_as_many_cpus_in_the_mask_as_nproc_says() {
     let count: u32 = output.trim().parse().unwrap();
     assert!(
         count == here.affinity || count == here.count(),
-        "{count}, {here}"
+        "{count}, {here:?}"
     );
 }
