@@ -21,7 +21,6 @@ pub mod table;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
@@ -67,7 +66,7 @@ fn tree() -> Command {
 }
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
-pub fn main(args: Vec<OsString>) -> ExitCode {
+pub fn main(args: Vec<OsString>) -> u8 {
     let result = match args.get(1) {
         Some(word) if word == "run" => run::line(args),
         // Started by agents, not by people: no part of the command line as it is described.
@@ -77,10 +76,10 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         _ => other(args),
     };
     match result {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => code,
         Err(failure) => {
             eprintln!("wireup: {}", failure.message);
-            ExitCode::from(failure.code)
+            failure.code
         }
     }
 }
