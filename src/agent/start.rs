@@ -1,8 +1,8 @@
 //! Starts the ranks of a job from several threads at once.
 //!
 //! Each thread makes a rank's descriptors, starts its process and hands both to the loop through
-//! a channel, waking it by an eventfd. Between clone and exec a thread sleeps, so one per core
-//! keeps the cores busy.
+//! a channel. Between clone and exec a thread sleeps, so one per core keeps the cores busy: the loop
+//! is woken, by an eventfd, when the last rank is started, and looks by itself every [`PACE`] before.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -24,6 +25,12 @@ use crate::job::ids::GlobalRank;
 
 /// Descriptor number of the PMI socket in a rank.
 pub const PMI_FD: i32 = 3;
+
+/// How often whoever waits for the starting threads looks at what they have done.
+pub const PACE: Duration = Duration::from_millis(5);
+
+/// Ranks for each thread up to which the caller's is one of them.
+const FEW: usize = 4;
 
 /// Name of a starting thread.
 pub const THREAD: &str = "start";
@@ -162,16 +169,57 @@ const BUSY_PAUSE: Timespec = Timespec {
 /// What a starting thread reports: one per planned rank.
 pub type Started = (GlobalRank, Result<Process, StartError>);
 
+/// What the starting threads have to do together.
+#[derive(Debug)]
+struct Work {
+    shared: Arc<StartShared>,
+    plans: Vec<Mutex<Option<RankPlan>>>,
+    /// The plan that is to be taken next.
+    next: AtomicUsize,
+    /// Plans that were not reported.
+    left: AtomicUsize,
+    stop: AtomicBool,
+    wake: Arc<OwnedFd>,
+}
+
+impl Work {
+    /// Takes plans as long as there are any, or until it is late.
+    fn carry_out(&self, results: &Sender<Started>, until: Option<Instant>) {
+        let mut spawner = Spawner::new();
+        while until.is_none_or(|until| Instant::now() < until) {
+            // Only hands out indices; the plans themselves are behind their locks.
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(slot) = self.plans.get(index) else {
+                return;
+            };
+            let plan = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(plan) = plan else { return };
+            let rank = plan.process;
+            let result = if self.stop.load(Ordering::Acquire) {
+                Err(StartError::Skipped)
+            } else {
+                start_one(&mut spawner, &self.shared, plan)
+            };
+            // The loop outlives the threads; if it is gone nobody cares.
+            let _ = results.send((rank, result));
+            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+            }
+        }
+    }
+}
+
 /// The starting threads.
 #[derive(Debug)]
 pub struct Starter {
-    stop: Arc<AtomicBool>,
+    work: Arc<Work>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Starter {
-    /// Starts all `plans` from `threads` threads. For every plan exactly one [`Started`] is sent
-    /// and the eventfd `wake` is written.
+    /// Starts all `plans` from `threads` threads, of which the caller's is one where there are few
+    /// ranks. For every plan exactly one [`Started`] is sent, and after the last the eventfd `wake`
+    /// is written.
     ///
     /// # Errors
     /// When not a single thread can be started.
@@ -182,63 +230,49 @@ impl Starter {
         results: &Sender<Started>,
         wake: &Arc<OwnedFd>,
     ) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let plans: Arc<Vec<Mutex<Option<RankPlan>>>> = Arc::new(
-            plans
+        let count = threads.clamp(1, plans.len().max(1));
+        // A thread costs as much as half a rank. It is needed where much is to be done: nothing else
+        // is while the caller's works here.
+        let helps = plans.len() == 1 || count > 1 && plans.len() <= FEW * count;
+        let work = Work {
+            shared,
+            left: AtomicUsize::new(plans.len()),
+            plans: plans
                 .into_iter()
                 .map(|plan| Mutex::new(Some(plan)))
                 .collect(),
-        );
-        let next = Arc::new(AtomicUsize::new(0));
+            next: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            wake: Arc::clone(wake),
+        };
+        let work = Arc::new(work);
         let mut handles = Vec::new();
-        let alone = plans.len() == 1;
-        for _ in 0..threads.clamp(1, plans.len().max(1)) {
-            let (shared, plans, next) =
-                (Arc::clone(&shared), Arc::clone(&plans), Arc::clone(&next));
-            let (stop, results, wake) = (Arc::clone(&stop), results.clone(), Arc::clone(wake));
-            let work = move || {
-                let mut spawner = Spawner::new();
-                loop {
-                    // Only hands out indices; the plans themselves are behind their locks.
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(slot) = plans.get(index) else { return };
-                    let plan = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    let Some(plan) = plan else { return };
-                    let rank = plan.process;
-                    let result = if stop.load(Ordering::Acquire) {
-                        Err(StartError::Skipped)
-                    } else {
-                        start_one(&mut spawner, &shared, plan)
-                    };
-                    // The loop outlives the threads; if it is gone nobody cares.
-                    let _ = results.send((rank, result));
-                    let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
-                }
-            };
-            if alone {
-                // Nothing else waits meanwhile, and a thread would cost more than it gains.
-                work();
-                break;
-            }
-            match thread::Builder::new()
+        for _ in 0..count - usize::from(helps) {
+            let (work, results) = (Arc::clone(&work), results.clone());
+            let thread = thread::Builder::new()
                 .name(THREAD.into())
                 .stack_size(128 * 1024)
-                .spawn(work)
-            {
+                .spawn(move || work.carry_out(&results, None));
+            match thread {
                 Ok(handle) => handles.push(handle),
                 Err(error) if handles.is_empty() => return Err(error),
                 Err(_) => break,
             }
         }
+        if helps {
+            // With nobody else to go on it stays to the end.
+            let until = (count > 1).then(|| Instant::now() + PACE);
+            work.carry_out(results, until);
+        }
         Ok(Self {
-            stop,
+            work,
             threads: handles,
         })
     }
 
     /// Ranks whose turn has not come are reported as skipped instead of being started.
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
+        self.work.stop.store(true, Ordering::Release);
     }
 
     /// Waits for the threads.

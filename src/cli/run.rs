@@ -1,6 +1,7 @@
 //! `wireup run`: arguments to a [`JobSpec`].
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use clap::{FromArgMatches, Parser};
@@ -14,7 +15,7 @@ use super::negation::with_negations;
 use super::options::{EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
 use super::problem;
 use crate::job::spec::{EndingSpec, GRACE, JobSpec, StatusSpec};
-use crate::launcher::run::{RunFailure, run};
+use crate::launcher::run::{Beginning, RunFailure, run};
 use crate::launcher::status::refused;
 
 const EXAMPLES: &str = "\
@@ -107,8 +108,34 @@ pub(super) struct RunArgs {
     interface: InterfaceArgs,
 }
 
+/// What a command line asks for.
+enum Asked {
+    /// A job.
+    Run(Box<JobSpec>),
+    /// Something that has been answered, with this exit code.
+    Answered(u8),
+}
+
 /// Runs the job of a whole command line, `wireup run` included, and returns its exit code.
 pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
+    let beginning = Beginning::new(starts_ranks_here(&args));
+    match asked(args)? {
+        Asked::Run(spec) => run(*spec, beginning),
+        Asked::Answered(code) => Ok(code),
+    }
+}
+
+/// Whether a line that has not been parsed looks like one that starts ranks on this machine. To be
+/// wrong costs time and nothing else.
+fn starts_ranks_here(args: &[OsString]) -> bool {
+    const NO_RANKS: [&str; 3] = ["-h", "--help", "--dry-run"];
+    let elsewhere = |word: &OsString| {
+        NO_RANKS.iter().any(|known| word == known) || word.as_bytes().starts_with(b"--host")
+    };
+    !args.iter().any(elsewhere)
+}
+
+fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let own = Own::of::<RunArgs>();
     let mut parts = split_apps(args.into_iter().skip(2)).into_iter();
     let mut everywhere = Vec::new();
@@ -129,7 +156,10 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
     words.extend_from_slice(&first);
     let mut args = match parse(own, words) {
         Ok(args) => args,
-        Err(error) => return super::answer(&error, || blame(&error, &defaults, &first)),
+        Err(error) => {
+            let answered = super::answer(&error, || blame(&error, &defaults, &first));
+            return answered.map(Asked::Answered);
+        }
     };
     // What holds for every program stands in front of each one's own words.
     let mut shared = defaults.words_of_every_program();
@@ -151,7 +181,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
             eprintln!("wireup: {line}");
         }
     }
-    run(JobSpec {
+    Ok(Asked::Run(Box::new(JobSpec {
         apps,
         psets,
         layout,
@@ -163,7 +193,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
         explain: args.explain,
         notes,
         verbose: args.verbose,
-    })
+    })))
 }
 
 /// Parses words that start with the first option.

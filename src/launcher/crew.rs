@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::Pid;
 
 use super::directory::JobDirectory;
-use super::guard::Guard;
+use super::guard::{Guard, Leaving};
 use super::luggage::Unpacked;
 use super::message::{FromCrew, ToCrew};
 use super::plan::Plan;
@@ -93,6 +93,8 @@ pub(super) struct Crew {
     /// Reports of the starting threads go here.
     results_to: Sender<Started>,
     results: Receiver<Started>,
+    /// When they are looked at next, while threads start ranks.
+    look: Option<Duration>,
     /// Writing ends of pipes that feed ranks' standard input.
     stdin_pipes: Vec<(GlobalRank, Pid, OwnedFd)>,
     /// Those that other processes fill.
@@ -134,6 +136,8 @@ pub(super) struct Crew {
     ready_told: bool,
     /// Nodes that the cores know could not join.
     absent: BTreeSet<NodeId>,
+    /// The guard, once it was dismissed: the last field, since to drop it waits.
+    pub(super) leaving: Option<Leaving>,
 }
 
 /// What a crew is made of, beside what it makes itself.
@@ -163,7 +167,7 @@ impl Crew {
                     // What cannot be removed now could not be removed by the guard either.
                     let _ = directory.remove();
                 }
-                parts.guard.dismiss();
+                drop(parts.guard.dismiss());
                 return Err(failure);
             }
         };
@@ -187,6 +191,7 @@ impl Crew {
             jobs: Roster::new(first),
             results_to,
             results,
+            look: None,
             stdin_pipes: Vec::new(),
             pushed: Pushed::default(),
             closed: BTreeMap::new(),
@@ -208,6 +213,7 @@ impl Crew {
             surroundings: parts.surroundings.clone(),
             ready_told: false,
             absent: BTreeSet::new(),
+            leaving: None,
             plan: Arc::clone(parts.plan),
         })
     }
@@ -393,6 +399,7 @@ impl Crew {
             .min();
         [
             cores.map(|at| at.0),
+            self.look,
             self.closed.values().min().copied(),
             self.held.as_ref().map(|(_, until)| *until),
             (!self.dying.0.is_empty()).then_some(self.dying.1),
@@ -409,6 +416,9 @@ impl Crew {
     /// When a descriptor cannot be watched any more.
     pub(super) fn tick(&mut self) -> std::io::Result<()> {
         let now = self.now();
+        if self.look.is_some_and(|at| at <= now) {
+            self.take_results()?;
+        }
         for index in 0..self.nodes.len() {
             if self.nodes[index]
                 .core

@@ -29,14 +29,13 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
         drive.hands.order(ToCrew::Hurry);
     }
     // If waiting fails, the guard does what is left.
-    let ended = drive.run_until(|drive| drive.over);
+    if drive.run_until(|drive| drive.over).is_ok() {
+        drive.hands.dismiss_guard();
+    }
     let code = drive.supervisor.exit_code();
     drive.streams.end_lines();
     drive.tell_result(code, result.as_ref().err());
     drive.leave_rendezvous();
-    if ended.is_ok() {
-        drive.hands.dismiss_guard();
-    }
     flush(&mut drive);
     drive.leave_terminal();
     result.map(|()| code)

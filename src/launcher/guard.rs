@@ -1,11 +1,11 @@
 //! The guard: a small process that cleans up when the launcher itself is killed.
 //!
 //! It is forked before the launcher has threads and holds one end of a socket. The launcher
-//! writes every session and directory of the job and the modes of the user's terminal into it, and `X` when it has cleaned up by
-//! itself. An end of file without `X` means the launcher died: the guard ends everything that has
-//! the job's name in its environment, the sessions, and what descends from these, removes the
-//! directories and the shared-memory files, and exits; the terminal comes first. It lives in a session of its own, so a
-//! terminal's signals do not reach it.
+//! writes every session and directory of the job and the modes of the user's terminal into it, and
+//! kills it when it has cleaned up by itself. An end of file means that the launcher died: the guard
+//! ends everything that has the job's name in its environment, the sessions, and what descends from
+//! these, removes the directories and the shared-memory files, and exits; the terminal comes first.
+//! It lives in a session of its own, so a terminal's signals do not reach it.
 //!
 //! It also starts the rendezvous of the user's launches, whose listening socket comes with an `R`:
 //! that is no process of the job and outlives it, which nothing can do that descends from a rank or
@@ -178,18 +178,25 @@ impl Guard {
         self.pipe.write_all(&record)
     }
 
-    /// Tells the guard that nothing is left to do and waits for its end.
-    pub fn dismiss(mut self) {
-        // A guard that was killed needs no telling.
-        let _ = self.pipe.write_all(b"X");
-        drop(self.pipe);
-        // Somebody may have stopped it with everything else of that name.
-        let _ = rustix::process::kill_process(self.pid, Signal::CONT);
+    /// Ends the guard, since nothing is left to do; also one that somebody has stopped.
+    pub fn dismiss(self) -> Leaving {
+        // It is our child until we have waited for it, so the number cannot be another's.
+        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+        Leaving(self.pid)
+    }
+}
+
+/// A guard that was dismissed. To drop it waits for its end.
+#[derive(Debug)]
+pub struct Leaving(Pid);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
         // SAFETY: collects our own child without storing anything; only __WALL sees a child that
         // raises no signal.
         unsafe {
             libc::waitpid(
-                self.pid.as_raw_nonzero().get(),
+                self.0.as_raw_nonzero().get(),
                 std::ptr::null_mut(),
                 libc::__WALL,
             );
@@ -203,7 +210,7 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
     let _ = rustix::process::setsid();
     // SAFETY: plain system calls in a single-threaded process.
     unsafe {
-        // Nothing but SIGKILL ends it before its time.
+        // Nothing but SIGKILL ends it.
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
@@ -223,24 +230,22 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
             execute_rendezvous(listener.as_fd());
         }
     });
-    if !charge.dismissed {
-        // First, since the user is already typing.
-        if let Some(terminal) = &charge.terminal {
-            terminal.restore();
-        }
-        let work = Cleaning {
-            job: job.as_str(),
-            is_ours: &|session, exists| charge.is_ours(session, exists),
-            directories: &charge.directories,
-            tmpdirs: &[std::env::temp_dir()],
-            uid: rustix::process::getuid().as_raw(),
-            since: started,
-            grace: GRACE,
-        };
-        work.carry_out();
-        for (path, identity) in &charge.files {
-            identity.remove(path);
-        }
+    // First, since the user is already typing.
+    if let Some(terminal) = &charge.terminal {
+        terminal.restore();
+    }
+    let work = Cleaning {
+        job: job.as_str(),
+        is_ours: &|session, exists| charge.is_ours(session, exists),
+        directories: &charge.directories,
+        tmpdirs: &[std::env::temp_dir()],
+        uid: rustix::process::getuid().as_raw(),
+        since: started,
+        grace: GRACE,
+    };
+    work.carry_out();
+    for (path, identity) in &charge.files {
+        identity.remove(path);
     }
 }
 

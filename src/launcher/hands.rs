@@ -32,7 +32,7 @@ pub(super) trait Hands {
     /// The guard, if this process has one.
     fn guard(&mut self) -> Option<&mut Guard>;
 
-    /// Nothing is left to guard.
+    /// Nothing is left to guard. The guard ends in the meantime; it is waited for last of all.
     fn dismiss_guard(&mut self);
 
     /// Makes everything ready for ranks, without waiting for it: [`FromCrew::Ready`] follows.
@@ -123,9 +123,7 @@ impl Hands for Crew {
     }
 
     fn dismiss_guard(&mut self) {
-        if let Some(guard) = self.guard.take() {
-            guard.dismiss();
-        }
+        self.leaving = self.guard.take().map(Guard::dismiss);
     }
 
     fn prepare(&mut self, surroundings: &Surroundings) -> Result<(), RunFailure> {

@@ -48,8 +48,7 @@ pub(super) enum Read {
 }
 
 impl Orders {
-    /// Takes the descriptor that was inherited under this number. Call before descriptors are
-    /// reserved.
+    /// Takes the descriptor that was inherited under this number.
     ///
     /// # Errors
     /// [`RunFailure`] naming it.

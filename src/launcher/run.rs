@@ -13,26 +13,28 @@ use super::drive::{self, Drive};
 use super::dry_run;
 use super::explain;
 use super::finish::finish;
-use super::guard::Guard;
 use super::message::ToCrew;
 use super::orders::Orders;
 use super::outputs;
 use super::plan::Plan;
-use super::signals::{Signals, ignored_at_start};
+use super::signals::Signals;
 use super::status::{Status, Target};
 use super::stdin;
 use super::streams::{Show, Streams};
 use super::surroundings::Surroundings;
 use super::zone::local_clock;
-use crate::agent::descriptors;
 use crate::agent::namespace::NodeNamespaces;
 use crate::agent::poll::{Poll, Source, Token};
 use crate::agent::start::StdinPlan;
-use crate::job::ids::{Nspace, Rank};
+use crate::job::ids::Rank;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::spec::{JobSpec, StdinTarget};
 
 mod across;
+mod beginning;
+
+pub use beginning::Beginning;
+pub(super) use beginning::unique_nspace;
 
 /// A run that wireup refused or could not carry out.
 #[derive(Debug)]
@@ -61,23 +63,25 @@ impl RunFailure {
     }
 }
 
-/// Runs a job and returns its exit code.
+/// Runs a job and returns its exit code. `beginning` may have failed, which is told as any other
+/// failure is.
 ///
 /// # Errors
 /// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
 /// running or lying about in either case.
-pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
+pub fn run(spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
     if spec.dry_run {
-        let surroundings = surroundings()?;
+        let (surroundings, nspace) = beginning?.unguarded();
         let limit = surroundings.nofile.rlim_max;
-        let plan = Plan::new(spec, unique_nspace()?, limit)?;
+        let plan = Plan::new(spec, nspace, limit)?;
         return dry_run::show(plan, &surroundings);
     }
     let started = Instant::now();
     let since = SystemTime::now();
     let status = Target::open(&spec.status, since)?;
     let orders = spec.status.control.map(Orders::open).transpose()?;
-    let prepared = prepare(spec, started, since, status.clone());
+    let prepared =
+        beginning.and_then(|beginning| prepare(spec, beginning, (started, since), status.clone()));
     let (mut drive, surroundings) = prepared.inspect_err(|failure| {
         if let Some(status) = &status {
             status.refuse(failure, started.elapsed());
@@ -92,44 +96,24 @@ pub fn run(spec: JobSpec) -> Result<u8, RunFailure> {
     finish(drive, result)
 }
 
-/// What this process was given, with its low descriptors taken.
-fn surroundings() -> Result<Surroundings, RunFailure> {
-    let ignored = ignored_at_start();
-    descriptors::reserve_low().map_err(|errno| {
-        RunFailure::own(
-            "out of descriptors, raise the hard limit (ulimit -Hn)",
-            errno,
-        )
-    })?;
-    Ok(Surroundings::take(ignored))
-}
-
 /// Everything that can be refused before there is a process of the job.
 fn prepare(
     spec: JobSpec,
-    started: Instant,
-    since: SystemTime,
+    beginning: Beginning,
+    (started, since): (Instant, SystemTime),
     status: Option<Target>,
 ) -> Result<(Drive, Surroundings), RunFailure> {
-    let surroundings = surroundings()?;
-    let nspace = unique_nspace()?;
     if spec.layout.across_hosts() {
+        let (surroundings, nspace) = beginning.unguarded();
         let plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max)?;
-        let beginning = (started, since);
-        let drive = across::prepare(plan, &surroundings, beginning, status)?;
+        let drive = across::prepare(plan, &surroundings, (started, since), status)?;
         return Ok((drive, surroundings));
     }
-    // As early as possible: what is not in memory yet need not be copied on write later.
-    let guard = Guard::start(&nspace).map_err(|error| {
-        RunFailure::own(
-            "cannot start the guard process, allow more processes and descriptors (ulimit -u, -Hn)",
-            error,
-        )
-    })?;
+    let (surroundings, nspace, guard) = beginning.guarded()?;
     let plan = match Plan::new(spec, nspace, surroundings.nofile.rlim_max) {
         Ok(plan) => Arc::new(plan),
         Err(failure) => {
-            guard.dismiss();
+            drop(guard.dismiss());
             return Err(failure);
         }
     };
@@ -275,16 +259,6 @@ fn stdin_plans(plan: &Plan) -> Vec<StdinPlan> {
         (true, false) => StdinPlan::Inherit,
     };
     (0..size).map(Rank).map(plan).collect()
-}
-
-/// A name that no other job has had on this machine, and that nobody can guess: PMIx lets every
-/// local process that knows it pose as a rank.
-pub(super) fn unique_nspace() -> Result<Nspace, RunFailure> {
-    let mut random = [0u8; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| RunFailure::own("no random numbers", errno))?;
-    let name = format!("wireup-{:016x}", u64::from_le_bytes(random));
-    Ok(Nspace::new(&name).expect("letters, digits and a dash"))
 }
 
 /// Names of their own for virtual nodes, if the system permits it.

@@ -268,6 +268,17 @@ fn the_stream_may_go_to_an_inherited_descriptor_which_the_ranks_do_not_get() {
     };
     refused("exec 7>&-;", "is not open");
     refused("exec 7</dev/null;", "cannot be written to");
+    // wireup itself takes the low numbers.
+    for number in 3..10 {
+        let target = format!("fd:{number}");
+        for dry in [&[][..], &["--dry-run"]] {
+            let words = ["--json", &target].into_iter().chain(dry.iter().copied());
+            let run = Run::ranks(1, words.chain(["true"]));
+            let run = run.after_shell(&format!("exec {number}>&-;"));
+            let outcome = run.run().expect(125);
+            outcome.expect_one_line(&[&target, "the descriptor is not open"]);
+        }
+    }
 }
 
 /// A named pipe in a run's directory, with its reading end.

@@ -11,7 +11,7 @@ use crate::agent::event::Event;
 use crate::agent::poll::{Source, Token};
 use crate::agent::procfs;
 use crate::agent::spawn::{self, ExitStatus};
-use crate::agent::start::{Process, StartError};
+use crate::agent::start::{PACE, Process, StartError};
 use crate::job::ids::{GlobalRank, JobNumber};
 use crate::job::outcome::{Cause, RankEnd, judge};
 use crate::launcher::message::FromCrew;
@@ -50,7 +50,10 @@ impl Crew {
             }
         }
         self.guard_sessions(sessions);
-        self.tell_started()
+        self.tell_started()?;
+        let starting = self.jobs.jobs().any(|(_, job)| job.starter.is_some());
+        self.look = starting.then(|| self.now() + PACE);
+        Ok(())
     }
 
     /// Tells of jobs whose ranks here have all been started.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Crew, Job, Part};
 use crate::agent::sidecar::{Sidecar, SidecarSpec};
-use crate::agent::start::{OutputPlan, RankPlan, StartShared, Starter, StdinPlan};
+use crate::agent::start::{OutputPlan, PACE, RankPlan, StartShared, Starter, StdinPlan};
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use crate::job::outcome::EXIT_WIREUP;
@@ -132,6 +132,7 @@ impl Crew {
         if let Some(job) = self.jobs.get_mut(number) {
             job.starter = Some(starter);
         }
+        self.look = Some(self.now() + PACE);
         Ok(())
     }
 

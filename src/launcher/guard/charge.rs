@@ -26,7 +26,6 @@ pub(super) struct Charge {
     pub(super) directories: Vec<PathBuf>,
     pub(super) files: Vec<(PathBuf, Identity)>,
     pub(super) terminal: Option<TerminalCharge>,
-    pub(super) dismissed: bool,
 }
 
 impl Charge {
@@ -98,7 +97,6 @@ pub(super) fn read_charge(mut pipe: impl Read, start_rendezvous: impl Fn()) -> C
                 }
             }
             b'R' => start_rendezvous(),
-            b'X' => charge.dismissed = true,
             _ => break,
         }
     }
@@ -113,13 +111,10 @@ mod tests {
     fn a_record_cut_short_is_dropped_and_the_rest_kept() {
         let mut bytes = vec![b'S', 7, 0, 0, 0, b'D', 4, 0, 0, 0];
         bytes.extend_from_slice(b"/tmp");
-        let whole = bytes.clone();
         bytes.extend_from_slice(&[b'S', 9, 0]);
         let charge = read_charge(&bytes[..], || {});
         assert_eq!(charge.sessions.into_keys().collect::<Vec<_>>(), [7]);
         assert_eq!(charge.directories, [PathBuf::from("/tmp")]);
-        assert!(!charge.dismissed);
-        assert!(read_charge(&[&whole[..], b"X"].concat()[..], || {}).dismissed);
     }
 
     #[test]

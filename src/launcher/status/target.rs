@@ -20,8 +20,7 @@ use crate::launcher::run::RunFailure;
 /// Bytes that a pipe takes without blocking when it says that it takes any. Source: pipe(7).
 const ATOMIC: usize = 4096;
 
-/// Opens a target; a file is made, and emptied if it exists. Call before descriptors are reserved,
-/// so that a number that was not inherited is not found open.
+/// Opens a target; a file is made, and emptied if it exists.
 ///
 /// # Errors
 /// [`RunFailure`] naming it.
@@ -67,7 +66,6 @@ fn inherited(number: i32) -> Result<OwnedFd, String> {
 }
 
 /// A duplicate of a descriptor that was inherited, for reading; otherwise what is wrong with it.
-/// Call before descriptors are reserved.
 pub(in crate::launcher) fn readable(number: i32) -> Result<OwnedFd, String> {
     let (fd, mode) = duplicate(number)?;
     match mode {
@@ -76,11 +74,17 @@ pub(in crate::launcher) fn readable(number: i32) -> Result<OwnedFd, String> {
     }
 }
 
+/// What was inherited is not closed at exec, and everything that this process opens is.
 fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), String> {
-    // SAFETY: takes and returns numbers; one that is not open is an error.
+    // SAFETY: takes a number and returns flags; one that is not open is an error.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+        return Err("is not open".into());
+    }
+    // SAFETY: takes and returns numbers.
     let duplicate = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST_FREE) };
     if duplicate < 0 {
-        return Err("is not open".into());
+        return Err(std::io::Error::last_os_error().to_string());
     }
     // SAFETY: it was made just now, and nobody else knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(duplicate) };
