@@ -16,7 +16,7 @@ import time
 
 from dynamic import TITLE as DYNAMIC, Dynamic
 from hosts import TITLE as HOSTS, Hosts
-from run import Run, leftovers_end, pss_kib
+from run import Run, leftovers_end, partakers, pss_kib
 from slurm import Slurm, Unavailable
 
 HANGS_TO_GIVE_UP = 2
@@ -157,17 +157,19 @@ class Bench:
     # ---- measuring ---------------------------------------------------------------------------
 
     def measure(self, contestants, ranks, program, patience=None):
-        """`repeats` rounds after one that is not counted. A contestant that hangs twice is dropped.
+        """`repeats` rounds after one that is not counted, and more of those that are short. A contestant that
+        hangs twice is dropped.
 
         What has not ended after `patience` seconds hangs; by default they grow with the ranks.
         """
         row, limit = Row(), patience or 15 + ranks * 0.15
         for contestant in contestants:
             row.samples[contestant.name] = []
-        for turn in range(-1, self.options.repeats):
+        turn = -1
+        while names := partakers(turn, self.options.repeats, row.samples):
             shift = turn % len(contestants)
             for contestant in contestants[shift:] + contestants[:shift]:
-                if row.hangs.get(contestant.name, 0) >= HANGS_TO_GIVE_UP:
+                if contestant.name not in names or row.hangs.get(contestant.name, 0) >= HANGS_TO_GIVE_UP:
                     continue
                 run = Run(contestant.argv(ranks, program), contestant.env)
                 took, code = run.wait(limit)
@@ -178,6 +180,7 @@ class Bench:
                 # The first round warms the caches; a hang counts in it all the same.
                 if turn >= 0 or took is None:
                     row.add(contestant.name, took, code)
+            turn += 1
         return row
 
     def wanted(self, title):
@@ -203,7 +206,7 @@ class Bench:
         if ours and informed:
             ratios.append((f"wireup ÷ {informed}", lambda row, best: row.median(informed)))
         self.emit(f"\n## {title}\n")
-        self.emit(f"Wall time in ms, median of {self.options.repeats}. {goal}\n")
+        self.emit(f"Wall time in ms, median of {self.options.repeats} or more. {goal}\n")
         self.emit("| ranks | " + " | ".join(names + [heading for heading, _ in ratios]) + " |")
         self.emit("|---" * (1 + len(names) + len(ratios)) + "|")
         for ranks in sizes:

@@ -6,6 +6,7 @@ Leaves to others what is run and what is done with the figures.
 import os
 import select
 import signal
+import statistics
 import time
 
 MARK = "WIREUP_BENCH_RUN"
@@ -116,3 +117,19 @@ def pss_kib(pid):
     except OSError:
         pass
     return 0
+
+
+# Contestants that take less are measured MORE times as often: what is short is shaken most.
+SHORT_MS, MORE = 100.0, 5
+
+
+def partakers(turn, repeats, samples):
+    """Who takes part in a round, given all samples so far by contestant: all in the first ones, then those
+    that always came to an end in a short time. Nobody when it is enough."""
+    if turn < repeats:
+        return set(samples)
+    if turn >= repeats * MORE:
+        return set()
+    short = {name for name, times in samples.items()
+             if len(times) == turn and statistics.median(times) < SHORT_MS}
+    return short if len(short) > 1 else set()
