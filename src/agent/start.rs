@@ -387,3 +387,6 @@ fn pmi_socket() -> Result<(OwnedFd, OwnedFd), Errno> {
     fcntl_setfl(&ours, OFlags::NONBLOCK)?;
     Ok((ours, theirs))
 }
+
+#[cfg(test)]
+mod tests;
