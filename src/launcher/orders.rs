@@ -57,8 +57,11 @@ impl Orders {
             RunFailure::refused(format!("--control fd:{number}: the descriptor {what}"))
         };
         let fd = readable(number).map_err(wrong)?;
-        let flags = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
-        flags.map_err(|errno| wrong(errno.to_string()))?;
+        Self::over(fd).map_err(|errno| wrong(errno.to_string()))
+    }
+
+    fn over(fd: OwnedFd) -> rustix::io::Result<Self> {
+        fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
         let bytes = Vec::new();
         Ok(Self { fd, bytes })
     }
@@ -104,7 +107,6 @@ fn parse(line: &[u8]) -> Read {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -112,8 +114,7 @@ mod tests {
     #[test]
     fn orders_are_lines_however_they_arrive_and_end_with_the_descriptor() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
-        let mut orders = Orders::open(ours.as_raw_fd()).unwrap();
-        drop(ours);
+        let mut orders = Orders::over(ours.into()).unwrap();
         assert_eq!(orders.next(), Read::Nothing);
         theirs
             .write_all(b"{\"signal\":10}\n{\"signal\":9,")
@@ -139,8 +140,7 @@ mod tests {
     #[test]
     fn a_line_without_an_end_is_not_collected_for_ever() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
-        let mut orders = Orders::open(ours.as_raw_fd()).unwrap();
-        drop(ours);
+        let mut orders = Orders::over(ours.into()).unwrap();
         let writer = std::thread::spawn(move || while theirs.write_all(&[b' '; 4096]).is_ok() {});
         let end = loop {
             match orders.next() {
