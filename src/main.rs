@@ -4,7 +4,7 @@
 //! everything that is mapped, and the main thread of a launcher needs no such care: that is a
 //! fiftieth of the time of a short run. What else the runtime does before `main` is done here.
 
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
@@ -17,7 +17,7 @@ const PANICKED: i32 = 101;
 /// # Safety
 /// As the system calls it: `argv` has `argc` texts.
 // SAFETY: this is the one definition of the program's entry.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[expect(
     clippy::disallowed_methods,
     reason = "nothing is left to drop, and the runtime's buffers are flushed"

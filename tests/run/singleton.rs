@@ -61,8 +61,12 @@ fn what_a_wrapper_took_away_is_named() {
     ] {
         let Some(mpi) = mpi(name) else { continue };
         // Nobody sees the program behind a shell but by looking at what runs. Each rank is alone
-        // and reads its own copy of the input to the end.
-        let script = format!("exec {wrapper} {}", mpi.program("patient").display());
+        // and reads its own copy of the input to the end. Two of Open MPI 4.1 that are alone and start
+        // at the same moment may both want to make the same directory, and one fails.
+        let script = format!(
+            "mkdir own$WIREUP_RANK; export TMPDIR=$PWD/own$WIREUP_RANK; exec {wrapper} {}",
+            mpi.program("patient").display()
+        );
         let words_of_run = ["--stdin", "all", "sh", "-c", &script];
         let mut running = Run::ranks(2, words_of_run).stdin_held().start();
         running.wait_for_many(Output::Stdout, "patient rank=0 size=1", 2);
