@@ -113,7 +113,13 @@ def follow(head, launch_id, events):
         events.put(error)
 
 
-def tell(event):
+def say(line):
+    """A line on standard error, in one piece: what ranks print there comes from another thread."""
+    sys.stderr.buffer.write(f"{line}\n".encode())
+    sys.stderr.buffer.flush()
+
+
+def describe(event):
     """One line about an event."""
     kind = event.WhichOneof("event")
     if kind == "launch":
@@ -164,7 +170,7 @@ def main():
         if isinstance(event, grpc.RpcError):
             raise event
         if event.WhichOneof("event") != "complete":
-            print(tell(event), file=sys.stderr, flush=True)
+            say(describe(event))
             continue
         ranks.extend(event.complete.ranks)
         if not event.complete.more:
@@ -172,9 +178,9 @@ def main():
     output.join()
     for rank in ranks:
         how = f"signal {rank.signal}" if rank.signaled else f"code {rank.exit_code}"
-        print(f"rank {rank.rank}: {how}", file=sys.stderr)
+        say(f"rank {rank.rank}: {how}")
     if event.complete.error_message:
-        print(event.complete.error_message, file=sys.stderr)
+        say(event.complete.error_message)
     return event.complete.exit_code if event.complete.exit_code >= 0 else 125
 
 
