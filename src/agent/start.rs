@@ -231,8 +231,8 @@ impl Starter {
         wake: &Arc<OwnedFd>,
     ) -> std::io::Result<Self> {
         let count = threads.clamp(1, plans.len().max(1));
-        // A thread costs as much as half a rank. It is needed where much is to be done: nothing else
-        // is while the caller's works here.
+        // A thread costs as much as half a rank, which is too much for a few. With many the caller has
+        // to be free for what those do that run already.
         let helps = plans.len() == 1 || count > 1 && plans.len() <= FEW * count;
         let work = Work {
             shared,

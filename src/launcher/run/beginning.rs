@@ -42,9 +42,8 @@ impl Beginning {
         })
     }
 
-    /// For a run that needs no guard.
-    pub(super) fn unguarded(mut self) -> (Surroundings, Nspace) {
-        drop(self.guard.take().map(Guard::dismiss));
+    /// For a run that needs no guard; one that is there ends.
+    pub(super) fn unguarded(self) -> (Surroundings, Nspace) {
         self.parts()
     }
 
