@@ -225,6 +225,7 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
         socket: pipe,
         descriptors: RefCell::default(),
     };
+    ear.rest();
     let charge = read_charge(&ear, || {
         for listener in ear.descriptors.borrow_mut().drain(..) {
             execute_rendezvous(listener.as_fd());

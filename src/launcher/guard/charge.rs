@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, IoSliceMut, Read};
+use std::io::{self, BufReader, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -16,6 +17,10 @@ use rustix::process::Pid;
 use crate::agent::spawn::open_pidfd;
 use crate::launcher::luggage::Identity;
 use crate::launcher::pty::TerminalCharge;
+
+/// How long the guard listens to nothing but the launcher's death. Ranks of a short run are started
+/// and have ended by then: to hear of each would take a processor from them.
+const DEAF: Duration = Duration::from_millis(10);
 
 /// What the guard has been told.
 #[derive(Debug, Default)]
@@ -54,6 +59,19 @@ pub(super) struct Ear {
     pub(super) descriptors: RefCell<Vec<OwnedFd>>,
 }
 
+impl Ear {
+    /// Returns after [`DEAF`], or when the launcher has died.
+    pub(super) fn rest(&self) {
+        let mut death = [PollFd::new(&self.socket, PollFlags::empty())];
+        let time = Timespec {
+            tv_sec: 0,
+            tv_nsec: DEAF.subsec_nanos().into(),
+        };
+        // To hear too early is only dearer.
+        let _ = poll(&mut death, Some(&time));
+    }
+}
+
 impl Read for &Ear {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -71,7 +89,8 @@ impl Read for &Ear {
 }
 
 /// Reads records until the socket ends. A record cut short by the launcher's death is dropped.
-pub(super) fn read_charge(mut pipe: impl Read, start_rendezvous: impl Fn()) -> Charge {
+pub(super) fn read_charge(pipe: impl Read, start_rendezvous: impl Fn()) -> Charge {
+    let mut pipe = BufReader::new(pipe);
     let mut charge = Charge::default();
     let mut word = [0; 4];
     let mut kind = [0; 1];
