@@ -237,6 +237,7 @@ impl NodeCore {
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
+            Event::StartsKnown(asked) => self.starts_known(asked, now, actions),
             Event::Weighed {
                 asked,
                 server,

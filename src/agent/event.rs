@@ -93,6 +93,8 @@ pub enum Event<'a> {
         /// What was seen.
         reason: Arc<str>,
     },
+    /// The answer to an [`Action::AwaitStarts`].
+    StartsKnown(Asked),
     /// The answer to an [`Action::Weigh`].
     Weighed {
         /// As it was there.
@@ -200,6 +202,14 @@ pub enum Action {
         to: NodeId,
         /// What to say.
         message: PeerMessage,
+    },
+    /// As soon as every rank of these jobs here has been reported, started or not:
+    /// [`Event::StartsKnown`]. A rank may run and ask before its start is reported.
+    AwaitStarts {
+        /// To be handed back.
+        asked: Asked,
+        /// Which jobs.
+        jobs: Vec<JobNumber>,
     },
     /// Find out how much memory the sidecar and these processes use: [`Event::Weighed`].
     Weigh {

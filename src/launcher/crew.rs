@@ -44,6 +44,7 @@ use crate::agent::start::Started;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::roster::Roster;
+use crate::queries::Asked;
 
 use end::End;
 use job::Job;
@@ -118,6 +119,8 @@ pub(super) struct Crew {
     told: VecDeque<FromCrew>,
     /// What ranks did whose start has not been reported.
     early: Vec<(GlobalRank, FromCrew)>,
+    /// Cores that wait until the starts of some jobs' ranks are known.
+    awaiting: Vec<(NodeId, Asked, Vec<JobNumber>)>,
     /// The log of this host's system.
     syslog: Syslog,
     buffer: Vec<u8>,
@@ -203,6 +206,7 @@ impl Crew {
             outbound: Vec::new(),
             told: VecDeque::new(),
             early: Vec::new(),
+            awaiting: Vec::new(),
             syslog: Syslog::default(),
             buffer: Vec::with_capacity(CHUNK),
             ending: false,

@@ -61,8 +61,8 @@ pub(super) struct Queries {
     seats: Vec<Seat>,
     /// By job.
     facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
-    /// What the driver has been asked to weigh processes for.
-    weighing: BTreeMap<Asked, Question>,
+    /// What this node will answer when the driver has found out what it takes.
+    looking: BTreeMap<Asked, Question>,
 }
 
 impl Queries {
@@ -71,7 +71,7 @@ impl Queries {
             engine: QueryEngine::new(node),
             seats: Vec::new(),
             facts: BTreeMap::new(),
-            weighing: BTreeMap::new(),
+            looking: BTreeMap::new(),
         }
     }
 
@@ -160,7 +160,13 @@ impl NodeCore {
                     to,
                     message: PeerMessage::Query(message),
                 }),
-                Output::Look { asked, question } => self.look(asked, question, now, actions),
+                Output::Look { asked, question } => {
+                    let jobs = question.jobs.iter();
+                    let jobs = jobs.filter_map(|nspace| self.job_named(nspace.as_str()));
+                    let jobs = jobs.map(|(job, _)| job).collect();
+                    self.queries.looking.insert(asked, question);
+                    actions.push(Action::AwaitStarts { asked, jobs });
+                }
                 Output::Complete { ticket, heard } => match ticket {
                     Pending::Upcall { id, queries, jobs } => {
                         self.answer_query((id, &queries, &jobs), &heard, actions);
@@ -184,17 +190,20 @@ impl NodeCore {
     }
 
     /// What this node says of its processes; at once, unless they have to be weighed.
-    fn look(&mut self, asked: Asked, question: Question, now: Moment, actions: &mut Vec<Action>) {
-        if question.memory {
-            let pids = self.living(&question).collect();
-            self.queries.weighing.insert(asked, question);
-            return actions.push(Action::Weigh { asked, pids });
+    pub(super) fn starts_known(&mut self, asked: Asked, now: Moment, actions: &mut Vec<Action>) {
+        let Some(question) = self.queries.looking.get(&asked) else {
+            return;
+        };
+        match question.memory {
+            true => {
+                let pids = self.living(question).collect();
+                actions.push(Action::Weigh { asked, pids });
+            }
+            false => self.weighed(asked, None, &BTreeMap::new(), now, actions),
         }
-        let part = self.part(&question, None, &BTreeMap::new());
-        self.ask_nodes(now, actions, |engine, out| engine.looked(asked, part, out));
     }
 
-    /// The driver has weighed what it was asked to.
+    /// The driver has weighed what it was asked to, if anything.
     pub(super) fn weighed(
         &mut self,
         asked: Asked,
@@ -203,7 +212,7 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let Some(question) = self.queries.weighing.remove(&asked) else {
+        let Some(question) = self.queries.looking.remove(&asked) else {
             return;
         };
         let part = self.part(&question, server, processes);

@@ -7,7 +7,7 @@ use crate::agent::procfs;
 use crate::agent::sidecar::Sidecar;
 use crate::job::clock::Moment;
 use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::log::SyslogPlace;
 use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
@@ -107,6 +107,12 @@ impl Crew {
                     true => self.peers.push_back((to, node, message)),
                     false => self.outbound.push((to, message)),
                 },
+                Action::AwaitStarts { asked, jobs } => {
+                    self.awaiting.push((node, asked, jobs));
+                    for (node, event) in self.starts_known() {
+                        self.tell_core(node, event);
+                    }
+                }
                 Action::Weigh { asked, pids } => self.weigh(node, asked, &pids),
                 Action::HoldOutput {
                     rank,
@@ -127,6 +133,18 @@ impl Crew {
         }
     }
 
+    /// What cores are to be told that waited until the starts of some jobs' ranks are known.
+    pub(super) fn starts_known(&mut self) -> Vec<(NodeId, Event<'static>)> {
+        let jobs = &self.jobs;
+        let starting = |job: &JobNumber| jobs.get(*job).is_some_and(|job| job.starter.is_some());
+        let ready = self
+            .awaiting
+            .extract_if(.., |(_, _, jobs)| !jobs.iter().any(starting));
+        ready
+            .map(|(node, asked, _)| (node, Event::StartsKnown(asked)))
+            .collect()
+    }
+
     /// Finds out for a node's core how much memory its processes use.
     fn weigh(&mut self, node: NodeId, asked: Asked, pids: &[u32]) {
         let sidecar = self.node(node).sidecar.as_ref();
@@ -137,6 +155,11 @@ impl Crew {
             server,
             processes: pids.iter().filter_map(weigh).collect(),
         };
+        self.tell_core(node, event);
+    }
+
+    /// The answer to one of the core's own orders.
+    fn tell_core(&mut self, node: NodeId, event: Event<'_>) {
         let (now, mut actions) = (Moment(self.now()), Vec::new());
         self.node_mut(node).core.handle(event, now, &mut actions);
         self.act(node, actions);

@@ -66,6 +66,9 @@ impl Crew {
             starter.join();
             self.all_started(number)?;
         }
+        for (node, event) in self.starts_known() {
+            self.feed(node, event);
+        }
         Ok(())
     }
 

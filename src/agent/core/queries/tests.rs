@@ -31,6 +31,9 @@ impl Facts for Names {
 /// Two nodes with two ranks each, in two application contexts; messages between them may be held.
 struct Job {
     cores: Vec<NodeCore>,
+    /// Who waits until starts are known; nobody, unless they are unknown.
+    awaiting: Vec<(u32, Asked)>,
+    starting: bool,
     hold: bool,
     held: VecDeque<(u32, NodeId, PeerMessage)>,
     last: u64,
@@ -59,6 +62,8 @@ impl Job {
         };
         let mut job = Self {
             cores: vec![core(0), core(1)],
+            starting: false,
+            awaiting: Vec::new(),
             hold: false,
             held: VecDeque::new(),
             last: 0,
@@ -85,6 +90,10 @@ impl Job {
                     let parts = frames.iter().map(|frame| Answer::decode(frame).unwrap());
                     self.answers.extend(parts);
                 }
+                Action::AwaitStarts { asked, .. } if self.starting => {
+                    self.awaiting.push((node, asked))
+                }
+                Action::AwaitStarts { asked, .. } => self.feed(node, Event::StartsKnown(asked)),
                 // Rank n uses n megabytes, the server 100.
                 Action::Weigh { asked, pids } => {
                     let weighed = pids
@@ -128,6 +137,24 @@ impl Job {
         assert_eq!(self.ask(keys, qualifiers), before + 1, "one answer");
         self.answers.pop().unwrap()
     }
+}
+
+#[test]
+fn a_rank_whose_start_is_not_known_yet_is_waited_for() {
+    let mut job = Job::new();
+    job.starting = true;
+    assert_eq!(job.ask(&[keys::QUERY_PROC_TABLE], Vec::new()), 0);
+    let (rank, pid) = (NodeRank(1), 999);
+    job.feed(1, Event::RankStarted { rank, pid });
+    for (node, asked) in std::mem::take(&mut job.awaiting) {
+        job.feed(node, Event::StartsKnown(asked));
+    }
+    let parts = job.answers.pop().expect("an answer");
+    let pids: Vec<u32> = rows(&parts, keys::QUERY_PROC_TABLE)
+        .into_iter()
+        .map(|row| row.3)
+        .collect();
+    assert_eq!(pids, [100, 101, 102, 999]);
 }
 
 fn proc(rank: u32) -> Proc {

@@ -98,6 +98,7 @@ impl Job {
                     }
                 }
                 Action::SendControl(_)
+                | Action::AwaitStarts { .. }
                 | Action::Weigh { .. }
                 | Action::Report(_)
                 | Action::HoldOutput { .. }
