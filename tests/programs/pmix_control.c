@@ -15,6 +15,8 @@
  *   all         everybody is asked to end
  *   kill_all    everybody is killed
  *   refused     what is not supported, and processes that do not exist
+ *   family HOW  rank 0 spawns two processes, of which the first signals, terminates, kills or aborts
+ *               its whole job, without naming anybody; nothing happens to the parents
  */
 #include "common.h"
 #include <pmix.h>
@@ -204,9 +206,63 @@ static pmix_status_t refused(void)
     return PMIX_SUCCESS;
 }
 
+/* A spawned process: it is ended or signalled by the first of its job. */
+static void be_child(const char *how)
+{
+    const bool yes = true;
+    int number = SIGUSR1;
+    char key[16], pid[16];
+    signal(SIGUSR1, on_signal);
+    snprintf(key, sizeof key, "child%u", me.rank);
+    snprintf(pid, sizeof pid, "%d", (int)getpid());
+    publish(key, pid);
+    barrier();
+    if (me.rank == 0) {
+        if (strcmp(how, "abort") == 0)
+            PMIx_Abort(5, "all of us", NULL, 0);
+        else if (strcmp(how, "signal") == 0)
+            control(PMIX_JOB_CTRL_SIGNAL, &number, PMIX_INT, NULL, 0);
+        else
+            control(strcmp(how, "kill") == 0 ? PMIX_JOB_CTRL_KILL : PMIX_JOB_CTRL_TERMINATE, &yes,
+                    PMIX_BOOL, NULL, 0);
+    }
+    while (signals == 0)
+        usleep(1000);
+}
+
+static void spawn_children(char *program, char *how)
+{
+    char nspace[PMIX_MAX_NSLEN + 1], text[32], key[16];
+    char *child[] = {program, "child", how, NULL};
+    pmix_app_t app;
+    PMIX_APP_CONSTRUCT(&app);
+    app.cmd = program;
+    app.argv = child;
+    app.maxprocs = 2;
+    expect(PMIX_SUCCESS, PMIx_Spawn(NULL, 0, &app, 1, nspace), "PMIx_Spawn");
+    for (int rank = 0; rank < 2; rank++) {
+        snprintf(key, sizeof key, "child%d", rank);
+        await(key, text, sizeof text);
+        while (kill(atoi(text), 0) == 0)
+            usleep(1000);
+    }
+}
+
+static pmix_status_t family(char *program, char *how)
+{
+    signal(SIGUSR1, on_signal);
+    barrier();
+    if (me.rank == 0)
+        spawn_children(program, how);
+    barrier();
+    if (signals != 0)
+        fail(1, "pmix_control rank=%u: a signal that was not for us", me.rank);
+    return PMIX_SUCCESS;
+}
+
 int main(int argc, char **argv)
 {
-    const char *mode = argc == 2 ? argv[1] : "";
+    const char *mode = argc >= 2 ? argv[1] : "";
     pmix_status_t status;
     expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
     if (strcmp(mode, "abort") == 0 || strcmp(mode, "terminate") == 0 || strcmp(mode, "kill") == 0
@@ -222,6 +278,13 @@ int main(int argc, char **argv)
         status = end_all(PMIX_JOB_CTRL_KILL);
     else if (strcmp(mode, "refused") == 0)
         status = refused();
+    else if (strcmp(mode, "family") == 0 && argc == 3)
+        status = family(argv[0], argv[2]);
+    else if (strcmp(mode, "child") == 0 && argc == 3) {
+        be_child(argv[2]);
+        PMIx_Finalize(NULL, 0);
+        return 0;
+    }
     else
         fail(2, "pmix_control MODE");
     report("pmix_control rank=%u mode=%s status=%d", me.rank, mode, status);

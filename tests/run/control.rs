@@ -79,6 +79,21 @@ fn a_signal_reaches_the_ranks_named_and_no_others() {
 }
 
 #[test]
+fn who_names_nobody_means_its_own_job_and_not_its_parents() {
+    for client in versions() {
+        for nodes in NODES {
+            for (how, code) in [("signal", 0), ("terminate", 0), ("kill", 0), ("abort", 5)] {
+                let libpmix = ["--libpmix", client.path()];
+                let options = ["--no-kill-on-bad-exit", "--oversubscribe"];
+                let options = [&libpmix[..], &options, nodes].concat();
+                let run = client.run(4, &options, "pmix_control", &["family", how]);
+                run.run().expect(code).by_rank("pmix_control", 4);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_rank_is_stopped_and_continued() {
     everywhere(&[], "pause", 0, |outcome| {
         outcome.by_rank("pmix_control", 4);

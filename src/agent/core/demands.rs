@@ -9,7 +9,7 @@ use crate::job::outcome::Cause;
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
 use crate::pmix::upcall::Answer;
-use crate::pmix::value::{Info, Proc, Status, Text, Value};
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
 
 /// Numbers of Linux.
 const SIGCONT: i32 = 18;
@@ -29,9 +29,10 @@ const CLEANUP: [&str; 6] = [
 ];
 
 impl NodeCore {
-    /// `PMIx_Abort`. Without targets, or with everybody as target, the launch has failed, and there is no
-    /// answer while anybody lives: with it the caller would leave, and what others make of that could
-    /// reach the launcher before its abort does, which may come from another host.
+    /// `PMIx_Abort`. Without targets it means the caller's job, and there is no answer while anybody
+    /// lives: with it the caller would leave, and what others make of that could reach the launcher
+    /// before its abort does, which may come from another host. Where everybody is meant the launch
+    /// has failed.
     pub(super) fn abort(
         &mut self,
         id: UpcallId,
@@ -40,26 +41,28 @@ impl NodeCore {
         targets: &[Proc],
         actions: &mut Vec<Action>,
     ) {
-        let Some(ranks) = self.targets(targets) else {
+        let Some(ranks) = self.targets(proc, targets) else {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
         };
+        let waits = targets.is_empty() || ranks.is_none();
         let by = self.named(proc).unwrap_or_default();
         let message = message.to_string();
-        let Some(ranks) = ranks else {
-            self.aborts.push(id);
-            let cause = Cause::Aborted {
+        actions.push(Action::Report(match ranks {
+            None => Report::Failed(Cause::Aborted {
                 rank: by,
                 code,
                 message,
-            };
-            return actions.push(Action::Report(Report::Failed(cause)));
-        };
-        actions.push(Action::Report(Report::Demanded(Demand {
-            by,
-            what: Wish::Abort { code, message },
-            ranks: Some(ranks),
-        })));
-        self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+            }),
+            ranks => Report::Demanded(Demand {
+                by,
+                what: Wish::Abort { code, message },
+                ranks,
+            }),
+        }));
+        match waits {
+            true => self.aborts.push(id),
+            false => self.answer(id, &Answer::Status(Status::SUCCESS), actions),
+        }
     }
 
     /// Nobody lives any more.
@@ -78,7 +81,7 @@ impl NodeCore {
         directives: &[Info],
         actions: &mut Vec<Action>,
     ) {
-        let (ranks, wishes) = match (self.targets(targets), wishes(directives)) {
+        let (ranks, wishes) = match (self.targets(proc, targets), wishes(directives)) {
             (Some(ranks), Ok(wishes)) => (ranks, wishes),
             (None, _) => {
                 return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
@@ -93,12 +96,14 @@ impl NodeCore {
         self.answer(id, &Answer::Status(Status::SUCCESS), actions);
     }
 
-    /// Who is meant: `Some(None)` for everybody, `None` if some are not of this launch.
-    fn targets(&self, procs: &[Proc]) -> Option<Option<Vec<GlobalRank>>> {
-        if procs.is_empty() {
-            return Some(None);
-        }
-        let ranks = self.members(procs)?;
+    /// Who is meant, the caller's whole job if nobody is named: `Some(None)` for everybody, `None` if
+    /// some are not of this launch.
+    fn targets(&self, caller: &Proc, procs: &[Proc]) -> Option<Option<Vec<GlobalRank>>> {
+        let job = [Proc {
+            nspace: caller.nspace.clone(),
+            rank: ProcRank::WILDCARD,
+        }];
+        let ranks = self.members(if procs.is_empty() { &job } else { procs })?;
         let all = ranks.len() == self.jobs.size() as usize;
         Some((!all).then_some(ranks))
     }
