@@ -18,6 +18,7 @@ mod groups;
 mod host;
 mod inputs;
 mod jobs;
+mod keys;
 mod logs;
 mod losses;
 mod output;
@@ -42,6 +43,8 @@ use host::HostLife;
 pub use inputs::InputMessage;
 use inputs::Inputs;
 use jobs::Member;
+pub use keys::KeyMessage;
+use keys::Keys;
 pub use output::OutputMessage;
 use output::Outputs;
 use queries::Queries;
@@ -145,6 +148,7 @@ pub struct NodeCore {
     voucher: Option<Voucher>,
     outputs: Outputs,
     inputs: Inputs,
+    keys: Keys,
     link: HostLink,
     host: HostLife,
     /// By position on the node.
@@ -197,6 +201,7 @@ impl NodeCore {
             voucher: None,
             outputs: Outputs::default(),
             inputs: Inputs::default(),
+            keys: Keys::default(),
             link: HostLink::new(),
             host: HostLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
@@ -396,6 +401,7 @@ impl NodeCore {
             PeerMessage::Query(message) => self.query_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
             PeerMessage::Output(message) => self.output_message(from, message, now, actions),
+            PeerMessage::Key(message) => self.key_message(from, message, now, actions),
             PeerMessage::Input(message) => self.input_message(from, message, actions),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::core::{InputMessage, OutputMessage};
+use super::core::{InputMessage, KeyMessage, OutputMessage};
 use crate::crossing::CrossingMessage;
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
@@ -165,6 +165,8 @@ pub enum PeerMessage {
     Output(OutputMessage),
     /// Part of passing input on.
     Input(InputMessage),
+    /// Part of reading a PMI key of another job.
+    Key(KeyMessage),
 }
 
 /// A PMIx event on its way to other nodes.

@@ -11,7 +11,7 @@
 //! Rule: after finalize the connection stays, and another init may follow. Source:
 //! docs/pmi-wire.md#finalize.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use super::collective::Collective;
@@ -314,8 +314,8 @@ pub(super) struct Client {
     pub(super) names: VecDeque<(Call<'static>, Option<Effect>)>,
     /// The spawn request that is under way.
     pub(super) spawning: Option<Call<'static>>,
-    /// Questions for keys of other jobs, in the order they came.
-    pub(super) keys: VecDeque<Call<'static>>,
+    /// Questions for keys of other jobs, by number.
+    pub(super) keys: BTreeMap<u64, Call<'static>>,
 }
 
 impl Client {
@@ -328,7 +328,7 @@ impl Client {
             spawn: None,
             names: VecDeque::new(),
             spawning: None,
-            keys: VecDeque::new(),
+            keys: BTreeMap::new(),
         }
     }
 

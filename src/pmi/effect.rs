@@ -90,6 +90,8 @@ pub enum Effect {
     Key {
         /// Who asked.
         rank: LocalRank,
+        /// To be handed back.
+        number: u64,
         /// The other job.
         job: Nspace,
         /// The key.
@@ -121,7 +123,7 @@ pub enum NameAnswer<'a> {
 pub enum KeyAnswer<'a> {
     /// Its value.
     Value(&'a [u8]),
-    /// The job has no such key, as far as this node knows.
+    /// The job has no such key.
     NoKey,
     /// The launch has no such job.
     NoJob,

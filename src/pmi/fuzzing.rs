@@ -69,7 +69,7 @@ struct Job {
     /// Ranks that wait for a job they spawn.
     spawning: VecDeque<LocalRank>,
     /// Ranks that wait for a key of another job.
-    keys: VecDeque<LocalRank>,
+    keys: VecDeque<(LocalRank, u64)>,
 }
 
 impl Job {
@@ -143,8 +143,8 @@ impl Job {
                     1 => KeyAnswer::Value(bytes),
                     _ => KeyAnswer::NoJob,
                 };
-                let rank = self.keys.pop_front().unwrap_or(rank);
-                self.server.key_answer(rank, answer, &mut self.effects);
+                let asked = self.keys.pop_front().unwrap_or((rank, 0));
+                self.server.key_answer(asked, answer, &mut self.effects);
             }
             CLOSE => self.server.closed(rank, &mut self.effects),
             _ => {
@@ -214,10 +214,12 @@ impl Job {
                     assert!(request.apps.iter().all(|app| app.count > 0));
                     self.spawning.push_back(rank);
                 }
-                Effect::Key { rank, job, .. } => {
+                Effect::Key {
+                    rank, number, job, ..
+                } => {
                     assert!(!self.broken[rank.index()]);
                     assert_ne!(job.as_str(), KVSNAME);
-                    self.keys.push_back(rank);
+                    self.keys.push_back((rank, number));
                 }
                 Effect::Abort { rank, .. }
                 | Effect::Initialized { rank }

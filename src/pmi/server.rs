@@ -67,6 +67,8 @@ pub struct Server {
     node_attributes: NodeAttributes,
     meetings: Meetings,
     clients: Vec<Client>,
+    /// How many keys of other jobs were asked for.
+    asked: u64,
 }
 
 impl Server {
@@ -97,6 +99,7 @@ impl Server {
             clients: clients
                 .map(|(rank, appnum)| Client::new(rank, appnum))
                 .collect(),
+            asked: 0,
         })
     }
 

@@ -214,7 +214,7 @@ fn render(effect: &Effect) -> String {
             }
             line
         }
-        Effect::Key { rank, job, key } => format!("E> key {rank} {job} {}", text(key)),
+        Effect::Key { rank, job, key, .. } => format!("E> key {rank} {job} {}", text(key)),
         Effect::Misbehaved { rank, error } => format!("E> misbehaved {rank}: {error}"),
     }
 }

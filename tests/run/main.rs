@@ -45,6 +45,7 @@ mod rendezvous;
 mod signals;
 mod singleton;
 mod spawn;
+mod spawn_pmi;
 mod status;
 mod stdio;
 mod steps;

@@ -52,6 +52,7 @@ impl NodeCore {
             self.store_node_lost(node, now, actions);
             self.outputs_node_lost(node, actions);
             self.inputs_node_lost(node, actions);
+            self.keys_node_lost(node, now, actions);
             self.crossings_node_lost(node, now, actions);
         }
     }

@@ -79,6 +79,11 @@ impl Queries {
         self.engine.next_deadline()
     }
 
+    /// Whether a node is gone.
+    pub(super) fn is_lost(&self, node: NodeId) -> bool {
+        self.engine.is_lost(node)
+    }
+
     fn seat(&self, rank: NodeRank) -> Seat {
         self.seats.get(rank.index()).copied().unwrap_or_default()
     }
@@ -296,11 +301,7 @@ impl NodeCore {
             return;
         }
         let nodes = self.hosting(self.job(job));
-        if nodes
-            .iter()
-            .find(|node| !self.queries.engine.is_lost(**node))
-            != Some(&self.node)
-        {
+        if nodes.iter().find(|node| !self.queries.is_lost(**node)) != Some(&self.node) {
             return;
         }
         let question = Question {
@@ -319,7 +320,7 @@ impl NodeCore {
     }
 
     /// The nodes that host processes of a job.
-    fn hosting(&self, job: &JobContext) -> BTreeSet<NodeId> {
+    pub(super) fn hosting(&self, job: &JobContext) -> BTreeSet<NodeId> {
         let nodes = job.ranks.node_ids();
         nodes
             .filter(|node| job.ranks.local_size(*node) > 0)

@@ -1,14 +1,15 @@
 //! The PMI ranks' part of a node's core: what their server orders, barriers.
 
+use super::keys::Asker;
 use super::{FenceTicket, NodeCore};
 use crate::agent::event::{Action, Report};
 use crate::fence::{self, Contribution, FenceInput};
 use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, LocalRank, NodeRank, Nspace};
+use crate::job::ids::{JobNumber, LocalRank, NodeRank};
 use crate::job::outcome::Cause;
 use crate::job::spawn::SpawnResult;
 use crate::pmi::collective::Collective;
-use crate::pmi::server::{Effect, KeyAnswer};
+use crate::pmi::server::Effect;
 
 impl NodeCore {
     pub(super) fn pmi_effects(
@@ -69,9 +70,13 @@ impl NodeCore {
                 Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request, actions),
                 Effect::Key {
                     rank,
+                    number,
                     job: other,
                     key,
-                } => self.pmi_key((job, rank), &other, &key, now, actions),
+                } => {
+                    let asker = Asker { job, rank, number };
+                    self.pmi_key(asker, other, key, now, actions);
+                }
                 Effect::Misbehaved { rank, error } => {
                     let rank = self.process(at(rank));
                     actions.push(failed(Cause::Misbehaved { rank, error }));
@@ -93,34 +98,6 @@ impl NodeCore {
         };
         let mut effects = Vec::new();
         server.spawned(rank, result, &mut effects);
-        self.pmi_effects(job, effects, now, actions);
-    }
-
-    /// A rank asks for a key of another job of the launch.
-    fn pmi_key(
-        &mut self,
-        (job, rank): (JobNumber, LocalRank),
-        other: &Nspace,
-        key: &[u8],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let mut others = self.jobs.jobs();
-        let found = others.find(|(_, member)| member.context.nspace == *other);
-        let server = found.and_then(|(_, member)| member.pmi.as_ref());
-        let value = server.map(|server| server.key(key).map(<[u8]>::to_vec));
-        drop(others);
-        let answer = match &value {
-            Some(Some(value)) => KeyAnswer::Value(value),
-            Some(None) => KeyAnswer::NoKey,
-            None => KeyAnswer::NoJob,
-        };
-        let member = self.jobs.get_mut(job);
-        let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
-            return;
-        };
-        let mut effects = Vec::new();
-        server.key_answer(rank, answer, &mut effects);
         self.pmi_effects(job, effects, now, actions);
     }
 

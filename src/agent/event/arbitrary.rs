@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Notification, PeerMessage, Report};
-use crate::agent::core::{InputMessage, JobContext, OutputMessage};
+use crate::agent::core::{InputMessage, JobContext, KeyMessage, OutputMessage};
 use crate::crossing::arbitrary::crossing_message;
 use crate::fence::{
     self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Nodes, Participants, Timeout,
@@ -522,6 +522,20 @@ fn input() -> BoxedStrategy<InputMessage> {
     .boxed()
 }
 
+fn key() -> BoxedStrategy<KeyMessage> {
+    let bytes = || vec(any::<u8>(), 0..9);
+    prop_oneof![
+        (any::<u64>(), nspace(), bytes()).prop_map(|(number, job, key)| KeyMessage::Ask {
+            number,
+            job,
+            key
+        }),
+        (any::<u64>(), proptest::option::of(bytes()))
+            .prop_map(|(number, value)| KeyMessage::Told { number, value }),
+    ]
+    .boxed()
+}
+
 pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
     let notification = (any::<i32>(), pmix_proc(), any::<u8>(), infos()).prop_map(
         |(code, source, range, infos)| Notification {
@@ -540,6 +554,7 @@ pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
         query().prop_map(PeerMessage::Query),
         output().prop_map(PeerMessage::Output),
         input().prop_map(PeerMessage::Input),
+        key().prop_map(PeerMessage::Key),
         notification.prop_map(|event| PeerMessage::Notify(Arc::new(event))),
     ]
     .boxed()

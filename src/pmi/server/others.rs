@@ -37,21 +37,21 @@ impl Server {
 
     /// What another job's ranks find under a key.
     ///
-    /// A job whose ranks are all on other nodes has here what its spawner gave it and no more: nobody
-    /// tells this node what they put.
+    /// A job whose ranks are all on other nodes has here what its spawner gave it and no more: what
+    /// they put is known where some of them live.
     pub fn key(&self, key: &[u8]) -> Option<&[u8]> {
         self.store.find(key)
     }
 
-    /// What the rank wanted to know of another job.
+    /// What the rank wanted to know of another job. Answers may come in any order.
     pub fn key_answer(
         &mut self,
-        rank: LocalRank,
+        (rank, number): (LocalRank, u64),
         answer: KeyAnswer<'_>,
         effects: &mut Vec<Effect>,
     ) {
         let client = self.client(rank);
-        let Some(call) = client.keys.pop_front() else {
+        let Some(call) = client.keys.remove(&number) else {
             return;
         };
         client.state.answered(|open| *open == Open::Key);
@@ -91,11 +91,17 @@ impl Server {
         key: &[u8],
         effects: &mut Vec<Effect>,
     ) -> Option<Reply<'static>> {
+        self.asked += 1;
+        let number = self.asked;
         let client = self.client(rank);
         client.state.wait(call, Open::Key);
-        client.keys.push_back(call.clone().keep());
-        let key = key.to_vec();
-        effects.push(Effect::Key { rank, job, key });
+        client.keys.insert(number, call.clone().keep());
+        effects.push(Effect::Key {
+            rank,
+            number,
+            job,
+            key: key.to_vec(),
+        });
         None
     }
 }

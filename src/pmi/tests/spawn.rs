@@ -69,14 +69,15 @@ fn keys_of_other_jobs_are_asked_for_elsewhere() {
         "{}",
         job.state(0)
     );
-    for (answer, reply) in [
+    for (number, (answer, reply)) in (1..).zip([
         (KeyAnswer::Value(b"a b"), "rc=0 msg=success value=a b"),
         (KeyAnswer::Value(b""), "rc=-1 msg=key_not_found"),
         (KeyAnswer::NoKey, "rc=-1 msg=key_not_found"),
         (KeyAnswer::NoJob, "rc=-1 msg=unknown_kvsname"),
-    ] {
+    ]) {
         let mut effects = Vec::new();
-        job.server.key_answer(LocalRank(0), answer, &mut effects);
+        let asked = (LocalRank(0), number);
+        job.server.key_answer(asked, answer, &mut effects);
         let effects: Vec<_> = effects.iter().map(render).collect();
         assert_eq!(effects, [format!("0 S> cmd=get_result {reply}\\n")]);
         job.ask(0, get);
