@@ -408,9 +408,14 @@ fn place(
         {
             *size = match &wishes.soft {
                 Some(soft) => {
-                    let room = wanted.room(space).min(app.count);
-                    // Where nothing fits, what was asked for first is what is told of.
-                    soft.largest(room).unwrap_or(app.count)
+                    let most = soft.largest(app.count).ok_or_else(|| {
+                        let problem =
+                            "none of the numbers of `soft` is from 1 to that of processes";
+                        refuse(SpawnFailureKind::BadRequest, problem)
+                    })?;
+                    // Where nothing fits, the largest number is what is told of.
+                    soft.largest(wanted.room(space).min(app.count))
+                        .unwrap_or(most)
                 }
                 None => app.count,
             };

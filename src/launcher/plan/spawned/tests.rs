@@ -205,7 +205,7 @@ fn a_choice_of_numbers_takes_what_others_leave() {
         (0..5, 7)
     );
     apps[0].infos = vec![info("soft", "6,8")];
-    let refused = spawn(&plan, &request(apps, &[]), &[1, 0]).unwrap_err();
+    let refused = spawn(&plan, &request(apps.clone(), &[]), &[1, 0]).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(
         refused
@@ -214,6 +214,10 @@ fn a_choice_of_numbers_takes_what_others_leave() {
         "{}",
         refused.text
     );
+    apps[0].infos = vec![info("soft", "0,9:12")];
+    let refused = spawn(&plan, &request(apps, &[]), &[1, 0]).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::BadRequest);
+    assert!(refused.text.contains("`soft`"), "{}", refused.text);
 }
 
 #[test]
