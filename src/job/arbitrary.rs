@@ -134,11 +134,11 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
         hosts,
         of(path()),
         any::<[u32; 3]>(),
-        any::<(Option<u32>, bool, bool)>(),
+        any::<(Option<u32>, bool, Option<u32>, bool)>(),
         vec((any::<u32>(), any::<u32>()), 0..3),
     )
         .prop_map(
-            |(hosts, agent, numbers, (ppn, by_node, oversubscribe), runs)| {
+            |(hosts, agent, numbers, (ppn, by_node, slots, oversubscribe), runs)| {
                 let [star_limit, tree_width, virtual_nodes] = numbers;
                 LayoutSpec {
                     hosts,
@@ -157,6 +157,7 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
                         .into_iter()
                         .map(|(node, ranks)| (NodeId(node), ranks))
                         .collect(),
+                    slots,
                     oversubscribe,
                 }
             },

@@ -44,6 +44,20 @@ pub struct HostSpec {
     pub most: Option<u32>,
 }
 
+impl HostSpec {
+    /// Whether it is this machine under a name that every machine has for itself, without an address:
+    /// no agent of a network is called so.
+    pub fn is_here(&self) -> bool {
+        let names = ["localhost", "127.0.0.1", "::1"];
+        let address = |name: &&str| match name.contains(':') {
+            true => format!("[{name}]:{PORT}"),
+            false => format!("{name}:{PORT}"),
+        };
+        let mut names = names.iter();
+        names.any(|name| self.name == *name && self.address == address(name))
+    }
+}
+
 /// A host as it was written once; a list may name it several times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {

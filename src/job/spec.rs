@@ -158,6 +158,8 @@ pub struct LayoutSpec {
     pub map_by: MapBy,
     /// Instead of all that: nodes and numbers of ranks, in the order of ranks.
     pub runs: Vec<(NodeId, u32)>,
+    /// Slots of this machine, where the user has said how many; else one for each usable core.
+    pub slots: Option<u32>,
     /// Allow more ranks than slots.
     pub oversubscribe: bool,
 }
@@ -181,6 +183,7 @@ impl Default for LayoutSpec {
             ppn: None,
             map_by: MapBy::default(),
             runs: Vec::new(),
+            slots: None,
             oversubscribe: false,
         }
     }

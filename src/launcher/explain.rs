@@ -94,7 +94,11 @@ fn slots(plan: &Plan) -> String {
         };
         return format!("slots: {}{more}{counted}", across::slots(plan));
     }
-    let (ranks, slots) = (plan.job.ranks.size(), plan.slots.count());
+    let ranks = plan.job.ranks.size();
+    if let Some(said) = plan.spec.layout.slots {
+        return format!("slots: {said}, as named for this machine; there are {ranks} ranks");
+    }
+    let slots = plan.slots.count();
     let comparison = match plan.oversubscribed {
         true if plan.spec.layout.oversubscribe => {
             format!("{ranks} ranks are more: --oversubscribe allows it")

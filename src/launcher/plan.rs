@@ -190,7 +190,8 @@ impl Plan {
         let inheritance = Inheritance::here(across)?;
         let mut warnings = Vec::new();
         let slots = Slots::detect();
-        let sizes = sizes(&spec.apps, &spec.layout, slots.count());
+        let here = spec.layout.slots.unwrap_or(slots.count());
+        let sizes = sizes(&spec.apps, &spec.layout, here);
         let size = total(&sizes)?;
         let (ranks, oversubscribed) = place(&spec, size, &slots)?;
         size::check(&spec, size, descriptors)?;
@@ -238,7 +239,7 @@ impl Plan {
         offer.pmix &= across || host.is_some();
         let universe = match across {
             true => rooms::universe(&spec.layout, ranks.node_ids().map(|n| ranks.local_size(n))),
-            false => slots.count() * ranks.nodes(),
+            false => here * ranks.nodes(),
         };
         let node_names = match across {
             true => spec

@@ -54,6 +54,30 @@ fn a_dry_run_tells_the_hosts_with_their_ranks_and_the_way_to_them() {
 }
 
 #[test]
+fn a_list_with_nothing_but_this_machine_needs_no_agent() {
+    let said = |hosts: &[&str], expected: &[&str]| {
+        let words = [hosts, &["sh", "-c", "echo $WIREUP_RANK of $WIREUP_SIZE"]].concat();
+        let outcome = Run::new(&words).run().expect_quiet_success();
+        assert_eq!(outcome.sorted_lines(), expected, "{hosts:?}");
+    };
+    said(&["--hosts", "localhost", "-n", "1"], &["0 of 1"]);
+    // Slots that are said take the place of cores.
+    let many: Vec<String> = (0..9).map(|rank| format!("{rank} of 9")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    said(&["-H", "localhost:9"], &many);
+    said(&["-host", "127.0.0.1:9", "-n", "9"], &many);
+    let more = ["--hosts", "localhost:2", "-n", "3", "true"];
+    Run::new(more).run().expect(125).expect_one_line(&[
+        "3 ranks do not fit in the 2 slots named for this machine",
+        "--oversubscribe",
+    ]);
+    said(
+        &["--hosts", "localhost:2", "--oversubscribe", "-n", "3"],
+        &["0 of 3", "1 of 3", "2 of 3"],
+    );
+}
+
+#[test]
 fn ranks_are_laid_out_over_the_slots_of_hosts() {
     let placed = |args: &[&str]| {
         let told = plan(&[args, &["true"]].concat());

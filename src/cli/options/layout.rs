@@ -71,7 +71,15 @@ impl LayoutArgs {
     /// # Errors
     /// [`RunFailure`] for hosts that cannot be used.
     pub(in crate::cli) fn resolve(self, hosts: HostsArgs) -> Result<LayoutSpec, RunFailure> {
-        let (hosts, spread) = hosts.resolve()?;
+        let (mut hosts, spread) = hosts.resolve()?;
+        let mut slots = None;
+        if let [only] = &hosts[..]
+            && only.is_here()
+            && spread.agent.is_none()
+        {
+            slots = only.slots.filter(|slots| *slots > 0);
+            hosts.clear();
+        }
         Ok(LayoutSpec {
             hosts,
             spread,
@@ -82,6 +90,7 @@ impl LayoutArgs {
                 Order::Node => MapBy::Node,
             },
             runs: self.layout.map_or_else(Vec::new, |runs| runs.0),
+            slots,
             oversubscribe: self.oversubscribe,
         })
     }

@@ -74,7 +74,7 @@ fn by_runs(layout: &LayoutSpec, size: u32, slots: &Slots) -> Result<(RankMap, bo
                 )));
             }
             let fullest = shares.iter().copied().max().unwrap_or(0);
-            slots.check(fullest, layout.oversubscribe).map_err(wrong)?;
+            size::check_slots(layout, fullest, slots)?;
             size > slots.count()
         }
     };

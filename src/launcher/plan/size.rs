@@ -87,9 +87,28 @@ pub(super) fn check_here(spec: &JobSpec, size: u32, slots: &Slots) -> Result<(),
         Some(ppn) => ppn.min(size),
         None => size.div_ceil(nodes),
     };
-    // Virtual nodes are for trying a layout: each brings the machine's slots.
+    check_slots(&spec.layout, fullest, slots)
+}
+
+/// Refuses more ranks on a node than there are slots. Virtual nodes are for trying a layout: each
+/// brings the machine's.
+pub(super) fn check_slots(
+    layout: &LayoutSpec,
+    fullest: u32,
+    slots: &Slots,
+) -> Result<(), RunFailure> {
+    if let Some(said) = layout.slots {
+        return match fullest > said && !layout.oversubscribe {
+            true => Err(wrong(format!(
+                "{fullest} ranks do not fit in the {said} slots named for this machine; use \
+                 --oversubscribe, or name more"
+            ))),
+            false => Ok(()),
+        };
+    }
+    let nodes = layout.virtual_nodes;
     slots
-        .check(fullest, spec.layout.oversubscribe)
+        .check(fullest, layout.oversubscribe)
         .map_err(|error| match nodes {
             1 => wrong(error),
             _ => wrong(format!("on each virtual node, {error}")),

@@ -258,7 +258,10 @@ impl Plan {
     pub fn slots_of(&self, node: NodeId) -> (Option<u32>, Option<u32>) {
         match self.spec.layout.hosts.get(node.index()) {
             Some(host) => (host.slots, host.most),
-            None => (Some(self.slots.count()), None),
+            None => {
+                let said = self.spec.layout.slots;
+                (Some(said.unwrap_or(self.slots.count())), None)
+            }
         }
     }
 
