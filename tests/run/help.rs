@@ -197,6 +197,17 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
             "-N: wireup runs on the hosts that --hosts or --hostfile name",
         ),
         (
+            &["--mpi=pmi2", "true"],
+            "--mpi=pmi2: write --pmi pmi1, pmi2",
+        ),
+        (
+            &["-path", "/opt/bin", "true"],
+            "-path: write -x PATH=/opt/bin:$PATH",
+        ),
+        (&["--export=ALL", "true"], "--export=ALL: write --env all"),
+        (&["-gdb", "true"], "-gdb: write --wrap"),
+        (&["-t", "5", "true"], "-t: write --timeout SECONDS"),
+        (
             &["--rank-by", "core", "true"],
             "--rank-by: ranks are numbered as",
         ),

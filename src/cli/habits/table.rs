@@ -172,12 +172,25 @@ pub(super) const HABITS: &[Habit] = &[
         Instead("write each parameter of {1} as -x OMPI_MCA_NAME=VALUE"),
     ),
     habit(
+        &["-path", "--path"],
+        1,
+        Instead("write -x PATH={1}:$PATH; programs are looked for there"),
+    ),
+    habit(
+        &["--export"],
+        1,
+        Instead(
+            "write --env all, none or NAME,NAME for what ranks inherit, -x NAME=VALUE for what is set",
+        ),
+    ),
+    habit(
         &["-prefix", "--prefix"],
         1,
         Instead("write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib"),
     ),
     // Directory, input, output.
-    habit(&["-wd", "--wd", "--chdir"], 1, Option("--wdir")),
+    habit(&["-wd", "--wd", "--chdir", "-D"], 1, Option("--wdir")),
+    habit(&["-u", "--unbuffered"], 0, Nothing),
     habit(
         &["-prepend-rank", "--tag-output", "-tag-output"],
         0,
@@ -200,10 +213,12 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["--mpi"],
         1,
-        Instead("write --pmi pmi1 or --pmi pmix, or leave it out"),
+        Instead(
+            "write --pmi pmi1, pmi2 or pmix, or leave it out: what a program needs is found out",
+        ),
     ),
     habit(
-        &["-configfile", "--app", "-app"],
+        &["-configfile", "--app", "-app", "--multi-prog"],
         1,
         Instead("write the programs of {1} into the line: wireup run -n 1 ./a : -n 3 ./b"),
     ),
@@ -223,7 +238,18 @@ pub(super) const HABITS: &[Habit] = &[
         Instead(OWN_SOCKETS),
     ),
     habit(
-        &["-disable-auto-cleanup"],
+        &["-t", "--time"],
+        1,
+        Instead("write --timeout SECONDS; Slurm counts in minutes"),
+    ),
+    habit(
+        &["-gdb", "-debug", "--debug"],
+        0,
+        Instead("write --wrap 'xterm -e gdb --args', or put the debugger in front of the program"),
+    ),
+    habit(&["--cpus-per-task"], 1, Instead(NO_BINDING)),
+    habit(
+        &["-K", "-disable-auto-cleanup"],
         0,
         Instead("the first rank that fails ends the job; leave it out"),
     ),
