@@ -55,6 +55,8 @@ pub(super) struct Life {
     pub(super) end: Option<(Duration, Option<RankEnd>)>,
     /// It was ever in contact with a process-management interface.
     pub(super) connected: bool,
+    /// Why it did not end in order, if it did not: a kind of the status stream.
+    pub(super) fate: Option<&'static str>,
 }
 
 impl Life {

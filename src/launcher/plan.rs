@@ -190,7 +190,7 @@ impl Plan {
         let inheritance = Inheritance::here(across)?;
         let mut warnings = Vec::new();
         let slots = Slots::detect();
-        let here = spec.layout.slots.unwrap_or(slots.count());
+        let here = spec.layout.slots.unwrap_or_else(|| slots.count());
         let sizes = sizes(&spec.apps, &spec.layout, here);
         let size = total(&sizes)?;
         let (ranks, oversubscribed) = place(&spec, size, &slots)?;

@@ -296,6 +296,9 @@ pub struct RankResult<'a> {
     /// How.
     #[serde(flatten)]
     pub how: EndRecord,
+    /// The kind of failure that this was, as a [`CauseRecord`] has it, or `job_ended`; `null` for an end
+    /// in order.
+    pub cause: Option<&'static str>,
     /// Whether it was ever in contact with its process-management interface.
     pub connected: bool,
     /// The last it did with it.

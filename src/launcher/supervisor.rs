@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::record::kind_of;
 use crate::job::exit_policy::Tally;
 use crate::job::ids::{GlobalRank, JobNumber};
 use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
@@ -142,6 +143,9 @@ enum Dismissal {
     Aborted(Cause),
 }
 
+/// What happened to a rank that did not end in order after its job had begun to end.
+pub const JOB_ENDED: &str = "job_ended";
+
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -175,15 +179,23 @@ impl Supervisor {
         self.remaining += ranks;
     }
 
-    /// A rank's process ended.
-    pub fn rank_ended(&mut self, gone: Departure<'_>, now: Duration, orders: &mut Vec<Order>) {
+    /// A rank's process ended. Returns what kind of failure that is, as the status stream calls it, if it
+    /// is none of an end in order: the rank's own, what was done with it, or [`JOB_ENDED`].
+    pub fn rank_ended(
+        &mut self,
+        gone: Departure<'_>,
+        now: Duration,
+        orders: &mut Vec<Order>,
+    ) -> Option<&'static str> {
         self.remaining = self.remaining.saturating_sub(1);
-        if self.cause.is_some() {
-            return;
-        }
         let Departure { rank, end, pmi, .. } = gone;
+        if let Some(cause) = &self.cause {
+            let own = cause.rank() == Some(rank);
+            let failed = own || judge(rank, end, pmi).is_some();
+            return failed.then(|| if own { kind_of(cause) } else { JOB_ENDED });
+        }
         if let Some(dismissal) = self.dismissed.remove(&rank) {
-            return self.dismissed_ended(gone, dismissal, now);
+            return Some(self.dismissed_ended(gone, dismissal, now));
         }
         let failure = judge(rank, end, pmi).or_else(|| {
             let why = gone.alone.filter(|_| !pmi.contacted)?.to_owned();
@@ -201,9 +213,10 @@ impl Supervisor {
                     }
                 }
             }
-            return;
+            return None;
         };
         self.failed += 1;
+        let kind = kind_of(&cause);
         match (&cause, self.interrupted) {
             // Ending by the signal that was passed on is what the user asked for.
             (
@@ -223,6 +236,7 @@ impl Supervisor {
             }
             _ => self.tolerate(gone, cause, now, orders),
         }
+        Some(kind)
     }
 
     /// A rank failed and the others go on, as long as they do not wait for it.

@@ -139,11 +139,15 @@ fn the_cause_of_a_failure_is_typed() {
         format!("wireup: {}", cause["message"].as_str().unwrap())
     );
     assert_eq!(result["ranks"][1]["signal_name"], "SIGSEGV");
+    let causes: Vec<&Value> = (0..3).map(|rank| &result["ranks"][rank]["cause"]).collect();
+    assert_eq!(causes, ["job_ended", "rank_failed", "job_ended"]);
     let abort = |name| {
         let outcome = mpi(name)?
             .run(2, &["--json", "status"], "abort", &["1", "42"])
             .run();
-        let cause = &status_file(&outcome.expect(42)).pop().unwrap()["cause"];
+        let result = status_file(&outcome.expect(42)).pop().unwrap();
+        assert_eq!(result["ranks"][1]["cause"], "aborted");
+        let cause = &result["cause"];
         assert_eq!(
             (&cause["kind"], &cause["code"]),
             (&"aborted".into(), &42.into())
@@ -165,6 +169,11 @@ fn the_result_tells_what_was_tolerated() {
     assert_eq!(result["exit_policy"], "max");
     let codes: Vec<&Value> = (0..3).map(|rank| &result["ranks"][rank]["code"]).collect();
     assert_eq!(codes, [&0, &1, &2]);
+    let causes: Vec<&Value> = (0..3).map(|rank| &result["ranks"][rank]["cause"]).collect();
+    assert_eq!(
+        causes,
+        [&Value::Null, &"rank_failed".into(), &"rank_failed".into()]
+    );
 }
 
 #[test]

@@ -7,8 +7,8 @@ use crate::job::log::{Channel, LogText};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::spec::PmiChoice;
 use crate::launcher::message::FromCrew;
-use crate::launcher::record::RankState;
-use crate::launcher::supervisor::Departure;
+use crate::launcher::record::{RankState, kind_of};
+use crate::launcher::supervisor::{Departure, JOB_ENDED};
 use crate::launcher::{late, report};
 use crate::pmi::command::Dialect;
 
@@ -36,6 +36,8 @@ impl Drive {
             FromCrew::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::NotStarted);
+                let fate = cause.as_ref().map_or(JOB_ENDED, kind_of);
+                self.lives[rank.index()].fate = Some(fate);
                 if let Some(cause) = cause
                     && !self.fails_spawn(rank, &cause)
                 {
@@ -176,7 +178,7 @@ impl Drive {
             alone: alone.as_deref(),
         };
         let now = self.now();
-        self.supervisor.rank_ended(gone, now, &mut orders);
+        self.lives[rank.index()].fate = self.supervisor.rank_ended(gone, now, &mut orders);
         self.carry_out(orders);
         self.process_over(rank);
     }

@@ -189,6 +189,7 @@ impl Drive {
                     .and_then(|(_, end)| end)
                     .map(EndRecord::from)
                     .unwrap_or_default(),
+                cause: life.fate,
                 connected: state.contacted,
                 last: state.last,
             }

@@ -260,7 +260,7 @@ impl Plan {
             Some(host) => (host.slots, host.most),
             None => {
                 let said = self.spec.layout.slots;
-                (Some(said.unwrap_or(self.slots.count())), None)
+                (Some(said.unwrap_or_else(|| self.slots.count())), None)
             }
         }
     }

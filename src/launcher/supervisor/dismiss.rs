@@ -6,15 +6,16 @@ use super::{Departure, Dismissal, Order, Phase, SIGCONT, SIGKILL, SIGTERM, Super
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
+use crate::launcher::record::kind_of;
 
 impl Supervisor {
-    /// A rank ended as another one wanted. Others may wait for it in vain all the same.
+    /// A rank ended as another one wanted, and in which way. Others may wait for it in vain all the same.
     pub(super) fn dismissed_ended(
         &mut self,
         gone: Departure<'_>,
         dismissal: Dismissal,
         now: Duration,
-    ) {
+    ) -> &'static str {
         let rank = gone.rank;
         let cause = match dismissal {
             Dismissal::InOrder => Cause::LeftOthers { rank },
@@ -23,14 +24,15 @@ impl Supervisor {
                 cause
             }
         };
-        let code = match &cause {
-            Cause::Aborted { .. } => cause.exit_code(),
-            _ => 0,
+        let (code, kind) = match &cause {
+            Cause::Aborted { .. } => (cause.exit_code(), kind_of(&cause)),
+            _ => (0, "ended_by_rank"),
         };
         self.tally.count(rank, code);
         if gone.joinable && gone.pmi.contacted {
             self.rank_left(Waiting::For(rank), cause, now);
         }
+        kind
     }
 
     /// A rank wants something to be done with ranks of its job.
