@@ -86,5 +86,6 @@ pub type SpawnResult = Result<Nspace, SpawnFailure>;
 pub const HONOURED: &str = "pmix.host,pmix.hostfile,pmix.addhost,pmix.addhostfile,pmix.wdir,\
                             pmix.envar.set,pmix.envar.add,pmix.envar.unset,pmix.envar.prepnd,\
                             pmix.envar.appnd,pmix.mapby,pmix.ppr,pmix.nolocal,pmix.noover,\
-                            pmix.preloadfiles,pmix.spchildsep,pmix.timeout,\
+                            pmix.preloadbin,pmix.preloadfiles,pmix.spchildsep,\
+                            pmix.timeout,pmix.sp.time,pmix.notecomp,\
                             pmix.fwd.stdin,pmix.stdin,pmix.alloc.id,pmix.pset.nm";

@@ -263,7 +263,8 @@ impl Wishes {
     }
 }
 
-/// Attributes that hold anyway: ranks are bound to nothing, and the server tells who asks.
+/// Attributes that hold anyway: ranks are bound to nothing, the server tells who asks, and the end of a
+/// job is an event for whoever wants to know of it.
 const NOTHING_TO_DO: &[&str] = &[
     "personality",
     "pmix.pers",
@@ -272,6 +273,7 @@ const NOTHING_TO_DO: &[&str] = &[
     "pmix.euid",
     "pmix.egid",
     "pmix.req.client",
+    "pmix.notecomp",
     "PMIX_PERSONALITY",
 ];
 
