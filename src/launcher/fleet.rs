@@ -134,7 +134,7 @@ impl Fleet {
             return match decode(body) {
                 Ok(FromAgent::Refused { reason }) => self.lose_link(reason),
                 Ok(FromAgent::Unreachable { nodes, reason, .. }) => {
-                    self.lose_nodes(&nodes, &reason)
+                    self.lose_branch(&nodes, &reason)
                 }
                 Ok(FromAgent::Nodes(_)) => {}
                 Err(error) => self.lose_link(format!("the agent sent garbage: {error}")),

@@ -273,6 +273,14 @@ fn all_hosts_without_an_agent_are_named_at_once() {
         "{err}"
     );
     assert!(lines[1].contains("on node05: "), "{err}");
+    // In a tree, where node04 is below node02.
+    let tree = ["--star-limit", "1", "--tree-width", "2"];
+    let hosts = ["--hosts", "node01:1,node02:1,node03:1,node04:1", "-n", "4"];
+    let outcome = cluster.run(0, tree).more(hosts).more(["true"]).run();
+    let err = outcome.err();
+    assert!(err.contains("on node02: the agent of node02"), "{err}");
+    let behind = "on node04: its agent was not asked, since it is reached through node02";
+    assert!(err.contains(behind), "{err}");
     let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
     cluster.run(0, rest).run().expect_quiet_success();
 }

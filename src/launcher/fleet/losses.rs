@@ -55,9 +55,30 @@ impl Fleet {
         self.lose_nodes(&nodes, &format!("it did not {what} in time"));
     }
 
+    /// Nothing more will be heard of a node, nor of those that are reached through it. These are not
+    /// to blame.
+    pub(super) fn lose_branch(&mut self, nodes: &[NodeId], reason: &str) {
+        let name = |node: &NodeId| self.plan.node_names.get(node.index()).cloned();
+        let first = nodes.first().and_then(name).unwrap_or_default();
+        let behind = format!("its agent was not asked, since it is reached through {first}");
+        self.lose(nodes, reason, &behind);
+    }
+
     /// Nothing more will be heard of some nodes.
     pub(super) fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str) {
+        self.lose(nodes, reason, reason);
+    }
+
+    /// `others` is what is said of all but the first before the job is decided.
+    fn lose(&mut self, nodes: &[NodeId], reason: &str, others: &str) {
         let mut lost = Vec::new();
+        let refused = |node: &NodeId| Refusal {
+            code: EXIT_WIREUP,
+            message: match nodes.first() == Some(node) {
+                true => reason.to_owned(),
+                false => others.to_owned(),
+            },
+        };
         for node in nodes {
             let Some(state) = self.nodes.get_mut(node.index()) else {
                 continue;
@@ -66,20 +87,13 @@ impl Fleet {
                 continue;
             }
             if state.is_guest() {
-                let refusal = Refusal {
-                    code: EXIT_WIREUP,
-                    message: reason.to_owned(),
-                };
+                let refusal = refused(node);
                 self.not_joined(*node, refusal);
                 continue;
             }
             lost.push(*node);
             if state.refusal.is_none() && !self.decided {
-                let refusal = Refusal {
-                    code: EXIT_WIREUP,
-                    message: reason.to_owned(),
-                };
-                state.refuse(refusal);
+                state.refuse(refused(node));
             }
             state.lost = true;
             if self.decided && lost.len() == 1 {
