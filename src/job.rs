@@ -19,6 +19,7 @@ pub mod pset;
 pub mod rank_map;
 pub mod rank_set;
 pub mod roster;
+pub mod shortage;
 pub mod spawn;
 pub mod spec;
 pub mod wall;

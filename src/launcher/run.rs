@@ -28,6 +28,7 @@ use crate::agent::poll::{Poll, Source, Token};
 use crate::agent::start::StdinPlan;
 use crate::job::ids::Rank;
 use crate::job::outcome::EXIT_WIREUP;
+use crate::job::shortage;
 use crate::job::spec::{JobSpec, StdinTarget};
 
 mod across;
@@ -56,9 +57,10 @@ impl RunFailure {
 
     /// A failure of wireup's own.
     pub fn own(what: &str, error: impl std::fmt::Display) -> Self {
+        let error = error.to_string();
         Self {
             code: EXIT_WIREUP,
-            message: format!("{what}: {error}"),
+            message: format!("{what}: {error}{}", shortage::remedy(&error)),
         }
     }
 }

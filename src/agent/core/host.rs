@@ -15,6 +15,7 @@ use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
 use crate::job::ids::JobNumber;
 use crate::job::patience::Patience;
+use crate::job::shortage;
 use crate::modex::ModexInput;
 use crate::pmix::control::{Control, ControlReply, Failed, Stage};
 use crate::pmix::host::{HostEvent, RequestId};
@@ -260,9 +261,9 @@ impl NodeCore {
     /// The sidecar says why it cannot go on.
     pub(super) fn host_gave_up(&mut self, failed: &Failed, now: Moment, actions: &mut Vec<Action>) {
         // The other stages know their own remedies.
-        let remedy = match failed.stage {
-            Stage::Link => UNINTELLIGIBLE,
-            _ => "",
+        let remedy = match (shortage::remedy(&failed.text.to_string()), failed.stage) {
+            ("", Stage::Link) => UNINTELLIGIBLE,
+            (remedy, _) => remedy,
         };
         let text = format!("{}{remedy}", failed.text);
         self.host_broken(text, now, actions);
