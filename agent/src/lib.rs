@@ -21,6 +21,9 @@ pub mod peer;
 pub mod pki;
 pub mod proto;
 pub mod rendezvous;
+#[cfg(test)]
+#[path = "../tests/common/skip.rs"]
+mod skip;
 mod stream;
 pub mod tls;
 pub mod user;

@@ -11,4 +11,6 @@ mod joining;
 mod launcher;
 mod losses;
 mod refusals;
+#[path = "../common/skip.rs"]
+mod skip;
 mod users;

@@ -17,6 +17,7 @@ use wireup_agent::tls::{Heartbeat, Tls, connect};
 
 use super::cluster::{Agent, Cluster};
 use super::launcher::{Heard, Launcher, gone};
+use super::skip::skip;
 
 /// Another agent, or who has its certificate.
 struct Caller {
@@ -452,7 +453,7 @@ fn a_user_has_so_many_connections_and_no_more() {
 #[test]
 fn an_agent_of_an_ordinary_user_serves_nobody_else() {
     if !geteuid().is_root() {
-        eprintln!("skipped: starting an agent as somebody else needs root");
+        skip("starting an agent as somebody else needs root");
         return;
     }
     run(async {

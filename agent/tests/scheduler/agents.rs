@@ -55,13 +55,6 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Says loudly that a test cannot run here.
-pub(crate) fn skip(why: &str) {
-    let all = std::env::var_os("WIREUP_TEST_REQUIRE_ALL").is_some();
-    assert!(!all, "{why}");
-    eprintln!("skipped: {why}");
-}
-
 impl Agents {
     pub(crate) fn start(count: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();

@@ -9,7 +9,8 @@ use std::process::{Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::agents::{Agents, built, is_root, skip};
+use crate::agents::{Agents, built, is_root};
+use crate::skip::skip;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -7,4 +7,6 @@ mod agents;
 mod calls;
 mod examples;
 mod health;
+#[path = "../common/skip.rs"]
+mod skip;
 mod spread;
