@@ -139,7 +139,13 @@ impl LinkReader {
                 self.bytes.reserve(READ);
             }
             let read = pin!(self.socket.read_buf(&mut self.bytes));
-            if ready!(read.poll(cx))? == 0 {
+            let count = match ready!(read.poll(cx)) {
+                // The neighbour has closed the link before it read all that was sent to it, and everything
+                // from it has been read. Source: unix_release_sock in Linux.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
+                read => read?,
+            };
+            if count == 0 {
                 return Poll::Ready(match self.bytes.is_empty() {
                     true => Ok(None),
                     false => Err(LinkError::Cut),
@@ -322,6 +328,20 @@ mod tests {
                 assert_eq!(writer.waiting, 0);
             });
         }
+    }
+
+    #[tokio::test]
+    async fn a_neighbour_that_leaves_with_something_unread_has_ended_as_any_other() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (unread, mut writer) = link(here);
+        let (mut reader, mut towards) = link(there);
+        writer.carry(&packet(1, 10)).unwrap();
+        towards.carry(&packet(2, 10)).unwrap();
+        tokio::join!(writer.flush(), towards.flush());
+        drop((unread, writer));
+        let incoming = reader.next().await.unwrap().unwrap();
+        assert_eq!(incoming, Incoming::Carried(packet(1, 10)));
+        assert!(reader.next().await.is_none());
     }
 
     #[tokio::test]
