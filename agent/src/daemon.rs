@@ -50,8 +50,8 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub struct Agent {
     /// Name of the node.
     pub name: String,
-    /// Where others are to reach it.
-    pub advertised: String,
+    /// Where others are to reach it, as it was told to say; otherwise as far as this agent can know.
+    advertise: Result<String, String>,
     /// The executable of launchers.
     pub wireup: PathBuf,
     /// Where steps come from.
@@ -90,11 +90,20 @@ impl Agent {
         self.served.check(uid)
     }
 
-    /// How it is.
+    /// Where others are to reach it. Who called at `here` has shown that it can be reached there, unless
+    /// that leads nobody else anywhere.
+    pub fn advertised(&self, here: Option<SocketAddr>) -> String {
+        match (&self.advertise, here.filter(|at| !at.ip().is_loopback())) {
+            (Err(_), Some(here)) => here.to_string(),
+            (Ok(address) | Err(address), _) => address.clone(),
+        }
+    }
+
+    /// How it is, for who asks on this machine.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             name: self.name.clone(),
-            advertised: self.advertised.clone(),
+            advertised: self.advertised(None),
             asked: String::new(),
             version: PROGRAM_VERSION.to_owned(),
             launches: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
@@ -146,7 +155,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         .map_err(|error| RunFailure::refused(error.to_string()))?;
     let agent = Arc::new(Agent {
         name: settings.name,
-        advertised: settings.advertise.unwrap_or_else(|| advertised(bound)),
+        advertise: settings.advertise.ok_or_else(|| advertised(bound)),
         steps: Arc::new(Steps::new(settings.step.clone())),
         wireup: settings.step,
         socket: settings.socket.clone(),
@@ -159,7 +168,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
     info!(
         "wireup {PROGRAM_VERSION} serves node {}: {bound} (for others {}), {}",
         agent.name,
-        agent.advertised,
+        agent.advertised(None),
         settings.socket.display()
     );
     let service =

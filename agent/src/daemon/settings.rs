@@ -4,7 +4,7 @@
 mod tests;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -261,8 +261,8 @@ pub fn everywhere() -> [SocketAddr; 2] {
     ]
 }
 
-/// Where others reach an agent that listens at `bound`: there, or at the first address of this node
-/// that is not only its own, IPv4 before IPv6.
+/// Where others are likely to reach an agent that listens at `bound`: there, or at the address that this
+/// node has towards the rest of the world, or at its first one that is not only its own; IPv4 before IPv6.
 pub fn advertised(bound: SocketAddr) -> String {
     let loopback = match bound {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
@@ -270,9 +270,32 @@ pub fn advertised(bound: SocketAddr) -> String {
     };
     let ip = match bound.ip().is_unspecified() {
         false => bound.ip(),
-        true => first_address(bound.is_ipv4()).unwrap_or(loopback),
+        true => outward(bound.is_ipv4())
+            .or_else(|| first_address(bound.is_ipv4()))
+            .unwrap_or(loopback),
     };
     SocketAddr::new(ip, bound.port()).to_string()
+}
+
+/// The address with which this node sends to strangers, if it has a way to them. The first one could be that
+/// of a bridge for containers, which exists on every node.
+fn outward(v4_only: bool) -> Option<IpAddr> {
+    // Addresses for documentation, of which nothing can be known but the default route. Nothing is sent.
+    let v4 = (
+        IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        IpAddr::from([192, 0, 2, 1]),
+    );
+    let v6 = (
+        IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]),
+    );
+    let ways = [v4, v6].into_iter().take(if v4_only { 1 } else { 2 });
+    let mut found = ways.filter_map(|(own, stranger)| {
+        let socket = UdpSocket::bind((own, 0)).ok()?;
+        socket.connect((stranger, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    });
+    found.find(|ip| !ip.is_loopback())
 }
 
 fn first_address(v4_only: bool) -> Option<IpAddr> {

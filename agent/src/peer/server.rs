@@ -57,10 +57,11 @@ impl Service for PeerService {
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
         let agent = &self.0;
+        let caller = caller(&request)?;
         same_version(request.get_ref().version, None)?;
         Ok(Response::new(v1::StatusResponse {
             name: agent.name.clone(),
-            address: agent.advertised.clone(),
+            address: agent.advertised(Some(caller.here)),
             version: PROGRAM_VERSION.to_owned(),
             launches: u32::try_from(agent.registry.count()).unwrap_or(u32::MAX),
             draining: agent.registry.draining(),

@@ -35,6 +35,8 @@ pub struct Peer {
     pub identity: Identity,
     /// Where it calls from.
     pub address: SocketAddr,
+    /// The address of this node at which it calls.
+    pub here: SocketAddr,
 }
 
 /// A connection whose other end has shown a certificate.
@@ -67,11 +69,7 @@ async fn accept_all(
             () = sender.closed() => return,
         };
         let (stream, address) = match accepted {
-            // One socket takes calls over either protocol; IPv4 is to look like itself.
-            Ok((stream, from)) => (
-                stream,
-                SocketAddr::new(from.ip().to_canonical(), from.port()),
-            ),
+            Ok((stream, from)) => (stream, canonical(from)),
             Err(error) => {
                 warn!("cannot accept a connection: {error}");
                 tokio::time::sleep(PAUSE).await;
@@ -99,6 +97,7 @@ async fn accept_all(
 async fn shake(stream: TcpStream, address: SocketAddr, tls: &Tls) -> Result<Connection, String> {
     // Messages are small and waited for.
     let _ = stream.set_nodelay(true);
+    let here = stream.local_addr().map_err(|error| words(&error))?;
     let acceptor = TlsAcceptor::from(tls.current().server.clone());
     let stream = acceptor
         .accept(stream)
@@ -108,10 +107,20 @@ async fn shake(stream: TcpStream, address: SocketAddr, tls: &Tls) -> Result<Conn
     let certificate: Option<&CertificateDer<'_>> = certificates.and_then(<[_]>::first);
     let identity = Identity::of_der(certificate.ok_or("it shows no certificate")?)
         .map_err(|error| error.to_string())?;
+    let here = canonical(here);
     Ok(Connection {
         stream,
-        peer: Peer { identity, address },
+        peer: Peer {
+            identity,
+            address,
+            here,
+        },
     })
+}
+
+/// One socket takes calls over either protocol; IPv4 is to look like itself.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// The reason inside an I/O error, in words.

@@ -1,10 +1,13 @@
 //! Launches that go well.
 
+use std::process::Command;
+
 use wireup::link::control::{ToAgent, VERSION};
 use wireup::link::frame::Address;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone, nodes};
+use super::skip::skip;
 
 #[test]
 fn a_launch_on_this_node_alone_leaves_nothing() {
@@ -201,6 +204,54 @@ fn nodes_are_asked_how_they_are() {
     // Whoever names nobody learns of this agent.
     let own = nodes(&cluster.agents[1], Vec::new());
     assert_eq!((own.len(), own[0].name.as_str()), (1, "n1"));
+}
+
+#[test]
+fn an_agent_that_listens_everywhere_advertises_the_address_at_which_it_is_asked() {
+    const NETWORK: &str = "WIREUP_TEST_NETWORK";
+    if std::env::var_os(NETWORK).is_none() {
+        let name = "carrying::an_agent_that_listens_everywhere_advertises_the_address_at_which_it_is_asked";
+        // A bridge that exists everywhere comes first, and there is no default route.
+        let script = "ip link set lo up && ip link add docker0 type bridge &&
+            ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up &&
+            ip link add eth0 type veth peer name eth1 && ip addr add 10.7.0.1/24 dev eth0 &&
+            ip addr add fd07::1/64 dev eth0 nodad && ip link set eth0 up && ip link set eth1 up || exit 77
+            exec \"$0\" --exact \"$1\"";
+        let output = Command::new("unshare")
+            .args(["-n", "sh", "-c", script])
+            .arg(std::env::current_exe().unwrap())
+            .arg(name)
+            .env(NETWORK, "")
+            .output();
+        return match output {
+            Ok(output) if output.status.success() => {
+                assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+            }
+            Ok(output) if output.status.code() == Some(101) => panic!("{output:?}"),
+            other => skip(&format!("no network of its own: {other:?}")),
+        };
+    }
+    let cluster = Cluster::start(1, &[]);
+    for (listen, host, advertises) in [
+        ("0.0.0.0:0", "10.7.0.1", "10.7.0.1"),
+        ("[::]:0", "10.7.0.1", "10.7.0.1"),
+        ("[::]:0", "[fd07::1]", "[fd07::1]"),
+        // That leads others to themselves.
+        ("[::]:0", "127.0.0.1", "172.17.0.1"),
+    ] {
+        for told in [None, Some("elsewhere:7")] {
+            let mut options = Vec::new();
+            options.extend(told.map(|told| ["--advertise", told]).into_iter().flatten());
+            let asked = cluster.start_at(listen, &options);
+            let port = asked.address.rsplit_once(':').unwrap().1;
+            let mut member = asked.member();
+            member.address = format!("{host}:{port}");
+            let status = nodes(&cluster.agents[0], vec![member]);
+            assert_eq!(status[0].problem, None);
+            let here = format!("{advertises}:{port}");
+            assert_eq!(status[0].advertised, told.unwrap_or(&here));
+        }
+    }
 }
 
 #[test]

@@ -129,6 +129,15 @@ impl Cluster {
         Agent::ready(name.to_owned(), (child, socket.to_owned()))
     }
 
+    /// Starts another agent `other`, which listens there.
+    pub(crate) fn start_at(&self, listen: &str, options: &[&str]) -> Agent {
+        let name = "other";
+        if !self.certificate(name).exists() {
+            self.issue(name, Role::Node);
+        }
+        Agent::ready(name.to_owned(), self.spawn(name, listen, options))
+    }
+
     /// Kills an agent and starts it again where it was.
     pub(crate) fn restart(&mut self, index: usize) {
         let old = &mut self.agents[index];

@@ -36,7 +36,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
 
-    /// Where others reach this agent [default: the address listened on, or the first of this node]
+    /// Where others reach this agent [default: the address at which they call it]
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
 

@@ -1,4 +1,7 @@
+use std::process::Command;
+
 use super::*;
+use crate::skip::skip;
 
 fn file(text: &str) -> (tempfile::TempDir, AgentArgs) {
     let directory = tempfile::tempdir().unwrap();
@@ -64,4 +67,37 @@ fn an_agent_that_listens_on_one_address_tells_others_that_one() {
     }
     let anywhere: SocketAddr = advertised("0.0.0.0:5".parse().unwrap()).parse().unwrap();
     assert!(!anywhere.ip().is_unspecified() && anywhere.is_ipv4());
+}
+
+#[test]
+fn the_address_towards_others_is_told_though_a_bridge_comes_first() {
+    const NETWORK: &str = "WIREUP_TEST_NETWORK";
+    if std::env::var_os(NETWORK).is_some() {
+        for anywhere in ["0.0.0.0:5", "[::]:5"] {
+            assert_eq!(advertised(anywhere.parse().unwrap()), "10.7.0.1:5");
+        }
+        return;
+    }
+    if !geteuid().is_root() {
+        return skip("a network of its own needs root");
+    }
+    let script = "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 &&
+        ip link set docker0 up && ip link add eth0 type veth peer name eth1 &&
+        ip addr add 10.7.0.1/24 dev eth0 && ip link set eth0 up &&
+        ip route add default via 10.7.0.254 || exit 77
+        exec \"$0\" --exact \
+            daemon::settings::tests::the_address_towards_others_is_told_though_a_bridge_comes_first";
+    let own = std::env::current_exe().unwrap();
+    let output = Command::new("unshare")
+        .args(["-n", "sh", "-c", script])
+        .arg(own)
+        .env(NETWORK, "")
+        .output();
+    match output {
+        Ok(output) if output.status.success() => {
+            assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+        }
+        Ok(output) if output.status.code() == Some(101) => panic!("{output:?}"),
+        other => skip(&format!("no network of its own: {other:?}")),
+    }
 }
