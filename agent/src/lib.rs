@@ -20,6 +20,7 @@ pub mod node_agent;
 pub mod peer;
 pub mod pki;
 pub mod proto;
+pub mod refusals;
 pub mod rendezvous;
 #[cfg(test)]
 #[path = "../tests/common/skip.rs"]

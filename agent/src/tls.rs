@@ -4,7 +4,6 @@
 //! - [`verify`]: whose certificate is accepted, and why one is not, in words
 //! - [`accept`]: connections from others, with who they are
 //! - [`connect`]: connections to other agents
-//! - [`refusals`]: a line in the log for requests that are refused
 //!
 //! Rule: TLS 1.3 only; every client that gRPC has can speak it, and in 1.3 no certificate is shown
 //! in the clear. No session is resumed: whoever connects shows a certificate that is valid now.
@@ -12,13 +11,14 @@
 pub mod accept;
 pub mod connect;
 pub mod credentials;
-pub mod refusals;
 pub mod verify;
 
 use std::time::Duration;
 
 use tonic::transport::Server;
 use tower::layer::util::{Identity, Stack};
+
+use crate::refusals::LogRefusals;
 
 pub use accept::{Connection, Peer, server_incoming};
 pub use connect::{Accepted, ConnectError, channel, connect, dial};
@@ -64,14 +64,14 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A gRPC server for [`server_incoming`], to which services are added: it finds out when the other
 /// side is silent, and logs what it refuses.
-pub fn server(heartbeat: Heartbeat) -> Server<Stack<refusals::LogRefusals, Identity>> {
+pub fn server(heartbeat: Heartbeat) -> Server<Stack<LogRefusals, Identity>> {
     Server::builder()
         .http2_keepalive_interval(Some(heartbeat.interval))
         .http2_keepalive_timeout(Some(heartbeat.timeout))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS)
-        .layer(refusals::LogRefusals)
+        .layer(LogRefusals)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::warn;
 
-use super::accept::Peer;
+use crate::tls::Peer;
 
 /// Logs which requests of whom were answered with a refusal: not permitted, too large, of another
 /// version, of what is there already, or when nothing new is taken.
