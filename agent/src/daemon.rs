@@ -37,6 +37,7 @@ use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
 use crate::peer::server::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
+use crate::refusals::{LogRefusals, Refusals};
 use crate::rendezvous::Meetings;
 use crate::tls;
 use crate::user::spawn::steps::Steps;
@@ -66,6 +67,8 @@ pub struct Agent {
     pub peers: Arc<Peers>,
     /// Where launches meet that know nothing of each other.
     pub meetings: Arc<Meetings>,
+    /// What it has refused lately.
+    pub refusals: Arc<Refusals>,
     served: Served,
 }
 
@@ -163,6 +166,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         scheduled: Arc::default(),
         peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
         meetings: Arc::new(Meetings::new(settings.names)),
+        refusals: Arc::default(),
         served,
     });
     info!(
@@ -176,11 +180,12 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
     let routes = node_agent::routes(agent.clone()).await;
     let (local_callers, local_incoming) = mpsc::channel(1);
     let incoming = tls::server_incoming(listener, settings.tls.clone());
-    let remote = tls::server(settings.heartbeat)
+    let remote = tls::server(settings.heartbeat, agent.refusals.clone())
         .add_routes(routes.clone())
         .add_service(service)
         .serve_with_incoming_shutdown(incoming, drained(agent.registry.clone()));
     let local = Server::builder()
+        .layer(LogRefusals(agent.refusals.clone()))
         .add_routes(routes)
         .serve_with_incoming_shutdown(
             ReceiverStream::new(local_incoming),

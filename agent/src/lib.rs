@@ -8,6 +8,7 @@
 //! - [`proto`]: the services and messages of `proto/`
 //! - [`launch`]: one launch at this agent
 //! - [`peer`], [`local`]: who it talks to: other agents, launchers of this machine
+//! - [`refusals`]: what the log has of what was refused
 //! - [`rendezvous`]: where launches meet that know nothing of each other
 //! - [`node_agent`]: the service for schedulers
 //! - [`daemon`]: `wireup agent`

@@ -28,7 +28,7 @@ use wireup::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
 use wireup::link::{decode, encode};
 use wireup::rendezvous::MEET_MAX;
 
-use self::client::{Client, Clients};
+use self::client::{Client, Clients, LocalCaller};
 use self::link::{Incoming, LinkReader, LinkWriter, link};
 use crate::daemon::Agent;
 use crate::launch::drive::{Above, drive};
@@ -256,7 +256,10 @@ async fn caller(
         },
         None => format!("user id {uid} has {PER_USER} connections to this agent already"),
     };
-    warn!(uid, "refused a launcher: {refusal}");
+    let who = LocalCaller { uid }.to_string();
+    agent.refusals.log(&who, || {
+        warn!(uid, "refused a launcher: {refusal}");
+    });
     answer(&mut writer, &FromAgent::Refused { reason: refusal }).await;
 }
 

@@ -1,25 +1,125 @@
-//! A line in the log for every request that was refused.
+//! A line in the log for everything that was refused to somebody who is known.
+//!
+//! Whoever is refused on and on must not fill the log: each gets so many lines in a while, and what follows is
+//! counted.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use tonic::codegen::http::{Request, Response};
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::warn;
 
+use crate::local::client::LocalCaller;
 use crate::tls::Peer;
+
+/// Lines for one caller in a [`WHILE`].
+const LINES: u64 = 20;
+
+/// After so long a caller may have lines again.
+const WHILE: Duration = Duration::from_secs(60);
+
+/// Most characters of a reason: it may quote what was asked for.
+const REASON: usize = 1000;
+
+/// Calls to do something with a launch. That a launch is not the caller's is told as that there is none; who
+/// only asks about one finds out by it that it is forgotten.
+const STEERING: [&str; 5] = [
+    "/wireup.v1.NodeAgent/AbortProcesses",
+    "/wireup.v1.NodeAgent/PmiFence",
+    "/wireup.v1.NodeAgent/PmiFenceComplete",
+    "/wireup.v1.NodeAgent/Signal",
+    "/wireup.v1.NodeAgent/Stdio",
+];
+
+/// Who was refused something a short while ago.
+#[derive(Debug, Default)]
+pub struct Refusals(Mutex<Recent>);
+
+#[derive(Debug, Default)]
+struct Recent(BTreeMap<String, Count>);
+
+#[derive(Debug)]
+struct Count {
+    since: Instant,
+    refusals: u64,
+}
+
+/// What is to be logged of a refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Admitted {
+    Line,
+    /// The line, and that it is the last for a while.
+    Last,
+    Nothing,
+}
+
+impl Refusals {
+    /// Logs a line that somebody was refused something, unless there were too many.
+    pub fn log(&self, who: &str, line: impl FnOnce()) {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        for (who, count) in recent.over(now) {
+            warn!("refused {who} {count} times more than is logged");
+        }
+        let admitted = recent.admit(who, now);
+        drop(recent);
+        if admitted != Admitted::Nothing {
+            line();
+        }
+        if admitted == Admitted::Last {
+            let seconds = WHILE.as_secs();
+            warn!("refused {who} {LINES} times within {seconds} s: what follows is not logged");
+        }
+    }
+}
+
+impl Recent {
+    fn admit(&mut self, who: &str, now: Instant) -> Admitted {
+        let first = || Count {
+            since: now,
+            refusals: 0,
+        };
+        let count = self.0.entry(who.to_owned()).or_insert_with(first);
+        count.refusals += 1;
+        match count.refusals {
+            ..LINES => Admitted::Line,
+            LINES => Admitted::Last,
+            _ => Admitted::Nothing,
+        }
+    }
+
+    /// Forgets those whose while is over; who they are, and how much of theirs was not logged.
+    fn over(&mut self, now: Instant) -> Vec<(String, u64)> {
+        let mut untold = Vec::new();
+        self.0.retain(|who, count| {
+            let over = now.saturating_duration_since(count.since) >= WHILE;
+            if over && count.refusals > LINES {
+                untold.push((who.clone(), count.refusals - LINES));
+            }
+            !over
+        });
+        untold
+    }
+}
 
 /// Logs which requests of whom were answered with a refusal: not permitted, too large, of another
 /// version, of what is there already, or when nothing new is taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LogRefusals;
+#[derive(Clone, Debug)]
+pub struct LogRefusals(pub Arc<Refusals>);
 
 impl<S> Layer<S> for LogRefusals {
     type Service = Logged<S>;
 
     fn layer(&self, inner: S) -> Logged<S> {
-        Logged { inner }
+        Logged {
+            inner,
+            refusals: self.0.clone(),
+        }
     }
 }
 
@@ -27,6 +127,7 @@ impl<S> Layer<S> for LogRefusals {
 #[derive(Clone, Debug)]
 pub struct Logged<S> {
     inner: S,
+    refusals: Arc<Refusals>,
 }
 
 impl<S, B, R> Service<Request<B>> for Logged<S>
@@ -44,35 +145,86 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let peer = request.extensions().get::<Peer>().cloned();
+        let local = request.extensions().get::<LocalCaller>().copied();
         let path = request.uri().path().to_owned();
+        let refusals = self.refusals.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
             // A refusal is all headers: there is no body to wait for.
             let status = Status::from_header_map(answer.headers());
-            if let Some(status) = status.filter(|status| is_refusal(status.code())) {
-                let who = match peer {
-                    Some(peer) => format!("{} ({})", peer.identity, peer.address),
-                    None => "a local user".to_owned(),
+            if let Some(status) = status.filter(|status| is_refusal(status.code(), &path)) {
+                let (who, from) = match (&peer, local) {
+                    (Some(peer), _) => (peer.identity.to_string(), format!(" ({})", peer.address)),
+                    (None, Some(local)) => (local.to_string(), String::new()),
+                    (None, None) => ("somebody unknown".to_owned(), String::new()),
                 };
-                warn!("refused {path} of {who}: {}", status.message());
+                refusals.log(&who, || {
+                    warn!("refused {path} of {who}{from}: {}", reason(&status));
+                });
             }
             Ok(answer)
         })
     }
 }
 
-fn is_refusal(code: Code) -> bool {
-    matches!(
-        code,
+/// As it can stand in a line.
+fn reason(status: &Status) -> String {
+    let characters = status.message().chars().take(REASON);
+    characters
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+fn is_refusal(code: Code, path: &str) -> bool {
+    match code {
         Code::PermissionDenied
-            | Code::Unauthenticated
-            | Code::InvalidArgument
-            | Code::FailedPrecondition
-            | Code::AlreadyExists
-            | Code::Unavailable
-            | Code::ResourceExhausted
-            // What a message larger than the limit is.
-            | Code::OutOfRange
-    )
+        | Code::Unauthenticated
+        | Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::AlreadyExists
+        | Code::Unavailable
+        | Code::ResourceExhausted
+        // What a message larger than the limit is.
+        | Code::OutOfRange => true,
+        Code::NotFound => STEERING.contains(&path),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_refused_on_and_on_has_some_lines_and_then_a_count_and_others_have_theirs() {
+        let mut recent = Recent::default();
+        let begin = Instant::now();
+        let many = 3 * LINES;
+        let lines = (0..many).map(|_| recent.admit("a", begin));
+        let lines: Vec<_> = lines.collect();
+        let admitted = |kind| lines.iter().filter(|line| **line == kind).count() as u64;
+        assert_eq!(admitted(Admitted::Line), LINES - 1);
+        assert_eq!(lines[LINES as usize - 1], Admitted::Last);
+        assert_eq!(admitted(Admitted::Nothing), many - LINES);
+        assert_eq!(recent.admit("b", begin + WHILE / 2), Admitted::Line);
+        assert_eq!(recent.over(begin + WHILE / 2), []);
+        assert_eq!(recent.over(begin + WHILE), [("a".to_owned(), many - LINES)]);
+        assert_eq!(recent.admit("a", begin + WHILE), Admitted::Line);
+        // Who had his lines is forgotten without a word.
+        assert_eq!(recent.over(begin + 3 * WHILE), []);
+        assert!(recent.0.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_there_is_a_refusal_to_those_who_would_steer_it() {
+        assert!(is_refusal(Code::NotFound, "/wireup.v1.NodeAgent/Signal"));
+        assert!(!is_refusal(Code::NotFound, "/wireup.v1.NodeAgent/Query"));
+        assert!(is_refusal(
+            Code::PermissionDenied,
+            "/wireup.v1.NodeAgent/Query"
+        ));
+        let status = Status::not_found("a\nb".repeat(REASON));
+        assert!(reason(&status).starts_with("a b") && reason(&status).len() == REASON);
+    }
 }

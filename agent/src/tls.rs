@@ -13,16 +13,17 @@ pub mod connect;
 pub mod credentials;
 pub mod verify;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::transport::Server;
 use tower::layer::util::{Identity, Stack};
 
-use crate::refusals::LogRefusals;
-
 pub use accept::{Connection, Peer, server_incoming};
 pub use connect::{Accepted, ConnectError, channel, connect, dial};
 pub use credentials::{CredentialsError, Tls};
+
+use crate::refusals::{LogRefusals, Refusals};
 
 /// How soon the silence of the other side of a connection is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,14 +65,17 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A gRPC server for [`server_incoming`], to which services are added: it finds out when the other
 /// side is silent, and logs what it refuses.
-pub fn server(heartbeat: Heartbeat) -> Server<Stack<LogRefusals, Identity>> {
+pub fn server(
+    heartbeat: Heartbeat,
+    refusals: Arc<Refusals>,
+) -> Server<Stack<LogRefusals, Identity>> {
     Server::builder()
         .http2_keepalive_interval(Some(heartbeat.interval))
         .http2_keepalive_timeout(Some(heartbeat.timeout))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS)
-        .layer(LogRefusals)
+        .layer(LogRefusals(refusals))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Clients of gRPC on the Unix socket.
 
-use std::io;
+use std::{fmt, io};
 
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -22,6 +22,12 @@ pub struct Client {
 pub struct LocalCaller {
     /// As the kernel said when the connection was made.
     pub uid: u32,
+}
+
+impl fmt::Display for LocalCaller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "local user {}", self.uid)
+    }
 }
 
 /// Where those that were accepted go.

@@ -129,7 +129,7 @@ async fn serve(tls: Arc<Tls>) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
     let incoming = server_incoming(listener, tls);
-    let serving = server(Heartbeat::default())
+    let serving = server(Heartbeat::default(), Arc::default())
         .add_service(health)
         .serve_with_incoming(incoming);
     tokio::spawn(serving);

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use hyper_util::rt::TokioIo;
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 use tokio::net::UnixStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 use tower::service_fn;
@@ -87,6 +89,26 @@ impl Agents {
             let socket = socket.clone();
             async move { UnixStream::connect(socket).await.map(TokioIo::new) }
         });
+        NodeAgentClient::new(endpoint.connect_with_connector(connect).await.unwrap())
+    }
+
+    /// The same as another user; only root can.
+    pub(crate) async fn local_as(&self, uid: u32) -> Client {
+        let socket = self.agents[0].socket.clone();
+        let connecting = std::thread::spawn(move || {
+            let (uid, root) = (Uid::from_raw(uid), Uid::ROOT);
+            // Of this thread, which ends.
+            set_thread_res_uid(root, uid, root).unwrap();
+            std::os::unix::net::UnixStream::connect(socket).unwrap()
+        });
+        let stream = connecting.join().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let mut stream = Some(TokioIo::new(UnixStream::from_std(stream).unwrap()));
+        let connect = service_fn(move |_: Uri| {
+            let stream = stream.take().ok_or(std::io::ErrorKind::NotConnected);
+            std::future::ready(stream.map_err(std::io::Error::from))
+        });
+        let endpoint = Endpoint::from_static("http://localhost");
         NodeAgentClient::new(endpoint.connect_with_connector(connect).await.unwrap())
     }
 

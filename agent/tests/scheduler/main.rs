@@ -10,3 +10,4 @@ mod health;
 #[path = "../common/skip.rs"]
 mod skip;
 mod spread;
+mod users;
