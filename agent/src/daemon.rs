@@ -200,6 +200,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         }
         () = local::serve(agent.clone(), &socket, local_callers) => {}
         () = agent.meetings.keep_time() => {}
+        () = agent.scheduled.keep_time() => {}
         () = settings.tls.watch() => {}
         () = reload(signals.hangup, &settings.tls) => {}
         stopped = stop(&mut signals.end, &agent.registry) => {

@@ -39,7 +39,7 @@ use crate::rendezvous;
 use crate::user::User;
 
 /// Connections of one user at a time; each is a launch, or soon will be.
-const PER_USER: usize = 256;
+pub const PER_USER: usize = 256;
 
 /// Connections of one user whose first message is being read at a time: it may be large. Those that
 /// say nothing yet do not count.

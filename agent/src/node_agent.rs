@@ -148,7 +148,7 @@ impl NodeAgent for Service {
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
-        tracing::info!(launch = launch.id, %caller, reason, "abort");
+        tracing::info!(launch = launch.id, uid = launch.owner, %caller, reason, "abort");
         match &launch.head {
             Some(head) => {
                 let reason = match reason.trim() {
@@ -198,7 +198,7 @@ impl NodeAgent for Service {
         let asked = asked.into_inner();
         let launch = self.agent.scheduled.steer(&asked.launch_id, &caller)?;
         signal::send(head(&launch)?, &launch, asked.signal, asked.ranks)?;
-        tracing::info!(launch = launch.id, %caller, signal = asked.signal, "signal");
+        tracing::info!(launch = launch.id, uid = launch.owner, %caller, signal = asked.signal, "signal");
         Ok(Response::new(v1::SignalResponse {}))
     }
 
@@ -246,7 +246,7 @@ async fn launch_processes(
     let started = agent.registry.start_launcher().map_err(|refusal| {
         Status::unavailable(format!("the agent of {name}: {refusal}; use another node"))
     })?;
-    let place = agent.scheduled.reserve(&request.id)?;
+    let place = agent.scheduled.reserve(&request.id, uid, caller)?;
     let head = request.place.is_head();
     let mut response = v1::LaunchProcessesResponse {
         head,

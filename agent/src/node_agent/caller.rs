@@ -63,6 +63,15 @@ impl Caller {
         ))
     }
 
+    /// Whether it starts launches for others: what users have here must not stand in its way.
+    pub fn starts_for_others(&self) -> bool {
+        match self {
+            Self::Local { uid } => *uid == 0,
+            Self::Scheduler { .. } => true,
+            Self::Observer { .. } => false,
+        }
+    }
+
     /// Whether a launch that runs as `owner` may be looked at.
     pub fn may_see(&self, owner: u32) -> bool {
         match self {

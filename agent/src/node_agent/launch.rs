@@ -2,7 +2,7 @@
 //! the others by its name.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -32,10 +32,19 @@ pub struct Launch {
     /// The launcher, on the head node.
     pub head: Option<Head>,
     exchange: Mutex<Exchange<oneshot::Sender<Answer>>>,
-    /// When it ended.
-    ended: Mutex<Option<i64>>,
+    /// Since when it waits to be brought here, if it is to be and was not.
+    waits: Mutex<Option<Instant>>,
+    ended: Mutex<Option<End>>,
     /// This node's part is to end.
     aborted: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct End {
+    /// In milliseconds since the epoch.
+    time: i64,
+    /// Why, if it is known here.
+    reason: String,
 }
 
 /// What an exchange of keys came to.
@@ -102,6 +111,7 @@ impl Launch {
             owner,
             started: now(),
             exchange: Mutex::new(Exchange::new(nodes, request.place.is_head())),
+            waits: Mutex::new(head.is_none().then(Instant::now)),
             ended: Mutex::new(None),
             aborted: watch::Sender::new(false),
             head,
@@ -110,12 +120,36 @@ impl Launch {
 
     /// When it ended, in milliseconds since the epoch.
     pub fn ended(&self) -> Option<i64> {
-        *lock(&self.ended)
+        lock(&self.ended).as_ref().map(|end| end.time)
+    }
+
+    /// Since when it waits to be brought here; none if it does not, or no more.
+    pub fn waits_since(&self) -> Option<Instant> {
+        let waits = *lock(&self.waits);
+        waits.filter(|_| self.ended().is_none())
+    }
+
+    /// Somebody carries it out here.
+    pub fn bring(&self) {
+        *lock(&self.waits) = None;
+    }
+
+    /// It was not brought, and if it still is, it is to end.
+    pub fn give_up(&self, reason: &str) {
+        self.aborted.send_replace(true);
+        self.end_for(reason);
     }
 
     /// It is over; who waits for an exchange is told.
     pub fn end(&self) {
-        lock(&self.ended).get_or_insert_with(now);
+        self.end_for("");
+    }
+
+    fn end_for(&self, reason: &str) {
+        lock(&self.ended).get_or_insert_with(|| End {
+            time: now(),
+            reason: reason.to_owned(),
+        });
         self.end_exchange(&Err(ExchangeEnd::LaunchEnded));
     }
 
@@ -209,8 +243,12 @@ impl Launch {
                     all = progress.ranks();
                 }
             }
-            None if info.end_ms > 0 => info.state = LaunchState::Ended.into(),
-            None => {}
+            None => {
+                if let Some(end) = &*lock(&self.ended) {
+                    info.state = LaunchState::Ended.into();
+                    info.error_message.clone_from(&end.reason);
+                }
+            }
         }
         let mut parts = vec![info];
         for (index, ranks) in all.chunks(QUERY_RANKS).enumerate() {

@@ -108,7 +108,12 @@ pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
     drop(started);
     let progress = head.progress();
     let (_, reason) = progress.state();
-    tracing::info!(launch = launch.id, reason, "launch ended");
+    tracing::info!(
+        launch = launch.id,
+        uid = launch.owner,
+        reason,
+        "launch ended"
+    );
 }
 
 /// Carries out orders until the process has ended.

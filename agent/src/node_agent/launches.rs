@@ -1,105 +1,177 @@
 //! The launches an agent knows.
+//!
+//! Every user has names of his own: nobody learns of the launches of others by trying names, or takes away the
+//! name of one that is to come. Those who start launches for others know all by their names alone, so what
+//! they have started has names of which each is there once, and which count before those of users.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
 use tonic::Status;
 
 use super::caller::Caller;
 use super::launch::{Launch, lock, now};
 use super::request::check_id;
+use crate::local::PER_USER;
 
 /// How long a launch is remembered after its end.
 const REMEMBERED: Duration = Duration::from_secs(10 * 60);
-/// How many launches are remembered after their end.
+/// How many launches of a user are remembered after their end.
 const REMEMBERED_LAUNCHES: usize = 32;
 /// How many ranks those may have together.
 const REMEMBERED_RANKS: u64 = 256 * 1024;
 
-/// How many launches may go on at a time.
+/// How many launches may go on at a time that users have started themselves, how many that were started for
+/// others, and how many are remembered at all.
 const LIVE: usize = 1024;
 
-/// Launches by their names; a name without one is about to get it.
-type Names = BTreeMap<String, Option<Arc<Launch>>>;
+/// So long may a launch be known here before it is brought. Then its launcher has failed on the head node, or
+/// was never started.
+const BROUGHT_WITHIN: Duration = Duration::from_secs(10 * 60);
 
-/// Launches by their names.
+/// Launches by their names and owners.
+type Names = BTreeMap<(String, u32), Known>;
+
+#[derive(Debug)]
+struct Known {
+    /// It was started by who starts launches for others.
+    for_others: bool,
+    /// Not while it is about to start.
+    launch: Option<Arc<Launch>>,
+}
+
+impl Known {
+    fn lives(&self) -> bool {
+        let launch = self.launch.as_ref();
+        launch.is_none_or(|launch| launch.ended().is_none())
+    }
+}
+
+/// See the module.
 #[derive(Debug, Default)]
-pub struct Launches(Mutex<Names>);
+pub struct Launches {
+    names: Mutex<Names>,
+    /// Rings when a launch waits to be brought.
+    waits: Notify,
+}
 
 /// A name that is taken for a launch that is about to start; given back when this is dropped.
 #[derive(Debug)]
 pub struct Reserved {
     launches: Arc<Launches>,
-    id: String,
+    key: (String, u32),
 }
 
 impl Reserved {
     /// Puts the launch there.
     pub fn fill(self, launch: Arc<Launch>) {
-        lock(&self.launches.0).insert(self.id.clone(), Some(launch));
+        if let Some(known) = lock(&self.launches.names).get_mut(&self.key) {
+            known.launch = Some(launch);
+        }
+        self.launches.waits.notify_one();
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        let mut names = lock(&self.launches.0);
-        if names.get(&self.id).is_some_and(Option::is_none) {
-            names.remove(&self.id);
+        let mut names = lock(&self.launches.names);
+        let known = names.get(&self.key);
+        if known.is_some_and(|known| known.launch.is_none()) {
+            names.remove(&self.key);
         }
     }
 }
 
 impl Launches {
-    /// Takes a name, unless it has been taken.
+    /// Takes a name for a launch that is to run as `owner`, unless it has been taken.
     ///
     /// # Errors
     /// A status that says why not.
-    pub fn reserve(self: &Arc<Self>, id: &str) -> Result<Reserved, Status> {
-        let mut names = lock(&self.0);
+    pub fn reserve(
+        self: &Arc<Self>,
+        id: &str,
+        owner: u32,
+        caller: &Caller,
+    ) -> Result<Reserved, Status> {
+        let for_others = caller.starts_for_others();
+        let key = (id.to_owned(), owner);
+        let mut names = lock(&self.names);
         forget(&mut names, now());
-        if let Some(known) = names.get(id) {
-            let how = match known.as_ref().and_then(|launch| launch.ended()) {
-                Some(_) => "has ended a short while ago",
-                None => "is going on",
+        let same =
+            |(whose, known): &(u32, &Known)| *whose == owner || for_others && known.for_others;
+        if let Some((_, known)) = named(&names, id).find(same) {
+            let how = match known.lives() {
+                false => "has ended a short while ago",
+                true => "is going on",
             };
             return Err(Status::already_exists(format!(
                 "a launch {id:?} {how}: give every launch a name of its own"
             )));
         }
-        if names.len() >= REMEMBERED_LAUNCHES + LIVE {
+        let live = names
+            .iter()
+            .filter(|(_, known)| known.lives() && known.for_others == for_others);
+        let own = live.clone().filter(|((_, whose), _)| *whose == owner);
+        if !for_others && own.count() >= PER_USER {
+            return Err(Status::resource_exhausted(format!(
+                "{PER_USER} launches of user id {owner} are going on here: try again when one has ended"
+            )));
+        }
+        if live.count() >= LIVE {
             return Err(Status::resource_exhausted(format!(
                 "{LIVE} launches are going on here: try again when one has ended"
             )));
         }
-        names.insert(id.to_owned(), None);
-        let id = id.to_owned();
+        let known = Known {
+            for_others,
+            launch: None,
+        };
+        names.insert(key.clone(), known);
         Ok(Reserved {
             launches: Arc::clone(self),
-            id,
+            key,
         })
     }
 
     /// This node's part of a launch that a scheduler has made known here, for who carries it out as
     /// this user.
     pub fn part(&self, id: &str, uid: u32) -> Option<Arc<Launch>> {
-        let names = lock(&self.0);
-        let found = names.get(id)?.as_ref()?;
+        let names = lock(&self.names);
+        let found = names.get(&(id.to_owned(), uid))?.launch.as_ref()?;
         let lives = found.ended().is_none() || found.is_aborted();
-        let fits = found.head.is_none() && found.owner == uid && lives;
-        fits.then(|| Arc::clone(found))
+        let fits = found.head.is_none() && lives;
+        fits.then(|| {
+            found.bring();
+            Arc::clone(found)
+        })
     }
 
     /// The launch of this name, if the caller may see it.
     ///
     /// # Errors
-    /// The same status, whether there is none or it is not his.
+    /// The same status, whether there is none or it is not his; another if there are several.
     pub fn find(&self, id: &str, caller: &Caller) -> Result<Arc<Launch>, Status> {
         check_id(id).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let mut names = lock(&self.0);
+        let mut names = lock(&self.names);
         forget(&mut names, now());
-        let found = names.get(id).and_then(Option::as_ref);
-        let found = found.filter(|launch| caller.may_see(launch.owner));
+        let seen = named(&names, id).filter(|(owner, _)| caller.may_see(*owner));
+        let first = seen.clone().find(|(_, known)| known.for_others);
+        let others = seen.clone().count() > 1;
+        if first.is_none() && others {
+            let owners: Vec<String> = seen.take(16).map(|(owner, _)| owner.to_string()).collect();
+            return Err(Status::failed_precondition(format!(
+                "users have launches {id:?} of their own ({}): ask as one of them",
+                owners.join(", ")
+            )));
+        }
+        let found = first.or_else(|| seen.clone().next());
+        let found = found.and_then(|(_, known)| known.launch.as_ref());
         found.map(Arc::clone).ok_or_else(|| {
             Status::not_found(format!(
                 "no launch {id:?} of yours is known here: it was started elsewhere, or ended more than \
@@ -125,31 +197,89 @@ impl Launches {
 
     /// All that the caller may see, by their names.
     pub fn seen_by(&self, caller: &Caller) -> Vec<Arc<Launch>> {
-        let mut names = lock(&self.0);
+        let mut names = lock(&self.names);
         forget(&mut names, now());
-        let all = names.values().flatten();
+        let all = names.values().filter_map(|known| known.launch.as_ref());
         all.filter(|launch| caller.may_see(launch.owner))
             .cloned()
             .collect()
     }
+
+    /// Ends launches that nobody brings; never returns.
+    pub async fn keep_time(&self) {
+        loop {
+            let next = self.end_overdue(Instant::now());
+            let overdue = async {
+                match next {
+                    Some(next) => sleep_until(next.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = overdue => {}
+                () = self.waits.notified() => {}
+            }
+        }
+    }
+
+    /// Ends the launches that nobody has brought in time; when the next one will be due.
+    fn end_overdue(&self, now: Instant) -> Option<Instant> {
+        let names = lock(&self.names);
+        let mut next = None;
+        for launch in names.values().filter_map(|known| known.launch.as_ref()) {
+            let Some(since) = launch.waits_since() else {
+                continue;
+            };
+            let due = since + BROUGHT_WITHIN;
+            if due > now {
+                next = Some(next.map_or(due, |next: Instant| next.min(due)));
+                continue;
+            }
+            let minutes = BROUGHT_WITHIN.as_secs() / 60;
+            let reason = format!("nobody brought it here within {minutes} minutes");
+            tracing::info!(
+                launch = launch.id,
+                uid = launch.owner,
+                reason,
+                "launch ended"
+            );
+            launch.give_up(&reason);
+        }
+        next
+    }
+}
+
+/// All of this name, by their owners.
+fn named<'a>(names: &'a Names, id: &str) -> impl Iterator<Item = (u32, &'a Known)> + Clone {
+    let (first, last) = ((id.to_owned(), 0), (id.to_owned(), u32::MAX));
+    let found = names.range(first..=last);
+    found.map(|((_, owner), known)| (*owner, known))
 }
 
 /// Forgets what ended long ago, and the oldest of what is too much.
 fn forget(names: &mut Names, now: i64) {
-    let mut ended: Vec<(i64, u64, String)> = names
-        .values()
-        .flatten()
-        .filter_map(|launch| Some((launch.ended()?, launch.place.size.into(), launch.id.clone())))
+    let mut ended: Vec<(i64, u64, &(String, u32))> = names
+        .iter()
+        .filter_map(|(key, known)| {
+            let launch = known.launch.as_ref()?;
+            Some((launch.ended()?, launch.place.size.into(), key))
+        })
         .collect();
     ended.sort_unstable_by(|a, b| b.cmp(a));
-    let mut ranks = 0;
-    for (index, (end, size, id)) in ended.iter().enumerate() {
-        ranks += size;
+    let mut of_owner: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
+    let mut forgotten = Vec::new();
+    for (index, (end, size, key)) in ended.into_iter().enumerate() {
+        let (count, ranks) = of_owner.entry(key.1).or_default();
+        *count += 1;
+        *ranks += size;
         // The newest stays, whatever its size: somebody has to learn how it ended.
-        let much = index >= REMEMBERED_LAUNCHES || index > 0 && ranks > REMEMBERED_RANKS;
-        let age = u128::try_from(now.saturating_sub(*end)).unwrap_or(0);
-        if much || age > REMEMBERED.as_millis() {
-            names.remove(id);
+        let much = *count > REMEMBERED_LAUNCHES || *count > 1 && *ranks > REMEMBERED_RANKS;
+        let age = u128::try_from(now.saturating_sub(end)).unwrap_or(0);
+        if much || index >= LIVE || age > REMEMBERED.as_millis() {
+            forgotten.push(key.clone());
         }
+    }
+    for key in forgotten {
+        names.remove(&key);
     }
 }

@@ -3,7 +3,7 @@
 use tonic::Code;
 use wireup_agent::proto::v1;
 
-use crate::agents::{Agents, eventually, is_root, script};
+use crate::agents::{Agents, eventually, is_root, script, watch};
 use crate::skip::skip;
 
 const NOBODY: u32 = 65_534;
@@ -63,4 +63,46 @@ async fn what_is_refused_on_the_socket_is_logged_with_the_user_a_few_times() {
     logged(format!(
         "refused /wireup.v1.NodeAgent/Signal of local user {NOBODY}: no launch"
     ));
+}
+
+#[tokio::test]
+async fn launches_that_a_user_makes_known_and_never_brings_are_in_nobodys_way() {
+    if !is_root() {
+        return skip("callers of another user need root");
+    }
+    let agents = Agents::start(1);
+    let mut other = agents.local_as(NOBODY).await;
+    let known = |n: u32| {
+        let peer = |name: &str, first_rank| v1::PeerInfo {
+            node_id: name.into(),
+            grpc_address: "nowhere:7437".into(),
+            first_rank,
+            num_ranks: 1,
+        };
+        v1::LaunchProcessesRequest {
+            peers: vec![peer("nowhere", 0), peer("n0", 1)],
+            node_index: Some(1),
+            first_rank: 1,
+            world_size: 2,
+            ..script(&format!("x{n}"), 1, "true")
+        }
+    };
+    let mut count = 0;
+    let refused = loop {
+        match other.launch_processes(known(count)).await {
+            Ok(_) => count += 1,
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((count, refused.code()), (256, Code::ResourceExhausted));
+    assert!(refused.message().contains("of user id 65534"), "{refused}");
+
+    // The name of one of them is free for others.
+    let mut third = agents.local_as(1).await;
+    let request = script("x0", 1, "true");
+    third.launch_processes(request.clone()).await.unwrap();
+    assert!(watch(&mut third, "x0").await.1.success);
+    let mut root = agents.local().await;
+    root.launch_processes(request).await.unwrap();
+    assert!(watch(&mut root, "x0").await.1.success);
 }
