@@ -125,14 +125,18 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 /// The reason inside an I/O error, in words.
 pub(super) fn words(error: &io::Error) -> String {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match inner {
+    match of_tls(error) {
         Some(tls) => verify::theirs(tls),
         None if error.kind() == io::ErrorKind::UnexpectedEof => {
             "it went away before it said who it is".to_owned()
         }
         None => error.to_string(),
     }
+}
+
+/// The error of TLS that is inside.
+pub(super) fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
 impl Connection {

@@ -16,8 +16,9 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use super::accept::words;
+use super::accept::{of_tls, words};
 use super::credentials::Tls;
+use super::verify::name_of_host;
 use super::{CONNECT_TIMEOUT, CONNECTION_WINDOW, Heartbeat, STREAM_WINDOW};
 use crate::stream::write_through;
 
@@ -114,7 +115,14 @@ async fn open(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectE
     let _ = stream.set_nodelay(true);
     let connector = TlsConnector::from(tls.current().client.clone());
     let shaken = connector.connect(expected, stream).await;
-    let stream = shaken.map_err(|error| ConnectError::Tls(words(&error)))?;
+    let stream = shaken.map_err(|error| {
+        let node = of_tls(&error).and_then(|error| name_of_host(error, address));
+        // As whoever is used to ssh writes it.
+        let hint = node.map(|node| {
+            format!(" (in NAME@ADDRESS the name is the node's, and no user is named: write {node})")
+        });
+        ConnectError::Tls(words(&error) + &hint.unwrap_or_default())
+    })?;
     let mut accepted = Accepted {
         stream,
         early: Vec::new(),

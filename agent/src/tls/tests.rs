@@ -286,6 +286,13 @@ async fn a_caller_is_told_why_it_was_not_accepted() {
     };
     let error = because("n3", &address).await;
     assert_eq!(error, "its certificate is not for n3, but for n1");
+    let local = serve(cluster.node("localhost")).await;
+    let error = because("root", &format!("localhost:{}", local.port())).await;
+    assert_eq!(
+        error,
+        "its certificate is not for root, but for localhost (in NAME@ADDRESS the name is the node's, and \
+         no user is named: write localhost)"
+    );
     let error = because("n1", "127.0.0.1:1").await;
     assert!(
         error.starts_with("cannot connect to 127.0.0.1:1: "),

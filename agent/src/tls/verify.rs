@@ -266,15 +266,31 @@ pub(super) fn theirs(error: &Error) -> String {
 
 /// `DnsName("n1")` and the like as `n1`.
 fn names(presented: &[String]) -> String {
-    let names: Vec<&str> = presented
-        .iter()
-        .map(|name| name.split('"').nth(1).unwrap_or(name))
+    let names: Vec<&str> = plain(presented)
         .filter(|name| !name.contains("://"))
         .collect();
     match names[..] {
         [] => "no name at all".to_owned(),
         _ => names.join(", "),
     }
+}
+
+fn plain(presented: &[String]) -> impl Iterator<Item = &str> {
+    presented
+        .iter()
+        .map(|name| name.split('"').nth(1).unwrap_or(name))
+}
+
+/// The name of a certificate that is for the host at this address, where another was expected.
+pub(super) fn name_of_host<'a>(error: &'a Error, address: &str) -> Option<&'a str> {
+    let Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. }) =
+        error
+    else {
+        return None;
+    };
+    let (host, _port) = address.rsplit_once(':')?;
+    let short = host.split('.').next();
+    plain(presented).find(|name| *name == host || Some(*name) == short)
 }
 
 /// What the other side said about our certificate.
