@@ -155,3 +155,25 @@ fn a_launcher_inside_a_rank_has_interfaces_of_its_own() {
     let outcome = Run::ranks(1, ["--strict-pmi", "sh", "-c", &script]).run();
     outcome.expect_success().by_rank("hello", 2);
 }
+
+#[test]
+fn an_mpi_that_is_loaded_late_is_found_as_well() {
+    for (name, wrong) in [("openmpi4", "pmi1"), ("mpich4", "none")] {
+        let Some(mpi) = mpi(name) else { continue };
+        let script = format!("eval 'sleep 3.2; {}'", mpi.program("patient").display());
+        let options = ["--pmi", wrong, "--stdin", "all"];
+        let words = options.into_iter().chain(["sh", "-c", &script]);
+        let strict = Run::ranks(1, ["--strict-pmi"]).more(words.clone());
+        // Nobody leaves before the end of the input.
+        let strict = strict.stdin_held().start();
+        if name == "mpich4" {
+            let mut running = Run::ranks(2, words).stdin_held().start();
+            running.wait_for(Output::Stderr, "have not contacted PMI; each runs alone");
+            drop(running.stdin());
+            running.finish().expect(0);
+        }
+        strict.wait_for(Output::Stderr, "(--strict-pmi)");
+        let outcome = strict.finish().expect(123);
+        outcome.expect_one_line(&["never contacted PMI: it needs", "(--strict-pmi)"]);
+    }
+}

@@ -1,9 +1,10 @@
 //! The singleton guard: finds programs that load an MPI and run without contact to what the job
 //! offers them, each process as rank 0 of 1.
 //!
-//! A program that is known to load no MPI costs nothing here. The others are looked at from outside
-//! a few times while none of what they are offered is used, and only a few ranks of each; a job
-//! that ends before the first look is judged by what inspecting its programs said.
+//! A program that is known to load no MPI costs nothing here. Of the others a few ranks that have not
+//! made contact are looked at from outside, ever more rarely, as long as there are any: a script may
+//! come to its MPI late. A job that ends before the first look is judged by what inspecting its
+//! programs said.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +16,15 @@ use crate::launcher::inspect::Wants;
 use crate::launcher::plan::Plan;
 use crate::launcher::singleton::{Seen, Stage, Why, warning};
 
-/// When, after all ranks were started, their processes are looked at.
-const LOOKS: [Duration; 3] = [
-    Duration::from_millis(50),
-    Duration::from_millis(500),
-    Duration::from_secs(3),
-];
+/// When, after all ranks were started, their processes are looked at first; looks are never closer.
+const FIRST: Duration = Duration::from_millis(50);
+/// Looks are as far apart as this part of the time that has passed: what runs alone for longer than
+/// that is seen, and looking costs ever less of a job that lasts.
+const PART: u32 = 8;
+/// Looks are never farther apart.
+const RARELY: Duration = Duration::from_secs(30);
+/// Ranks that run alone are told about from now on while they do. Before, they may only be slow.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Ranks of a program that are looked at each time.
 const SAMPLE: usize = 4;
@@ -28,6 +32,8 @@ const SAMPLE: usize = 4;
 /// What is known of one program of the job.
 #[derive(Debug, Default)]
 struct Watched {
+    /// When its ranks are looked at first; `None` for never.
+    from: Option<Duration>,
     seen: Option<Seen>,
     told: bool,
 }
@@ -39,10 +45,10 @@ pub(super) struct Alone {
     apps: Vec<Watched>,
     /// When all ranks had been started.
     since: Duration,
-    /// Looks that were taken.
-    looks: usize,
-    /// Whether further ones are to come.
-    watching: bool,
+    /// When the next look is due.
+    next: Option<Duration>,
+    /// Something was seen elsewhere that has not been judged.
+    news: bool,
 }
 
 impl Alone {
@@ -62,48 +68,80 @@ impl Alone {
     pub(super) fn saw(&mut self, app: usize, seen: Seen) {
         if let Some(app) = self.apps.get_mut(app) {
             app.seen = Some(seen);
+            self.news = true;
         }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let look = LOOKS.get(self.looks).filter(|_| self.watching)?;
-        Some(self.since + *look)
+        self.next
+    }
+}
+
+/// When the look after this one is due, both counted from the start of the last rank.
+fn look_after(look: Duration) -> Duration {
+    let next = look + (look / PART).clamp(FIRST, RARELY);
+    match look < PATIENCE {
+        true => next.min(PATIENCE),
+        false => next,
     }
 }
 
 impl Drive {
     /// All ranks have been started: some programs are worth looking at.
     pub(super) fn watch_for_singletons(&mut self) {
-        self.alone.since = self.now();
-        let worth = |wants| wants != Wants::Plain;
-        self.alone.watching = self.plan.apps.iter().any(|app| worth(app.finding.wants));
+        let now = self.now();
+        let plan = &self.plan;
+        for (app, watched) in plan.apps.iter().zip(&mut self.alone.apps) {
+            watched.from = (app.finding.wants != Wants::Plain).then_some(FIRST);
+        }
+        self.alone.since = now;
+        let first = self.alone.apps.iter().filter_map(|app| app.from).min();
+        self.alone.next = first.map(|first| now + first);
     }
 
-    /// Looks, if it is time.
+    /// Looks, if it is time, and judges what was seen.
     pub(super) fn look_for_singletons(&mut self, now: Duration) {
-        if self.alone.next_deadline().is_none_or(|at| now < at) {
+        let due = self.alone.next.is_some_and(|at| now >= at);
+        let news = std::mem::take(&mut self.alone.news);
+        if !due && !news {
             return;
         }
-        self.alone.looks += 1;
         if self.connected >= self.plan.job.ranks.size() || self.supervisor.is_ending() {
-            self.alone.watching = false;
+            self.alone.next = None;
             return;
         }
         let plan = Arc::clone(&self.plan);
-        let last = self.alone.looks == LOOKS.len();
-        for index in 0..plan.apps.len() {
-            if plan.apps[index].finding.wants == Wants::Plain {
-                continue;
-            }
-            let sample: Vec<GlobalRank> = self.silent(index).take(SAMPLE).collect();
-            let seen = self.hands.look(index as u32, &sample);
-            if let Some(seen) = seen {
-                self.alone.apps[index].seen = Some(seen);
-            }
-            if last {
-                self.judge_running(&plan, index);
+        let elapsed = now.saturating_sub(self.alone.since);
+        if due {
+            let left = self.look(elapsed);
+            self.alone.next = left.then(|| self.alone.since + look_after(elapsed));
+        }
+        if elapsed >= PATIENCE {
+            for app in 0..plan.apps.len() {
+                self.judge_running(&plan, app);
             }
         }
+    }
+
+    /// Looks at a few ranks of each program that have not made contact; whether there will be any at
+    /// the next look.
+    fn look(&mut self, elapsed: Duration) -> bool {
+        let mut left = false;
+        for app in 0..self.alone.apps.len() {
+            let watched = &self.alone.apps[app];
+            let Some(from) = watched.from.filter(|_| !watched.told) else {
+                continue;
+            };
+            let sample: Vec<GlobalRank> = self.silent(app).take(SAMPLE).collect();
+            left |= !sample.is_empty();
+            if elapsed < from || sample.is_empty() {
+                continue;
+            }
+            if let Some(seen) = self.hands.look(app as u32, &sample) {
+                self.alone.apps[app].seen = Some(seen);
+            }
+        }
+        left
     }
 
     /// A program's ranks that run and have not made contact.
@@ -140,10 +178,13 @@ impl Drive {
     /// for hours.
     fn judge_running(&mut self, plan: &Plan, app: usize) {
         let strict = plan.spec.ending.strict_pmi;
-        let silent = self.silent(app).count();
+        if self.alone.apps[app].told {
+            return;
+        }
         let Some(why) = self.why_alone(plan, app).filter(|why| why.certain) else {
             return;
         };
+        let silent = self.silent(app).count();
         if silent == 0 || self.any_contacted(app) || plan.job.ranks.size() == 1 && !strict {
             return;
         }
@@ -206,5 +247,26 @@ impl Drive {
                 self.warn(&warning(&name, ended as u32, &why, stage));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_come_ever_more_rarely_and_one_when_patience_ends() {
+        let later = |look: &Duration| Some(look_after(*look));
+        let looks = std::iter::successors(Some(FIRST), later);
+        let looks: Vec<Duration> = looks.take_while(|look| look.as_secs() < 3600).collect();
+        let gaps: Vec<Duration> = looks.windows(2).map(|two| two[1] - two[0]).collect();
+        let (first, last) = (looks[1], *gaps.last().unwrap());
+        assert_eq!((first, last), (FIRST * 2, RARELY));
+        assert!(looks.contains(&PATIENCE));
+        for (look, gap) in looks.iter().zip(&gaps) {
+            assert!(*gap <= FIRST.max(*look / PART), "{look:?}: {gap:?}");
+        }
+        let early = looks.iter().filter(|look| **look <= PATIENCE).count();
+        assert!(early <= 26 && looks.len() < 180, "{early}, {looks:?}");
     }
 }
