@@ -23,7 +23,7 @@ use rustix::process::Signal;
 #[allow(unused_imports)] // for tests/hosts
 pub(crate) use clean::Elsewhere;
 pub(crate) use clean::Sandbox;
-pub(crate) use compile::shared_library;
+pub(crate) use compile::{executable, shared_library};
 pub(crate) use mpi::{Pmix, mpi, node_name, number, pmix};
 pub(crate) use outcome::{Outcome, field};
 pub(crate) use procfs::{Process, descriptors, memory_peak_kib, process, processes};

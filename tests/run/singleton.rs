@@ -3,9 +3,27 @@
 
 use rustix::process::Signal;
 
-use crate::common::{Output, Run, mpi, skip};
+use crate::common::{Output, Run, executable, mpi, skip};
 
 const ALONE: &str = "each ran alone, as rank 0 of 1: ";
+
+/// Opens the library it is given, calls its MPI_Init and waits for the end of its input.
+const OPENER: &str = "#include <dlfcn.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+    void *mpi = argc == 2 ? dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL) : 0;
+    int (*init)(int *, char ***) = mpi ? dlsym(mpi, \"MPI_Init\") : 0;
+    char byte;
+
+    if (!init || init(0, 0) != 0)
+        return 1;
+    while (read(0, &byte, 1) > 0)
+        ;
+    return 0;
+}
+";
 
 #[test]
 fn a_program_under_the_wrong_interface_is_named_with_the_remedy() {
@@ -175,5 +193,32 @@ fn an_mpi_that_is_loaded_late_is_found_as_well() {
         strict.wait_for(Output::Stderr, "(--strict-pmi)");
         let outcome = strict.finish().expect(123);
         outcome.expect_one_line(&["never contacted PMI: it needs", "(--strict-pmi)"]);
+    }
+}
+
+#[test]
+fn an_mpi_that_a_program_opens_is_found_as_well() {
+    if let Some(_mpi) = mpi("openmpi4") {
+        let run = Run::new(["-n", "1", "--stdin", "all", "--strict-pmi"]);
+        let Some(opener) = executable(run.dir(), "app", OPENER, &["-ldl"]) else {
+            return;
+        };
+        let running = run.more([opener, "libmpi.so.40".into()]);
+        let running = running.stdin_held().start();
+        running.wait_for(Output::Stderr, "(--strict-pmi)");
+        let outcome = running.finish().expect(123);
+        outcome.expect_one_line(&["never contacted PMI: it needs PMIx,", "give --pmi pmix"]);
+    }
+    if let Some(_mpi) = mpi("mpich4") {
+        let run = Run::ranks(2, ["--pmi", "none", "--stdin", "all"]);
+        let Some(opener) = executable(run.dir(), "app", OPENER, &["-ldl"]) else {
+            return;
+        };
+        let running = run.more([opener, "libmpich.so.12".into()]);
+        let mut running = running.stdin_held().start();
+        running.wait_for(Output::Stderr, "have not contacted PMI; each runs alone");
+        drop(running.stdin());
+        let outcome = running.finish().expect(0);
+        outcome.expect_one_line(&["2 ranks of ", "it needs PMI, which --pmi did not allow"]);
     }
 }

@@ -1,10 +1,10 @@
 //! The singleton guard: finds programs that load an MPI and run without contact to what the job
 //! offers them, each process as rank 0 of 1.
 //!
-//! A program that is known to load no MPI costs nothing here. Of the others a few ranks that have not
-//! made contact are looked at from outside, ever more rarely, as long as there are any: a script may
-//! come to its MPI late. A job that ends before the first look is judged by what inspecting its
-//! programs said.
+//! A few ranks of each program that have not made contact are looked at from outside, ever more
+//! rarely, as long as there are any: a script may come to its MPI late. A program that asks for no MPI
+//! when it is loaded may still open one: it is looked at as well, and costs nothing as long as a short
+//! job takes. A job that ends before the first look is judged by what inspecting its programs said.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,7 @@ const PART: u32 = 8;
 /// Looks are never farther apart.
 const RARELY: Duration = Duration::from_secs(30);
 /// Ranks that run alone are told about from now on while they do. Before, they may only be slow.
+/// Programs that ask for no MPI are not looked at earlier.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Ranks of a program that are looked at each time.
@@ -91,8 +92,13 @@ impl Drive {
     pub(super) fn watch_for_singletons(&mut self) {
         let now = self.now();
         let plan = &self.plan;
+        // A rank that is the only one is right to take itself for that.
+        let matters = plan.job.ranks.size() > 1 || plan.spec.ending.strict_pmi;
         for (app, watched) in plan.apps.iter().zip(&mut self.alone.apps) {
-            watched.from = (app.finding.wants != Wants::Plain).then_some(FIRST);
+            watched.from = match app.finding.wants {
+                Wants::Plain => matters.then_some(PATIENCE),
+                Wants::Pmi | Wants::Pmix | Wants::Unknown => Some(FIRST),
+            };
         }
         self.alone.since = now;
         let first = self.alone.apps.iter().filter_map(|app| app.from).min();

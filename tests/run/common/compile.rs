@@ -1,4 +1,4 @@
-//! Small shared libraries that tests make for themselves.
+//! Small shared libraries and programs that tests make for themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,15 +37,36 @@ pub(crate) fn shared_library(
         .args(others)
         .args(["-pthread", "-ldl", "-o"])
         .arg(&library);
+    accepted(&mut command, source).then_some(library)
+}
+
+/// Compiles a C program of a few lines in `dir`; `None`, said loudly, without a compiler.
+///
+/// # Panics
+/// As [`shared_library`].
+#[track_caller]
+pub(crate) fn executable(dir: &Path, name: &str, text: &str, options: &[&str]) -> Option<PathBuf> {
+    let program = dir.join(name);
+    let source = program.with_extension("c");
+    std::fs::write(&source, text).unwrap();
+    let mut command = Command::new("cc");
+    command.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"]);
+    command.args(options).arg(&source).arg("-o").arg(&program);
+    accepted(&mut command, &source).then_some(program)
+}
+
+/// Runs a compiler; false, said loudly, if there is none.
+#[track_caller]
+fn accepted(command: &mut Command, source: &Path) -> bool {
     match command.output() {
         Err(_) => {
-            skip("libraries made by the tests: there is no cc");
-            None
+            skip("what the tests compile: there is no cc");
+            false
         }
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{}: {said}", source.display());
-            Some(library)
+            true
         }
     }
 }
