@@ -71,6 +71,8 @@ fn look_at(pid: i32) -> Seen {
 fn look_at_surroundings(pid: i32, seen: &mut Seen) {
     let proc = Path::new("/proc").join(pid.to_string());
     let link = |name: &str| fs::read_link(proc.join(name)).ok();
+    let program = link("exe");
+    seen.program = program.map(|program| program.to_string_lossy().into_owned());
     let own_network = fs::read_link("/proc/self/ns/net").ok();
     seen.same_network = link("ns/net").zip(own_network).map(|(its, own)| its == own);
     let Ok(environment) = fs::read(proc.join("environ")) else {
@@ -118,6 +120,8 @@ mod tests {
         let mut seen = Seen::default();
         look_at_surroundings(own, &mut seen);
         assert_eq!(seen.same_network, Some(true));
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(seen.program.as_deref(), program.to_str());
         assert_eq!(seen.env_job, Some(std::env::var_os(JOB).is_some()));
     }
 }

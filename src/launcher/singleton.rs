@@ -4,6 +4,8 @@
 //! Rule: an MPI that does not find what its launcher offers takes itself for the only process, and
 //! succeeds. Source: docs/status.md#ranks-that-run-alone.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::inspect::Wants;
@@ -12,6 +14,8 @@ use super::reasons::{Offer, OfferWhy};
 /// What was seen of a process that loads an MPI. `None` where it could not be seen.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
+    /// The program it runs.
+    pub program: Option<String>,
     /// It has loaded Open MPI.
     pub openmpi: bool,
     /// It has loaded Open MPI 4 or older.
@@ -63,8 +67,16 @@ impl Seen {
         }
     }
 
-    /// The most likely reason for running alone under what was offered.
+    /// The most likely reason for running alone under what was offered, and what that was.
     pub fn explain(&self, offer: &Offer) -> Why {
+        let Why { text, certain } = self.reason(offer);
+        Why {
+            text: format!("{text}; offered: {}", offer.names()),
+            certain,
+        }
+    }
+
+    fn reason(&self, offer: &Offer) -> Why {
         let certain = |text: String| Why {
             text,
             certain: true,
@@ -150,6 +162,18 @@ impl Seen {
             _ => None,
         }
     }
+}
+
+/// Who ran alone, if it is another program than the one that was started: what was started may be a
+/// shell or an interpreter, and means nothing to who has to find the cause.
+pub fn below(started: &Path, real: &Path, seen: &Seen) -> Option<String> {
+    let program = Path::new(seen.program.as_ref()?);
+    let started_name = started.file_name()?;
+    if program == real || program.file_name() == Some(started_name) {
+        return None;
+    }
+    let shown = started_name.to_string_lossy();
+    Some(format!("{} below {shown}", program.display()))
 }
 
 /// How far the ranks of a program came that never made contact.
@@ -323,12 +347,29 @@ mod tests {
         let start = "4 ranks of p never contacted PMI; each ran alone, as rank 0 of 1: it needs";
         assert!(text.starts_with(start), "{text}");
         assert!(!warning("p", 4, &why, Stage::Failed).contains("alone"));
+        assert!(text.ends_with("; offered: PMI"), "{text}");
         why = openmpi().explain(&ALL);
         let text = warning("p", 1, &why, Stage::Succeeded);
         assert!(
             text.starts_with("1 rank of p never contacted PMI, although"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_program_is_named_with_what_was_started_where_these_differ() {
+        let name = |started: &str, real: &str, program: &str| {
+            let seen = Seen {
+                program: Some(program.into()),
+                ..mpich()
+            };
+            below(Path::new(started), Path::new(real), &seen)
+        };
+        let named = name("/bin/sh", "/usr/bin/dash", "/opt/app");
+        assert_eq!(named.as_deref(), Some("/opt/app below sh"));
+        assert_eq!(name("/bin/sh", "/usr/bin/dash", "/usr/bin/dash"), None);
+        assert_eq!(name("app", "app", "/opt/app"), None, "found elsewhere");
+        assert_eq!(below(Path::new("/a"), Path::new("/a"), &mpich()), None);
     }
 
     #[test]

@@ -176,9 +176,14 @@ fn a_launcher_inside_a_rank_has_interfaces_of_its_own() {
 
 #[test]
 fn an_mpi_that_is_loaded_late_is_found_as_well() {
-    for (name, wrong) in [("openmpi4", "pmi1"), ("mpich4", "none")] {
+    for (name, wrong, offered) in [
+        ("openmpi4", "pmi1", "; offered: PMI (--strict-pmi)"),
+        ("mpich4", "none", "; offered: nothing (--strict-pmi)"),
+    ] {
         let Some(mpi) = mpi(name) else { continue };
-        let script = format!("eval 'sleep 3.2; {}'", mpi.program("patient").display());
+        let program = mpi.program("patient").canonicalize().unwrap();
+        let script = format!("eval 'sleep 3.2; {}'", program.display());
+        let who = format!("{} below sh", program.display());
         let options = ["--pmi", wrong, "--stdin", "all"];
         let words = options.into_iter().chain(["sh", "-c", &script]);
         let strict = Run::ranks(1, ["--strict-pmi"]).more(words.clone());
@@ -188,11 +193,13 @@ fn an_mpi_that_is_loaded_late_is_found_as_well() {
             let mut running = Run::ranks(2, words).stdin_held().start();
             running.wait_for(Output::Stderr, "have not contacted PMI; each runs alone");
             drop(running.stdin());
-            running.finish().expect(0);
+            let outcome = running.finish().expect(0);
+            outcome.expect_one_line(&["2 ranks of ", &who, "; offered: nothing"]);
         }
         strict.wait_for(Output::Stderr, "(--strict-pmi)");
         let outcome = strict.finish().expect(123);
-        outcome.expect_one_line(&["never contacted PMI: it needs", "(--strict-pmi)"]);
+        let why = format!("never contacted PMI: {who}: it needs");
+        outcome.expect_one_line(&[&why, offered]);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::job::ids::{GlobalRank, JobNumber};
 use crate::job::outcome::Cause;
 use crate::launcher::inspect::Wants;
 use crate::launcher::plan::Plan;
-use crate::launcher::singleton::{Seen, Stage, Why, warning};
+use crate::launcher::singleton::{Seen, Stage, Why, below, warning};
 
 /// When, after all ranks were started, their processes are looked at first; looks are never closer.
 const FIRST: Duration = Duration::from_millis(50);
@@ -196,10 +196,10 @@ impl Drive {
         }
         self.alone.apps[app].told = true;
         if strict && let Some(rank) = self.ranks_of(app).next() {
-            let why = why.text;
+            let why = self.with_name(plan, app, why);
             return self.fail(Cause::RanAlone { rank, why });
         }
-        let name = plan.apps[app].finding.program.display().to_string();
+        let name = self.name_of_alone(plan, app);
         self.warn(&warning(&name, silent as u32, &why, Stage::Running));
     }
 
@@ -221,8 +221,31 @@ impl Drive {
         let (JobNumber(0), rank) = self.jobs.identity(rank) else {
             return None;
         };
-        let why = self.why_alone(&self.plan, self.plan.app_of(rank))?;
-        Some(why.text)
+        let app = self.plan.app_of(rank);
+        let why = self.why_alone(&self.plan, app)?;
+        Some(self.with_name(&self.plan, app, why))
+    }
+
+    /// The program below the one that was started which was seen to load an MPI, if it is another.
+    fn seen_below(&self, plan: &Plan, app: usize) -> Option<String> {
+        let seen = self.alone.apps[app].seen.as_ref()?;
+        let started = &plan.apps[app].finding.program;
+        let real = started.canonicalize();
+        below(started, real.as_ref().unwrap_or(started), seen)
+    }
+
+    /// Who runs alone.
+    fn name_of_alone(&self, plan: &Plan, app: usize) -> String {
+        let started = || plan.apps[app].finding.program.display().to_string();
+        self.seen_below(plan, app).unwrap_or_else(started)
+    }
+
+    /// Why a rank is a failure; the line about it names the program that was started.
+    fn with_name(&self, plan: &Plan, app: usize, why: Why) -> String {
+        match self.seen_below(plan, app) {
+            Some(name) => format!("{name}: {}", why.text),
+            None => why.text,
+        }
     }
 
     /// Names the programs all of whose ranks left without a word although they load an MPI. A
@@ -239,7 +262,7 @@ impl Drive {
             true => Stage::Succeeded,
             false => Stage::Failed,
         };
-        for (index, app) in plan.apps.iter().enumerate() {
+        for index in 0..plan.apps.len() {
             let ended = |rank: &GlobalRank| self.lives[rank.index()].end.is_some();
             let ended = self.ranks_of(index).filter(ended).count();
             if self.alone.apps[index].told || ended == 0 {
@@ -249,7 +272,7 @@ impl Drive {
             if let Some(why) = why.filter(|why| well || why.certain)
                 && !self.any_contacted(index)
             {
-                let name = app.finding.program.display().to_string();
+                let name = self.name_of_alone(&plan, index);
                 self.warn(&warning(&name, ended as u32, &why, stage));
             }
         }
