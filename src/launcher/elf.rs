@@ -42,6 +42,9 @@ pub enum ElfError {
     /// The file does not start with ELF's magic number.
     #[error("not an ELF file")]
     NotElf,
+    /// There is more to search than is searched.
+    #[error("more than {} MiB of constants", SEARCH_MAX >> 20)]
+    TooLarge,
     /// The headers contradict the file or exceed the bounds above.
     #[error("damaged or truncated ELF file ({0})")]
     Damaged(&'static str),
@@ -135,6 +138,14 @@ pub struct Elf {
     pub runpath: Option<OsString>,
 }
 
+impl Elf {
+    /// Whether it is a program that loads no libraries. Also one that can be placed anywhere, which has
+    /// a dynamic section for itself.
+    pub fn is_static(&self) -> bool {
+        !self.dynamic || self.interpreter.is_none() && self.needed.is_empty()
+    }
+}
+
 /// Opens a regular file for reading, without ever waiting for a pipe's writer or a device.
 ///
 /// # Errors
@@ -177,7 +188,7 @@ pub fn read_file(file: File) -> Result<Elf, ElfError> {
 /// The text holds up to `after` bytes, fewer at the end of a segment.
 ///
 /// # Errors
-/// [`ElfError`] as for [`read`].
+/// [`ElfError`] as for [`read`]; [`ElfError::TooLarge`] when nothing was found as far as was searched.
 pub fn find_in_constants<T>(
     path: &Path,
     pattern: &[u8],
@@ -199,7 +210,10 @@ pub fn find_in_constants<T>(
     let mut buffer = vec![0; CHUNK + keep];
     for range in ranges {
         let mut at = range.start;
-        while at < range.end && budget > 0 {
+        while at < range.end {
+            if budget == 0 {
+                return Err(ElfError::TooLarge);
+            }
             // Windows overlap by `keep` bytes, so that no occurrence is cut.
             let window =
                 usize::try_from(range.end - at).map_or(buffer.len(), |left| left.min(buffer.len()));

@@ -1,5 +1,5 @@
-//! Which process-management interface does a program want? Told from the libraries it would load,
-//! without running it, also behind wrappers such as `numactl` or `sh -c`.
+//! Which process-management interface does a program want? Told from the libraries it would load, or
+//! what a static one has inside, without running it, also behind wrappers such as `numactl` or `sh -c`.
 //!
 //! Not seen: an MPI that is linked statically into a dynamic program, or opened by it with dlopen.
 //! Such a program is [`Wants::Plain`], which is right for MPICH's family and wrong for Open MPI:
@@ -11,12 +11,13 @@ use std::path::Path;
 use super::ldso::{Loader, System};
 use super::program::{Kind, Program};
 
+mod constants;
 mod finding;
 mod libraries;
 mod names;
 mod wrapper;
 
-pub use finding::{Family, Finding, Opaque, Seen, Wants, Why};
+pub use finding::{Clients, Family, Finding, Opaque, Seen, Wants, Why};
 
 use wrapper::{Behind, Command, Place};
 
@@ -124,9 +125,11 @@ impl Look<'_> {
         }
         let unknown = |why| Finding::new(Wants::Unknown, path, why);
         let finding = match program.kind() {
-            Kind::Elf(_) => {
+            Kind::Elf(elf) => {
                 let mut names = names.iter().filter(|name| names::is_interpreter(name));
                 match (names.next(), native) {
+                    // Only now: this reads the whole file.
+                    (None, Some(_)) if elf.is_static() => constants::look(path),
                     (None, Some(finding)) => finding,
                     (name, _) => {
                         let name = name.cloned().unwrap_or_default();

@@ -144,7 +144,16 @@ impl fmt::Display for Finding {
         match &self.why {
             Why::Library(seen, family) => write!(f, "{seen}: {family}")?,
             Why::NoMpi => write!(f, "{program} needs no MPI or PMI library")?,
-            Why::Static => write!(f, "{program} is static: an MPI inside cannot be seen")?,
+            Why::Static(clients) => {
+                let has = match clients.map(|clients| (clients.pmi, clients.pmix)) {
+                    Some((false, false)) => "has no client of PMI or PMIx",
+                    Some((true, false)) => "has a client of PMI",
+                    Some((false, true)) => "has a client of PMIx",
+                    Some((true, true)) => "has clients of PMI and PMIx",
+                    None => "cannot be searched for an MPI",
+                };
+                write!(f, "{program} is static and {has}")?;
+            }
             Why::Script { interpreter } => {
                 write!(f, "{program} is a script for {}", interpreter.display())?;
             }

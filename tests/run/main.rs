@@ -46,6 +46,7 @@ mod signals;
 mod singleton;
 mod spawn;
 mod spawn_pmi;
+mod statics;
 mod status;
 mod stdio;
 mod steps;

@@ -43,8 +43,8 @@ pub enum Why {
     Library(Seen, Family),
     /// It loads none that has to do with MPI.
     NoMpi,
-    /// It has no dynamic section.
-    Static,
+    /// It loads no libraries; what is linked into it, unless that cannot be told.
+    Static(Option<Clients>),
     /// A script; what it loads or starts is not known.
     Script {
         /// The program named on its first line.
@@ -74,6 +74,15 @@ pub enum Why {
     },
     /// Several programs, of which one needs PMIx and another PMI.
     Mixed(Box<Finding>, Box<Finding>),
+}
+
+/// What a static program can speak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Clients {
+    /// PMI-1 or PMI-2.
+    pub pmi: bool,
+    /// PMIx.
+    pub pmix: bool,
 }
 
 /// A library that was come across.

@@ -21,7 +21,7 @@ struct Evidence {
     missing: Vec<String>,
 }
 
-/// Looks at the libraries of a program; `Wants::Plain` or `Wants::Unknown` when they say nothing.
+/// Looks at the libraries of a program; `Wants::Plain` when they say nothing.
 pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Finding {
     let mut evidence = Evidence::default();
     loader.walk(
@@ -30,11 +30,7 @@ pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Finding {
         |name| matches(name, LEAVES),
         |dependency| evidence.note(dependency),
     );
-    let (wants, why) = evidence.judge().unwrap_or(if elf.dynamic {
-        (Wants::Plain, Why::NoMpi)
-    } else {
-        (Wants::Unknown, Why::Static)
-    });
+    let (wants, why) = evidence.judge().unwrap_or((Wants::Plain, Why::NoMpi));
     let mut finding = Finding::new(wants, path, why);
     finding.missing = evidence.missing;
     finding.openmpi = evidence

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use super::super::elf::sample::Sample;
@@ -146,6 +147,43 @@ fn a_real_program_without_mpi_is_plain_and_one_under_a_wrappers_name_is_not() {
     }
     std::os::unix::fs::symlink("python3.11", tree.path("venv-link")).unwrap();
     assert_eq!(tree.inspect("venv-link").wants, Wants::Unknown);
+}
+
+#[test]
+fn a_static_program_is_told_by_what_is_inside_it() {
+    let tree = Tree::new();
+    let wants = |name: &str, constants: &str| {
+        Sample {
+            constants,
+            ..Sample::default()
+        }
+        .write(tree.path(name));
+        tree.inspect(name).wants
+    };
+    for (constants, expected) in [
+        ("PMI_PORT PMIX_ID", Wants::Plain),
+        ("PMI_FD", Wants::Pmi),
+        ("xPMIX_NAMESPACE", Wants::Pmix),
+        ("PMIX_NAMESPACE PMI_F PMI_FD", Wants::Unknown),
+    ] {
+        assert_eq!(wants("app", constants), expected, "{constants}");
+    }
+    assert_eq!(wants("docker", ""), Wants::Unknown);
+    // Nobody knows what the rest of a file has that is too large.
+    wants("app", "");
+    let large = fs::OpenOptions::new().write(true).open(tree.path("app"));
+    let mut bytes = fs::read(tree.path("app")).unwrap();
+    let size: u64 = 1 << 29;
+    // Its first segment's size in the file, and in memory.
+    for at in [96, 104] {
+        bytes[at..at + 8].copy_from_slice(&size.to_ne_bytes());
+    }
+    let large = large.unwrap();
+    large.write_all_at(&bytes, 0).unwrap();
+    large.set_len(size).unwrap();
+    let finding = tree.inspect("app");
+    assert_eq!(finding.wants, Wants::Unknown);
+    assert!(finding.to_string().contains("cannot be searched"));
 }
 
 #[test]
