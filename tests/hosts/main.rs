@@ -12,6 +12,7 @@ mod failures;
 mod groups;
 mod grow;
 mod jobs;
+mod lost;
 mod mpi;
 mod plain;
 mod pmi;

@@ -4,15 +4,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
 use crate::common::{Mpi, Outcome, Output, Pmix, Run, field, mpi, number, pmix};
-
-/// Most that may pass between a fault and the end of the launch.
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+use crate::lost;
 
 /// One test per MPI and line, named after both.
 macro_rules! for_each_mpi {
@@ -44,13 +42,14 @@ macro_rules! for_each_mpi {
 
             #[test]
             fn a_host_that_is_lost_while_others_spawn_ends_everything() {
-                let _ = mpi().map(|mpi| super::lost(&mpi, "spawn", &["times=100000"]));
+                let args = ["times=100000"];
+                let _ = mpi().map(|mpi| super::lost(&mpi, "spawn", &args, "spawned rank="));
             }
 
             #[test]
             fn a_host_that_is_lost_while_halves_connect_ends_everything() {
                 let args = ["halves", "a name", "1000000"];
-                let _ = mpi().map(|mpi| super::lost(&mpi, "meet", &args));
+                let _ = mpi().map(|mpi| super::lost(&mpi, "meet", &args, "met rank="));
             }
         })*
     };
@@ -172,50 +171,13 @@ fn halves(mpi: &Mpi) {
     }
 }
 
-/// What happens to a host.
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    Crash,
-    Isolate,
-}
-
-fn lost(mpi: &Mpi, program: &str, args: &[&str]) {
-    for fault in [Fault::Crash, Fault::Isolate] {
-        let Some(cluster) = Cluster::new(3) else {
-            return;
-        };
-        let list = ["--hosts", "node01:1,node02:1,node03:1"];
-        let running = run(&cluster, mpi, &list, 3, program).more(args).start();
-        if program == "spawn" {
-            running.wait_for_many(Output::Stdout, "spawned rank=", 5);
-        } else {
-            // It says nothing before its end: when it runs everywhere it soon connects.
-            crate::common::eventually("ranks on the second host", || {
-                let mut all = cluster.host(1).processes().into_iter();
-                all.any(|process| process.name == program).then_some(())
-            });
-        }
-        match fault {
-            Fault::Crash => cluster.lab().crash(cluster.host(1)).unwrap(),
-            Fault::Isolate => cluster.lab().isolate(cluster.host(1)).unwrap(),
-        }
-        let since = Instant::now();
-        // All hosts are clean then, also one that was cut off.
-        let outcome = running.finish();
-        assert!(since.elapsed() < 2 * SOON, "{fault:?}; {outcome:?}");
-        assert_ne!(outcome.code, 0, "{fault:?}; {outcome:?}");
-        let err = outcome.err();
-        let cause = err.lines().find(|line| line.starts_with("wireup: "));
-        assert!(
-            cause.is_some_and(|line| line.contains("node02")),
-            "{fault:?}; {outcome:?}"
-        );
-        if matches!(fault, Fault::Isolate) {
-            cluster.lab().heal_all().unwrap();
-        }
-        let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
-        cluster.run(0, rest).run().expect_quiet_success();
-    }
+fn lost(mpi: &Mpi, program: &str, args: &[&str], sign: &str) {
+    lost::everywhere(|cluster, list, ranks| {
+        let running = run(cluster, mpi, &["--hosts", list], ranks, program);
+        let running = running.more(args).start();
+        running.wait_for_many(Output::Stdout, sign, ranks as usize);
+        running
+    });
 }
 
 #[test]

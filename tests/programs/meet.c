@@ -7,7 +7,8 @@
  * disconnect; TIMES over the same port. Each rank says
  *     meet rank=R size=N side=accept|connect merged=M remote=K us=MICROSECONDS
  * with the number of all that merged, of those on the other side, and the median of the time from
- * the call that connects to the end of the sum.
+ * the call that connects to the end of the sum. Before that, once it has merged for the first time,
+ *     met rank=R
  */
 #include "common.h"
 #include <mpi.h>
@@ -99,6 +100,8 @@ int main(int argc, char **argv)
         took[i] = microseconds() - before;
         if (all != members + remote)
             fail(1, "meet rank=%d: %d and %d are %d", rank, members, remote, all);
+        if (i == 0)
+            report("met rank=%d", rank);
     }
     if (position == 0 && accepts) {
         must(MPI_Unpublish_name(name, MPI_INFO_NULL, port), "MPI_Unpublish_name");
