@@ -2,6 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Pmix, field, pmix, program};
+use crate::lost;
 
 /// The newest libpmix that is here.
 fn newest() -> Option<Pmix> {
@@ -143,6 +144,24 @@ fn ranks_hear_of_the_loss_of_a_host_before_the_launch_ends() {
     let expected =
         [0, 1, 4, 5].map(|rank| format!("pmix_events rank={rank} mode=lost got=down:1 lost=2,3"));
     assert_eq!(told, expected, "{outcome:?}");
+}
+
+#[test]
+fn a_host_that_is_lost_while_ranks_wait_in_a_lookup_ends_everything() {
+    std::thread::scope(|scope| {
+        for client in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
+            scope.spawn(move || {
+                lost::everywhere(|cluster, list, ranks| {
+                    let run = cluster.run(0, ["--hosts", list, "--libpmix", client.path()]);
+                    let run = run.more(["-n", &ranks.to_string()]);
+                    let run = run.more([client.dir.join("pmix_store")]).more(["stuck"]);
+                    let running = run.start();
+                    running.wait_for_many(Output::Stdout, " waits", ranks as usize);
+                    running
+                });
+            });
+        }
+    });
 }
 
 #[test]

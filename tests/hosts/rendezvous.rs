@@ -1,7 +1,10 @@
 //! Launches on disjoint hosts that know nothing of each other.
 
+use std::time::Instant;
+
 use crate::cluster::Cluster;
-use crate::common::{Mpi, Outcome, Output, Run, field, mpi, pmix};
+use crate::common::{Mpi, Outcome, Output, Pmix, Run, field, mpi, pmix};
+use crate::lost::{FAULTS, Fault, SOON};
 
 /// One test per MPI and line, named after both.
 macro_rules! for_each_mpi {
@@ -102,15 +105,12 @@ fn launches_that_are_started_on_two_hosts_connect_and_accept_where_the_agents_ar
 }
 
 /// A launch of one rank, on the host where it is started.
-fn lone(cluster: &Cluster, host: usize, what: &str) -> Option<Run> {
-    let stage = pmix("pmix5")?;
+fn lone(cluster: &Cluster, stage: &Pmix, host: usize, what: &str) -> Run {
     let name = cluster.host(host).name();
-    let run = cluster.run(
-        host,
-        ["--hosts", name, "--libpmix", stage.path(), "-n", "1"],
-    );
+    let options = ["--hosts", name, "--libpmix", stage.path(), "-n", "1"];
+    let run = cluster.run(host, options);
     let run = run.more([stage.dir.join("pmix_launches")]);
-    Some(run.more(what.split(' ')))
+    run.more(what.split(' '))
 }
 
 fn did(outcome: &Outcome) -> Vec<String> {
@@ -121,32 +121,93 @@ fn did(outcome: &Outcome) -> Vec<String> {
         .collect()
 }
 
+/// What becomes of the host where launches meet.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    OfItsAgent,
+    Of(Fault),
+}
+
 #[test]
-fn the_loss_of_the_agent_where_launches_meet_is_told_and_the_next_one_takes_its_place() {
-    let Some(cluster) = Cluster::builder(3).names_at("node01,node02").start() else {
+fn the_loss_of_where_launches_meet_is_told_and_the_next_agent_takes_its_place() {
+    std::thread::scope(|scope| {
+        let losses = [Loss::OfItsAgent].into_iter();
+        for loss in losses.chain(FAULTS.map(Loss::Of)) {
+            scope.spawn(move || next_rendezvous(loss));
+        }
+    });
+}
+
+fn next_rendezvous(loss: Loss) {
+    let (Some(cluster), Some(stage)) = (
+        Cluster::builder(3).names_at("node01,node02").start(),
+        pmix("pmix5"),
+    ) else {
         return;
     };
-    let Some(waits) = lone(&cluster, 2, "offer a session want b 0 look a want c 60") else {
-        return;
-    };
+    let waits = lone(
+        &cluster,
+        &stage,
+        2,
+        "offer a session want b 0 look a want c 60",
+    );
     let waits = waits.start();
     waits.wait_for(Output::Stdout, "waits=b");
-    cluster.kill_agent(0);
+    match loss {
+        Loss::OfItsAgent => cluster.kill_agent(0),
+        Loss::Of(fault) => fault.strike(&cluster, 0),
+    }
+    let since = Instant::now();
     waits.wait_for(Output::Stdout, "waits=c");
-    let offers = lone(&cluster, 1, "offer c session want c.seen 1").unwrap();
+    assert!(since.elapsed() < SOON, "{loss:?}");
+    let offers = lone(&cluster, &stage, 1, "offer c session want c.seen 1");
     offers.run().expect(0);
     let waits = waits.finish().expect(0);
     let did = did(&waits);
-    assert_eq!(did.len(), 4, "{waits:?}");
-    assert!(did[1].contains("LOST"), "{waits:?}");
-    assert!(did[2].contains("NOT"), "{waits:?}");
-    assert_eq!(did[3], "SUCCESS", "{waits:?}");
-    let told = waits
-        .err()
-        .matches("the rendezvous of your launches is lost")
-        .count();
-    assert_eq!(told, 1, "{waits:?}");
-    cluster.start_agent(0);
+    assert_eq!(did.len(), 4, "{loss:?}; {waits:?}");
+    assert!(did[1].contains("LOST"), "{loss:?}; {waits:?}");
+    assert!(did[2].contains("NOT"), "{loss:?}; {waits:?}");
+    assert_eq!(did[3], "SUCCESS", "{loss:?}; {waits:?}");
+    let err = waits.err();
+    let told = err.matches("the rendezvous of your launches is lost");
+    assert_eq!(told.count(), 1, "{loss:?}; {waits:?}");
+    match loss {
+        Loss::OfItsAgent => cluster.start_agent(0),
+        Loss::Of(_) => cluster.lab().heal_all().unwrap(),
+    }
+}
+
+#[test]
+fn the_loss_of_a_host_is_told_to_those_who_connect_with_its_launch() {
+    std::thread::scope(|scope| {
+        for fault in FAULTS {
+            for stage in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
+                scope.spawn(move || connects_with_the_lost(&stage, fault));
+            }
+        }
+    });
+}
+
+fn connects_with_the_lost(stage: &Pmix, fault: Fault) {
+    let Some(cluster) = Cluster::builder(3).names_at("node01").start() else {
+        return;
+    };
+    let waits = lone(&cluster, stage, 1, "tell a join b 60").start();
+    let never = lone(&cluster, stage, 2, "tell b want never 0").start();
+    waits.wait_for(Output::Stdout, "joins=b");
+    never.wait_for(Output::Stdout, "waits=never");
+    fault.strike(&cluster, 2);
+    let since = Instant::now();
+    let (waits, never) = (waits.finish().expect(0), never.finish());
+    let took = since.elapsed();
+    assert!(took < SOON, "{fault:?}, {took:?}; {waits:?} {never:?}");
+    let told = |outcome: &Outcome| did(outcome).pop().unwrap_or_default();
+    assert!(told(&waits).contains("LOST"), "{fault:?}; {waits:?}");
+    // Who was cut off has lost where it waits.
+    if matches!(fault, Fault::Isolate) {
+        assert!(told(&never).contains("LOST"), "{never:?}");
+    }
+    cluster.lab().heal_all().unwrap();
 }
 
 #[test]
