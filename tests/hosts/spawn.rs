@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
 use crate::common::{Mpi, Outcome, Output, Pmix, Run, field, mpi, number, pmix};
-use crate::lost;
+use crate::lost::{self, SOON};
 
 /// One test per MPI and line, named after both.
 macro_rules! for_each_mpi {
@@ -38,6 +38,11 @@ macro_rules! for_each_mpi {
             #[test]
             fn halves_of_a_job_on_different_hosts_connect() {
                 let _ = mpi().map(|mpi| super::halves(&mpi));
+            }
+
+            #[test]
+            fn a_parent_that_is_killed_while_it_spawns_on_another_host_ends_everything() {
+                let _ = mpi().map(|mpi| super::parent_killed(&mpi));
             }
 
             #[test]
@@ -180,8 +185,28 @@ fn lost(mpi: &Mpi, program: &str, args: &[&str], sign: &str) {
     });
 }
 
+fn parent_killed(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let list = ["--hosts", "node02:1,node03:1"];
+    let running = run(&cluster, mpi, &list, 2, "spawn");
+    let running = running.more(["times=10000", "children=2"]).start();
+    running.wait_for_many(Output::Stdout, "spawned rank=", 3);
+    let mut there = cluster.host(1).processes().into_iter();
+    // Children are told how deep they are.
+    let parent = there.find(|p| p.name == "spawn" && !p.words.contains(" level="));
+    parent.unwrap().signal(Signal::KILL);
+    let since = Instant::now();
+    let outcome = running.finish().expect(137);
+    assert!(since.elapsed() < SOON, "{outcome:?}");
+    let err = outcome.err();
+    let told = |line: &str| line.contains("node02") && line.contains("signal 9");
+    assert!(err.lines().any(told), "{outcome:?}");
+}
+
 #[test]
-fn children_and_parents_that_are_killed_on_another_host_end_everything() {
+fn children_that_are_killed_on_another_host_end_everything() {
     for name in ["openmpi4", "openmpi5", "mpich5", "impi"] {
         let (Some(cluster), Some(mpi)) = (Cluster::new(2), able(name)) else {
             return;
