@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
-use crate::common::{Mpi, Outcome, Output, Pmix, Run, field, mpi, number, pmix};
+use crate::common::{
+    Mpi, Outcome, Output, Pmix, Run, descriptors, eventually, field, mpi, number, pmix, settled,
+};
 use crate::lost::{self, SOON};
 
 /// One test per MPI and line, named after both.
@@ -183,6 +185,53 @@ fn lost(mpi: &Mpi, program: &str, args: &[&str], sign: &str) {
         running.wait_for_many(Output::Stdout, sign, ranks as usize);
         running
     });
+}
+
+/// What wireup's own processes hold on each host: descriptors of each, and files. The guard has one for
+/// each rank that it has heard of.
+fn held(cluster: &Cluster) -> Vec<(Vec<(String, usize)>, usize)> {
+    let hosts = cluster.lab().hosts().iter();
+    hosts
+        .map(|host| {
+            let ours = host.processes().into_iter();
+            let ours = ours.filter(|p| !["spawn", "wireup-guard"].contains(&&*p.name));
+            let mut ours: Vec<_> = ours.map(|p| (p.name, descriptors(p.pid))).collect();
+            ours.sort();
+            (ours, host.files().len())
+        })
+        .collect()
+}
+
+#[test]
+fn a_hundred_spawns_across_hosts_leave_nothing_behind() {
+    let (Some(cluster), Some(mpi)) = (Cluster::new(2), able("openmpi4")) else {
+        return;
+    };
+    let after = |times: &str| {
+        let list = ["--hosts", "node01:2,node02:2", "--map-by", "node"];
+        let args = ["from=self", times, "children=1", "linger=1"];
+        let running = run(&cluster, &mpi, &list, 2, "spawn").more(args).start();
+        running.wait_for_many(Output::Stdout, "lingers rank=", 2);
+        eventually("all children have ended", || {
+            let hosts = cluster.lab().hosts().iter();
+            let mut all = hosts.flat_map(|host| host.processes());
+            (!all.any(|process| process.words.contains(" level="))).then_some(())
+        });
+        let held = settled(|| held(&cluster));
+        running.signal(Signal::TERM);
+        let outcome = running.finish().expect(143);
+        (held, outcome)
+    };
+    let ((few, _), (many, outcome)) = (after("times=2"), after("times=50"));
+    for ((before, files), (then, more)) in few.into_iter().zip(many) {
+        assert_eq!(before, then);
+        // libpmix 4.2 makes one for every thirty jobs or so that it has known.
+        assert!(more <= files + 4, "{files} to {more}");
+    }
+    for host in ["node01", "node02"] {
+        let told = format!(" host={host} ");
+        assert!(outcome.out().contains(&told), "{host}; {outcome:?}");
+    }
 }
 
 fn parent_killed(mpi: &Mpi) {

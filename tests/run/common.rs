@@ -315,3 +315,16 @@ pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>
         running::look_again_soon();
     }
 }
+
+/// What `look` sees once it has not changed for a while.
+pub(crate) fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
+    let (mut last, mut since) = (look(), Instant::now());
+    eventually("nothing changes any more", || {
+        let now = look();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        (since.elapsed() > Duration::from_millis(500)).then_some(())
+    });
+    last
+}
