@@ -3,15 +3,20 @@
 use wireup::pmix::value::Status;
 
 use crate::cluster::Cluster;
-use crate::common::{Outcome, field, pmix};
+use crate::common::{Outcome, field};
+use crate::pmix::versions;
 
-fn run(hosts: &str, options: &[&str], steps: &[&str]) -> Option<Outcome> {
-    let cluster = Cluster::new(3)?;
-    let client = pmix("pmix5").or_else(|| pmix("pmix4"))?;
-    let run = cluster.run(0, ["--hosts", hosts, "-n", "2"]);
-    let run = run.more(options).more(["--libpmix", client.path()]);
-    let run = run.more([client.dir.join("pmix_alloc")]).more(steps);
-    Some(run.run().expect(0))
+fn everywhere(options: &[&str], steps: &[&str], check: impl Fn(&Outcome)) {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for client in versions() {
+        let hosts = "node01:2,node02:2,node03:2";
+        let run = cluster.run(0, ["--hosts", hosts, "-n", "2"]);
+        let run = run.more(options).more(["--libpmix", client.path()]);
+        let run = run.more([client.dir.join("pmix_alloc")]).more(steps);
+        check(&run.run().expect(0));
+    }
 }
 
 /// The steps with their statuses and what else is told, in order.
@@ -36,8 +41,7 @@ fn children(outcome: &Outcome) -> Vec<String> {
 
 #[test]
 fn slots_that_are_set_aside_are_for_those_who_are_spawned_into_them() {
-    let Some(outcome) = run(
-        "node01:2,node02:2,node03:2",
+    everywhere(
         &[],
         &[
             "new:slots=3;req=mine",
@@ -53,57 +57,58 @@ fn slots_that_are_set_aside_are_for_those_who_are_spawned_into_them() {
             "new:slots=1;!queue=debug",
             "new:slots=1;queue=debug;list=node09",
         ],
-    ) else {
-        return;
-    };
-    let full = Status::ERR_OUT_OF_RESOURCE;
-    let none = String::new;
-    let expected = [
-        (
-            Status::SUCCESS,
-            "id=a1 req=mine nodes=2 list=node02,node03 slots=3 each=2,1".to_owned(),
-        ),
-        (Status::ERR_JOB_INSUFFICIENT_RESOURCES, none()),
-        (Status::SUCCESS, none()),
-        (Status::SUCCESS, none()),
-    ];
-    let answers = answers(&outcome);
-    assert_eq!(answers[..4], expected);
-    // Whether the last child has left its slot by now is open.
-    let (extended, rest) = &answers[4];
-    match *extended {
-        Status::SUCCESS => assert_eq!(rest, "id=a1 nodes=2 list=node02,node03 slots=4 each=2,2"),
-        status => assert_eq!(status, full),
-    }
-    let statuses: Vec<Status> = answers[6..].iter().map(|(status, _)| *status).collect();
-    assert_eq!(
-        statuses,
-        [
-            Status::SUCCESS,
-            Status::ERR_NOT_FOUND,
-            Status::ERR_BAD_PARAM,
-            Status::ERR_BAD_PARAM,
-            Status::ERR_NOT_SUPPORTED,
-            full,
-        ]
+        |outcome| {
+            let full = Status::ERR_OUT_OF_RESOURCE;
+            let none = String::new;
+            let expected = [
+                (
+                    Status::SUCCESS,
+                    "id=a1 req=mine nodes=2 list=node02,node03 slots=3 each=2,1".to_owned(),
+                ),
+                (Status::ERR_JOB_INSUFFICIENT_RESOURCES, none()),
+                (Status::SUCCESS, none()),
+                (Status::SUCCESS, none()),
+            ];
+            let answers = answers(outcome);
+            assert_eq!(answers[..4], expected);
+            // Whether the last child has left its slot by now is open.
+            let (extended, rest) = &answers[4];
+            match *extended {
+                Status::SUCCESS => {
+                    assert_eq!(rest, "id=a1 nodes=2 list=node02,node03 slots=4 each=2,2")
+                }
+                status => assert_eq!(status, full),
+            }
+            let statuses: Vec<Status> = answers[6..].iter().map(|(status, _)| *status).collect();
+            assert_eq!(
+                statuses,
+                [
+                    Status::SUCCESS,
+                    Status::ERR_NOT_FOUND,
+                    Status::ERR_BAD_PARAM,
+                    Status::ERR_BAD_PARAM,
+                    Status::ERR_NOT_SUPPORTED,
+                    full,
+                ]
+            );
+            let homes = ["node02", "node02", "node03", "node03"];
+            assert_eq!(children(outcome), homes);
+            let err = outcome.err();
+            for words in [
+                "cannot spawn: 2 processes do not fit in 1 free slot",
+                "cannot spawn: there is no allocation \"a1\"",
+                "gets no allocation: it is not said how much",
+                "gets no allocation: pmix.alloc.queue is required, and only an allocator",
+            ] {
+                assert_eq!(err.matches(words).count(), 1, "{words}: {err}");
+            }
+        },
     );
-    let homes = ["node02", "node02", "node03", "node03"];
-    assert_eq!(children(&outcome), homes);
-    let err = outcome.err();
-    for words in [
-        "cannot spawn: 2 processes do not fit in 1 free slot",
-        "cannot spawn: there is no allocation \"a1\"",
-        "gets no allocation: it is not said how much",
-        "gets no allocation: pmix.alloc.queue is required, and only an allocator",
-    ] {
-        assert_eq!(err.matches(words).count(), 1, "{words}: {err}");
-    }
 }
 
 #[test]
 fn a_launch_gives_back_whole_hosts_and_takes_them_again() {
-    let Some(outcome) = run(
-        "node01:2,node02:2,node03:2",
+    everywhere(
         &["-v"],
         &[
             "release:nodes=1;list=node03",
@@ -115,28 +120,28 @@ fn a_launch_gives_back_whole_hosts_and_takes_them_again() {
             "new:nodes=2",
             "release:list=node02",
         ],
-    ) else {
-        return;
-    };
-    let full = Status::ERR_OUT_OF_RESOURCE;
-    let given = |text: &str| (Status::SUCCESS, text.to_owned());
-    let expected = [
-        given("nodes=1 list=node03 slots=2 each=2"),
-        (Status::ERR_JOB_INSUFFICIENT_RESOURCES, String::new()),
-        (full, String::new()),
-        given("nodes=1 list=node03 slots=1 each=1"),
-        given("nodes=1 list=node03 slots=1 each=1"),
-        (Status::ERR_NOT_FOUND, String::new()),
-        given("id=a1 nodes=2 list=node02,node03 slots=4 each=2,2"),
-        (full, String::new()),
-    ];
-    assert_eq!(answers(&outcome), expected);
-    let err = outcome.err();
-    for words in [
-        "rank 0: allocation of the launch: 2 on node03",
-        "rank 0: allocation a1: 2 on node02, 2 on node03",
-        "2 whole nodes are asked for, and there are not so many free slots (0 on node[01,03], 2 on node02)",
-    ] {
-        assert!(err.contains(words), "{words}: {err}");
-    }
+        |outcome| {
+            let full = Status::ERR_OUT_OF_RESOURCE;
+            let given = |text: &str| (Status::SUCCESS, text.to_owned());
+            let expected = [
+                given("nodes=1 list=node03 slots=2 each=2"),
+                (Status::ERR_JOB_INSUFFICIENT_RESOURCES, String::new()),
+                (full, String::new()),
+                given("nodes=1 list=node03 slots=1 each=1"),
+                given("nodes=1 list=node03 slots=1 each=1"),
+                (Status::ERR_NOT_FOUND, String::new()),
+                given("id=a1 nodes=2 list=node02,node03 slots=4 each=2,2"),
+                (full, String::new()),
+            ];
+            assert_eq!(answers(outcome), expected);
+            let err = outcome.err();
+            for words in [
+                "rank 0: allocation of the launch: 2 on node03",
+                "rank 0: allocation a1: 2 on node02, 2 on node03",
+                "2 whole nodes are asked for, and there are not so many free slots (0 on node[01,03], 2 on node02)",
+            ] {
+                assert!(err.contains(words), "{words}: {err}");
+            }
+        },
+    );
 }

@@ -6,14 +6,10 @@ use rustix::process::Signal;
 
 use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Pmix, Running, field, mpi, number, pmix};
+use crate::pmix::versions;
 
 /// Longest time from a fault to the end of the launcher; a partition is noticed by silence.
 const SOON: Duration = Duration::from_secs(20);
-
-/// Every libpmix that is here, as server and as client.
-fn versions() -> impl Iterator<Item = Pmix> {
-    ["pmix4", "pmix5"].into_iter().filter_map(pmix)
-}
 
 /// Four ranks on two hosts, or on three.
 fn run(cluster: &Cluster, client: &Pmix, hosts: &str, program: &str, mode: &str) -> Outcome {
@@ -104,7 +100,7 @@ fn sessions_make_communicators_over_several_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
-    for name in ["openmpi5", "mpich5"] {
+    for name in ["openmpi5", "mpich5", "impi"] {
         let Some(mpi) = mpi(name) else { continue };
         let ours = name == "openmpi5";
         for (hosts, ranks) in [("node01:2,node02:2", 4), ("node01:2,node02:2,node03:2", 6)] {

@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::common::{Mpi, Outcome, Output, Pmix, Run, field, mpi, pmix};
+use crate::common::{Mpi, Outcome, Output, Pmix, Run, field, mpi};
 use crate::lost::{FAULTS, Fault, SOON};
+use crate::pmix::versions;
 
 /// One test per MPI and line, named after both.
 macro_rules! for_each_mpi {
@@ -133,21 +134,20 @@ fn the_loss_of_where_launches_meet_is_told_and_the_next_agent_takes_its_place() 
     std::thread::scope(|scope| {
         let losses = [Loss::OfItsAgent].into_iter();
         for loss in losses.chain(FAULTS.map(Loss::Of)) {
-            scope.spawn(move || next_rendezvous(loss));
+            for stage in versions() {
+                scope.spawn(move || next_rendezvous(&stage, loss));
+            }
         }
     });
 }
 
-fn next_rendezvous(loss: Loss) {
-    let (Some(cluster), Some(stage)) = (
-        Cluster::builder(3).names_at("node01,node02").start(),
-        pmix("pmix5"),
-    ) else {
+fn next_rendezvous(stage: &Pmix, loss: Loss) {
+    let Some(cluster) = Cluster::builder(3).names_at("node01,node02").start() else {
         return;
     };
     let waits = lone(
         &cluster,
-        &stage,
+        stage,
         2,
         "offer a session want b 0 look a want c 60",
     );
@@ -160,7 +160,7 @@ fn next_rendezvous(loss: Loss) {
     let since = Instant::now();
     waits.wait_for(Output::Stdout, "waits=c");
     assert!(since.elapsed() < SOON, "{loss:?}");
-    let offers = lone(&cluster, &stage, 1, "offer c session want c.seen 1");
+    let offers = lone(&cluster, stage, 1, "offer c session want c.seen 1");
     offers.run().expect(0);
     let waits = waits.finish().expect(0);
     let did = did(&waits);
@@ -181,7 +181,7 @@ fn next_rendezvous(loss: Loss) {
 fn the_loss_of_a_host_is_told_to_those_who_connect_with_its_launch() {
     std::thread::scope(|scope| {
         for fault in FAULTS {
-            for stage in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
+            for stage in versions() {
                 scope.spawn(move || connects_with_the_lost(&stage, fault));
             }
         }
@@ -215,20 +215,21 @@ fn a_launch_on_one_machine_meets_others_at_its_agent() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
-    let Some(stage) = pmix("pmix5") else { return };
-    let program = stage.dir.join("pmix_launches");
-    let plain = |what: &str| {
-        let run = cluster.run(0, ["--libpmix", stage.path(), "-n", "1"]);
-        run.more([program.as_os_str()]).more(what.split(' '))
-    };
-    // Only one of them is on several hosts.
-    let waits = plain("want a 60").start();
-    waits.wait_for(Output::Stdout, "waits=a");
-    let run = cluster.run(
-        0,
-        ["--hosts", "node02", "--libpmix", stage.path(), "-n", "1"],
-    );
-    let offers = run.more([program.as_os_str()]);
-    offers.more(["offer", "a", "indef"]).run().expect(0);
-    assert_eq!(did(&waits.finish().expect(0)), ["SUCCESS"]);
+    for stage in versions() {
+        let program = stage.dir.join("pmix_launches");
+        let plain = |what: &str| {
+            let run = cluster.run(0, ["--libpmix", stage.path(), "-n", "1"]);
+            run.more([program.as_os_str()]).more(what.split(' '))
+        };
+        // Only one of them is on several hosts.
+        let waits = plain("want a 60").start();
+        waits.wait_for(Output::Stdout, "waits=a");
+        let run = cluster.run(
+            0,
+            ["--hosts", "node02", "--libpmix", stage.path(), "-n", "1"],
+        );
+        let offers = run.more([program.as_os_str()]);
+        offers.more(["offer", "a", "indef"]).run().expect(0);
+        assert_eq!(did(&waits.finish().expect(0)), ["SUCCESS"]);
+    }
 }

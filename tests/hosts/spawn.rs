@@ -13,6 +13,7 @@ use crate::common::{
     Mpi, Outcome, Output, Pmix, Run, descriptors, eventually, field, mpi, number, pmix, settled,
 };
 use crate::lost::{self, SOON};
+use crate::pmix::versions;
 
 /// One test per MPI and line, named after both.
 macro_rules! for_each_mpi {
@@ -255,6 +256,26 @@ fn parent_killed(mpi: &Mpi) {
 }
 
 #[test]
+fn children_merge_where_the_server_is_not_of_their_version() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for (server, client) in [("pmix4", "openmpi5"), ("pmix5", "openmpi4")] {
+        let (Some(server), Some(mpi)) = (pmix(server), able(client)) else {
+            continue;
+        };
+        let list = ["--libpmix", server.path(), "--hosts", "node01:2,node02:2"];
+        let outcome = run(&cluster, &mpi, &list, 2, "spawn").more(["children=2"]);
+        let outcome = outcome.run().expect_success();
+        for line in outcome.by_rank("spawn", 2) {
+            assert_eq!(number(&line, "merged"), 4, "{line}");
+        }
+        let lines = children(&outcome, 1, 2);
+        assert_eq!(hosts(&lines), ["node02"; 2], "{outcome:?}");
+    }
+}
+
+#[test]
 fn children_that_are_killed_on_another_host_end_everything() {
     for name in ["openmpi4", "openmpi5", "mpich5", "impi"] {
         let (Some(cluster), Some(mpi)) = (Cluster::new(2), able(name)) else {
@@ -278,8 +299,8 @@ fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
-    for server in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
-        for client in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
+    for server in versions() {
+        for client in versions() {
             let list = ["--hosts", "node01:2,node02:2,node03:2", "-n", "3"];
             let run = cluster.run(0, list).more(["--libpmix", server.path()]);
             let run = run.more([client.dir.join("pmix_spawn")]);
@@ -352,7 +373,7 @@ fn programs_and_files_go_along_to_hosts_that_do_not_have_them() {
         return;
     };
     let child = "echo child $(uname -n) $(cat data.txt) $(pwd)";
-    for client in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
+    for client in versions() {
         let both = ["preload_binary=true", "'!preload_files=/tmp/data.txt'"];
         let outcome = along(&cluster, &client, child, &both).run().expect(0);
         let text = outcome.out();
