@@ -10,7 +10,8 @@ use rustix::process::Signal;
 
 use crate::cluster::Cluster;
 use crate::common::{
-    Mpi, Outcome, Output, Pmix, Run, descriptors, eventually, field, mpi, number, pmix, settled,
+    Mpi, Outcome, Output, Pmix, Run, descriptors, eventually, field, mpi, mpi4py, number, pmix,
+    settled,
 };
 use crate::lost::{self, SOON};
 use crate::pmix::versions;
@@ -186,6 +187,34 @@ fn lost(mpi: &Mpi, program: &str, args: &[&str], sign: &str) {
         running.wait_for_many(Output::Stdout, sign, ranks as usize);
         running
     });
+}
+
+#[test]
+fn a_pool_of_python_has_workers_on_all_hosts() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/pool.py");
+    // With Intel MPI mpi4py crashes when its threads use it.
+    for mpi in ["openmpi4", "openmpi5", "mpich5"]
+        .into_iter()
+        .filter_map(able)
+    {
+        let Some(with) = mpi4py(&mpi) else {
+            return;
+        };
+        let list = ["--hosts", "node01:3,node02:2", "-n", "1"];
+        let run = cluster.run(0, list).more([&*with.python]).more([source]);
+        let env = with.env.iter();
+        let run = env.fold(run, |run, (name, value)| run.env(name, value));
+        let outcome = run.deadline(Duration::from_secs(120)).run();
+        let outcome = outcome.expect_success();
+        let lines = outcome.by_rank("pool", 1);
+        assert_eq!(number(&lines[0], "sum"), 85344, "{outcome:?}");
+        assert_eq!(number(&lines[0], "workers"), 4, "{outcome:?}");
+        let hosts = field(&lines[0], "hosts");
+        assert_eq!(hosts, Some("node01,node02"), "{outcome:?}");
+    }
 }
 
 /// What wireup's own processes hold on each host: descriptors of each, and files. The guard has one for

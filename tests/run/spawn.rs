@@ -1,6 +1,7 @@
 //! Processes that start others: spawns of real MPIs, of PMIx clients and of Python, on one node and
 //! on several.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -506,7 +507,7 @@ fn pmix_spawns_of_what_is_missing_fail_with_a_status() {
 }
 
 /// Runs a program of Python, with mpi4py on every MPI that can spawn.
-fn python(program: &str, ranks: u32, check: impl Fn(&Outcome)) {
+fn python(program: &str, ranks: u32, nodes: &[&str], check: impl Fn(&Outcome)) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     for stage in stages() {
         // mpi4py crashes when its threads use it, under its own launcher too.
@@ -516,7 +517,8 @@ fn python(program: &str, ranks: u32, check: impl Fn(&Outcome)) {
         let Some(with) = mpi4py(&stage.mpi) else {
             return;
         };
-        let options = stage.options.iter().map(Path::new);
+        let own = stage.options.iter().map(String::as_str);
+        let options = own.chain(nodes.iter().copied()).map(Path::new);
         let words = options.chain([&*with.python]);
         let run = Run::ranks(ranks, words).more([source.join(program)]);
         let env = with.env.iter();
@@ -531,7 +533,7 @@ fn python(program: &str, ranks: u32, check: impl Fn(&Outcome)) {
 
 #[test]
 fn a_python_program_spawns_python_programs() {
-    python("spawn.py", 2, |outcome| {
+    python("spawn.py", 2, &[], |outcome| {
         let said = |word| outcome.by_rank(word, if word == "child" { 3 } else { 2 });
         for line in said("parent").into_iter().chain(said("child")) {
             assert_eq!(number(&line, "sum"), 15, "{outcome:?}");
@@ -544,9 +546,17 @@ fn a_python_program_spawns_python_programs() {
 
 #[test]
 fn a_pool_of_python_gets_the_workers_it_asks_for() {
-    python("pool.py", 1, |outcome| {
-        let lines = outcome.by_rank("pool", 1);
-        assert_eq!(number(&lines[0], "sum"), 85344, "{outcome:?}");
-        assert_eq!(number(&lines[0], "workers"), 4, "{outcome:?}");
-    });
+    // On two nodes there are two ranks at least, each with a pool of its own.
+    for (nodes, ranks) in [(NODES[0], 1), (NODES[1], 2)] {
+        python("pool.py", ranks, nodes, |outcome| {
+            let mut seen = BTreeSet::new();
+            for line in outcome.by_rank("pool", ranks) {
+                assert_eq!(number(&line, "sum"), 85344, "{outcome:?}");
+                assert_eq!(number(&line, "workers"), 4, "{outcome:?}");
+                let hosts = field(&line, "hosts").unwrap().split(',');
+                seen.extend(hosts.map(place));
+            }
+            assert_eq!(seen, (0..ranks).collect(), "{outcome:?}");
+        });
+    }
 }
