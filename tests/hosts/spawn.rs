@@ -35,6 +35,11 @@ macro_rules! for_each_mpi {
             }
 
             #[test]
+            fn infos_say_where_children_are_and_how_many() {
+                let _ = mpi().map(|mpi| super::infos(&mpi));
+            }
+
+            #[test]
             fn a_program_goes_along_to_a_host_that_does_not_have_it() {
                 let _ = mpi().map(|mpi| super::program_along(&mpi));
             }
@@ -118,9 +123,7 @@ fn merge(mpi: &Mpi) {
     let outcome = parents.more(["children=4"]).run().expect_success();
     for line in outcome.by_rank("spawn", 4) {
         assert_eq!(number(&line, "merged"), 8, "{line}");
-        if mpi.name.starts_with("openmpi") {
-            assert_eq!(field(&line, "universe"), Some("8"), "{line}");
-        }
+        assert_eq!(field(&line, "universe"), Some("8"), "{line}");
     }
     let lines = children(&outcome, 1, 4);
     assert_eq!(
@@ -165,6 +168,55 @@ fn forms(mpi: &Mpi) {
     for line in children(&outcome, 1, 2) {
         assert_eq!(field(&line, "host"), Some("node02"), "{outcome:?}");
         assert_eq!(field(&line, "dir"), Some("/usr"), "{outcome:?}");
+    }
+}
+
+fn infos(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let file = cluster.dir().join("hosts");
+    fs::write(&file, "node03 slots=2\nnode02 slots=2\n").unwrap();
+    let file = file.display();
+    let start = |list: &str, infos: &str, count: &str| {
+        let run = cluster.run(0, ["--hosts", list, "-n", "1"]);
+        let run = run.more([mpi.program("spawn")]).more(["fewer=1"]);
+        let run = run.more([&format!("info.{infos}"), &format!("children={count}")]);
+        let env = mpi.env.iter();
+        env.fold(run, |run, (name, value)| run.env(name, value))
+            .run()
+    };
+    let [one, two, three] = ["node01", "node02", "node03"];
+    let all = "node01:2,node02:2,node03:2";
+    // Without any of them three are on the first host and twice on the second.
+    let mut table = vec![
+        (
+            all,
+            format!("hostfile={file}"),
+            "3",
+            vec![three, three, two],
+        ),
+        (all, "map_by=node".into(), "3", vec![one, two, three]),
+        (all, "npernode=1".into(), "3", vec![one, two, three]),
+        (
+            "node01:1",
+            format!("add-hostfile={file}"),
+            "2",
+            vec![three, three],
+        ),
+    ];
+    // Open MPI keeps these to itself.
+    let passes_on = !mpi.name.starts_with("openmpi");
+    if passes_on {
+        table.push((all, "soft=1:3".into(), "8", vec![one, two, two]));
+        let outcome = start(all, "arch=vax", "2").expect(1);
+        let told = "info key arch: \"vax\" is asked for";
+        assert!(outcome.err().contains(told), "{outcome:?}");
+    }
+    for (list, info, count, expected) in table {
+        let outcome = start(list, &info, count).expect_success();
+        let lines = children(&outcome, 1, expected.len() as u32);
+        assert_eq!(hosts(&lines), expected, "{info}; {outcome:?}");
     }
 }
 
