@@ -16,7 +16,9 @@ fn run(cluster: &Cluster, client: &Pmix, options: &[&str], program: &str, mode: 
         .run(0, start)
         .more(["--libpmix", client.path()])
         .more(options);
-    run.more([client.dir.join(program)]).more([mode]).run()
+    run.more([client.dir.join(program)])
+        .more(mode.split(' '))
+        .run()
 }
 
 #[test]
@@ -73,6 +75,8 @@ fn events_of_every_range_and_deaths_are_heard_on_all_hosts() {
         assert_eq!(got(killed), ["aborted:1,left:0"; 3]);
         let alerts = ["alert:1", "alert:1", "alert:1", "alert:0"];
         assert_eq!(got(run(&[], "beat").expect(0)), alerts);
+        let file = format!("file {}", cluster.dir().join("log").display());
+        assert_eq!(got(run(&[], &file).expect(0)), alerts);
     }
 }
 

@@ -156,6 +156,9 @@ fn forms(mpi: &Mpi) {
         let spawned = outcome.out().matches("spawned rank=").count();
         assert_eq!(spawned, count, "{args:?}; {outcome:?}");
     }
+    let labelled = [&list[..], &["-l"]].concat();
+    let outcome = run(&cluster, mpi, &labelled, 2, "spawn").more(["times=2"]);
+    outcome.run().expect_success().expect_labels_of_jobs();
     // A program that is nowhere. Each rank by itself: Open MPI 4 does not tell those that wait.
     let args = ["from=self", "bad=/no/such/program"];
     let outcome = run(&cluster, mpi, &list, 2, "spawn").more(args).run();
@@ -386,6 +389,7 @@ fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
             let run = cluster.run(0, list).more(["--libpmix", server.path()]);
             let run = run.more([client.dir.join("pmix_spawn")]);
             let outcome = run.more(["family", "2"]).run().expect(0);
+            outcome.expect_offsets(3, 2);
             for line in outcome.by_rank("pmix_spawn", 3) {
                 let hosts = field(&line, "value").unwrap();
                 // A client of 5.0 on a node without any of that job learns with its first question

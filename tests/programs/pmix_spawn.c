@@ -23,8 +23,9 @@
  *                      them. The time is that of the call.
  *
  * Children of `family`, `nb` and `with` say, after they have found their parent by PMIX_PARENT_ID,
- *     pmix_spawned rank=R size=N app=A host=H dir=D word=W set=RANKS
- * with the variable SPAWN_WORD, and the members of the process set that SPAWN_SET names.
+ *     pmix_spawned rank=R size=N app=A offset=O global=G host=H dir=D word=W set=RANKS
+ * with PMIX_NPROC_OFFSET and PMIX_GLOBAL_RANK, the variable SPAWN_WORD, and the members of the process set
+ * that SPAWN_SET names.
  */
 #define _GNU_SOURCE
 #include "common.h"
@@ -78,11 +79,13 @@ static pmix_value_t *get(const char *nspace, pmix_rank_t rank, const char *key)
     return value;
 }
 
+/* A number of 32 bits, or a rank. */
 static unsigned get_number(const char *nspace, pmix_rank_t rank, const char *key)
 {
     pmix_value_t *value = get(nspace, rank, key);
-    hold(value->type == PMIX_UINT32, "a number of 32 bits");
-    unsigned number = value->data.uint32;
+    bool is_rank = value->type == PMIX_PROC_RANK;
+    hold(is_rank || value->type == PMIX_UINT32, "a number of 32 bits");
+    unsigned number = is_rank ? value->data.rank : value->data.uint32;
     PMIX_VALUE_RELEASE(value);
     return number;
 }
@@ -477,13 +480,15 @@ static void be_a_child(char **argv)
          "PMIX_PARENT_ID is who called PMIx_Spawn");
     PMIX_VALUE_RELEASE(parent);
     unsigned app = get_number(me.nspace, me.rank, PMIX_APPNUM);
+    unsigned offset = get_number(me.nspace, PMIX_RANK_WILDCARD, PMIX_NPROC_OFFSET);
+    unsigned global = get_number(me.nspace, me.rank, PMIX_GLOBAL_RANK);
     gethostname(host, sizeof host - 1);
     if (getcwd(dir, sizeof dir) == NULL)
         fail(1, "pmix_spawn: getcwd: %s", strerror(errno));
     const char *word = getenv("SPAWN_WORD"), *name = getenv("SPAWN_SET");
     members_of(name == NULL ? "" : name, set, sizeof set);
-    report("pmix_spawned rank=%u size=%u app=%u host=%s dir=%s word=%s set=%s", me.rank, size, app, host,
-           dir, word == NULL ? "-" : word, set);
+    report("pmix_spawned rank=%u size=%u app=%u offset=%u global=%u host=%s dir=%s word=%s set=%s", me.rank,
+           size, app, offset, global, host, dir, word == NULL ? "-" : word, set);
     if (strcmp(argv[2], "family") != 0)
         return;
     put_card();

@@ -357,21 +357,7 @@ fn labels_tell_the_jobs_apart() {
     for stage in stages() {
         let args = ["times=2", "children=2"];
         let outcome = stage.run(2, &["-l", "--virtual-nodes", "2"], "spawn", &args);
-        let outcome = outcome.run().expect_success();
-        let out = outcome.out();
-        for (label, text) in [
-            ("[0]", "spawn rank=0 "),
-            ("[1]", "spawn rank=1 "),
-            ("[1:0]", "spawned rank=0 "),
-            ("[1:1]", "spawned rank=1 "),
-            ("[2:0]", "spawned rank=0 "),
-            ("[2:1]", "spawned rank=1 "),
-        ] {
-            let found = out.lines().filter_map(|line| line.strip_prefix(label));
-            let texts: Vec<&str> = found.map(str::trim_start).collect();
-            assert_eq!(texts.len(), 1, "{label}; {outcome:?}");
-            assert!(texts[0].starts_with(text), "{label}; {outcome:?}");
-        }
+        outcome.run().expect_success().expect_labels_of_jobs();
     }
 }
 
@@ -417,6 +403,7 @@ fn pmix_children(outcome: &Outcome, count: usize) -> Vec<String> {
 fn pmix_jobs_connect_with_those_they_spawn_and_hear_of_their_end() {
     pmix_everywhere(&["family", "3"], |outcome, _| {
         let told = pmix_children(outcome, 9);
+        outcome.expect_offsets(2, 3);
         for line in outcome.by_rank("pmix_spawn", 2) {
             assert_eq!(number(&line, "status"), 0, "{line}");
             let hosts = field(&line, "value").unwrap();

@@ -172,6 +172,41 @@ impl Outcome {
         lines.into_iter().map(|(_, line)| line.to_owned()).collect()
     }
 
+    /// Fails unless the labels tell two ranks of `spawn` from the two of each of the two jobs that they
+    /// spawned.
+    #[track_caller]
+    pub(crate) fn expect_labels_of_jobs(&self) {
+        let out = self.out();
+        for (label, text) in [
+            ("[0]", "spawn rank=0 "),
+            ("[1]", "spawn rank=1 "),
+            ("[1:0]", "spawned rank=0 "),
+            ("[1:1]", "spawned rank=1 "),
+            ("[2:0]", "spawned rank=0 "),
+            ("[2:1]", "spawned rank=1 "),
+        ] {
+            let found = out.lines().filter_map(|line| line.strip_prefix(label));
+            let texts: Vec<&str> = found.map(str::trim_start).collect();
+            assert_eq!(texts.len(), 1, "{label}; {self:?}");
+            assert!(texts[0].starts_with(text), "{label}; {self:?}");
+        }
+    }
+
+    /// Fails unless jobs of three ranks that `pmix_spawn` spawned one after the other know how many
+    /// processes of the launch come before each of them.
+    #[track_caller]
+    pub(crate) fn expect_offsets(&self, parents: u32, jobs: u32) {
+        let lines = self.sorted_lines().into_iter();
+        let lines = lines.filter(|line| line.starts_with("pmix_spawned "));
+        let mut found: Vec<_> = lines
+            .map(|line| ["global", "offset", "rank"].map(|key| number(&line, key)))
+            .collect();
+        found.sort_unstable();
+        let place = |at| [parents + at, parents + at / 3 * 3, at % 3];
+        let expected: Vec<_> = (0..3 * jobs).map(place).collect();
+        assert_eq!(found, expected, "{self:?}");
+    }
+
     /// Fails unless the exit code is 0 and wireup had nothing to say. MPIs may warn.
     #[track_caller]
     pub(crate) fn expect_success(self) -> Self {
