@@ -9,6 +9,16 @@ pub(crate) fn versions() -> impl Iterator<Item = Pmix> {
     ["pmix4", "pmix5"].into_iter().filter_map(pmix)
 }
 
+/// The same for what mostly waits, all versions at once.
+fn with_versions(check: impl Fn(&Pmix) + Sync) {
+    std::thread::scope(|scope| {
+        for client in versions() {
+            let check = &check;
+            scope.spawn(move || check(&client));
+        }
+    });
+}
+
 /// Two ranks of a PMIx program on each of two hosts.
 fn run(cluster: &Cluster, client: &Pmix, options: &[&str], program: &str, mode: &str) -> Outcome {
     let start = ["--oversubscribe", "--hosts", "node01:2,node02:2", "-n", "4"];
@@ -129,7 +139,7 @@ fn processes_of_all_hosts_are_listed_with_what_they_and_their_servers_use() {
 
 #[test]
 fn ranks_hear_of_the_loss_of_a_host_before_the_launch_ends() {
-    for client in versions() {
+    with_versions(|client| {
         let Some(cluster) = Cluster::new(3) else {
             return;
         };
@@ -157,30 +167,26 @@ fn ranks_hear_of_the_loss_of_a_host_before_the_launch_ends() {
         let expected = [0, 1, 4, 5]
             .map(|rank| format!("pmix_events rank={rank} mode=lost got=down:1 lost=2,3"));
         assert_eq!(told, expected, "{outcome:?}");
-    }
+    });
 }
 
 #[test]
 fn a_host_that_is_lost_while_ranks_wait_in_a_lookup_ends_everything() {
-    std::thread::scope(|scope| {
-        for client in versions() {
-            scope.spawn(move || {
-                lost::everywhere(|cluster, list, ranks| {
-                    let run = cluster.run(0, ["--hosts", list, "--libpmix", client.path()]);
-                    let run = run.more(["-n", &ranks.to_string()]);
-                    let run = run.more([client.dir.join("pmix_store")]).more(["stuck"]);
-                    let running = run.start();
-                    running.wait_for_many(Output::Stdout, " waits", ranks as usize);
-                    running
-                });
-            });
-        }
+    with_versions(|client| {
+        lost::everywhere(|cluster, list, ranks| {
+            let run = cluster.run(0, ["--hosts", list, "--libpmix", client.path()]);
+            let run = run.more(["-n", &ranks.to_string()]);
+            let run = run.more([client.dir.join("pmix_store")]).more(["stuck"]);
+            let running = run.start();
+            running.wait_for_many(Output::Stdout, " waits", ranks as usize);
+            running
+        });
     });
 }
 
 #[test]
 fn the_processes_of_a_lost_host_are_listed_as_lost() {
-    for client in versions() {
+    with_versions(|client| {
         let Some(cluster) = Cluster::new(3) else {
             return;
         };
@@ -210,7 +216,7 @@ fn the_processes_of_a_lost_host_are_listed_as_lost() {
         }
         // The others ignore the polite signal, and are killed.
         assert_ne!(running.finish().code, 0);
-    }
+    });
 }
 
 #[test]
