@@ -272,8 +272,8 @@ fn a_pool_of_python_has_workers_on_all_hosts() {
     }
 }
 
-/// What wireup's own processes hold on each host: descriptors of each, and files. The guard has one for
-/// each rank that it has heard of.
+/// What wireup's own processes hold on each host: descriptors of each, and files. The guard lets go of
+/// those of ranks that have ended only when it has many.
 fn held(cluster: &Cluster) -> Vec<(Vec<(String, usize)>, usize)> {
     let hosts = cluster.lab().hosts().iter();
     hosts

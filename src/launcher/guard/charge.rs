@@ -31,9 +31,30 @@ pub(super) struct Charge {
     pub(super) directories: Vec<PathBuf>,
     pub(super) files: Vec<(PathBuf, Identity)>,
     pub(super) terminal: Option<TerminalCharge>,
+    /// Leaders that have a descriptor.
+    led: usize,
+    /// So many may before those that have ended are let go of.
+    room: usize,
 }
 
+/// Leaders that have a descriptor at least before those that have ended are looked for.
+const ROOM: usize = 64;
+
 impl Charge {
+    /// A job may start processes without end, and each leader takes a descriptor.
+    fn add_session(&mut self, number: i32, leader: Option<OwnedFd>) {
+        self.led += usize::from(leader.is_some());
+        self.sessions.insert(number, leader);
+        if self.led <= self.room.max(ROOM) {
+            return;
+        }
+        for leader in self.sessions.values_mut() {
+            leader.take_if(|leader| !lives(leader));
+        }
+        self.led = self.sessions.values().flatten().count();
+        self.room = 2 * self.led;
+    }
+
     /// Whether a session is the one we were told of. `leader_exists` tells whether there is a
     /// process with its number now.
     pub(super) fn is_ours(&self, session: i32, leader_exists: bool) -> bool {
@@ -99,7 +120,7 @@ pub(super) fn read_charge(pipe: impl Read, start_rendezvous: impl Fn()) -> Charg
             b'S' if pipe.read_exact(&mut word).is_ok() => {
                 let number = i32::from_le_bytes(word);
                 let leader = Pid::from_raw(number).and_then(|pid| open_pidfd(pid).ok());
-                charge.sessions.insert(number, leader);
+                charge.add_session(number, leader);
             }
             b'D' | b'F' | b'T' if pipe.read_exact(&mut word).is_ok() => {
                 let mut bytes = vec![0; u32::from_le_bytes(word) as usize];
@@ -134,6 +155,23 @@ mod tests {
         let charge = read_charge(&bytes[..], || {});
         assert_eq!(charge.sessions.into_keys().collect::<Vec<_>>(), [7]);
         assert_eq!(charge.directories, [PathBuf::from("/tmp")]);
+    }
+
+    #[test]
+    fn leaders_that_have_ended_are_let_go_of() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = Pid::from_raw(child.id() as i32).unwrap();
+        let dead = open_pidfd(dead).unwrap();
+        child.wait().unwrap();
+        let mut charge = Charge::default();
+        charge.add_session(1, open_pidfd(rustix::process::getpid()).ok());
+        for number in 2..1000 {
+            charge.add_session(number, dead.try_clone().ok());
+        }
+        let led = charge.sessions.values().flatten().count();
+        assert!(led <= ROOM + 1, "{led} leaders");
+        assert_eq!(charge.sessions.len(), 999);
+        assert!(charge.is_ours(1, true) && !charge.is_ours(2, true) && charge.is_ours(2, false));
     }
 
     #[test]
