@@ -73,6 +73,8 @@ struct Step {
     /// What the launcher has not been told yet, and by when it is.
     untold: Vec<FromCrew>,
     tell_by: Option<Duration>,
+    /// Something of that cannot wait.
+    urgent: bool,
     /// The ranks have been started, or will not be.
     started: bool,
     /// Since nobody leads the crew any more: when the ranks are killed.
@@ -128,6 +130,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
                 feeds: Feeds::default(),
                 untold: Vec::new(),
                 tell_by: None,
+                urgent: false,
                 started: false,
                 kill_at: None,
                 killed: false,
@@ -183,6 +186,8 @@ impl Step {
             ready.sort_by_key(|event| event.token.source != Source::RankExit);
             for event in &ready {
                 self.dispatch(*event).map_err(broken)?;
+                // What this pipe held may be all that there is credit for.
+                self.hear().map_err(broken)?;
             }
             self.crew.tick().map_err(broken)?;
             self.pass_on().map_err(broken)?;
@@ -258,7 +263,20 @@ impl Step {
         for (to, message) in gathered(self.crew.take_outbound(), &self.children) {
             self.send(to, &Carried::Peer(message));
         }
-        let mut urgent = false;
+        self.hear()?;
+        if self.untold.is_empty() {
+            return Ok(());
+        }
+        let now = self.now();
+        let by = *self.tell_by.get_or_insert(now + GATHER);
+        if self.urgent || by <= now {
+            self.tell();
+        }
+        Ok(())
+    }
+
+    /// Takes what the crew has told, to be told on.
+    fn hear(&mut self) -> std::io::Result<()> {
         while let Some(one) = self.crew.take_told() {
             match &one {
                 FromCrew::Output { stream, bytes, .. } if self.kill_at.is_none() => {
@@ -277,16 +295,8 @@ impl Step {
             }
             // After the last one there is nothing to be gathered with.
             let last = matches!(one, FromCrew::Judged { .. }) && self.crew.ranks_are_over();
-            urgent |= last || !one.can_wait();
+            self.urgent |= last || !one.can_wait();
             self.untold.push(one);
-        }
-        if self.untold.is_empty() {
-            return Ok(());
-        }
-        let now = self.now();
-        let by = *self.tell_by.get_or_insert(now + GATHER);
-        if urgent || by <= now {
-            self.tell();
         }
         Ok(())
     }
@@ -294,6 +304,7 @@ impl Step {
     /// Tells the launcher everything.
     fn tell(&mut self) {
         self.tell_by = None;
+        self.urgent = false;
         let told = std::mem::take(&mut self.untold);
         self.send(Address::Launcher, &Carried::Told(told));
     }

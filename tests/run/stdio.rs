@@ -3,6 +3,7 @@
 
 mod files;
 mod input;
+mod slow;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

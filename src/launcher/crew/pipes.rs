@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::{CHUNK, Crew};
 use crate::agent::event::Event;
-use crate::agent::poll::{Interest, Poll, Source, Token};
+use crate::agent::poll::{Poll, Source, Token};
 use crate::job::ids::GlobalRank;
 use crate::launcher::message::FromCrew;
 use crate::launcher::record::Stream;
@@ -21,6 +21,9 @@ struct Pipe {
     fd: OwnedFd,
     /// Not read for now, whatever is done with the others.
     held: bool,
+    /// The loop is told when there is something to read. Of a pipe that is not to be read it hears
+    /// nothing at all: an end, which the system reports unasked, would have it read all the same.
+    watched: bool,
 }
 
 /// Standard output, or standard error, of all ranks.
@@ -31,6 +34,9 @@ struct Side {
     pipes: Vec<Option<Pipe>>,
     open: usize,
     paused: bool,
+    /// The seat behind the one that was read last. After a pause it is the first, so that those in
+    /// front do not use up what can be taken each time.
+    next: usize,
 }
 
 /// Both streams of all ranks here.
@@ -59,12 +65,31 @@ fn stream_of(source: Source) -> Stream {
 }
 
 impl Side {
-    fn watch(&self, pipe: &Pipe, poll: &Poll) -> io::Result<()> {
-        let interest = match self.paused || pipe.held {
-            true => Interest::Paused,
-            false => Interest::Read,
+    /// Watches a pipe if it is to be read now.
+    fn watch(&mut self, seat: usize, poll: &Poll) -> io::Result<()> {
+        let Some(pipe) = &mut self.pipes[seat] else {
+            return Ok(());
         };
-        Ok(poll.set(&pipe.fd, Token::new(self.source, pipe.rank.0), interest)?)
+        let wanted = !self.paused && !pipe.held;
+        if wanted == pipe.watched {
+            return Ok(());
+        }
+        match wanted {
+            true => poll.add(&pipe.fd, Token::new(self.source, pipe.rank.0))?,
+            false => poll.remove(&pipe.fd)?,
+        }
+        pipe.watched = wanted;
+        Ok(())
+    }
+
+    fn rank_at(&self, seat: usize) -> Option<GlobalRank> {
+        self.pipes[seat].as_ref().map(|pipe| pipe.rank)
+    }
+
+    /// All seats, beginning with the one whose turn it is.
+    fn seats(&self) -> impl Iterator<Item = usize> + use<> {
+        let next = self.next.min(self.pipes.len());
+        (next..self.pipes.len()).chain(0..next)
     }
 }
 
@@ -76,6 +101,7 @@ impl Pipes {
             pipes: (0..size).map(|_| None).collect(),
             open: 0,
             paused: false,
+            next: 0,
         };
         Self {
             sides: [side(Source::Stdout), side(Source::Stderr)],
@@ -93,18 +119,14 @@ impl Pipes {
         pipe: OwnedFd,
     ) -> io::Result<()> {
         let side = &mut self.sides[index_of(source)];
-        let token = Token::new(source, rank.0);
-        poll.add(&pipe, token)?;
-        if side.paused {
-            poll.set(&pipe, token, Interest::Paused)?;
-        }
         side.pipes[seat] = Some(Pipe {
             rank,
             fd: pipe,
             held: false,
+            watched: false,
         });
         side.open += 1;
-        Ok(())
+        side.watch(seat, poll)
     }
 
     /// Makes room for so many ranks more.
@@ -124,23 +146,32 @@ impl Pipes {
         self.sides.iter().any(|side| side.paused)
     }
 
+    /// Whether the loop is told of what is in a pipe.
+    fn is_watched(&self, source: Source, seat: usize) -> bool {
+        let pipe = &self.sides[index_of(source)].pipes[seat];
+        pipe.as_ref().is_some_and(|pipe| pipe.watched)
+    }
+
     /// Reads one chunk of a rank's pipe.
     fn read(&mut self, poll: &Poll, source: Source, seat: usize) -> io::Result<Piece> {
         let side = &mut self.sides[index_of(source)];
-        let Some(Pipe { fd: pipe, .. }) = &side.pipes[seat] else {
+        let Some(pipe) = &side.pipes[seat] else {
             return Ok(Piece::Nothing);
         };
         self.buffer.clear();
-        let count = match rustix::io::read(pipe, spare_capacity(&mut self.buffer)) {
+        let count = match rustix::io::read(&pipe.fd, spare_capacity(&mut self.buffer)) {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Piece::Nothing),
             // A pipe has no other errors; treat one like its end.
             Err(_) => 0,
         };
+        side.next = seat + 1;
         if count > 0 {
             return Ok(Piece::Bytes(self.buffer[..count].to_vec()));
         }
-        poll.remove(pipe)?;
+        if pipe.watched {
+            poll.remove(&pipe.fd)?;
+        }
         side.pipes[seat] = None;
         side.open -= 1;
         Ok(Piece::End)
@@ -153,8 +184,8 @@ impl Pipes {
             return Ok(());
         }
         side.paused = paused;
-        for pipe in side.pipes.iter().flatten() {
-            side.watch(pipe, poll)?;
+        for seat in side.seats() {
+            side.watch(seat, poll)?;
         }
         Ok(())
     }
@@ -162,41 +193,46 @@ impl Pipes {
     /// Stops reading one pipe, or goes on with it.
     fn hold(&mut self, source: Source, seat: usize, held: bool, poll: &Poll) -> io::Result<()> {
         let side = &mut self.sides[index_of(source)];
-        let Some(pipe) = &mut side.pipes[seat] else {
-            return Ok(());
-        };
-        pipe.held = held;
-        match &side.pipes[seat] {
-            Some(pipe) => side.watch(pipe, poll),
-            None => Ok(()),
+        if let Some(pipe) = &mut side.pipes[seat] {
+            pipe.held = held;
         }
+        side.watch(seat, poll)
     }
 }
 
 impl Crew {
-    /// Reads one chunk of a rank's pipe.
+    /// Reads one chunk of a rank's pipe, unless what was read before it has stopped that.
     ///
     /// # Errors
     /// When the pipe cannot be unwatched.
     pub(super) fn read_pipe(&mut self, source: Source, rank: GlobalRank) -> io::Result<()> {
         let seat = self.part.seat(&self.jobs, rank);
-        self.read_seat(source, rank, seat).map(|_| ())
+        if self.pipes.is_watched(source, seat) {
+            self.read_seat(source, rank, seat)?;
+        }
+        Ok(())
     }
 
-    /// Whether there was anything.
-    fn read_seat(&mut self, source: Source, rank: GlobalRank, seat: usize) -> io::Result<bool> {
+    /// How many bytes there were; `None` when there was nothing, not even an end.
+    fn read_seat(
+        &mut self,
+        source: Source,
+        rank: GlobalRank,
+        seat: usize,
+    ) -> io::Result<Option<usize>> {
         let bytes = match self.pipes.read(&self.poll, source, seat)? {
-            Piece::Nothing => return Ok(false),
+            Piece::Nothing => return Ok(None),
             Piece::Bytes(bytes) => bytes,
             Piece::End => Vec::new(),
         };
+        let count = bytes.len();
         self.pass_on(source, rank, &bytes);
         self.tell(FromCrew::Output {
             rank,
             stream: stream_of(source),
             bytes,
         });
-        Ok(true)
+        Ok(Some(count))
     }
 
     /// Passes on what a rank printed to those who asked for it.
@@ -228,20 +264,30 @@ impl Crew {
     }
 
     /// Reads what the pipes that are not paused hold, one chunk of each, without waiting for more;
-    /// whether there was anything.
+    /// whether there was anything. It stops where so much has come that the launcher is to say first
+    /// whether more can be taken, and goes on there the next time.
     ///
     /// # Errors
     /// As [`Crew::read_pipe`].
     pub(super) fn read_pipes(&mut self) -> io::Result<bool> {
         let mut any = false;
         for index in 0..self.pipes.sides.len() {
-            if self.pipes.sides[index].paused {
+            let side = &self.pipes.sides[index];
+            if side.paused {
                 continue;
             }
-            for seat in 0..self.pipes.sides[index].pipes.len() {
-                let side = &self.pipes.sides[index];
-                if let Some(Pipe { rank, .. }) = side.pipes[seat] {
-                    any |= self.read_seat(side.source, rank, seat)?;
+            let (source, seats) = (side.source, side.seats());
+            let mut total = 0;
+            for seat in seats {
+                let Some(rank) = self.pipes.sides[index].rank_at(seat) else {
+                    continue;
+                };
+                if let Some(count) = self.read_seat(source, rank, seat)? {
+                    any = true;
+                    total += count;
+                }
+                if total >= CHUNK {
+                    break;
                 }
             }
         }

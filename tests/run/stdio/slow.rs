@@ -1,0 +1,79 @@
+//! Readers that take their time: what waits for them is bounded, and comes in the end.
+
+use std::io::Read as _;
+
+use super::wait_until_blocked;
+use crate::common::{Run, Running, eventually, memory_peak_kib, process};
+
+/// Waits until all ranks have ended and wireup sleeps: it takes no more of what they left.
+fn wait_until_idle(running: &Running, name: &str) {
+    let mut times = 0;
+    eventually("the ranks have ended and wireup sleeps", || {
+        let all = running.processes();
+        let idle = !all.iter().any(|process| process.name == name)
+            && process(running.pid()).is_some_and(|wireup| wireup.state == 'S');
+        times = if idle { times + 1 } else { 0 };
+        (times == 20).then_some(())
+    });
+}
+
+#[test]
+fn what_ended_ranks_have_left_in_their_pipes_waits_there_for_a_slow_reader() {
+    // Lines that become many times as long.
+    for (options, ranks, count) in [
+        (&["-l"][..], 200, 32 * 1024),
+        (&["-l", "--timestamps"], 100, 16 * 1024),
+        (&["--json", "-"], 50, 8 * 1024),
+    ] {
+        let words = [options, &["cat", "newlines"]].concat();
+        let run = Run::ranks(ranks, words).stdout_held();
+        std::fs::write(run.dir().join("newlines"), "\n".repeat(count)).unwrap();
+        let mut running = run.start();
+        let mut pipe = running.take_stdout();
+        // The first lines show that it runs.
+        pipe.read_exact(&mut [0; 4096]).unwrap();
+        wait_until_idle(&running, "cat");
+        let peak = memory_peak_kib(running.pid());
+        assert!(peak < 24 * 1024, "{options:?}: {peak} KiB");
+        let mut rest = Vec::new();
+        pipe.read_to_end(&mut rest).unwrap();
+        running.finish().expect_quiet_success();
+        let marks = [&b"] \n"[..], br#""text":"\n""#];
+        let found: usize = marks
+            .iter()
+            .map(|mark| memchr::memmem::find_iter(&rest, mark).count())
+            .sum();
+        // Some were in what was read first.
+        let all = ranks as usize * count;
+        assert!(
+            found <= all && found > all - 1024,
+            "{options:?}: {found} of {all}"
+        );
+    }
+}
+
+#[test]
+fn all_ranks_have_their_turn_with_a_slow_reader() {
+    // Far more of them than may be queued at once.
+    let script = "exec yes $WIREUP_RANK";
+    let mut running = Run::ranks(64, ["sh", "-c", script]).stdout_held().start();
+    let mut pipe = running.take_stdout();
+    wait_until_blocked(&running, "yes", 64);
+    let mut output = vec![0; 24 << 20];
+    pipe.read_exact(&mut output).unwrap();
+    drop(pipe);
+    running.finish().expect(141);
+    let text = String::from_utf8(output).unwrap();
+    let mut lines = vec![0; 64];
+    for line in text.lines() {
+        // The last one may be cut.
+        if let Some(count) = line
+            .parse()
+            .ok()
+            .and_then(|rank: usize| lines.get_mut(rank))
+        {
+            *count += 1;
+        }
+    }
+    assert!(lines.iter().all(|count| *count > 0), "{lines:?}");
+}
