@@ -238,6 +238,7 @@ impl Drive {
     fn turn(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
         let mut ready = std::mem::take(&mut self.ready);
         self.hands.poll().wait(timeout, &mut ready)?;
+        let woken = self.now();
         // Ends first: what others say about a rank that died is a consequence of its death.
         ready.sort_by_key(|event| event.token.source != Source::RankExit);
         for event in &ready {
@@ -252,7 +253,7 @@ impl Drive {
             self.hands.dispatch(*event)?;
             self.hear()?;
         }
-        self.tick()?;
+        self.tick(woken)?;
         self.ready = ready;
         Ok(())
     }
@@ -275,7 +276,8 @@ impl Drive {
         .min()
     }
 
-    fn tick(&mut self) -> std::io::Result<()> {
+    /// What was ready at `woken` has been dealt with.
+    fn tick(&mut self, woken: Duration) -> std::io::Result<()> {
         self.hands.tick()?;
         self.hear()?;
         let now = self.now();
@@ -283,7 +285,8 @@ impl Drive {
         self.look_at_growth(now);
         self.look_at_family(now);
         self.look_at_allocations(now);
-        self.streams.tick(now)?;
+        // As of then: since, the pipes may have got the ends of lines that waited.
+        self.streams.tick(woken)?;
         self.regulate()?;
         self.check_status();
         self.look_for_singletons(now);

@@ -40,7 +40,7 @@ pub enum Record<'a> {
 }
 
 /// Standard output or standard error of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
     /// Standard output.

@@ -1,14 +1,17 @@
-//! Merges the output of many ranks into one stream, by lines; no I/O.
+//! Merges the output of many ranks into one stream, by lines; no I/O. Standard output and standard
+//! error of the ranks are merged too where both go to the same place.
 //!
 //! Every complete line reaches the stream in one piece, dressed as asked for: with time and label
 //! in front, or as an event of the status stream. Undressed, no byte is added or removed, so one
 //! rank's output arrives as it was written. A line that is not finished is held back until it is finished, the rank closes the
-//! stream, it has been idle for [`PARTIAL_DELAY`] (a prompt), or it exceeds [`LINE_MAX`].
+//! stream, it has been idle for [`PARTIAL_DELAY`] (a prompt) while the rank's output was taken, or it
+//! exceeds [`LINE_MAX`].
 //!
 //! Rule: time and label stand only at the start of a line. If a held-back line had to be shown
-//! before its end and another rank speaks next, a newline is put between them when these are on;
-//! the rest of the first line then continues on a line of its own, with both again. So it does after
-//! a line of the launcher's own, which always starts one.
+//! before its end and something else is shown next (another rank, the same rank on its other
+//! stream, an MPI library), a newline is put between them when these are on; the rest of the first
+//! line then continues on a line of its own, with both again. So it does after a line of the
+//! launcher's own, which always starts one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,21 +40,35 @@ pub enum Dress {
     },
     /// It becomes an event of the status stream.
     Event {
-        /// Where it was written.
-        stream: Stream,
-        /// When.
+        /// When it was written.
         clock: WallClock,
     },
 }
 
-/// One output stream of the launcher (standard output or standard error), or a file.
+/// A rank's standard output, or its standard error.
+pub type Voice = (Speaker, Stream);
+
+/// What was shown last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Last {
+    /// The end of a line, or nothing yet.
+    #[default]
+    Line,
+    /// A line that was not finished.
+    Part(Voice),
+    /// Such a line that is no rank's.
+    Text,
+}
+
+/// One output of the launcher (standard output, standard error, or both), or a file.
 #[derive(Debug, Default)]
 pub struct Merger {
     dress: Dress,
-    /// Unfinished line of each rank that has one, and since when it waits.
-    partial: BTreeMap<Speaker, (Vec<u8>, Duration)>,
-    /// The rank whose unfinished line is the last thing shown.
-    mid_line: Option<Speaker>,
+    /// Unfinished lines, and since when they wait.
+    partial: BTreeMap<Voice, (Vec<u8>, Duration)>,
+    last: Last,
+    /// Until when ranks may have written more that was not taken from them.
+    held_until: Duration,
 }
 
 impl Merger {
@@ -63,22 +80,22 @@ impl Merger {
         }
     }
 
-    /// Takes bytes a rank wrote and appends to `out` what can be shown now. `now` is the time
+    /// Takes bytes that a rank wrote and appends to `out` what can be shown now. `now` is the time
     /// since the start of the run.
-    pub fn push(&mut self, speaker: Speaker, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
+    pub fn push(&mut self, voice: Voice, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
         let (lines, rest) = match memchr::memrchr(b'\n', bytes) {
             Some(end) => bytes.split_at(end + 1),
             None => (&bytes[..0], bytes),
         };
         if !lines.is_empty() {
-            if let Some((mut held, since)) = self.partial.remove(&speaker) {
+            if let Some((mut held, since)) = self.partial.remove(&voice) {
                 // The first newline ends the held line.
                 let end = memchr::memchr(b'\n', lines).map_or(lines.len(), |at| at + 1);
                 held.extend_from_slice(&lines[..end]);
-                self.show(speaker, &held, since, out);
-                self.show(speaker, &lines[end..], now, out);
+                self.show(voice, &held, since, out);
+                self.show(voice, &lines[end..], now, out);
             } else {
-                self.show(speaker, lines, now, out);
+                self.show(voice, lines, now, out);
             }
         }
         if rest.is_empty() {
@@ -86,37 +103,43 @@ impl Merger {
         }
         let (held, _) = self
             .partial
-            .entry(speaker)
+            .entry(voice)
             .or_insert_with(|| (Vec::new(), now));
         held.extend_from_slice(rest);
         if held.len() > LINE_MAX {
-            self.flush(speaker, out);
+            self.flush(voice, out);
         }
     }
 
     /// The rank closed its stream: shows what it left unfinished.
-    pub fn close(&mut self, speaker: Speaker, out: &mut Vec<u8>) {
-        self.flush(speaker, out);
+    pub fn close(&mut self, voice: Voice, out: &mut Vec<u8>) {
+        self.flush(voice, out);
     }
 
     /// Nothing more will come: shows what is left unfinished.
     pub fn close_all(&mut self, out: &mut Vec<u8>) {
-        let open: Vec<Speaker> = self.partial.keys().copied().collect();
-        for speaker in open {
-            self.flush(speaker, out);
+        let open: Vec<Voice> = self.partial.keys().copied().collect();
+        for voice in open {
+            self.flush(voice, out);
         }
     }
 
-    /// Shows unfinished lines that have waited long enough.
+    /// What ranks have written was not taken until now: their unfinished lines may have an end.
+    pub fn hold(&mut self, now: Duration) {
+        self.held_until = now;
+    }
+
+    /// Shows unfinished lines that have waited long enough. What ranks had written at `now` has been
+    /// pushed.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
-        let due: Vec<Speaker> = self
+        let due: Vec<Voice> = self
             .partial
             .iter()
-            .filter(|(_, (_, since))| now >= *since + PARTIAL_DELAY)
-            .map(|(speaker, _)| *speaker)
+            .filter(|(_, (_, since))| now >= self.due(*since))
+            .map(|(voice, _)| *voice)
             .collect();
-        for speaker in due {
-            self.flush(speaker, out);
+        for voice in due {
+            self.flush(voice, out);
         }
     }
 
@@ -124,43 +147,63 @@ impl Merger {
     pub fn next_deadline(&self) -> Option<Duration> {
         self.partial
             .values()
-            .map(|(_, since)| *since + PARTIAL_DELAY)
+            .map(|(_, since)| self.due(*since))
             .min()
     }
 
-    fn flush(&mut self, speaker: Speaker, out: &mut Vec<u8>) {
-        if let Some((held, since)) = self.partial.remove(&speaker) {
-            self.show(speaker, &held, since, out);
+    fn due(&self, since: Duration) -> Duration {
+        since.max(self.held_until) + PARTIAL_DELAY
+    }
+
+    fn flush(&mut self, voice: Voice, out: &mut Vec<u8>) {
+        if let Some((held, since)) = self.partial.remove(&voice) {
+            self.show(voice, &held, since, out);
         }
+    }
+
+    /// Shows a text that is no rank's as it is. Among dressed lines it starts one, as theirs do.
+    pub fn insert(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        let Some(last) = text.last() else {
+            return;
+        };
+        if matches!(self.dress, Dress::Prefix { .. }) && self.is_mid_line() {
+            out.push(b'\n');
+        }
+        out.extend_from_slice(text);
+        self.last = match last {
+            b'\n' => Last::Line,
+            _ => Last::Text,
+        };
     }
 
     /// Something else was shown, on a line of its own: what was not finished continues on another.
     pub fn break_line(&mut self) {
-        self.mid_line = None;
+        self.last = Last::Line;
     }
 
     /// Whether the last thing shown is a line that was not finished.
     pub fn is_mid_line(&self) -> bool {
-        self.mid_line.is_some()
+        self.last != Last::Line
     }
 
-    /// Appends bytes of one rank, which came at `at`, dressing every line that starts in them.
-    fn show(&mut self, speaker: Speaker, bytes: &[u8], at: Duration, out: &mut Vec<u8>) {
+    /// Appends bytes of one voice, which came at `at`, dressing every line that starts in them.
+    fn show(&mut self, voice: Voice, bytes: &[u8], at: Duration, out: &mut Vec<u8>) {
         let Some(last) = bytes.last() else {
             return;
         };
         let lines = bytes.split_inclusive(|byte| *byte == b'\n');
         match self.dress {
             Dress::Plain => out.extend_from_slice(bytes),
-            Dress::Event { stream, clock } => {
+            Dress::Event { clock } => {
+                let (speaker, stream) = voice;
                 for line in lines {
                     Record::output(Some(speaker), stream, line).write(clock, at, out);
                 }
                 return;
             }
             Dress::Prefix { label, clock } => {
-                let continues = self.mid_line == Some(speaker);
-                if self.mid_line.is_some() && !continues {
+                let continues = self.last == Last::Part(voice);
+                if self.is_mid_line() && !continues {
                     out.push(b'\n');
                 }
                 let mut prefix = String::new();
@@ -168,7 +211,7 @@ impl Merger {
                     prefix = format!("{} ", clock.at(at));
                 }
                 if label {
-                    prefix += &format!("[{speaker}] ");
+                    prefix += &format!("[{}] ", voice.0);
                 }
                 for (index, line) in lines.enumerate() {
                     if index > 0 || !continues {
@@ -178,7 +221,10 @@ impl Merger {
                 }
             }
         }
-        self.mid_line = (*last != b'\n').then_some(speaker);
+        self.last = match last {
+            b'\n' => Last::Line,
+            _ => Last::Part(voice),
+        };
     }
 }
 

@@ -15,7 +15,7 @@ use super::record::{Record, Speaker, Stream as Channel};
 use super::stdio::{Dress, Merger};
 use crate::agent::poll::Source;
 use crate::agent::start::OutputPlan;
-use crate::job::ids::{JobNumber, Rank};
+use crate::job::ids::JobNumber;
 use crate::job::wall::WallClock;
 
 /// How the ranks' output is shown.
@@ -29,36 +29,49 @@ pub struct Show {
     pub events: Option<WallClock>,
 }
 
-/// Standard output, or standard error, of all ranks.
+/// A place to which ranks print.
 #[derive(Debug)]
-struct Stream {
+struct Place {
     merger: Merger,
     outlet: Outlet,
+    /// What it takes was too little, when that was looked at last or in between.
+    full: bool,
 }
 
-/// A file that the launcher writes for a rank. Both of the rank's streams may go there.
+/// Where both streams of all ranks go, or those of one rank whose files the launcher writes.
 #[derive(Debug)]
-struct RankFile {
-    merger: Merger,
-    outlet: Outlet,
+struct Places {
+    out: Place,
+    /// The same as `out` when absent: one merger keeps a line of one stream out of the middle of the
+    /// other's.
+    err: Option<Place>,
 }
 
-/// The files of a rank.
-#[derive(Debug)]
-struct RankFiles {
-    out: RankFile,
-    /// The same as `out` when absent.
-    err: Option<RankFile>,
+impl Places {
+    fn of_mut(&mut self, stream: Channel) -> &mut Place {
+        match (stream, &mut self.err) {
+            (Channel::Stderr, Some(err)) => err,
+            _ => &mut self.out,
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.out).chain(&self.err)
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Place> {
+        std::iter::once(&mut self.out).chain(&mut self.err)
+    }
 }
 
 /// Both streams of a job.
 #[derive(Debug)]
 pub struct Streams {
-    streams: [Stream; 2],
+    own: Places,
     outlets: Outlets,
     show: Show,
     /// By rank, when the launcher writes them.
-    files: Vec<RankFiles>,
+    files: Vec<Places>,
     /// The rank that has a terminal: what it writes goes to standard output as it is.
     unframed: Option<Speaker>,
 }
@@ -69,42 +82,34 @@ impl Streams {
     /// # Errors
     /// When these cannot be duplicated.
     pub fn new(show: Show, wake: &Arc<OwnedFd>) -> io::Result<Self> {
-        let stream = |channel, own| {
-            let (dress, outlet) = match show {
-                Show {
-                    events: Some(clock),
-                    ..
-                } => (
-                    Dress::Event {
-                        stream: channel,
-                        clock,
-                    },
-                    Outlet::Out,
-                ),
-                Show {
-                    label: false,
-                    times: None,
-                    ..
-                } => (Dress::Plain, own),
-                Show { label, times, .. } => (
-                    Dress::Prefix {
-                        label,
-                        clock: times,
-                    },
-                    own,
-                ),
-            };
-            Stream {
-                merger: Merger::new(dress),
-                outlet,
-            }
+        let outlets = Outlets::new(wake)?;
+        let dress = match show {
+            Show {
+                events: Some(clock),
+                ..
+            } => Dress::Event { clock },
+            Show {
+                label: false,
+                times: None,
+                ..
+            } => Dress::Plain,
+            Show { label, times, .. } => Dress::Prefix {
+                label,
+                clock: times,
+            },
         };
+        let place = |outlet| Place {
+            merger: Merger::new(dress),
+            outlet,
+            full: false,
+        };
+        let one = show.events.is_some() || outlets.is_shared();
         Ok(Self {
-            streams: [
-                stream(Channel::Stdout, Outlet::Out),
-                stream(Channel::Stderr, Outlet::Err),
-            ],
-            outlets: Outlets::new(wake)?,
+            own: Places {
+                out: place(Outlet::Out),
+                err: (!one).then(|| place(Outlet::Err)),
+            },
+            outlets,
             show,
             files: Vec::new(),
             unframed: None,
@@ -117,16 +122,17 @@ impl Streams {
         let Some(clock) = self.show.times else {
             return outputs;
         };
-        let to_file = |file| RankFile {
+        let to_file = |file| Place {
             merger: Merger::new(Dress::Prefix {
                 label: false,
                 clock: Some(clock),
             }),
             outlet: Outlet::File(Arc::new(OwnedFd::from(file))),
+            full: false,
         };
         let pipes = |output| {
             if let OutputPlan::Files { out, err } = output {
-                self.files.push(RankFiles {
+                self.files.push(Places {
                     out: to_file(out),
                     err: err.map(to_file),
                 });
@@ -157,7 +163,6 @@ impl Streams {
         bytes: &[u8],
         now: Duration,
     ) -> io::Result<()> {
-        let index = index_of(stream);
         if self.unframed == Some(speaker) {
             return match bytes {
                 [] => Ok(()),
@@ -169,32 +174,24 @@ impl Streams {
             JobNumber(0) => self.files.get_mut(speaker.rank.index()),
             _ => None,
         };
-        let (merger, outlet, key) = match files {
-            // One merger for both streams keeps a line of one out of the middle of the other's.
-            Some(files) => {
-                let file = match (index, &mut files.err) {
-                    (1, Some(err)) => err,
-                    _ => &mut files.out,
-                };
-                (&mut file.merger, &file.outlet, key_of(index))
-            }
-            None => {
-                let stream = &mut self.streams[index];
-                (&mut stream.merger, &stream.outlet, speaker)
-            }
-        };
+        let place = files.unwrap_or(&mut self.own).of_mut(stream);
+        let voice = (speaker, stream);
         match bytes {
-            [] => merger.close(key, &mut out),
-            bytes => merger.push(key, bytes, now, &mut out),
+            [] => place.merger.close(voice, &mut out),
+            bytes => place.merger.push(voice, bytes, now, &mut out),
         }
-        self.outlets.put(outlet, out)
+        self.outlets.put(&place.outlet, out)
     }
 
     /// Whether what a stream brings is not taken where it goes.
-    pub fn is_full(&self, stream: Channel) -> bool {
-        let to_files = self.files.first().map(|files| &files.out.outlet);
-        let own = &self.streams[index_of(stream)].outlet;
-        self.outlets.is_full(to_files.unwrap_or(own))
+    pub fn is_full(&mut self, stream: Channel) -> bool {
+        let place = match self.files.first_mut() {
+            Some(files) => &mut files.out,
+            None => self.own.of_mut(stream),
+        };
+        let full = self.outlets.is_full(&place.outlet);
+        place.full |= full;
+        full
     }
 
     /// Puts text of the launcher's own on one of its outputs. A writing thread that cannot be
@@ -213,28 +210,25 @@ impl Streams {
         let mut text = format!("{line}\n");
         if !self.outlets.at_start() {
             text.insert(0, '\n');
-            let shared = self.outlets.is_shared();
-            for stream in &mut self.streams {
-                if shared || matches!(stream.outlet, Outlet::Err) {
-                    stream.merger.break_line();
-                }
-            }
+            self.own.of_mut(Channel::Stderr).merger.break_line();
         }
         self.say(Source::Stderr, text.into_bytes());
     }
 
     /// Passes on what an MPI library says through the launcher.
     pub fn pass_on(&mut self, source: Source, text: Vec<u8>, now: Duration) {
-        let Some(clock) = self.show.events else {
-            return self.say(source, text);
-        };
         let channel = match source {
             Source::Stdout => Channel::Stdout,
             _ => Channel::Stderr,
         };
-        let mut line = Vec::new();
-        Record::output(None, channel, &text).write(clock, now, &mut line);
-        self.say(Source::Stdout, line);
+        let place = self.own.of_mut(channel);
+        let mut out = Vec::new();
+        match self.show.events {
+            Some(clock) => Record::output(None, channel, &text).write(clock, now, &mut out),
+            None => place.merger.insert(&text, &mut out),
+        }
+        // A writing thread that cannot be started is told by the ranks' output.
+        let _ = self.outlets.put(&place.outlet, out);
     }
 
     /// Whether people look at standard error.
@@ -245,7 +239,7 @@ impl Streams {
     /// Whether [`Streams::draw`] may be called: there is a terminal, and nothing on it would be
     /// overwritten.
     pub fn can_draw(&self) -> bool {
-        let mid_line = self.streams.iter().any(|s| s.merger.is_mid_line());
+        let mid_line = self.own.all().any(|place| place.merger.is_mid_line());
         !mid_line && self.outlets.can_draw()
     }
 
@@ -255,32 +249,34 @@ impl Streams {
         self.outlets.draw(text);
     }
 
-    /// Shows unfinished lines that waited long enough.
+    /// Shows unfinished lines that waited long enough. What ranks had written at `now` has been taken,
+    /// unless something was full.
     ///
     /// # Errors
     /// When the writing thread cannot be started.
     pub fn tick(&mut self, now: Duration) -> io::Result<()> {
-        for stream in &mut self.streams {
+        for place in all(&mut self.own, &mut self.files) {
+            let full = self.outlets.is_full(&place.outlet);
+            if std::mem::replace(&mut place.full, full) || full {
+                place.merger.hold(now);
+            }
             let mut out = Vec::new();
-            stream.merger.tick(now, &mut out);
-            self.outlets.put(&stream.outlet, out)?;
-        }
-        for file in rank_files(&mut self.files) {
-            let mut out = Vec::new();
-            file.merger.tick(now, &mut out);
-            self.outlets.put(&file.outlet, out)?;
+            place.merger.tick(now, &mut out);
+            self.outlets.put(&place.outlet, out)?;
         }
         Ok(())
     }
 
     /// When [`Streams::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let files = self.files.iter().flat_map(|files| {
-            let err = files.err.iter().map(|file| &file.merger);
-            err.chain([&files.out.merger])
-        });
-        let streams = self.streams.iter().map(|stream| &stream.merger);
-        streams.chain(files).filter_map(Merger::next_deadline).min()
+        let places = self
+            .own
+            .all()
+            .chain(self.files.iter().flat_map(Places::all));
+        // When there is room again, the loop is woken.
+        let places = places.filter(|place| !place.full);
+        let deadlines = places.filter_map(|place| place.merger.next_deadline());
+        deadlines.min()
     }
 
     /// Why one of the launcher's outputs cannot be written, once that happened.
@@ -290,16 +286,11 @@ impl Streams {
 
     /// No rank will print anything more: shows the lines that are not finished.
     pub fn end_lines(&mut self) {
-        for stream in &mut self.streams {
+        for place in all(&mut self.own, &mut self.files) {
             let mut out = Vec::new();
-            stream.merger.close_all(&mut out);
+            place.merger.close_all(&mut out);
             // A thread that cannot be started is reported by the stream's failure.
-            let _ = self.outlets.put(&stream.outlet, out);
-        }
-        for file in rank_files(&mut self.files) {
-            let mut out = Vec::new();
-            file.merger.close_all(&mut out);
-            let _ = self.outlets.put(&file.outlet, out);
+            let _ = self.outlets.put(&place.outlet, out);
         }
     }
 
@@ -315,17 +306,7 @@ impl Streams {
     }
 }
 
-/// What stands for one of a rank's two streams in its file.
-fn key_of(index: usize) -> Speaker {
-    (JobNumber(0), Rank(index as u32)).into()
-}
-
-fn index_of(stream: Channel) -> usize {
-    usize::from(stream == Channel::Stderr)
-}
-
-fn rank_files(files: &mut [RankFiles]) -> impl Iterator<Item = &mut RankFile> {
-    files
-        .iter_mut()
-        .flat_map(|files| std::iter::once(&mut files.out).chain(&mut files.err))
+fn all<'a>(own: &'a mut Places, files: &'a mut [Places]) -> impl Iterator<Item = &'a mut Place> {
+    own.all_mut()
+        .chain(files.iter_mut().flat_map(Places::all_mut))
 }

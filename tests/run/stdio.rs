@@ -3,6 +3,7 @@
 
 mod files;
 mod input;
+mod shared;
 mod slow;
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! However the ranks' writes are cut into pieces, and however the pieces of several ranks follow
 //! each other with whatever pauses: each rank's bytes come out as they went in.
 
-use super::tests::speaker;
+use super::tests::voice;
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -42,14 +42,14 @@ fn merged(dress: Dress, pieces: &[Piece]) -> Vec<u8> {
     let mut merger = Merger::new(dress);
     let (mut out, mut now) = (Vec::new(), Duration::ZERO);
     for piece in pieces {
-        merger.push(speaker(piece.rank), &piece.bytes, now, &mut out);
+        merger.push(voice(piece.rank), &piece.bytes, now, &mut out);
         if piece.pause {
             now += PARTIAL_DELAY;
             merger.tick(now, &mut out);
             assert_eq!(merger.next_deadline(), None, "something waits too long");
         }
     }
-    for rank in (0..RANKS).map(speaker) {
+    for rank in (0..RANKS).map(voice) {
         merger.close(rank, &mut out);
     }
     out
@@ -144,7 +144,7 @@ proptest! {
             .chain(texts)
             .map(|(rank, bytes)| Piece { rank, bytes, pause: rank == 0 })
             .collect();
-        let dress = Dress::Event { stream: Stream::Stdout, clock: WallClock::utc(Duration::ZERO) };
+        let dress = Dress::Event { clock: WallClock::utc(Duration::ZERO) };
         let out = merged(dress, &pieces);
         let mut found = vec![Vec::new(); RANKS as usize];
         for line in out.split_inclusive(|byte| *byte == b'\n') {

@@ -4,16 +4,17 @@ use super::*;
 use crate::job::ids::{JobNumber, Rank};
 use proptest::prelude::*;
 
-/// A rank of the job the user asked for.
-pub(super) const fn speaker(rank: u32) -> Speaker {
-    Speaker {
-        job: JobNumber(0),
-        rank: Rank(rank),
-    }
+/// Standard output of a rank of the job the user asked for.
+pub(super) const fn voice(rank: u32) -> Voice {
+    let job = JobNumber(0);
+    let rank = Rank(rank);
+    (Speaker { job, rank }, Stream::Stdout)
 }
 
-const A: Speaker = speaker(0);
-const B: Speaker = speaker(1);
+const A: Voice = voice(0);
+const B: Voice = voice(1);
+/// Standard error of the first.
+const A_ERR: Voice = (A.0, Stream::Stderr);
 const T0: Duration = Duration::ZERO;
 const LABEL: Dress = Dress::Prefix {
     label: true,
@@ -84,27 +85,74 @@ fn a_line_bears_the_time_at_which_it_began_and_never_in_its_middle() {
 #[test]
 fn as_events_the_pieces_of_a_rank_give_what_it_wrote() {
     let mut merger = Merger::new(Dress::Event {
-        stream: Stream::Stderr,
         clock: WallClock::utc(Duration::ZERO),
     });
     let mut out = Vec::new();
     merger.push(A, b"one\ntwo", T0, &mut out);
-    merger.push(B, b"\xff\n", T0, &mut out);
+    merger.push((B.0, Stream::Stderr), b"\xff\n", T0, &mut out);
     merger.close(A, &mut out);
     let lines: Vec<&str> = text(&out).lines().collect();
-    let start = |rank| {
+    let start = |rank, stream| {
         format!(
-            r#"{{"time":"1970-01-01T00:00:00.000Z","ms":0,"event":"output","rank":{rank},"stream":"stderr","#
+            r#"{{"time":"1970-01-01T00:00:00.000Z","ms":0,"event":"output","rank":{rank},"stream":"{stream}","#
         )
     };
     assert_eq!(
         lines,
         [
-            start(0) + r#""text":"one\n"}"#,
-            start(1) + r#""base64":"/wo="}"#,
-            start(0) + r#""text":"two"}"#,
+            start(0, "stdout") + r#""text":"one\n"}"#,
+            start(1, "stderr") + r#""base64":"/wo="}"#,
+            start(0, "stdout") + r#""text":"two"}"#,
         ]
     );
+}
+
+#[test]
+fn a_line_is_not_shown_early_while_its_end_is_not_taken() {
+    let mut merger = Merger::new(LABEL);
+    let mut out = Vec::new();
+    merger.push(A, b"be", T0, &mut out);
+    let later = PARTIAL_DELAY * 5;
+    merger.hold(later);
+    merger.tick(later, &mut out);
+    assert_eq!(
+        (text(&out), merger.next_deadline()),
+        ("", Some(later + PARTIAL_DELAY))
+    );
+    merger.push(A, b"gun\n", later, &mut out);
+    assert_eq!(text(&out), "[0] begun\n");
+}
+
+#[test]
+fn the_two_streams_of_a_rank_are_as_those_of_two_ranks() {
+    let mut merger = Merger::new(LABEL);
+    let mut out = Vec::new();
+    merger.push(A, b"out", T0, &mut out);
+    merger.push(A_ERR, b"error\n", T0, &mut out);
+    merger.tick(PARTIAL_DELAY, &mut out);
+    merger.push(A_ERR, b"more\n", PARTIAL_DELAY, &mut out);
+    merger.push(A, b"put\n", PARTIAL_DELAY, &mut out);
+    assert_eq!(text(&out), "[0] error\n[0] out\n[0] more\n[0] put\n");
+    // Without labels none is torn that can be waited for, and no byte is added.
+    let mut merger = Merger::new(Dress::Plain);
+    out.clear();
+    merger.push(A, b"out", T0, &mut out);
+    merger.push(A_ERR, b"err", T0, &mut out);
+    merger.push(A, b"put\n", T0, &mut out);
+    merger.push(A_ERR, b"or\n", T0, &mut out);
+    assert_eq!(text(&out), "output\nerror\n");
+}
+
+#[test]
+fn what_is_no_ranks_stands_in_lines_of_its_own_among_labelled_ones() {
+    let mut merger = Merger::new(LABEL);
+    let mut out = Vec::new();
+    merger.push(A, b"part", T0, &mut out);
+    merger.tick(PARTIAL_DELAY, &mut out);
+    merger.insert(b"a library", &mut out);
+    assert!(merger.is_mid_line());
+    merger.push(A, b"rest\n", PARTIAL_DELAY, &mut out);
+    assert_eq!(text(&out), "[0] part\na library\n[0] rest\n");
 }
 
 #[test]
@@ -130,10 +178,10 @@ proptest! {
             let mut now = T0;
             for (_, piece, pause) in pieces.iter().filter(|p| p.0 == rank) {
                 expected.extend_from_slice(piece.as_bytes());
-                merger.push(speaker(rank), piece.as_bytes(), now, &mut out);
+                merger.push(voice(rank), piece.as_bytes(), now, &mut out);
                 if *pause { now += PARTIAL_DELAY; merger.tick(now, &mut out); }
             }
-            merger.close(speaker(rank), &mut out);
+            merger.close(voice(rank), &mut out);
             prop_assert_eq!(out, expected);
         }
     }
@@ -146,10 +194,10 @@ proptest! {
         let mut out = Vec::new();
         let mut expected: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         for (rank, piece) in &pieces {
-            merger.push(speaker(*rank), piece.as_bytes(), T0, &mut out);
+            merger.push(voice(*rank), piece.as_bytes(), T0, &mut out);
             expected.entry(*rank).or_default().extend_from_slice(piece.as_bytes());
         }
-        for rank in 0..3 { merger.close(speaker(rank), &mut out); }
+        for rank in 0..3 { merger.close(voice(rank), &mut out); }
         let mut found: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         for line in out.split_inclusive(|b| *b == b'\n') {
             let rank = u32::from(line[1] - b'0');

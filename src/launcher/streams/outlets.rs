@@ -62,7 +62,8 @@ impl Standard {
 #[derive(Debug)]
 pub(super) struct Outlets {
     out: Standard,
-    /// Absent when both are one terminal: one queue keeps the order there.
+    /// Absent when both are the same pipe, terminal, or other file: one thread writes there then,
+    /// since two would tear each other's lines.
     err: Option<Standard>,
     files: Sink,
     /// Standard error is a terminal.
@@ -78,7 +79,7 @@ impl Outlets {
     pub(super) fn new(wake: &Arc<OwnedFd>) -> io::Result<Self> {
         let (out, err) = (io::stdout(), io::stderr());
         let terminal = err.is_terminal();
-        let shared = terminal && same_terminal(out.as_fd(), err.as_fd());
+        let shared = same_file(out.as_fd(), err.as_fd());
         Ok(Self {
             out: Standard::new(out.as_fd(), wake)?,
             err: (!shared)
@@ -133,7 +134,7 @@ impl Outlets {
         self.terminal
     }
 
-    /// Whether standard output and error are one terminal.
+    /// Whether standard output and error are the same file.
     pub(super) fn is_shared(&self) -> bool {
         self.err.is_none()
     }
@@ -224,7 +225,7 @@ fn with_returns(bytes: &[u8]) -> Vec<u8> {
     lines.flat_map(with_return).collect()
 }
 
-fn same_terminal(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
-    let device = |fd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
-    one.is_terminal() && device(one).is_ok_and(|one| device(other) == Ok(one))
+fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    let file = |fd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+    file(one).is_ok_and(|one| file(other) == Ok(one))
 }

@@ -1,9 +1,10 @@
 //! Readers that take their time: what waits for them is bounded, and comes in the end.
 
 use std::io::Read as _;
+use std::time::{Duration, Instant};
 
-use super::wait_until_blocked;
-use crate::common::{Run, Running, eventually, memory_peak_kib, process};
+use super::{assert_lines, wait_until_blocked};
+use crate::common::{Run, Running, eventually, memory_peak_kib, process, program};
 
 /// Waits until all ranks have ended and wireup sleeps: it takes no more of what they left.
 fn wait_until_idle(running: &Running, name: &str) {
@@ -76,4 +77,27 @@ fn all_ranks_have_their_turn_with_a_slow_reader() {
         }
     }
     assert!(lines.iter().all(|count| *count > 0), "{lines:?}");
+}
+
+#[test]
+fn a_line_whose_rest_waits_for_a_slow_reader_stays_whole() {
+    let Some(lines) = program("lines") else {
+        return;
+    };
+    let (ranks, count) = (16, 2000);
+    // Written in pieces: ranks stop in the middle of a line. None can have ended when all are blocked.
+    let lines = lines.to_str().unwrap();
+    let args = ["-l", lines, "2000", "999", "--chunk", "700"];
+    let mut running = Run::ranks(ranks as u32, args).stdout_held().start();
+    let mut pipe = running.take_stdout();
+    let mut output = vec![0; 500_000];
+    pipe.read_exact(&mut output).unwrap();
+    wait_until_blocked(&running, "lines", ranks);
+    let blocked = Instant::now();
+    eventually("unfinished lines would have been shown", || {
+        (blocked.elapsed() > Duration::from_millis(300)).then_some(())
+    });
+    pipe.read_to_end(&mut output).unwrap();
+    running.finish().expect_quiet_success();
+    assert_lines(&output, ranks, count, &[999], true);
 }

@@ -1,0 +1,142 @@
+//! Standard output and standard error in one pipe, file or terminal, as below `2>&1`.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use crate::common::{Output, Run, Running, eventually};
+
+/// Where both go.
+#[derive(Clone, Copy, Debug)]
+enum Shared {
+    Pipe,
+    File,
+    /// The same file, opened twice.
+    FileTwice,
+    Terminal,
+}
+
+const ALL: [Shared; 4] = [
+    Shared::Pipe,
+    Shared::File,
+    Shared::FileTwice,
+    Shared::Terminal,
+];
+
+impl Shared {
+    /// The run with its outputs there, and its input with the test.
+    fn start(self, run: Run) -> Running {
+        let run = match self {
+            Self::Pipe => run.after_shell("exec 2>&1;"),
+            Self::File => run.after_shell("exec >both 2>&1;"),
+            Self::FileTwice => run.after_shell("exec >both 2>both;"),
+            Self::Terminal => return run.after_shell("stty -echo;").terminal().start(),
+        };
+        run.stdin_held().start()
+    }
+
+    fn in_file(self) -> bool {
+        matches!(self, Self::File | Self::FileTwice)
+    }
+
+    /// What the run has written.
+    fn written(self, dir: &Path, captured: Vec<u8>) -> String {
+        let bytes = match self.in_file() {
+            true => std::fs::read(dir.join("both")).unwrap_or_default(),
+            false => captured,
+        };
+        String::from_utf8(bytes).unwrap().replace("\r\n", "\n")
+    }
+
+    /// Types a line once the run has written this.
+    fn answer(
+        self,
+        running: &mut Running,
+        stdin: &mut Option<std::process::ChildStdin>,
+        text: &str,
+    ) {
+        eventually(text, || {
+            let captured = running.so_far(Output::Stdout);
+            let written = self.written(running.work(), captured);
+            written.contains(text).then_some(())
+        });
+        match self {
+            Self::Terminal => running.type_text("\n"),
+            _ => {
+                let stdin = stdin.get_or_insert_with(|| running.stdin());
+                stdin.write_all(b"\n").unwrap();
+            }
+        }
+    }
+
+    /// What a run has written when it has ended; it reads a line after each of `texts`.
+    #[track_caller]
+    fn run(self, run: Run, texts: &[&str], code: i32) -> String {
+        let mut running = self.start(run);
+        let mut stdin = None;
+        for text in texts {
+            self.answer(&mut running, &mut stdin, text);
+        }
+        drop(stdin);
+        let outcome = running.finish().expect(code);
+        self.written(outcome.dir(), outcome.stdout.clone())
+    }
+}
+
+#[test]
+fn lines_of_both_streams_stay_whole() {
+    let (out, err) = ("o".repeat(40), "e".repeat(50));
+    let script = format!("yes {out} | head -n 4000 & yes {err} | head -n 4000 >&2; wait");
+    for shared in ALL {
+        let run = Run::ranks(4, ["-l", "sh", "-c", &script]);
+        let written = shared.run(run, &[], 0);
+        let whole = |line: &&str| {
+            let bare = line
+                .strip_prefix('[')
+                .and_then(|line| line.split_once("] "));
+            bare.is_some_and(|(rank, text)| rank.len() == 1 && (text == out || text == err))
+        };
+        let torn: Vec<&str> = written.lines().filter(|line| !whole(line)).collect();
+        assert_eq!(torn, [""; 0], "{shared:?}");
+        assert_eq!(written.lines().count(), 32000, "{shared:?}");
+    }
+}
+
+#[test]
+fn a_label_never_stands_in_the_other_streams_line() {
+    let script = "printf abc; read x; echo err >&2; read x; echo def";
+    for shared in ALL {
+        let run = Run::ranks(1, ["-l", "sh", "-c", script]);
+        let written = shared.run(run, &["abc", "err"], 0);
+        assert_eq!(written, "[0] abc\n[0] err\n[0] def\n", "{shared:?}");
+        // Without labels every byte arrives, and no other.
+        let run = Run::ranks(1, ["sh", "-c", script]);
+        let written = shared.run(run, &["abc", "err"], 0);
+        assert_eq!(written, "abcerr\ndef\n", "{shared:?}");
+    }
+}
+
+#[test]
+fn what_wireup_says_starts_a_line() {
+    let script = "printf part; read x; exit 3";
+    for shared in ALL {
+        let run = Run::ranks(1, ["sh", "-c", script]);
+        let written = shared.run(run, &["part"], 3);
+        let start = "part\nwireup: rank 0 (";
+        assert!(written.starts_with(start), "{shared:?}: {written}");
+    }
+}
+
+#[test]
+fn without_labels_unfinished_lines_of_both_streams_are_held_back_for_each_other() {
+    // Each half line is finished at once, by a process that finds its other half in the way.
+    let script = "for i in 1 2 3 4 5 6 7 8 9; do printf out; printf err >&2; \
+                  echo put; echo or >&2; done";
+    for shared in ALL {
+        let run = Run::ranks(4, ["sh", "-c", script]);
+        let written = shared.run(run, &[], 0);
+        for (line, count) in [("output", 36), ("error", 36)] {
+            let found = written.lines().filter(|found| *found == line).count();
+            assert_eq!(found, count, "{shared:?}: {written}");
+        }
+    }
+}
