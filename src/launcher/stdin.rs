@@ -10,6 +10,8 @@
 //! Rule: a read of the controlling terminal in the background raises SIGTTIN, and fails with EIO
 //! when that is blocked. Source: tty_ioctl(4), credentials(7).
 
+mod waiting;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 
@@ -24,7 +26,7 @@ use super::signals;
 const CHUNK: usize = 64 * 1024;
 
 /// How often a launcher in the background looks whether it came to the foreground or a rank
-/// started to read.
+/// waits for input.
 const BACKGROUND_CHECK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
@@ -129,9 +131,7 @@ fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<(Pid, OwnedFd)>
             return Turn::Over;
         }
         match in_foreground {
-            Some(false) if readers.iter().any(|(pid, _)| waits_for_input(*pid)) => {
-                return Turn::Background;
-            }
+            Some(false) if waiting::any_waits(readers) => return Turn::Background,
             Some(true) if ready[0] => return Turn::Foreground,
             None if ready[0] => return Turn::Ready,
             _ => {}
@@ -145,13 +145,6 @@ fn read_background(stdin: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Resu
     let result = rustix::io::read(stdin, buffer);
     signals::block_terminal_stop();
     result
-}
-
-/// Whether a process sleeps in a read of its standard input, as far as the system tells.
-fn waits_for_input(pid: Pid) -> bool {
-    let read = format!("{} 0x0 ", libc::SYS_read);
-    std::fs::read_to_string(format!("/proc/{}/syscall", pid.as_raw_nonzero()))
-        .is_ok_and(|line| line.starts_with(&read))
 }
 
 /// False when the reader is gone.

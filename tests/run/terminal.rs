@@ -221,6 +221,29 @@ fn in_the_background_it_stops_only_when_a_rank_reads_the_terminal() {
 }
 
 #[test]
+fn in_the_background_it_stops_for_whoever_waits_for_nothing_but_the_terminal() {
+    let select =
+        r#"perl -e 'vec($set, 0, 1) = 1; select($set, undef, undef, undef); print <STDIN>'"#;
+    // A child of the rank, and one that does not read before there is something.
+    for command in ["sh -c 'cat; true'", select] {
+        let mut shell = shell();
+        shell.type_text(&format!("{WIREUP} run -n 1 {command} &\n"));
+        let wireup = eventually("wireup is stopped", || {
+            let all = named(&shell, "wireup");
+            all.into_iter().find(|process| stopped(process.state))
+        });
+        shell.type_text("fg\n");
+        eventually("it goes on", || {
+            process(wireup.pid).filter(|p| going_on(p.state))
+        });
+        shell.type_text("words\n");
+        shell.type_text(CTRL_D);
+        shell.wait_for(Output::Stdout, "words\r\n");
+        leave(shell, 3);
+    }
+}
+
+#[test]
 fn in_the_background_a_job_that_reads_nothing_runs_to_its_end() {
     let mut shell = shell();
     shell.type_text(&format!(
