@@ -418,6 +418,11 @@ pub enum CrossingMessage {
         /// What.
         jobs: Vec<Description>,
     },
+    /// From the head node: these jobs are gone for good, and need not be known any more.
+    Forget {
+        /// Which.
+        jobs: Vec<Nspace>,
+    },
     /// To the head node: they are known, or why not, as a PMIx status.
     Registered {
         /// For which.

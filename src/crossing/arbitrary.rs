@@ -95,6 +95,7 @@ pub(crate) fn crossing_message() -> BoxedStrategy<CrossingMessage> {
         ),
         (key(), vec(description(), 0..3))
             .prop_map(|(key, jobs)| CrossingMessage::Register { key, jobs }),
+        vec(nspace(), 0..3).prop_map(|jobs| CrossingMessage::Forget { jobs }),
         (key(), done).prop_map(|(key, result)| CrossingMessage::Registered { key, result }),
         (key(), outcome).prop_map(|(key, outcome)| CrossingMessage::Release { key, outcome }),
         (any::<u64>(), process())

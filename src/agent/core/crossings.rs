@@ -56,6 +56,8 @@ pub(super) struct CrossState {
     last: u64,
     /// Upcalls that wait for data, and how long.
     fetching: BTreeMap<u64, (UpcallId, Option<Moment>)>,
+    /// At the head node: which nodes were told to know jobs of other launches.
+    met: BTreeMap<Nspace, BTreeSet<NodeId>>,
     /// At the head node: who asked for data, and in which job.
     fetches: BTreeMap<u64, (NodeId, u64, Nspace)>,
 }
@@ -201,6 +203,9 @@ impl NodeCore {
             CrossingMessage::Register { key, jobs } if from == HEAD => {
                 self.register_far(key, &jobs, now, actions);
             }
+            CrossingMessage::Forget { jobs } if from == HEAD => {
+                self.forget_far(&jobs, now, actions)
+            }
             CrossingMessage::Release { key, outcome } if from == HEAD => {
                 self.crossing_over(key, outcome, actions);
             }
@@ -231,6 +236,10 @@ impl NodeCore {
             match output {
                 Output::Send { to, packet } => self.relay(to, &packet, actions),
                 Output::Register { key, nodes, jobs } => {
+                    for job in &jobs {
+                        let met = self.crossings.met.entry(job.nspace.clone());
+                        met.or_default().extend(&nodes);
+                    }
                     for node in nodes {
                         let (key, jobs) = (key.clone(), jobs.clone());
                         let message = CrossingMessage::Register { key, jobs };
@@ -390,6 +399,14 @@ impl NodeCore {
         for serial in lost_ones {
             self.fetched(serial, Err(lost), now, actions);
         }
+        // Without the rendezvous the others may live on, connected to ours.
+        for job in jobs.unwrap_or_default() {
+            for node in self.crossings.met.remove(job).unwrap_or_default() {
+                let jobs = vec![job.clone()];
+                let message = CrossingMessage::Forget { jobs };
+                self.tell_crossing(node, message, now, actions);
+            }
+        }
     }
 
     /// A node of this launch is gone for good.
@@ -442,3 +459,6 @@ fn members(procs: &[Proc]) -> Option<Members> {
     members.dedup();
     Some(members)
 }
+
+#[cfg(test)]
+mod tests;

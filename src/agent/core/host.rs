@@ -104,6 +104,11 @@ impl HostLife {
         [patience, self.probe_at, doubt].into_iter().flatten().min()
     }
 
+    /// Whether it serves.
+    pub(super) fn is_ready(&self) -> bool {
+        self.state == HostState::Ready
+    }
+
     /// Whether the job has one.
     pub(super) fn is_offered(&self) -> bool {
         self.state != HostState::Absent

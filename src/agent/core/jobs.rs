@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::host::HostState;
 use super::{JobContext, NodeCore, PmixState, fences};
 use crate::agent::event::{Action, Report};
 use crate::fence::{Nodes, Participants};
@@ -174,7 +173,7 @@ impl NodeCore {
         self.modex(removed, now, actions);
         self.ask_for_end(job, now, actions);
         // The rest of its output may be on its way to processes here.
-        if self.host.state == HostState::Ready && !self.outputs.is_asking() {
+        if self.host.is_ready() && !self.outputs.is_asking() {
             self.control(&Control::DeregisterJob { nspace }, now, actions);
         }
     }

@@ -6,6 +6,7 @@ use crate::agent::core::{HEAD, NodeCore};
 use crate::agent::event::Action;
 use crate::crossing::{CrossingMessage, Description, Key};
 use crate::job::clock::Moment;
+use crate::job::ids::Nspace;
 use crate::pmix::control::{Control, Refusal};
 use crate::pmix::host::RequestId;
 use crate::pmix::job_info;
@@ -86,6 +87,17 @@ impl NodeCore {
         }
         self.crossings.known.insert(nspace);
         self.tell_registered(now, actions);
+    }
+
+    /// Jobs of other launches are gone for good: the sidecar of a launch that meets many in its time
+    /// would keep them all.
+    pub(super) fn forget_far(&mut self, jobs: &[Nspace], now: Moment, actions: &mut Vec<Action>) {
+        for nspace in jobs {
+            if self.crossings.known.remove(nspace) && self.host.is_ready() {
+                let nspace = nspace.clone();
+                self.control(&Control::DeregisterJob { nspace }, now, actions);
+            }
+        }
     }
 
     fn tell_registered(&mut self, now: Moment, actions: &mut Vec<Action>) {

@@ -1,0 +1,70 @@
+use super::super::served;
+use super::*;
+use crate::agent::event::Event;
+use crate::pmix::control::serve::{self, Body};
+use crate::pmix::control::{ControlKind, ForkEnv};
+use crate::rendezvous::message::FromRendezvous;
+
+fn far() -> Nspace {
+    Nspace::new("far").unwrap()
+}
+
+/// How many requests to the sidecar are among some actions.
+fn requests(actions: &[Action]) -> usize {
+    let asks = |action: &&Action| matches!(action, Action::SendControl(_));
+    actions.iter().filter(asks).count()
+}
+
+#[test]
+fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
+    let mut cores = served::three_nodes();
+    let (now, mut actions) = (Moment::default(), Vec::new());
+    let key = Key {
+        act: Act::Connect,
+        members: Vec::new(),
+        generation: 0,
+    };
+    let job = Description {
+        nspace: far(),
+        ranks: RankMap::from_runs([(NodeId(0), 1)]),
+        node_names: vec!["elsewhere".to_owned()],
+        universe_size: 1,
+        programs: 1,
+    };
+    let register = Output::Register {
+        key,
+        nodes: [NodeId(1)].into(),
+        jobs: vec![job],
+    };
+    cores[0].crossing(now, &mut actions, |_, out| out.push(register));
+    let Some(Action::SendPeer { to, message }) = actions.pop() else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(to, NodeId(1));
+    let event = Event::Peer {
+        from: HEAD,
+        message,
+    };
+    cores[1].handle(event, now, &mut actions);
+    assert_eq!(requests(&actions), 1, "{actions:?}");
+    // The job's own registration was request 1.
+    let env = ForkEnv::default();
+    let done = serve::reply(ControlKind::RegisterJob, 2, Ok(Body::ForkEnv(&env))).unwrap();
+    cores[1].handle(Event::ControlReceived(&done), now, &mut actions);
+    assert!(cores[1].crossings.known.contains(&far()));
+
+    actions.clear();
+    let gone = FromRendezvous::Gone(vec![far()]);
+    cores[0].handle(Event::Rendezvous(gone), now, &mut actions);
+    let Some(Action::SendPeer { to, message }) = actions.pop() else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(to, NodeId(1));
+    let event = Event::Peer {
+        from: HEAD,
+        message,
+    };
+    cores[1].handle(event, now, &mut actions);
+    assert_eq!(requests(&actions), 1, "{actions:?}");
+    assert!(cores[1].crossings.known.is_empty());
+}
