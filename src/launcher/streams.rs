@@ -3,7 +3,7 @@
 
 mod outlets;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,14 +194,20 @@ impl Streams {
         full
     }
 
-    /// Puts text of the launcher's own on one of its outputs. A writing thread that cannot be
-    /// started loses it; the ranks' output tells so.
+    /// Puts text of the launcher's own on one of its outputs. Where no writing thread can be started it
+    /// is written at once: it may be what says so.
     pub fn say(&mut self, source: Source, text: Vec<u8>) {
         let outlet = match source {
             Source::Stdout => Outlet::Out,
             _ => Outlet::Err,
         };
-        let _ = self.outlets.put(&outlet, text);
+        if self.outlets.put(&outlet, text.clone()).is_err() {
+            // Nobody is left to tell.
+            let _ = match outlet {
+                Outlet::Out => io::stdout().write_all(&text),
+                _ => io::stderr().write_all(&text),
+            };
+        }
     }
 
     /// Puts a line of the launcher's own on standard error, where it starts a line: one that a rank

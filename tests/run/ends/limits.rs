@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::common::{Output, Run, descriptors, eventually, program, skip};
+use crate::common::{Output, Run, descriptors, eventually, mpi, program, skip};
 
 #[test]
 fn no_ranks_and_absurd_numbers_are_refused() {
@@ -78,6 +78,31 @@ fn a_process_limit_is_one_line_and_ends_what_was_started() {
             "{limit}: {outcome:?}"
         );
         assert_eq!(line.lines().count(), 1, "{limit}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_pmix_program_at_the_process_limit_is_one_line_with_what_to_allow() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("the process limit: needs root to become a user without processes");
+    }
+    let Some(mpi) = mpi("openmpi4") else {
+        return;
+    };
+    // Above, some rank or server may get one thread less than it needs, and says so in its own way.
+    for limit in [1, 2, 3, 5, 6] {
+        let outcome = as_somebody(mpi.run(2, &[], "hello", &[]), limit).run();
+        let err = outcome.expect(125).err();
+        let told = ["no more processes are allowed", "allow more processes"];
+        assert!(
+            told.iter().any(|told| err.contains(told)),
+            "{limit}: {err:?}"
+        );
+    }
+    // The thread that writes is what is missing, now and then.
+    for _ in 0..3 {
+        let outcome = as_somebody(mpi.run(2, &[], "hello", &[]), 4).run();
+        assert_ne!(outcome.expect(125).err(), "");
     }
 }
 
