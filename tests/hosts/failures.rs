@@ -1,6 +1,7 @@
 //! Whatever dies, wherever and whenever: the launch ends everywhere within ten seconds, the cause
 //! is named, every host is clean, and the agents take the next launch.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -41,6 +42,23 @@ enum Kind {
     Pmix,
 }
 
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pmi => "pmi_wireup",
+            Self::Pmix => "pmix_wireup",
+        }
+    }
+
+    /// The program whose ranks say that they have met.
+    fn program(self) -> Option<PathBuf> {
+        match self {
+            Self::Pmi => program(self.name()),
+            Self::Pmix => Some(pmix("pmix5")?.dir.join(self.name())),
+        }
+    }
+}
+
 /// A launch that has come to its phase.
 struct Scene {
     cluster: Cluster,
@@ -50,10 +68,7 @@ struct Scene {
 
 /// Brings a launch on three hosts to that phase.
 fn scene(kind: Kind, phase: Phase) -> Option<Scene> {
-    let path = match kind {
-        Kind::Pmi => program("pmi_wireup")?,
-        Kind::Pmix => pmix("pmix5")?.dir.join("pmix_wireup"),
-    };
+    let path = kind.program()?;
     let cluster = Cluster::new(3)?;
     let program = path.to_str().unwrap().to_owned();
     let late = "[ $WIREUP_RANK = 5 ] && { echo late; exec sleep 1000; }; exec \"$@\"";
@@ -75,15 +90,10 @@ fn scene(kind: Kind, phase: Phase) -> Option<Scene> {
         }
         Phase::Fence => {
             running.wait_for(Output::Stdout, "late");
-            let name = if kind == Kind::Pmi {
-                "pmi_wireup"
-            } else {
-                "pmix_wireup"
-            };
             eventually("five ranks wait", || {
                 let hosts = cluster.lab().hosts().iter();
                 let all = hosts.flat_map(wireup_lab::Host::processes);
-                let waiting = all.filter(|p| p.name == name && p.state == 'S');
+                let waiting = all.filter(|p| p.name == kind.name() && p.state == 'S');
                 (waiting.count() == 5).then_some(())
             });
         }
@@ -163,12 +173,8 @@ fn a_killed_rank() {
             let Some(scene) = scene(kind, phase) else {
                 return;
             };
-            let name = if kind == Kind::Pmi {
-                "pmi_wireup"
-            } else {
-                "pmix_wireup"
-            };
-            named(&scene.cluster, 1, name).unwrap().signal(Signal::KILL);
+            let rank = named(&scene.cluster, 1, kind.name());
+            rank.unwrap().signal(Signal::KILL);
             scene.ends(Some(137), &["rank ", "node02", "signal 9"]);
         }
     }
@@ -259,70 +265,125 @@ fn a_killed_launcher_leaves_nothing_on_any_host() {
     }
 }
 
-#[test]
-fn a_crashed_host() {
-    for phase in [Phase::Fence, Phase::Running] {
-        let Some(scene) = scene(Kind::Pmix, phase) else {
+/// What a launch is doing when a host is lost.
+const MOMENTS: [(Kind, Phase); 4] = [
+    (Kind::Pmix, Phase::Launching),
+    (Kind::Pmix, Phase::Fence),
+    (Kind::Pmi, Phase::Fence),
+    (Kind::Pmix, Phase::Running),
+];
+
+/// Loses a host at all these moments; the cause has its name. Then comes what is to come after the launch
+/// has ended.
+fn lose(
+    moments: &[(Kind, Phase)],
+    name: &str,
+    fault: impl Fn(&Cluster) + Sync,
+    within: Duration,
+    after: impl Fn(&Cluster, &str) + Sync,
+) {
+    let one = |&(kind, phase)| {
+        let Some(scene) = scene(kind, phase) else {
             return;
         };
         let Scene {
-            cluster, running, ..
+            cluster,
+            running,
+            program,
         } = scene;
-        cluster.lab().crash(cluster.host(1)).unwrap();
-        let fault = Instant::now();
+        fault(&cluster);
+        let since = Instant::now();
+        if phase == Phase::Launching {
+            cluster.host(2).resume().unwrap();
+        }
         let outcome = running.finish();
-        assert!(fault.elapsed() < SOON, "{outcome:?}");
-        assert_ne!(outcome.code, 0, "{outcome:?}");
-        expect_cause(&outcome, &["node02"]);
+        assert!(since.elapsed() < within, "{kind:?}, {phase:?}: {outcome:?}");
+        assert_ne!(outcome.code, 0, "{kind:?}, {phase:?}: {outcome:?}");
+        expect_cause(&outcome, &[name]);
+        after(&cluster, &program);
+    };
+    // Most of the time is spent waiting, so two do at once.
+    for pair in moments.chunks(2) {
+        std::thread::scope(|scope| {
+            for moment in pair {
+                scope.spawn(|| one(moment));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_crashed_host() {
+    let crash = |cluster: &Cluster| cluster.lab().crash(cluster.host(1)).unwrap();
+    lose(&MOMENTS, "node02", crash, SOON, |cluster, _| {
         let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
         cluster.run(0, rest).run().expect_quiet_success();
-    }
+    });
 }
 
 #[test]
 fn a_paused_host_ends_its_part_when_it_wakes_up() {
-    for phase in [Phase::Fence, Phase::Running] {
-        let Some(scene) = scene(Kind::Pmix, phase) else {
-            return;
-        };
-        let Scene {
-            cluster,
-            running,
-            program,
-        } = scene;
+    let pause = |cluster: &Cluster| {
         cluster.excuse(1);
         cluster.host(1).pause().unwrap();
-        let fault = Instant::now();
-        let outcome = running.finish();
-        assert!(fault.elapsed() < SOON, "{outcome:?}");
-        assert_ne!(outcome.code, 0, "{outcome:?}");
-        expect_cause(&outcome, &["node02"]);
+    };
+    lose(&MOMENTS, "node02", pause, SOON, |cluster, program| {
         cluster.host(1).resume().unwrap();
         cluster.expect_clean(1);
-        takes_the_next(&cluster, &program);
-    }
+        takes_the_next(cluster, program);
+    });
 }
 
 #[test]
 fn a_partition_ends_the_launch_on_both_sides_of_it() {
-    for phase in [Phase::Fence, Phase::Running] {
-        let Some(scene) = scene(Kind::Pmix, phase) else {
-            return;
-        };
-        let Scene {
-            cluster,
-            running,
-            program,
-        } = scene;
-        cluster.lab().isolate(cluster.host(1)).unwrap();
-        let fault = Instant::now();
-        // This includes that all hosts are clean, also the one that was cut off.
-        let outcome = running.finish();
-        assert!(fault.elapsed() < 2 * SOON, "{outcome:?}");
-        assert!(outcome.elapsed < SOON + SOON, "{outcome:?}");
-        assert_ne!(outcome.code, 0, "{outcome:?}");
-        expect_cause(&outcome, &["node02"]);
+    // That all hosts are clean, also those that were cut off, is included: it may take as long again.
+    let heal = |cluster: &Cluster, program: &str| {
         cluster.lab().heal_all().unwrap();
-        takes_the_next(&cluster, &program);
+        takes_the_next(cluster, program);
+    };
+    let isolate =
+        |host| move |cluster: &Cluster| cluster.lab().isolate(cluster.host(host)).unwrap();
+    lose(&MOMENTS, "node02", isolate(1), 2 * SOON, heal);
+    // The launcher's own, which loses both others, either first.
+    lose(&MOMENTS[3..], "node0", isolate(0), 2 * SOON, heal);
+}
+
+#[test]
+fn a_crashed_inner_host_of_a_tree_and_those_below_it_are_clean() {
+    let (Some(cluster), Some(path)) = (Cluster::new(5), program("pmi_wireup")) else {
+        return;
+    };
+    // The second leads to the fourth and the fifth.
+    let tree = ["--star-limit", "1", "--tree-width", "2", "--ppn", "1"];
+    let run = |hosts: &[&str]| {
+        let ranks = hosts.len().to_string();
+        let run = cluster.run(0, tree).more(["--hosts", &hosts.join(",")]);
+        run.more(["-n", &ranks]).more([&path])
+    };
+    let all = run(&["node01", "node02", "node03", "node04", "node05"]);
+    let running = all.more(["-w"]).start();
+    running.wait_for_many(Output::Stdout, "_wireup rank=", 5);
+    cluster.lab().crash(cluster.host(1)).unwrap();
+    let fault = Instant::now();
+    let outcome = running.finish();
+    assert!(fault.elapsed() < SOON, "{outcome:?}");
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    expect_cause(&outcome, &["node02"]);
+    let rest = run(&["node01", "node03", "node04", "node05"]).run();
+    rest.expect_quiet_success().by_rank("pmi_wireup", 4);
+}
+
+#[test]
+fn a_rank_that_is_killed_before_it_does_anything() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let script = "[ $WIREUP_RANK = 5 ] && kill -9 $$; exec \"$@\"";
+    for kind in [Kind::Pmi, Kind::Pmix] {
+        let Some(path) = kind.program() else { return };
+        let run = cluster.run(0, ALL).more(["sh", "-c", script, "sh"]);
+        let outcome = run.more([&path]).more(["-w"]).run().expect(137);
+        expect_cause(&outcome, &["rank 5 ", "node03", "signal 9"]);
+        takes_the_next(&cluster, path.to_str().unwrap());
     }
 }
