@@ -22,6 +22,11 @@ macro_rules! for_each_mpi {
             }
 
             #[test]
+            fn different_programs_of_a_job_meet_across_hosts() {
+                let _ = mpi().map(|mpi| super::two_programs(&mpi));
+            }
+
+            #[test]
             fn mpi_abort_on_another_host_is_the_jobs_end() {
                 let _ = mpi().map(|mpi| super::abort(&mpi));
             }
@@ -49,18 +54,28 @@ fn hosts(count: u32, slots: u32) -> String {
     names.join(",")
 }
 
+/// How many hosts, and ranks on each.
+const SIZES: [(u32, u32); 3] = [(2, 2), (3, 2), (8, 1)];
+
+/// Ranks on the first hosts know where they are.
+fn hello(cluster: &Cluster, mpi: &Mpi, count: u32, slots: u32) {
+    let (list, ranks) = (hosts(count, slots), count * slots);
+    let outcome = run(cluster, mpi, &["--hosts", &list], ranks, "hello").run();
+    let lines = outcome.expect_success().by_rank("hello", ranks);
+    for (rank, line) in (0..).zip(lines) {
+        let host = format!("node{:02}", rank / slots + 1);
+        assert_eq!(field(&line, "host"), Some(&*host), "{line}");
+    }
+}
+
 fn programs(mpi: &Mpi) {
     let Some(cluster) = Cluster::new(8) else {
         return;
     };
-    for (count, slots) in [(2, 2), (3, 2), (8, 1)] {
+    for (count, slots) in SIZES {
+        hello(&cluster, mpi, count, slots);
         let (list, ranks) = (hosts(count, slots), count * slots);
         let run = |program| run(&cluster, mpi, &["--hosts", &list], ranks, program).run();
-        let hello = run("hello").expect_success();
-        for (rank, line) in (0..).zip(hello.by_rank("hello", ranks)) {
-            let host = format!("node{:02}", rank / slots + 1);
-            assert_eq!(field(&line, "host"), Some(&*host), "{line}");
-        }
         for line in run("allreduce")
             .expect_success()
             .by_rank("allreduce", ranks)
@@ -107,6 +122,16 @@ fn layouts(mpi: &Mpi) {
             &["--hosts", "node01,node02,node03", "--ppn", "1"],
             &[1, 2, 3],
         ),
+        // Blocks, of which a host has two.
+        (
+            &[
+                "--hosts",
+                "node01:2,node02:1,node03:2",
+                "--layout",
+                "2*1,0*2,1*1,2*1",
+            ],
+            &[3, 1, 1, 2, 3],
+        ),
     ] {
         let ranks = expected.len() as u32;
         let outcome = run(&cluster, mpi, options, ranks, "hello").run();
@@ -118,6 +143,23 @@ fn layouts(mpi: &Mpi) {
         let outcome = run(&cluster, mpi, options, ranks, "allreduce").run();
         outcome.expect_success().by_rank("allreduce", ranks);
     }
+}
+
+fn two_programs(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let options = ["--hosts", "node01:1,node02:3"];
+    let first = run(&cluster, mpi, &options, 2, "allreduce");
+    let both = first.more([":", "-n", "2"]).more([mpi.program("partner")]);
+    let outcome = both.run().expect_success();
+    let expected = [
+        "allreduce rank=0 size=4 sum=10",
+        "allreduce rank=1 size=4 sum=10",
+        "partner rank=2 size=4 app=1 sum=10",
+        "partner rank=3 size=4 app=1 sum=10",
+    ];
+    assert_eq!(outcome.sorted_lines(), expected, "{outcome:?}");
 }
 
 fn abort(mpi: &Mpi) {
@@ -137,27 +179,6 @@ fn abort(mpi: &Mpi) {
         ours.iter().any(|line| line.contains("rank 2")),
         "{outcome:?}"
     );
-}
-
-#[test]
-fn programs_of_different_names_meet_across_hosts() {
-    for name in ["mpich5", "openmpi5"] {
-        let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi(name)) else {
-            return;
-        };
-        // The second program is a copy, so that it is another file.
-        let copy = cluster.dir().join("other");
-        std::fs::copy(mpi.program("allreduce"), &copy).unwrap();
-        let run = run(
-            &cluster,
-            &mpi,
-            &["--hosts", "node01:2,node02:2"],
-            2,
-            "allreduce",
-        );
-        let outcome = run.more([":", "-n", "2"]).more([copy]).run();
-        outcome.expect_success().by_rank("allreduce", 4);
-    }
 }
 
 #[test]
@@ -184,18 +205,20 @@ fn hosts_may_have_different_versions_of_libpmix() {
         .collect();
     let [old, new] = ["OpenPMIx 4", "OpenPMIx 5"];
     assert_eq!(versions, [old, old, new, new]);
-    let outcome = run(&cluster, &mpi, &options, 4, "modex").run();
-    outcome.expect_success().by_rank("modex", 4);
+    for program in ["modex", "allreduce"] {
+        let outcome = run(&cluster, &mpi, &options, 4, program).run();
+        outcome.expect_success().by_rank(program, 4);
+    }
 }
 
 #[test]
 fn mpich_4_is_launched_across_hosts() {
-    let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi("mpich4")) else {
+    let (Some(cluster), Some(mpi)) = (Cluster::new(8), mpi("mpich4")) else {
         return;
     };
     // Messages between hosts: its UCX may hang when it finalizes after large ones, whoever
     // launches it. These are small.
-    let options = ["--hosts", "node01:2,node02:2"];
-    let outcome = run(&cluster, &mpi, &options, 4, "hello").run();
-    outcome.expect_success().by_rank("hello", 4);
+    for (count, slots) in SIZES {
+        hello(&cluster, &mpi, count, slots);
+    }
 }
