@@ -87,9 +87,49 @@ fn nobody_reads_sees_or_joins_the_launch_of_another() {
     let outcome = thief.run();
     assert_ne!(outcome.code, 0, "{outcome:?}");
     assert!(!outcome.out().contains("rank="), "{outcome:?}");
+    let noticed = format!("a process of user {ALICE} connected from ");
+    let told = bobs.wait_for(Output::Stderr, &noticed);
+    assert!(told.contains(" and was shut out"), "{told}");
 
     bobs.signal(rustix::process::Signal::TERM);
     bobs.finish().expect(143);
+}
+
+#[test]
+fn nobody_ends_or_signals_the_job_of_another_on_any_host() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let script = "trap 'echo heard' USR1 TERM; echo up; while :; do sleep 0.1; done";
+    let bobs = of(BOB, cluster.run(0, TWO).more(["sh", "-c", script])).start();
+    bobs.wait_for_many(Output::Stdout, "up", 2);
+    let wireup = cluster.wireup().to_str().unwrap();
+    for host in [0, 1] {
+        let ps = cluster.command(host, [wireup, "ps", "--json"]);
+        let jobs = of(BOB, ps).run().expect_quiet_success();
+        let jobs: serde_json::Value = serde_json::from_str(&jobs.out()).unwrap();
+        let name = jobs[0]["job"].as_str().unwrap();
+        // What leads it here: the launcher, or the step.
+        let leader = jobs[0]["part"]["nodes"][0]["pid"].to_string();
+        for job in [name, &leader] {
+            for signal in ["TERM", "USR1"] {
+                let kill = cluster.command(host, [wireup, "kill", "-s", signal, job]);
+                let outcome = of(ALICE, kill).run();
+                assert_ne!(outcome.code, 0, "{outcome:?}");
+                outcome.expect_one_line(&[job]);
+            }
+        }
+        let all = cluster.command(host, [wireup, "kill", "--all"]);
+        let outcome = of(ALICE, all).run().expect(0);
+        outcome.expect_one_line(&["there are no jobs to signal"]);
+    }
+    // Bob's own signal comes through, and is the first.
+    let kill = [wireup, "kill", "-s", "USR1", "--all"];
+    of(BOB, cluster.command(0, kill)).run().expect(0);
+    let heard = bobs.wait_for_many(Output::Stdout, "heard", 2);
+    assert_eq!(heard.matches("heard").count(), 2, "{heard}");
+    bobs.signal(rustix::process::Signal::KILL);
+    bobs.finish().expect(137);
 }
 
 #[test]
