@@ -241,17 +241,33 @@ fn launches_follow_and_accompany_each_other() {
 }
 
 #[test]
-fn what_is_missing_on_some_hosts_is_said_once() {
+fn what_is_missing_on_some_hosts_is_said_once_with_the_remedy() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
     // Below /tmp each host has its own; the shell makes it and removes it.
-    let here = "printf '#!/bin/sh\\n' >/tmp/here; chmod +x /tmp/here; \"$@\"; r=$?; \
-                rm /tmp/here; exit $r";
-    let hosts = ["--hosts", "node01:1,node02:1,node03:1", "-n", "3"];
-    let run = cluster.run(0, hosts).more(["/tmp/here"]);
-    let outcome = run.under(["sh", "-c", here, "sh"]).run().expect(127);
-    outcome.expect_one_line(&["/tmp/here", "node[02-03]"]);
+    let program = "printf '#!/bin/sh\\n' >/tmp/here; chmod +x /tmp/here";
+    for (make, words, code, said) in [
+        (
+            program,
+            &["/tmp/here"][..],
+            127,
+            ["program \"/tmp/here\" not found", "; copy it there, or "],
+        ),
+        (
+            "mkdir /tmp/here",
+            &["--wdir", "/tmp/here", "true"],
+            125,
+            ["the working directory /tmp/here: ", "; make it there, or "],
+        ),
+    ] {
+        let here = format!("{make}; \"$@\"; r=$?; rm -r /tmp/here; exit $r");
+        let hosts = ["--hosts", "node01:1,node02:1,node03:1", "-n", "3"];
+        let run = cluster.run(0, hosts).more(words);
+        let outcome = run.under(["sh", "-c", &here, "sh"]).run().expect(code);
+        let line = outcome.expect_one_line(&said);
+        assert!(line.contains("on node[02-03]: "), "{line}");
+    }
 }
 
 #[test]
