@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use wireup::job::hosts::PORT;
 
 use crate::cluster::{Cluster, is_helper};
-use crate::common::{Output, eventually};
+use crate::common::{Output, eventually, mpi, program};
 
 #[test]
 fn an_idle_agent_stops_at_once_and_leaves_nothing() {
@@ -194,5 +194,35 @@ fn agents_reach_each_other_over_ipv6_and_by_address() {
         let run = cluster.run(0, ["--hosts", &hosts, "-n", "2", "uname", "-n"]);
         let outcome = run.run().expect_quiet_success();
         assert_eq!(outcome.sorted_lines(), ["node01", "node02"]);
+    }
+}
+
+#[test]
+fn agents_with_only_lo_serve_a_launch_over_both_families() {
+    let (Some(cluster), Some(pmi)) = (Cluster::new(2), program("pmi_wireup")) else {
+        return;
+    };
+    // Two agents of one machine whose network is `lo` alone.
+    let script = "ip link set lo up; cd $(dirname $1)
+        serve() { \"$wireup\" agent --tls $1 --listen $2 --socket $PWD/$3 2>$3.log & }
+        serve $1 127.0.0.1:7001 first; first=$!
+        serve $2 '[::1]:7002' second; second=$!
+        timeout 30 sh -c 'until [ -S first ] && [ -S second ]; do sleep 0.05; done'
+        shift 2
+        \"$wireup\" run --agent $PWD/first --oversubscribe -n 4 \
+            --hosts 'node01:2@127.0.0.1:7001,node02:2@[::1]:7002' \"$@\"; code=$?
+        kill $first $second; wait $first && wait $second && exit $code";
+    let certificates = [0, 1].map(|host| cluster.certificates(host));
+    let of_mpi = |name| Some(("allreduce", mpi(name)?.program("allreduce")));
+    let programs = [
+        Some(("pmi_wireup", pmi)),
+        of_mpi("mpich5"),
+        of_mpi("openmpi5"),
+    ];
+    for (word, program) in programs.into_iter().flatten() {
+        let run = cluster.command(0, ["unshare", "-n", "sh", "-c", script, "sh"]);
+        let run = run.more(&certificates).more([program]);
+        let run = run.env("wireup", cluster.wireup().to_str().unwrap());
+        run.run().expect_success().by_rank(word, 4);
     }
 }
