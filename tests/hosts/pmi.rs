@@ -1,7 +1,16 @@
 //! PMI-1 and PMI-2 across hosts, spoken by programs that have no MPI.
 
+use std::collections::BTreeSet;
+
+use rustix::process::Signal;
+use wireup::job::hosts::PORT;
+use wireup_lab::Host;
+
 use crate::cluster::Cluster;
-use crate::common::{Run, field, number, pmix, program};
+use crate::common::{Output, Run, field, number, pmix, program};
+
+/// As `/proc/net/tcp` writes it.
+const ESTABLISHED: &str = "01";
 
 /// Two ranks on each host.
 fn run(cluster: &Cluster, hosts: u32, name: &str, args: &[&str]) -> Option<Run> {
@@ -37,19 +46,48 @@ fn ranks_of_all_hosts_get_what_the_others_put() {
 
 #[test]
 fn a_tree_of_hosts_does_what_a_star_does() {
-    let Some(cluster) = Cluster::new(8) else {
-        return;
-    };
-    for width in ["2", "3"] {
+    for (limit, width, peers) in [
+        ("1", "2", [2, 3, 3, 2, 1, 1, 1, 1]),
+        ("1", "3", [3, 4, 2, 1, 1, 1, 1, 1]),
+        ("8", "2", [7, 1, 1, 1, 1, 1, 1, 1]),
+    ] {
+        // Agents keep the connections of an earlier launch for a while.
+        let Some(cluster) = Cluster::new(8) else {
+            return;
+        };
         for name in ["pmi_wireup", "pmi2_wireup"] {
             let names = cluster.names(8);
             let Some(path) = program(name) else { return };
             let options = ["--hosts", &names, "--ppn", "1", "-n", "8"];
-            let tree = ["--star-limit", "1", "--tree-width", width];
-            let run = cluster.run(0, options).more(tree).more([path]).more(["8"]);
-            run.run().expect_quiet_success().by_rank(name, 8);
+            let tree = ["--star-limit", limit, "--tree-width", width];
+            let run = cluster.run(0, options).more(tree).more([path]);
+            let running = run.more(["-w", "8"]).start();
+            running.wait_for_many(Output::Stdout, &format!("{name} rank="), 8);
+            let hosts = cluster.lab().hosts().iter();
+            let found: Vec<usize> = hosts.map(peers_of).collect();
+            assert_eq!(found, peers, "limit {limit}, width {width}");
+            running.signal(Signal::TERM);
+            running.finish().expect(143).by_rank(name, 8);
         }
     }
+}
+
+/// How many others a host is connected with through the port of agents.
+fn peers_of(host: &Host) -> usize {
+    let port = format!(":{PORT:04X}");
+    let mut peers = BTreeSet::new();
+    for file in ["tcp", "tcp6"] {
+        let table = std::fs::read_to_string(format!("/proc/{}/net/{file}", host.init_pid()));
+        for line in table.unwrap().lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [own, peer, state] = [words[1], words[2], words[3]];
+            if state == ESTABLISHED && (own.ends_with(&port) || peer.ends_with(&port)) {
+                let (address, _) = peer.rsplit_once(':').unwrap();
+                peers.insert(address.to_owned());
+            }
+        }
+    }
+    peers.len()
 }
 
 #[test]
