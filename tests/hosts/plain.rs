@@ -60,6 +60,7 @@ fn ranks_know_their_job_and_their_place_in_it() {
         "LOCAL_SIZE",
         "NODELIST",
         "LAUNCH_ID",
+        "ALLOC_ID",
     ];
     let show: Vec<String> = names.map(|name| format!("{name}=$WIREUP_{name}")).into();
     let script = format!("echo place {} A=$A", show.join(" "));
@@ -72,8 +73,9 @@ fn ranks_know_their_job_and_their_place_in_it() {
         "-c",
         &script,
     ];
-    let outcome = cluster.run(0, hosts).env("A", "travels").run();
-    let outcome = outcome.expect_quiet_success();
+    let run = cluster.run(0, hosts).env("A", "travels");
+    let run = run.env("WIREUP_ALLOC_ID", "42").run();
+    let outcome = run.expect_quiet_success();
     let lines = outcome.sorted_lines();
     let launch = field(&lines[0], "LAUNCH_ID").unwrap();
     assert!(!launch.is_empty(), "{lines:?}");
@@ -91,8 +93,32 @@ fn ranks_know_their_job_and_their_place_in_it() {
         assert_eq!(got, [rank, node, local, size, 3, 2], "{line}");
         assert_eq!(field(line, "NODELIST"), Some("node01,node02"), "{line}");
         assert_eq!(field(line, "LAUNCH_ID"), Some(launch), "{line}");
+        assert_eq!(field(line, "ALLOC_ID"), Some("42"), "{line}");
         assert_eq!(field(line, "A"), Some("travels"), "{line}");
     }
+}
+
+#[test]
+fn ranks_find_their_host_under_slurms_names_if_asked_for() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let script = "echo $SLURM_PROCID $SLURM_NTASKS $SLURM_LOCALID $SLURM_NODEID $SLURM_NNODES \
+                  $SLURM_TASKS_PER_NODE $SLURM_NODELIST $SLURMD_NODENAME $SLURM_JOB_ID";
+    let hosts = ["--hosts", "node01:1,node02:2", "-n", "3"];
+    let run = |options: &[&str]| {
+        let run = cluster.run(0, hosts).more(options);
+        let run = run.more(["sh", "-c", script]).env("SLURM_PROCID", "9");
+        let outcome = run.env("WIREUP_ALLOC_ID", "42").run();
+        outcome.expect_quiet_success().sorted_lines()
+    };
+    let expected = [
+        "0 3 0 0 2 1,2 node[01-02] node01 42",
+        "1 3 0 1 2 1,2 node[01-02] node02 42",
+        "2 3 1 1 2 1,2 node[01-02] node02 42",
+    ];
+    assert_eq!(run(&["--slurm-env"]), expected);
+    assert_eq!(run(&[]), [""; 3]);
 }
 
 #[test]
