@@ -7,7 +7,7 @@ use wireup::job::hosts::PORT;
 use wireup_lab::Host;
 
 use crate::cluster::Cluster;
-use crate::common::{Output, Run, field, number, pmix, program};
+use crate::common::{Output, Run, eventually, field, number, pmix, program};
 
 /// As `/proc/net/tcp` writes it.
 const ESTABLISHED: &str = "01";
@@ -123,12 +123,84 @@ fn pmix_ranks_of_all_hosts_meet_with_data_and_by_asking() {
         // Version 4.2.2 now and then has it, also on one node, that a key does not exist which a
         // peer has yet to put.
         let late = (version == "pmix5").then_some("late");
-        for mode in ["exchange", "direct"].into_iter().chain(late) {
+        for mode in ["exchange", "direct", "local"].into_iter().chain(late) {
             for bytes in ["10", "300000"] {
                 let hosts = ["--hosts", "node01:2,node02:2", "-n", "4"];
                 let run = cluster.run(0, hosts).more(["--oversubscribe"]);
                 run.more([&path]).more([mode, bytes]).run().expect_success();
             }
         }
+    }
+}
+
+#[test]
+fn a_node_attribute_stays_on_its_node() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let first = "init for 0 put-node name first for all fence node-attr name fence";
+    let both = "for 3 put-node name second for all fence node-attr name finalize";
+    let steps: Vec<&str> = [first, both].iter().flat_map(|s| s.split(' ')).collect();
+    let Some(run) = run(&cluster, 2, "pmi2_raw", &steps) else {
+        return;
+    };
+    let outcome = run.run().expect_quiet_success();
+    let (first, second) = ("found=TRUE;value=first;", "found=TRUE;value=second;");
+    for (rank, expected) in [
+        [first, first],
+        [first, first],
+        ["found=FALSE;", second],
+        ["found=FALSE;", second],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let start = format!("pmi2_raw rank={rank} reply=cmd=info-getnodeattr-response;rc=0;");
+        let out = outcome.out();
+        let got: Vec<&str> = out
+            .lines()
+            .filter_map(|l| l.strip_prefix(&*start))
+            .collect();
+        assert_eq!(got, expected, "of rank {rank}");
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_to_a_fence_is_named_with_its_host() {
+    let (Some(cluster), Some(raw), Some(pmix)) =
+        (Cluster::new(4), program("pmi2_raw"), pmix("pmix5"))
+    else {
+        return;
+    };
+    let steps = "init put k%r v for 0 fence for 1 fence for 2 fence for all wait";
+    let pmi = [raw.to_str().unwrap()].into_iter().chain(steps.split(' '));
+    let pmi: Vec<&str> = pmi.collect();
+    let wireup = pmix.dir.join("pmix_wireup");
+    let stops = "[ $WIREUP_RANK = 3 ] && exec sleep 1000; exec \"$@\"";
+    let pmix = ["sh", "-c", stops, "sh", wireup.to_str().unwrap()];
+    // All wait at once. The rank is at the end of a star, or two steps down a tree.
+    let mut late: Vec<i32> = Vec::new();
+    let runs = [
+        ("8", &pmi[..], "pmi2_raw", "PMI", "connected, last kvs-put "),
+        ("1", &pmi, "pmi2_raw", "PMI", "connected, last kvs-put "),
+        ("1", &pmix, "sleep", "PMIx", "never contacted PMIx)"),
+    ]
+    .map(|(limit, words, name, interface, state)| {
+        let run = cluster.run(0, ["--hosts", "node[01-04]:1", "-n", "4"]);
+        let tree = ["--star-limit", limit, "--tree-width", "2"];
+        let run = run.more(tree).more(["--fence-timeout", "4"]).more(words);
+        let running = run.start();
+        let pid = eventually("the rank", || {
+            let mut all = cluster.host(3).processes().into_iter();
+            let rank = all.find(|p| p.name == name && !late.contains(&p.inner_pid));
+            Some(rank?.inner_pid)
+        });
+        late.push(pid);
+        let missing = "1 of 4 ranks missing: rank 3 (node04";
+        let said = format!("{interface} fence timeout: {missing}, pid {pid}, {state}");
+        (running, said)
+    });
+    for (running, said) in runs {
+        running.finish().expect(1).expect_one_line(&[&said]);
     }
 }

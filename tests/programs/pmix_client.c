@@ -9,6 +9,7 @@
  *   event     rank 0 raises an event; everyone waits for it
  *   linger    init, fence, then wait to be ended
  *   leave     rank 1 leaves after PMIx_Finalize; once it is gone, the others fence with it
+ *   local     put for this node and for all, fence with data: what is for a node is found there alone
  *   late      as direct, with no fence between: the owner may publish late
  *   other NSPACE SIZE
  *             fence, and find out how many ranks that job has
@@ -97,6 +98,32 @@ static void get_all(uint32_t size, size_t bytes)
         }
         PMIX_VALUE_RELEASE(value);
     }
+}
+
+static void local(uint32_t size, size_t bytes)
+{
+    pmix_value_t value, *own = get(me.rank, PMIX_HOSTNAME);
+    PMIX_VALUE_LOAD(&value, &me.rank, PMIX_UINT32);
+    check(PMIx_Put(PMIX_LOCAL, "wireup.test.local", &value), "PMIx_Put for this node");
+    put(bytes);
+    fence(true);
+    get_all(size, bytes);
+    for (uint32_t rank = 0; rank < size; rank++) {
+        pmix_proc_t proc;
+        pmix_value_t *node = get(rank, PMIX_HOSTNAME), *found = NULL;
+        PMIX_LOAD_PROCID(&proc, me.nspace, rank);
+        const pmix_status_t status = PMIx_Get(&proc, "wireup.test.local", NULL, 0, &found);
+        if (strcmp(node->data.string, own->data.string) == 0) {
+            check(status, "what a rank of this node put for it");
+            expect(found->data.uint32 == rank, "its value");
+            PMIX_VALUE_RELEASE(found);
+        } else {
+            expect(status == PMIX_ERR_NOT_FOUND, "what is for another node is not found");
+        }
+        PMIX_VALUE_RELEASE(node);
+    }
+    PMIX_VALUE_RELEASE(own);
+    fence(false);
 }
 
 /* What the launcher told about the job must agree with itself. */
@@ -407,6 +434,8 @@ int main(int argc, char **argv)
         put(bytes);
         fence(false);
         get_all(size, bytes);
+    } else if (strcmp(mode, "local") == 0) {
+        local(size, bytes);
     } else if (strcmp(mode, "late") == 0) {
         put(bytes);
         get_all(size, bytes);
