@@ -11,6 +11,9 @@ use crate::common::{Mpi, Outcome, Output, Run, field, mpi, node_name, number, sk
 /// More than a failing job ever needs to end: the grace times add up to less than ten seconds.
 const SECONDS: Duration = Duration::from_secs(25);
 
+/// How many ranks the programs run on.
+const RANKS: [u32; 4] = [1, 2, 4, 16];
+
 /// One test per MPI and line, named after both.
 macro_rules! for_each_mpi {
     ($($name:ident)*) => {
@@ -30,17 +33,17 @@ macro_rules! for_each_mpi {
             }
 
             #[test]
-            fn messages_of_1_mib_come_home_around_the_ring() {
+            fn messages_of_1_mib_come_home_around_rings_of_1_2_4_and_16_ranks() {
                 let _ = mpi().map(|mpi| super::ring(&mpi));
             }
 
             #[test]
-            fn ranks_of_a_node_share_memory() {
+            fn ranks_of_a_node_share_memory_on_1_2_4_and_16_ranks() {
                 let _ = mpi().map(|mpi| super::split_shared(&mpi));
             }
 
             #[test]
-            fn threads_exchange_messages_at_once() {
+            fn threads_exchange_messages_at_once_on_1_2_4_and_16_ranks() {
                 let _ = mpi().map(|mpi| super::threads(&mpi));
             }
 
@@ -108,7 +111,7 @@ fn hello(mpi: &Mpi) {
         .as_ref()
         .map(|path| path.canonicalize().unwrap());
     let libpmix = real.as_ref().map_or("none", |path| path.to_str().unwrap());
-    for ranks in [1, 2, 4, 16] {
+    for ranks in RANKS {
         let outcome = mpi.run(ranks, &[], "hello", &[]).run().expect_success();
         for line in outcome.by_rank("hello", ranks) {
             assert_eq!(field(&line, "host"), Some(&*node_name()), "{line}");
@@ -123,7 +126,7 @@ fn hello(mpi: &Mpi) {
 }
 
 fn allreduce(mpi: &Mpi) {
-    for ranks in [1, 2, 4, 16] {
+    for ranks in RANKS {
         // MPICH 5 takes its time with 16 ranks on two cores, under its own launcher too.
         let run = mpi.run(ranks, &[], "allreduce", &[]).deadline(6 * SECONDS);
         let outcome = run.run().expect_success();
@@ -134,23 +137,31 @@ fn allreduce(mpi: &Mpi) {
 }
 
 fn ring(mpi: &Mpi) {
-    let outcome = mpi.run(4, &[], "ring", &[]).run().expect_success();
-    for line in outcome.by_rank("ring", 4) {
-        assert_eq!(number(&line, "bytes"), 4 << 20, "{line}");
+    for ranks in RANKS {
+        let run = mpi.run(ranks, &[], "ring", &[]).deadline(6 * SECONDS);
+        let outcome = run.run().expect_success();
+        for line in outcome.by_rank("ring", ranks) {
+            assert_eq!(number(&line, "bytes"), ranks << 20, "{line}");
+        }
     }
 }
 
 fn split_shared(mpi: &Mpi) {
-    let outcome = mpi.run(4, &[], "split_shared", &[]).run().expect_success();
-    for (rank, line) in outcome.by_rank("split_shared", 4).iter().enumerate() {
-        let seen = ["local_rank", "local_size", "leader"].map(|key| number(line, key));
-        assert_eq!(seen, [rank as u32, 4, 0], "{line}");
+    for ranks in RANKS {
+        let run = mpi.run(ranks, &[], "split_shared", &[]);
+        let outcome = run.deadline(6 * SECONDS).run().expect_success();
+        for (rank, line) in (0..).zip(outcome.by_rank("split_shared", ranks)) {
+            let seen = ["local_rank", "local_size", "leader"].map(|key| number(&line, key));
+            assert_eq!(seen, [rank, ranks, 0], "{line}");
+        }
     }
 }
 
 fn threads(mpi: &Mpi) {
-    let outcome = mpi.run(2, &[], "threads", &[]).run().expect_success();
-    outcome.by_rank("threads", 2);
+    for ranks in RANKS {
+        let run = mpi.run(ranks, &[], "threads", &[]).deadline(6 * SECONDS);
+        run.run().expect_success().by_rank("threads", ranks);
+    }
 }
 
 fn modex(mpi: &Mpi) {
@@ -170,7 +181,12 @@ fn expect_failure(outcome: Outcome, code: i32, words: &[&str]) {
 
 fn abort(mpi: &Mpi) {
     // Exit codes have eight bits, and an abort is never a success.
-    for (ranks, who, code, exit) in [(4, "1", "42", 42), (2, "0", "300", 44), (2, "1", "256", 1)] {
+    for (ranks, who, code, exit) in [
+        (4, "1", "42", 42),
+        (2, "0", "300", 44),
+        (2, "1", "256", 1),
+        (16, "15", "42", 42),
+    ] {
         let outcome = mpi.run(ranks, &[], "abort", &[who, code]).run();
         let words = [
             &format!("rank {who} ("),
@@ -185,14 +201,17 @@ fn abort(mpi: &Mpi) {
 }
 
 fn exit_code(mpi: &Mpi) {
-    let run = |who, code| mpi.run(2, &[], "exitcode", &[who, "finalized", code]).run();
-    expect_failure(
-        run("1", "3"),
-        3,
-        &["rank 1 (", "exited with code 3", "finalized"],
-    );
-    expect_failure(run("all", "5"), 5, &["exited with code 5", "finalized"]);
-    run("all", "0").expect_success();
+    let run = |ranks, who: &str, code| {
+        let args = [who, "finalized", code];
+        mpi.run(ranks, &[], "exitcode", &args).run()
+    };
+    for ranks in RANKS {
+        let last = (ranks - 1).to_string();
+        let words = [&format!("rank {last} ("), "exited with code 3", "finalized"];
+        expect_failure(run(ranks, &last, "3"), 3, &words);
+    }
+    expect_failure(run(2, "all", "5"), 5, &["exited with code 5", "finalized"]);
+    run(2, "all", "0").expect_success();
 }
 
 fn death(mpi: &Mpi) {
