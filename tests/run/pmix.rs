@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 
-use crate::common::{Mpi, Outcome, Output, Pmix, Run, Running, eventually, field, mpi, pmix};
+use crate::common::{
+    Mpi, Outcome, Output, Pmix, Run, Running, eventually, field, mpi, number, pmix,
+};
 
 /// What `PMIx_Get_version` of a libpmix begins with, by the name in our tables.
 pub(crate) const SERVERS: [(&str, &str); 2] =
@@ -102,6 +104,25 @@ fn the_server_is_the_library_asked_for_and_serves_old_and_new_clients() {
         for line in outcome.by_rank("hello", 2) {
             assert!(field(&line, "pmix").unwrap().starts_with(own), "{line}");
         }
+    }
+}
+
+#[test]
+fn every_server_does_for_the_programs_of_every_client() {
+    for (server, _, client, _) in pairs() {
+        let options = ["--libpmix", server.path()];
+        let run = |program, args| client.run(4, &options, program, args).run();
+        for line in run("allreduce", &[])
+            .expect_success()
+            .by_rank("allreduce", 4)
+        {
+            assert_eq!(number(&line, "sum"), 10, "{line}");
+        }
+        for line in run("ring", &[]).expect_success().by_rank("ring", 4) {
+            assert_eq!(number(&line, "bytes"), 4 << 20, "{line}");
+        }
+        let outcome = run("exitcode", &["3", "finalized", "3"]).expect(3);
+        outcome.expect_one_line(&["rank 3 (", "exited with code 3"]);
     }
 }
 

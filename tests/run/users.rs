@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::common::{Mpi, Run, field, mpi, node_name, skip};
-use crate::pmix::pairs;
-use crate::virtual_nodes::{able, expect_nodes, expect_shared_by_two, without_network};
+use crate::virtual_nodes::{
+    able, expect_loopback_to_do, expect_nodes, expect_shared_by_two, without_network,
+};
 
 /// Nobody's: no account is needed to have a number.
 pub(crate) const USER: &str = "54321";
@@ -130,15 +131,9 @@ fn every_mpi_runs_for_an_ordinary_user() {
 }
 
 #[test]
-fn virtual_nodes_have_names_of_their_own_for_an_ordinary_user() {
+fn virtual_nodes_have_names_of_their_own_for_an_ordinary_user_over_pmi_1() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
-    for (server, _, client, _) in pairs() {
-        let options = ["--virtual-nodes", "2", "--libpmix", server.path()];
-        expect_nodes(2, |program| {
-            here.run(&client, 4, &options, program).under(&user)
-        });
-    }
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
         let options = ["--virtual-nodes", "2"];
         expect_nodes(2, |program| {
@@ -148,10 +143,10 @@ fn virtual_nodes_have_names_of_their_own_for_an_ordinary_user() {
 }
 
 #[test]
-fn virtual_nodes_of_an_ordinary_user_need_only_a_loopback() {
+fn virtual_nodes_of_an_ordinary_user_need_only_a_loopback_over_pmi_1() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
-    for mpi in able() {
+    for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
         let run = here.run(&mpi, 4, &["--virtual-nodes", "2"], "allreduce");
         let Some(run) = without_network(run) else {
             return;
@@ -161,6 +156,15 @@ fn virtual_nodes_of_an_ordinary_user_need_only_a_loopback() {
             .expect_success()
             .by_rank("allreduce", 4);
     }
+}
+
+#[test]
+fn only_a_loopback_does_for_every_server_client_and_program_of_an_ordinary_user() {
+    let Some(user) = as_user() else { return };
+    let here = Reachable::new();
+    expect_loopback_to_do(&user, |client, ranks, options, program| {
+        here.run(client, ranks, options, program)
+    });
 }
 
 #[test]

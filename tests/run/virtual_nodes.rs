@@ -56,6 +56,58 @@ pub(crate) fn expect_nodes(nodes: u32, run: impl Fn(&str) -> Run) {
     }
 }
 
+/// The same, and ring, threads, MPI_Abort and an exit code on the last node.
+#[track_caller]
+fn expect_all_programs(nodes: u32, run: impl Fn(&str) -> Run) {
+    expect_nodes(nodes, &run);
+    let ranks = nodes * 2;
+    for line in run("ring").run().expect(0).by_rank("ring", ranks) {
+        assert_eq!(number(&line, "bytes"), ranks << 20, "{line}");
+    }
+    run("threads").run().expect(0).by_rank("threads", ranks);
+    let last = (ranks - 1).to_string();
+    let (who, place) = (
+        format!("rank {last} ("),
+        format!("host {}", node(nodes - 1)),
+    );
+    for (program, args, code, words) in [
+        (
+            "abort",
+            &[&*last, "42"][..],
+            42,
+            "called MPI_Abort with code 42",
+        ),
+        (
+            "exitcode",
+            &[&last, "finalized", "3"],
+            3,
+            "exited with code 3",
+        ),
+    ] {
+        let outcome = run(program).more(args).run().expect(code);
+        outcome.expect_one_line(&[&who, &place, words]);
+    }
+}
+
+/// Every program of Open MPI with every server and client on two and on four nodes that have only a
+/// loopback. `run` is told MPI, ranks, options and program.
+#[track_caller]
+pub(crate) fn expect_loopback_to_do(user: &[&str], run: impl Fn(&Mpi, u32, &[&str], &str) -> Run) {
+    if without_network(Run::ranks(1, ["true"])).is_none() {
+        return;
+    }
+    for nodes in [2, 4] {
+        let count = nodes.to_string();
+        for (server, _, client, _) in pairs() {
+            let options = ["--virtual-nodes", &count, "--libpmix", server.path()];
+            expect_all_programs(nodes, |program| {
+                let run = run(&client, nodes * 2, &options, program);
+                without_network(run).expect("seen").under(user)
+            });
+        }
+    }
+}
+
 /// Puts a run into a network with nothing but a loopback; `None`, said loudly, where that is not
 /// permitted.
 #[track_caller]
@@ -89,11 +141,7 @@ fn two_nodes_have_names_memory_and_a_way_to_each_other_over_pmi_1() {
 }
 
 #[test]
-fn four_nodes_have_names_memory_and_a_way_to_each_other() {
-    for (server, _, client, _) in pairs() {
-        let options = ["--virtual-nodes", "4", "--libpmix", server.path()];
-        expect_nodes(4, |program| client.run(8, &options, program, &[]));
-    }
+fn four_nodes_have_names_memory_and_a_way_to_each_other_over_pmi_1() {
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
         expect_nodes(4, |program| {
             mpi.run(8, &["--virtual-nodes", "4"], program, &[])
@@ -102,15 +150,7 @@ fn four_nodes_have_names_memory_and_a_way_to_each_other() {
 }
 
 #[test]
-fn two_nodes_find_each_other_on_a_network_with_only_a_loopback() {
-    for (server, _, client, _) in pairs() {
-        let options = ["--virtual-nodes", "2", "--libpmix", server.path()];
-        let run = client.run(4, &options, "allreduce", &[]);
-        let Some(run) = without_network(run) else {
-            return;
-        };
-        run.run().expect_success().by_rank("allreduce", 4);
-    }
+fn two_nodes_find_each_other_on_a_network_with_only_a_loopback_over_pmi_1() {
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
         let run = mpi.run(4, &["--virtual-nodes", "2"], "allreduce", &[]);
         let Some(run) = without_network(run) else {
@@ -118,6 +158,13 @@ fn two_nodes_find_each_other_on_a_network_with_only_a_loopback() {
         };
         run.run().expect_success().by_rank("allreduce", 4);
     }
+}
+
+#[test]
+fn two_and_four_nodes_with_only_a_loopback_do_for_every_server_client_and_program() {
+    expect_loopback_to_do(&[], |client, ranks, options, program| {
+        client.run(ranks, options, program, &[])
+    });
 }
 
 #[test]
