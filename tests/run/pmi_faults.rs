@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::common::{Output, Run, eventually, mpi, pmi2, program};
+use crate::common::{Output, Run, Running, eventually, mpi, pmi2, program};
 use crate::pmi1_raw::blamed;
 
 const INIT: &str = r"cmd=init pmi_version=1 pmi_subversion=1\n";
@@ -237,4 +237,62 @@ fn clients_of_pmi_2_that_lose_their_server_in_a_fence_leave_nothing() {
         .iter()
         .fold(run, |run, (name, value)| run.env(name, value));
     abandoned(run, "hello", 2);
+}
+
+/// The requests of PMI-1 to which `pmi_fault` answers badly, and how.
+const REQUESTS: [&str; 6] = ["init", "get_maxes", "barrier_in", "put", "get", "finalize"];
+const FAULTS: [&str; 4] = ["close", "wrong", "noise", "refuse"];
+
+/// Whether the client does not mind: it goes on, and the job ends well.
+fn is_passed_over(client: &str, request: &str, fault: &str) -> bool {
+    match (request, fault) {
+        ("finalize", "wrong" | "refuse") => true,
+        ("finalize", "noise") | ("get_maxes" | "barrier_in", "refuse") => client != "mpich5",
+        _ => false,
+    }
+}
+
+#[test]
+fn a_bad_answer_to_any_request_ends_the_job_or_does_no_harm() {
+    let Some(fault) = program("pmi_fault") else {
+        return;
+    };
+    for (name, options) in [
+        ("mpich4", &[][..]),
+        // Puts nothing on a single node.
+        ("mpich5", &["--virtual-nodes", "3"]),
+        ("impi", &[]),
+    ] {
+        let Some(mpi) = mpi(name) else { continue };
+        let start = |request, how| {
+            // Intel's rank 0 puts for all.
+            let rank = if (name, request) == ("impi", "put") {
+                0
+            } else {
+                1
+            };
+            let wrap = format!("{} {rank} {request} 1 {how}", fault.display());
+            let mut options = [options, &["--pmi", "pmi1", "--wrap", &wrap]].concat();
+            if !is_passed_over(name, request, how) {
+                // A client that has not understood may wait where the others do not.
+                options.extend(["--fence-timeout", "3"]);
+            }
+            mpi.run(3, &options, "hello", &[]).start()
+        };
+        for request in REQUESTS {
+            // At once, because some have to wait for the limit.
+            let running: Vec<Running> = FAULTS.map(|how| start(request, how)).into();
+            for (how, run) in FAULTS.into_iter().zip(running) {
+                let outcome = run.finish();
+                let row = format!("{name}: {request}: {how}; {outcome:?}");
+                assert_eq!(outcome.err().matches("pmi_fault rank=").count(), 1, "{row}");
+                if is_passed_over(name, request, how) {
+                    outcome.expect_success().by_rank("hello", 3);
+                } else {
+                    assert_ne!(outcome.code, 0, "{row}");
+                    outcome.expect_one_line(&["rank "]);
+                }
+            }
+        }
+    }
 }
