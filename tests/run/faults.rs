@@ -68,10 +68,8 @@ enum Job {
     Client(&'static str),
     /// The same on each of two nodes.
     Clients(&'static str),
-    /// A PMIx client that publishes values and looks them up: two ranks on each of two nodes.
-    Store,
-    /// A PMIx client that makes and ends groups: two ranks on each of two nodes.
-    Groups,
+    /// Another PMIx client with these arguments: two ranks on each of two nodes.
+    Other(&'static str, &'static [&'static str]),
     /// Open MPI: two ranks on one node that wait to be ended.
     Waiting,
 }
@@ -122,7 +120,7 @@ impl Stage {
     fn run(&self, job: Job, rule: &str, options: &[&str]) -> Run {
         let host = self.host.path.to_str().unwrap();
         let mut options = [options, &["--pmix-host", host]].concat();
-        if matches!(job, Job::Modex | Job::Clients(_) | Job::Store | Job::Groups) {
+        if matches!(job, Job::Modex | Job::Clients(_) | Job::Other(..)) {
             options.extend(["--virtual-nodes", "2"]);
         }
         let run = match job {
@@ -130,8 +128,7 @@ impl Stage {
             Job::Modex => self.openmpi.run(4, &options, "modex", &[]),
             Job::Client(mode) => self.client(2, &options, mode),
             Job::Clients(mode) => self.client(4, &options, mode),
-            Job::Store => self.pmix.run(4, &options, "pmix_store", &["types"]),
-            Job::Groups => self.pmix.run(4, &options, "pmix_groups", &["all"]),
+            Job::Other(program, args) => self.pmix.run(4, &options, program, args),
             // The rank that would end is not there.
             Job::Waiting => self
                 .openmpi

@@ -88,7 +88,8 @@ fn a_server_killed_while_ranks_publish_and_look_up_ends_the_run() {
         "unpublish reply 1 after",
     ]
     .map(|moment| (moment, End::Lost));
-    table(Job::Store, "kill", &rows, &[KILLED]);
+    let store = Job::Other("pmix_store", &["types"]);
+    table(store, "kill", &rows, &[KILLED]);
 }
 
 #[test]
@@ -103,7 +104,8 @@ fn a_server_killed_while_ranks_make_and_end_groups_ends_the_run() {
         "node=0 group reply 2 before",
     ]
     .map(|moment| (moment, End::Lost));
-    table(Job::Groups, "kill", &rows, &[KILLED]);
+    let groups = Job::Other("pmix_groups", &["all"]);
+    table(groups, "kill", &rows, &[KILLED]);
 }
 
 #[test]
@@ -145,4 +147,71 @@ fn a_server_killed_at_an_event_ends_the_run() {
     ]
     .map(|moment| (moment, End::Lost));
     table(Job::Clients("event"), "kill", &rows, &[KILLED]);
+}
+
+#[test]
+fn a_server_killed_while_ranks_spawn_and_connect_ends_the_run() {
+    let rows = [
+        "spawn 1 before",
+        "spawn reply 1 before",
+        "spawn reply 1 after",
+        "node=1 connect 1 before",
+        "node=0 connect reply 1 after",
+        "node=0 disconnect 1 after",
+        "node=1 disconnect reply 1 before",
+        // Of the first children, while the second ones are spawned.
+        "deregister_job 1 before",
+        "deregister_job 1 after",
+        "deregister_job reply 1 before",
+    ]
+    .map(|moment| (moment, End::Lost));
+    let family = Job::Other("pmix_spawn", &["family", "2"]);
+    table(family, "kill", &rows, &[KILLED]);
+}
+
+#[test]
+fn a_server_killed_at_what_ranks_ask_of_it_beside_mpi_ends_the_run() {
+    let jobs: [(Job, &[&str]); 6] = [
+        (
+            Job::Other("pmix_push", &["cat", "1", "0", "100"]),
+            &["push_stdin 1 before", "push_stdin reply 1 after"],
+        ),
+        (
+            Job::Other("pmix_iof", &["pull", "10"]),
+            &["iof_pull 1 before", "iof_pull 1 after"],
+        ),
+        (
+            Job::Other("pmix_control", &["signal"]),
+            &[
+                "job_control 1 before",
+                "job_control 1 after",
+                "job_control reply 1 after",
+            ],
+        ),
+        (
+            Job::Other("pmix_credential", &["own"]),
+            &[
+                "get_credential 1 before",
+                "get_credential reply 1 after",
+                "validate_credential 1 after",
+                "validate_credential reply 1 before",
+            ],
+        ),
+        (
+            Job::Other("pmix_alloc", &["new:slots=1"]),
+            &[
+                "allocate 1 before",
+                "allocate 1 after",
+                "allocate reply 1 after",
+            ],
+        ),
+        (
+            Job::Other("pmix_events", &["lost"]),
+            &["register_events 1 before", "register_events 1 after"],
+        ),
+    ];
+    for (job, moments) in jobs {
+        let rows: Vec<_> = moments.iter().map(|m| (*m, End::Lost)).collect();
+        table(job, "kill", &rows, &[KILLED]);
+    }
 }

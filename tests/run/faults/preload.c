@@ -43,7 +43,6 @@ static const struct {
     {"client_connected", WIREUP_OP_CLIENT_CONNECTED},
     {"client_finalized", WIREUP_OP_CLIENT_FINALIZED},
     {"register_events", WIREUP_OP_REGISTER_EVENTS},
-    {"deregister_events", WIREUP_OP_DEREGISTER_EVENTS},
     {"notify_event", WIREUP_OP_NOTIFY_EVENT},
     {"abort", WIREUP_OP_ABORT},
     {"fence", WIREUP_OP_FENCE},
@@ -54,6 +53,15 @@ static const struct {
     {"lookup", WIREUP_OP_LOOKUP},
     {"unpublish", WIREUP_OP_UNPUBLISH},
     {"group", WIREUP_OP_GROUP},
+    {"iof_pull", WIREUP_OP_IOF_PULL},
+    {"job_control", WIREUP_OP_JOB_CONTROL},
+    {"spawn", WIREUP_OP_SPAWN},
+    {"connect", WIREUP_OP_CONNECT},
+    {"disconnect", WIREUP_OP_DISCONNECT},
+    {"push_stdin", WIREUP_OP_PUSH_STDIN},
+    {"get_credential", WIREUP_OP_GET_CREDENTIAL},
+    {"validate_credential", WIREUP_OP_VALIDATE_CREDENTIAL},
+    {"allocate", WIREUP_OP_ALLOCATE},
 };
 
 static struct {
