@@ -169,35 +169,46 @@ fn a_rank_that_is_killed_while_it_waits_ends_the_job() {
     }
 }
 
-/// Rank 0 speaks PMI-1 and rank 2 PMI-2, from a shell: `publish NAME PORT` and `lookup NAME` print
-/// the answer, `await NAME` looks until it is there. Rank 1 is `pmix_store meet`.
+/// `speak pmi1` or `speak pmi2` makes a shell a client of that: `publish NAME PORT` and `unpublish NAME`
+/// print the answer, `lookup NAME` keeps it, `await NAME` looks until it is there.
+const DIALECTS: &str = r#"
+    speak() {
+        own=$1
+        case $own in
+        pmi1)
+            finalize='cmd=finalize'
+            ask() { printf '%s\n' "$1" >&"$PMI_FD"; IFS= read -r reply <&"$PMI_FD"; }
+            publish() { ask "cmd=publish_name service=$1 port=$2"; echo "$own: $reply"; }
+            lookup() { ask "cmd=lookup_name service=$1"; }
+            unpublish() { ask "cmd=unpublish_name service=$1"; echo "$own: $reply"; }
+            ask 'cmd=init pmi_version=1 pmi_subversion=1'
+            ;;
+        pmi2)
+            finalize='cmd=finalize;'
+            ask() {
+                printf '%6d%s' "${#1}" "$1" >&"$PMI_FD"
+                read -r -N 6 length <&"$PMI_FD"
+                read -r -N $((length)) reply <&"$PMI_FD"
+            }
+            publish() { ask "cmd=name-publish;name=$1;port=$2;infokeycount=0;"; echo "$own: $reply"; }
+            lookup() { ask "cmd=name-lookup;name=$1;infokeycount=0;"; }
+            unpublish() { ask "cmd=name-unpublish;name=$1;infokeycount=0;"; echo "$own: $reply"; }
+            printf 'cmd=init pmi_version=2 pmi_subversion=0\n' >&"$PMI_FD"
+            IFS= read -r reply <&"$PMI_FD"
+            ask "cmd=fullinit;pmijobid=$PMI_JOBID;pmirank=$WIREUP_RANK;threaded=FALSE;"
+            ;;
+        esac
+    }
+    await() { until lookup "$1"; [[ $reply == *rc=0* ]]; do sleep 0.01; done; }
+"#;
+
+/// Rank 0 speaks PMI-1 and rank 2 PMI-2; rank 1 is `pmix_store meet`.
 const PROTOCOLS: &str = r#"
     case $WIREUP_RANK in
-    0)
-        own=pmi1 other=pmi2 finalize='cmd=finalize'
-        ask() { printf '%s\n' "$1" >&"$PMI_FD"; IFS= read -r reply <&"$PMI_FD"; }
-        publish() { ask "cmd=publish_name service=$1 port=$2"; echo "$own: $reply"; }
-        lookup() { ask "cmd=lookup_name service=$1"; }
-        unpublish() { ask "cmd=unpublish_name service=$1"; echo "$own: $reply"; }
-        ask 'cmd=init pmi_version=1 pmi_subversion=1'
-        ;;
+    0) speak pmi1; other=pmi2 ;;
     1) exec "$1" meet ;;
-    2)
-        own=pmi2 other=pmi1 finalize='cmd=finalize;'
-        ask() {
-            printf '%6d%s' "${#1}" "$1" >&"$PMI_FD"
-            read -r -N 6 length <&"$PMI_FD"
-            read -r -N $((length)) reply <&"$PMI_FD"
-        }
-        publish() { ask "cmd=name-publish;name=$1;port=$2;infokeycount=0;"; echo "$own: $reply"; }
-        lookup() { ask "cmd=name-lookup;name=$1;infokeycount=0;"; }
-        unpublish() { ask "cmd=name-unpublish;name=$1;infokeycount=0;"; echo "$own: $reply"; }
-        printf 'cmd=init pmi_version=2 pmi_subversion=0\n' >&"$PMI_FD"
-        IFS= read -r reply <&"$PMI_FD"
-        ask "cmd=fullinit;pmijobid=$PMI_JOBID;pmirank=2;threaded=FALSE;"
-        ;;
+    2) speak pmi2; other=pmi1 ;;
     esac
-    await() { until lookup "$1"; [[ $reply == *rc=0* ]]; do sleep 0.01; done; }
     publish $own "port-of-$own"
     for name in $other pmix; do await $name; echo "$own: $reply"; done
     publish pmix again
@@ -212,7 +223,8 @@ fn what_is_published_over_one_protocol_is_found_over_the_others() {
     for (server, client) in stages() {
         for nodes in NODES {
             let store = client.dir.join("pmix_store");
-            let shell = ["bash", "-c", PROTOCOLS, "bash", store.to_str().unwrap()];
+            let script = [DIALECTS, PROTOCOLS].concat();
+            let shell = ["bash", "-c", &script, "bash", store.to_str().unwrap()];
             let options = ["--pmi", "all", "--libpmix", server.path()];
             let run = Run::ranks(3, nodes.iter().chain(&options).chain(&shell));
             let outcome = run.run().expect_quiet_success();
@@ -232,5 +244,47 @@ fn what_is_published_over_one_protocol_is_found_over_the_others() {
             ];
             assert_eq!(outcome.sorted_lines(), lines, "{outcome:?}");
         }
+    }
+}
+
+/// Ranks 0 and 1 publish, wait until 2 and 3 have read that, finalize and exit; those go on until
+/// neither is found any more.
+const OWNERS: &str = r#"
+    case $WIREUP_RANK in 0 | 2) speak pmi1 ;; 1 | 3) speak pmi2 ;; esac
+    if [ "$WIREUP_RANK" -lt 2 ]; then
+        publish of-$own port-of-$own >/dev/null
+        await seen-by-2
+        await seen-by-3
+    else
+        for name in of-pmi1 of-pmi2; do await $name; echo "$own: $reply"; done
+        publish seen-by-$WIREUP_RANK yes
+        for name in of-pmi1 of-pmi2; do
+            while lookup $name; [[ $reply == *rc=0* ]]; do sleep 0.01; done
+            echo "$own: $reply"
+        done
+    fi
+    ask $finalize
+"#;
+
+#[test]
+fn names_over_pmi_go_with_the_rank_that_published_them() {
+    for nodes in NODES {
+        let script = [DIALECTS, OWNERS].concat();
+        let shell = ["--pmi", "all", "bash", "-c", &script];
+        let outcome = Run::ranks(4, nodes.iter().chain(&shell)).run();
+        let outcome = outcome.expect_quiet_success();
+        let lines = [
+            "pmi1: cmd=lookup_result rc=0 info=ok port=port-of-pmi1",
+            "pmi1: cmd=lookup_result rc=0 info=ok port=port-of-pmi2",
+            "pmi1: cmd=lookup_result rc=1 info=fail msg=service_not_found",
+            "pmi1: cmd=lookup_result rc=1 info=fail msg=service_not_found",
+            "pmi1: cmd=publish_result rc=0 info=ok msg=success",
+            "pmi2: cmd=name-lookup-response;rc=0;found=TRUE;value=port-of-pmi1;port=port-of-pmi1;",
+            "pmi2: cmd=name-lookup-response;rc=0;found=TRUE;value=port-of-pmi2;port=port-of-pmi2;",
+            "pmi2: cmd=name-lookup-response;rc=1;found=FALSE;errmsg=service not found;",
+            "pmi2: cmd=name-lookup-response;rc=1;found=FALSE;errmsg=service not found;",
+            "pmi2: cmd=name-publish-response;rc=0;",
+        ];
+        assert_eq!(outcome.sorted_lines(), lines, "{outcome:?}");
     }
 }
