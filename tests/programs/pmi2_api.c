@@ -118,15 +118,18 @@ static void kvs(const char *jobid)
     report("pmi2_kvs rank=%d gets=%d miss=%d foreign=%d", rank, gets, miss, foreign);
 }
 
-static void attributes(char *mapping, size_t room)
+static void attributes(char *mapping, size_t room, int universe)
 {
     char value[LONGEST + 1];
-    int found, absent;
+    int found, absent, array[4] = {0}, length = 0;
 
     good(PMI2_Info_GetJobAttr("PMI_process_mapping", mapping, (int)room, &found), "the mapping");
     if (!found)
         fail(1, "pmi2_api rank=%d: no PMI_process_mapping", rank);
     good(PMI2_Info_GetJobAttr("no-such-attribute", value, sizeof value, &absent), "an absent one");
+    good(PMI2_Info_GetJobAttrIntArray("universeSize", array, 4, &length, &found), "an array");
+    if (!found || length != 1 || array[0] != universe)
+        fail(1, "pmi2_api rank=%d: universeSize as array of %d: %d", rank, length, array[0]);
     report("pmi2_attributes rank=%d mapping=%s miss=%d", rank, mapping, absent);
 }
 
@@ -249,7 +252,7 @@ int main(int argc, char **argv)
     report("pmi2_init rank=%d size=%d appnum=%d spawned=%d universe=%s", rank, size, appnum, spawned,
            found ? universe : "-");
     job(jobid, sizeof jobid);
-    attributes(mapping, sizeof mapping);
+    attributes(mapping, sizeof mapping, atoi(universe));
     kvs(jobid);
     node(leader_of(mapping));
     names();

@@ -33,7 +33,11 @@ fn expect_api(outcome: &Outcome, ranks: u32, nodes: u32) {
         assert!(number(&line, "universe") >= ranks, "{line}");
     }
     let jobs: std::collections::BTreeSet<_> = at("pmi2_job")
-        .map(|(line, _)| field(&line, "jobid").unwrap().to_owned())
+        .map(|(line, _)| {
+            let told = ["connect", "disconnect"].map(|key| number(&line, key));
+            assert_eq!(told, [0, 0], "{line}");
+            field(&line, "jobid").unwrap().to_owned()
+        })
         .collect();
     assert_eq!(jobs.len(), 1, "{jobs:?}");
     for (line, _) in at("pmi2_attributes") {
