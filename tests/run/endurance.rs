@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{
-    Output, Run, descriptors, eventually, field, memory_peak_kib, pmix, process, processes,
+    Output, Run, descriptors, eventually, field, memory_peak_kib, mpi, pmix, process, processes,
     program, skip,
 };
 
@@ -108,23 +108,28 @@ const PMI1: &str = r#"-n 2 --oversubscribe --pmi pmi1 bash -c '
     ask cmd=barrier_in
     ask cmd=finalize'"#;
 
-/// The same for PMIx: a program of the system's libpmix.
-fn pmix_client() -> Option<String> {
-    let pmix = pmix("pmix4")?;
-    let program = pmix.dir.join("pmix_client");
-    let options = "-n 2 --oversubscribe --pmi pmix --libpmix";
-    Some(format!(
-        "{options} {} {} exchange",
-        pmix.path(),
-        program.display()
-    ))
+/// Jobs of real clients that are here: of PMIx with the system's libpmix, of PMI-2, and of these MPIs.
+fn clients(mpis: &[&str]) -> Vec<String> {
+    let pmix = pmix("pmix4").map(|pmix| {
+        let program = pmix.dir.join("pmix_client");
+        let (library, program) = (pmix.path(), program.display());
+        format!("--pmi pmix --libpmix {library} {program} exchange")
+    });
+    let pmi2 = program("pmi2_wireup").map(|program| program.display().to_string());
+    let mpis = mpis.iter().filter_map(|name| mpi(name));
+    let hellos = mpis.map(|mpi| mpi.program("hello").display().to_string());
+    let plain = [pmix, pmi2].into_iter().flatten();
+    plain
+        .chain(hellos)
+        .map(|words| format!("-n 2 --oversubscribe --output /dev/null {words}"))
+        .collect()
 }
 
 #[test]
 fn a_thousand_jobs_in_a_row_leave_the_machine_as_it_was() {
-    let pmix = pmix_client();
+    let clients = clients(&["mpich4", "openmpi4"]);
     let mut rows = vec![
-        Jobs::new(850, 1, "-n 1 true"),
+        Jobs::new(780, 1, "-n 1 true"),
         Jobs::new(100, 1, PMI1),
         // Something is left for wireup to end.
         Jobs::new(
@@ -133,18 +138,18 @@ fn a_thousand_jobs_in_a_row_leave_the_machine_as_it_was() {
             "-n 3 --oversubscribe sh -c 'sleep 0.01 & exec >&- 2>&-'",
         ),
     ];
-    rows.extend(pmix.as_deref().map(|command| Jobs::new(10, 1, command)));
+    rows.extend(clients.iter().map(|command| Jobs::new(20, 1, command)));
     endure(&rows);
 }
 
 #[test]
 fn twenty_jobs_at_once_leave_the_machine_as_it_was() {
-    let pmix = pmix_client();
+    let clients = clients(&["mpich4"]);
     let mut rows = vec![
         Jobs::new(200, 20, "-n 2 --oversubscribe true"),
         Jobs::new(60, 20, PMI1),
     ];
-    rows.extend(pmix.as_deref().map(|command| Jobs::new(20, 20, command)));
+    rows.extend(clients.iter().map(|command| Jobs::new(20, 20, command)));
     endure(&rows);
 }
 
