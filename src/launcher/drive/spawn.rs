@@ -82,6 +82,14 @@ impl Family {
     }
 }
 
+/// Why nothing is spawned any more.
+fn ending() -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::Ending,
+        text: "the launch is being ended".to_owned(),
+    }
+}
+
 impl Drive {
     /// Starts what a process wants on the hosts there are.
     pub(super) fn decide_spawn(&mut self, wanting: Wanting) {
@@ -97,10 +105,7 @@ impl Drive {
         request: &SpawnRequest,
     ) -> Result<(SpawnedJob, Arc<Plan>), SpawnFailure> {
         if self.supervisor.is_ending() {
-            return Err(SpawnFailure {
-                kind: SpawnFailureKind::Ending,
-                text: "the launch is being ended".to_owned(),
-            });
+            return Err(ending());
         }
         if self.lives[by.index()].end.is_some() {
             return Err(SpawnFailure {
@@ -283,6 +288,9 @@ impl Drive {
         for (job, limit) in late {
             self.spawn_failed(job, too_late(limit));
         }
+        if self.supervisor.is_ending() {
+            self.drop_births();
+        }
         let (due, left) = std::mem::take(&mut self.family.orphans)
             .into_iter()
             .partition(|(at, _)| *at <= now);
@@ -290,6 +298,17 @@ impl Drive {
         let due: Vec<(Duration, JobNumber)> = due;
         for (_, job) in due {
             self.end_orphan(job, now);
+        }
+    }
+
+    /// The launch is ending: what was not started need not be waited for. The server that was to hear of
+    /// it may be what failed.
+    fn drop_births(&mut self) {
+        let births = self.family.births.iter();
+        let open = births.filter(|(_, birth)| birth.failure.is_none());
+        let open: Vec<JobNumber> = open.map(|(job, _)| *job).collect();
+        for job in open {
+            self.spawn_failed(job, ending());
         }
     }
 

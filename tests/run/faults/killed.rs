@@ -153,6 +153,7 @@ fn a_server_killed_at_an_event_ends_the_run() {
 fn a_server_killed_while_ranks_spawn_and_connect_ends_the_run() {
     let rows = [
         "spawn 1 before",
+        "spawn 1 after",
         "spawn reply 1 before",
         "spawn reply 1 after",
         "node=1 connect 1 before",
