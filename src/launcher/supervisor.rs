@@ -190,7 +190,9 @@ impl Supervisor {
         self.remaining = self.remaining.saturating_sub(1);
         let Departure { rank, end, pmi, .. } = gone;
         if let Some(cause) = &self.cause {
-            let own = cause.rank() == Some(rank);
+            let passed_on = self.interrupted.map(RankEnd::Signal) == Some(end);
+            let own =
+                cause.rank() == Some(rank) || passed_on && matches!(cause, Cause::Interrupted(_));
             let failed = own || judge(rank, end, pmi).is_some();
             return failed.then(|| if own { kind_of(cause) } else { JOB_ENDED });
         }
@@ -216,7 +218,7 @@ impl Supervisor {
             return None;
         };
         self.failed += 1;
-        let kind = kind_of(&cause);
+        let mut kind = kind_of(&cause);
         match (&cause, self.interrupted) {
             // Ending by the signal that was passed on is what the user asked for.
             (
@@ -226,7 +228,9 @@ impl Supervisor {
                 },
                 Some(sent),
             ) if *signal == sent => {
-                self.fail(Cause::Interrupted(sent), now, orders);
+                let interrupted = Cause::Interrupted(sent);
+                kind = kind_of(&interrupted);
+                self.fail(interrupted, now, orders);
             }
             // What it offers is wrong for the whole job.
             (Cause::RanAlone { .. }, _) => self.fail(cause, now, orders),

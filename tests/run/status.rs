@@ -188,7 +188,10 @@ fn an_interrupted_job_has_a_result_too() {
     let result = status_file(&running.finish().expect(130)).pop().unwrap();
     assert_eq!(result["exit_code"], 130);
     assert_eq!(result["cause"]["kind"], "interrupted");
-    assert_eq!(result["ranks"][0]["signal_name"], "SIGINT");
+    for rank in 0..2 {
+        assert_eq!(result["ranks"][rank]["signal_name"], "SIGINT");
+        assert_eq!(result["ranks"][rank]["cause"], "interrupted");
+    }
     let outcome = Run::ranks(1, ["--json", "status", "--timeout", "0.2", "sleep", "100"]).run();
     let result = status_file(&outcome.expect(124)).pop().unwrap();
     assert_eq!(result["cause"]["kind"], "timeout");

@@ -9,10 +9,20 @@ fn far() -> Nspace {
     Nspace::new("far").unwrap()
 }
 
-/// How many requests to the sidecar are among some actions.
-fn requests(actions: &[Action]) -> usize {
+/// Brings what the head node has for node 1, which makes one request of its sidecar.
+#[track_caller]
+fn bring(node: &mut NodeCore, actions: &mut Vec<Action>) {
+    let Some(Action::SendPeer { to, message }) = actions.pop() else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(to, NodeId(1));
+    let event = Event::Peer {
+        from: HEAD,
+        message,
+    };
+    node.handle(event, Moment::default(), actions);
     let asks = |action: &&Action| matches!(action, Action::SendControl(_));
-    actions.iter().filter(asks).count()
+    assert_eq!(actions.iter().filter(asks).count(), 1, "{actions:?}");
 }
 
 #[test]
@@ -37,16 +47,7 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
         jobs: vec![job],
     };
     cores[0].crossing(now, &mut actions, |_, out| out.push(register));
-    let Some(Action::SendPeer { to, message }) = actions.pop() else {
-        panic!("{actions:?}");
-    };
-    assert_eq!(to, NodeId(1));
-    let event = Event::Peer {
-        from: HEAD,
-        message,
-    };
-    cores[1].handle(event, now, &mut actions);
-    assert_eq!(requests(&actions), 1, "{actions:?}");
+    bring(&mut cores[1], &mut actions);
     // The job's own registration was request 1.
     let env = ForkEnv::default();
     let done = serve::reply(ControlKind::RegisterJob, 2, Ok(Body::ForkEnv(&env))).unwrap();
@@ -56,15 +57,6 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
     actions.clear();
     let gone = FromRendezvous::Gone(vec![far()]);
     cores[0].handle(Event::Rendezvous(gone), now, &mut actions);
-    let Some(Action::SendPeer { to, message }) = actions.pop() else {
-        panic!("{actions:?}");
-    };
-    assert_eq!(to, NodeId(1));
-    let event = Event::Peer {
-        from: HEAD,
-        message,
-    };
-    cores[1].handle(event, now, &mut actions);
-    assert_eq!(requests(&actions), 1, "{actions:?}");
+    bring(&mut cores[1], &mut actions);
     assert!(cores[1].crossings.known.is_empty());
 }
