@@ -29,6 +29,7 @@ pub mod local_agent;
 mod logged;
 mod luggage;
 mod message;
+mod naming;
 mod orders;
 pub mod output;
 pub mod outputs;

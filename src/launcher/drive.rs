@@ -22,6 +22,7 @@ use super::hands::Hands;
 use super::jobs::Jobs;
 use super::logged::Logged;
 use super::message::{Refusal, ToCrew};
+use super::naming::JobNames;
 use super::orders::Orders;
 use super::plan::Plan;
 use super::progress::Progress;
@@ -106,6 +107,8 @@ pub(super) struct Drive {
     phase_told: JobState,
     /// Ranks that were ever in contact with a process-management interface.
     connected: u32,
+    /// What its jobs have been called.
+    names: JobNames,
     /// Jobs that were spawned.
     family: Family,
     /// Hosts that are to join.
@@ -161,6 +164,7 @@ impl Drive {
             status: parts.status,
             phase_told: JobState::Planned,
             connected: 0,
+            names: JobNames::of(&parts.plan.job.nspace),
             family: Family::new(size),
             growth: Growth::default(),
             alone: Alone::new(parts.plan.apps.len()),

@@ -35,7 +35,6 @@ mod across;
 mod beginning;
 
 pub use beginning::Beginning;
-pub(super) use beginning::unique_nspace;
 
 /// A run that wireup refused or could not carry out.
 #[derive(Debug)]

@@ -123,6 +123,7 @@ impl Drive {
                 live: &live,
                 reserved: &reserved,
             },
+            names: &self.names,
         };
         let first = &self.plan;
         let mut job = first.spawned(&parent.decided, rank, request, standing)?;
@@ -147,6 +148,7 @@ impl Drive {
         }
         let (parent, _) = self.jobs.identity(by);
         let number = self.jobs.add(Arc::clone(&plan));
+        self.names.add(&plan.job.nspace);
         self.lives
             .resize(self.jobs.size() as usize, Life::default());
         self.supervisor.grow(size);

@@ -36,7 +36,8 @@ use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
 use crate::job::spec::{AppSpec, Preload, StdinTarget};
 use crate::launcher::allocations::{Ground, Reserved};
 use crate::launcher::hostfile;
-use crate::launcher::run::{RunFailure, unique_nspace};
+use crate::launcher::naming::JobNames;
+use crate::launcher::run::RunFailure;
 use hosts::Names;
 use space::{NodeSpace, Wanted};
 use variable::{Change, How};
@@ -51,6 +52,8 @@ pub struct Standing<'a> {
     pub before: &'a [u32],
     /// By node: those that live, or are about to, and what is set aside.
     pub ground: Ground<'a>,
+    /// What its jobs have been called.
+    pub names: &'a JobNames,
 }
 
 /// A spawned job as the launcher decided it: with the first job's plan, a node makes its own of it.
@@ -172,7 +175,7 @@ impl Plan {
         let psets = ProcessSet::of_programs(programs.zip(sizes.iter().copied()))
             .map_err(|problem| text("pmix.pset.nm", problem))?;
         let context = JobContext {
-            nspace: unique_nspace().map_err(failed)?,
+            nspace: standing.names.fresh().map_err(failed)?,
             ranks: RankMap::from_runs(runs.into_iter().chain(last)),
             appnums: Appnums::from_sizes(sizes.iter().copied()),
             universe_size: self.job.universe_size,

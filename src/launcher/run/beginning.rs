@@ -4,6 +4,7 @@ use super::RunFailure;
 use crate::agent::descriptors;
 use crate::job::ids::Nspace;
 use crate::launcher::guard::Guard;
+use crate::launcher::naming::JobNames;
 use crate::launcher::signals::ignored_at_start;
 use crate::launcher::surroundings::Surroundings;
 
@@ -33,7 +34,7 @@ impl Beginning {
             )
         })?;
         let surroundings = Surroundings::take(ignored);
-        let nspace = unique_nspace()?;
+        let nspace = JobNames::default().fresh()?;
         let guard = guarded.then(|| guard_of(&nspace)).transpose()?;
         Ok(Self {
             surroundings,
@@ -78,17 +79,4 @@ fn guard_of(nspace: &Nspace) -> Result<Guard, RunFailure> {
             error,
         )
     })
-}
-
-/// A name that no other job has had on this machine, and that nobody can guess: PMIx lets every
-/// local process that knows it pose as a rank.
-///
-/// # Errors
-/// [`RunFailure`] when the system has no random numbers.
-pub(in crate::launcher) fn unique_nspace() -> Result<Nspace, RunFailure> {
-    let mut random = [0u8; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| RunFailure::own("no random numbers", errno))?;
-    let name = format!("wireup-{:016x}", u64::from_le_bytes(random));
-    Ok(Nspace::new(&name).expect("letters, digits and a dash"))
 }

@@ -10,6 +10,7 @@ use crate::job::spec::{
     EndingSpec, InterfaceSpec, JobSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
     WrapSpec,
 };
+use crate::launcher::naming::{JobNames, openmpi_family};
 use crate::launcher::plan::App;
 use crate::launcher::program::Kind;
 
@@ -97,6 +98,7 @@ fn spawn(plan: &Plan, request: &SpawnRequest, live: &[u32]) -> Result<SpawnedJob
             live,
             reserved: &[],
         },
+        names: &JobNames::default(),
     };
     plan.spawned(&plan.decided, Rank(0), request, standing)
 }
@@ -154,6 +156,7 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
             live: &[2, 3, 1],
             reserved: &[],
         },
+        names: &JobNames::default(),
     };
     let request = request(vec![app("/bin/true", 1)], &[]);
     let grandchild = plan.spawned(&decided, Rank(2), &request, standing).unwrap();
@@ -161,6 +164,30 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
     assert_eq!(grandchild.origin.launch, plan.job.nspace);
     let parent = grandchild.job.parent.clone().unwrap();
     assert_eq!(parent, Proc::new(context.nspace.clone(), Rank(2)));
+}
+
+#[test]
+fn no_two_jobs_of_a_launch_have_names_that_open_mpi_takes_for_one() {
+    let plan = first("");
+    let request = request(vec![app("/bin/true", 1)], &[]);
+    let mut names = JobNames::of(&plan.job.nspace);
+    let mut seen = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
+    // Far more than it takes for two of them to meet by chance.
+    for _ in 0..2000 {
+        let standing = Standing {
+            offset: GlobalRank(1),
+            before: &[1],
+            ground: Ground {
+                live: &[1],
+                reserved: &[],
+            },
+            names: &names,
+        };
+        let job = plan.spawned(&plan.decided, Rank(0), &request, standing);
+        let name = job.unwrap().job.nspace.clone();
+        assert!(seen.insert(openmpi_family(&name)), "{name}");
+        names.add(&name);
+    }
 }
 
 #[test]
