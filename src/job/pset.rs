@@ -118,6 +118,11 @@ impl ProcessSet {
         Ok(sets)
     }
 
+    /// What the set of a program's ranks is called.
+    pub fn of_program(app: usize) -> String {
+        format!("app{app}")
+    }
+
     /// The sets of a job: those the user defined, then one for each application context, `app0` and
     /// so on.
     ///
@@ -132,7 +137,7 @@ impl ProcessSet {
         let mut first = 0;
         for (app, size) in sizes.into_iter().enumerate() {
             sets.extend(size.checked_sub(1).map(|more| Self {
-                name: format!("app{app}"),
+                name: Self::of_program(app),
                 ranges: vec![RankRange {
                     first: Rank(first),
                     last: Rank(first + more),

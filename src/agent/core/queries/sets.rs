@@ -6,9 +6,18 @@
 use super::super::JobContext;
 use super::NodeCore;
 use super::scope::Scope;
+use crate::job::ids::AppNum;
+use crate::job::pset::ProcessSet;
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::{Array, Proc, Text, Value, find};
+
+/// Whether a set is told of to those who do not know its name. That of the only program is the whole
+/// job, which everybody knows; and Open MPI 5, which has nothing but errors for sets beyond MPI's own,
+/// is asked for each that is listed.
+fn is_listed(job: &JobContext, name: &str) -> bool {
+    name != ProcessSet::of_program(0) || job.appnums.ranks_of(AppNum(0)).end < job.ranks.size()
+}
 
 impl NodeCore {
     /// The jobs whose sets are meant: that which is named, or all that have not ended.
@@ -22,9 +31,12 @@ impl NodeCore {
     /// such set.
     pub(super) fn query_sets(&self, key: &Text, scope: &Scope<'_>, query: &Query) -> Option<Value> {
         let mut names = Vec::<&str>::new();
-        for set in self.jobs_with_sets(scope).flat_map(|job| &job.psets) {
-            if !names.contains(&set.name()) {
-                names.push(set.name());
+        for job in self.jobs_with_sets(scope) {
+            let sets = job.psets.iter().map(ProcessSet::name);
+            for name in sets.filter(|name| is_listed(job, name)) {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
             }
         }
         if *key == keys::QUERY_NUM_PSETS {
