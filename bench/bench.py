@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -379,6 +380,8 @@ def main():
     options = parser.parse_args()
     options.repeats = options.repeats or (3 if options.quick else 9)
     bench = Bench(options)
+    # What it has started for its peers ends with it, also when it is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         bench.all()
     finally:
