@@ -23,8 +23,10 @@ const LONGEST: usize = 16 * 1024;
 type Target = fn(&[u8]);
 
 /// Every decoder of bytes that come from somebody else. The names are those of `fuzz/fuzz_targets`.
-const TARGETS: [(&str, Target); 5] = [
+const TARGETS: [(&str, Target); 7] = [
+    ("carried", crate::launcher::fuzzing::carried),
     ("elf", crate::launcher::elf::fuzzing::elf),
+    ("files", crate::launcher::fuzzing::files),
     ("frame", crate::pmix::fuzzing::frame),
     ("link", crate::agent::fuzzing::link),
     ("pmi1", crate::pmi::fuzzing::pmi1),
@@ -39,8 +41,10 @@ fn folder() -> PathBuf {
 const STREAMS: usize = 400;
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
-    if name == "link" {
-        return crate::agent::fuzzing::seeds::seeds(STREAMS);
+    match name {
+        "carried" => return crate::launcher::fuzzing::carried_seeds(STREAMS),
+        "link" => return crate::agent::fuzzing::link_seeds(STREAMS),
+        _ => {}
     }
     let entries = std::fs::read_dir(folder().join("corpus").join(name)).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -107,6 +111,16 @@ fn every_target_of_the_fuzzer_runs_here_too() {
 #[test]
 fn no_elf_file_breaks_its_reader() {
     run("elf");
+}
+
+#[test]
+fn no_file_or_line_of_others_breaks_its_reader() {
+    run("files");
+}
+
+#[test]
+fn nothing_that_steps_tell_breaks_their_launcher() {
+    run("carried");
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! One run of a job: what it needs, its standard streams, its life and its end.
 
 mod across;
+mod admission;
 pub mod allocations;
+#[cfg(test)]
+mod arbitrary;
 mod carried;
 mod crew;
 mod describe;
@@ -15,6 +18,8 @@ pub mod explain;
 mod facts;
 mod finish;
 mod fleet;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod guard;
 mod hands;
 pub mod hostfile;

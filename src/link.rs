@@ -18,6 +18,8 @@
 
 pub mod control;
 pub mod frame;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub mod message;
 pub mod socket;
 pub mod steps;

@@ -17,6 +17,7 @@ use rustix::process::Signal;
 
 use self::input::Input;
 use self::node::NodeState;
+use super::admission::admits;
 use super::carried::{Carried, window};
 use super::crew::RankIo;
 use super::guard::Guard;
@@ -169,8 +170,7 @@ impl Fleet {
 
     /// Takes what a node tells, if it is its to tell.
     fn take_told_by(&mut self, node: NodeId, told: FromCrew) {
-        let elsewhere = |rank| self.jobs.node_of(rank) != Some(node);
-        if told.rank().is_some_and(elsewhere) {
+        if !admits(&self.jobs, node, &told) {
             return;
         }
         if self.nodes[node.index()].is_guest() && !self.guest_told(node, &told) {
@@ -193,8 +193,6 @@ impl Fleet {
                 state.over = true;
                 return self.check_over();
             }
-            // Told by the launcher itself.
-            FromCrew::Joined { .. } => return,
             // It keeps the names.
             FromCrew::Rendezvous { .. } if node != HEAD => return,
             FromCrew::Output {

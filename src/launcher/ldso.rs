@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use super::elf::{self, Elf, Machine};
 
-mod cache;
+pub(super) mod cache;
 
 /// Files looked at in one walk at most; programs with some hundred libraries exist.
 const OBJECTS_MAX: usize = 2048;

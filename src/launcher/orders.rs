@@ -94,7 +94,8 @@ impl AsFd for Orders {
     }
 }
 
-fn parse(line: &[u8]) -> Read {
+/// What a line is.
+pub(super) fn parse(line: &[u8]) -> Read {
     match serde_json::from_slice::<Order>(line) {
         Ok(order) if rustix::process::Signal::from_named_raw(order.signal).is_some() => {
             Read::Order(order)

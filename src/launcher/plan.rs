@@ -411,4 +411,4 @@ impl Decided {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::launcher) mod tests;

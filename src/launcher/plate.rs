@@ -152,8 +152,9 @@ pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<Seen> {
     })
 }
 
-/// Numbers must fit each other, and names are shown on terminals.
-fn parse(text: &[u8]) -> Option<Placement> {
+/// The part of a plate that does not change. Numbers must fit each other, and names are shown on
+/// terminals.
+pub(super) fn parse(text: &[u8]) -> Option<Placement> {
     let placement: Placement = serde_json::from_slice(text).ok()?;
     let nodes = placement.ranks.nodes();
     let fits = usize::try_from(nodes).is_ok_and(|nodes| nodes == placement.hosts.len())

@@ -40,7 +40,7 @@ fn reason() -> BoxedStrategy<Arc<str>> {
     "\\PC{0,12}".prop_map(Arc::from).boxed()
 }
 
-fn node() -> BoxedStrategy<NodeId> {
+pub(crate) fn node() -> BoxedStrategy<NodeId> {
     prop_oneof![0..5000_u32, any::<u32>()]
         .prop_map(NodeId)
         .boxed()
@@ -63,7 +63,7 @@ fn nspace() -> BoxedStrategy<Nspace> {
     name.prop_map(|name| Nspace::new(&name).unwrap()).boxed()
 }
 
-fn process() -> BoxedStrategy<GlobalRank> {
+pub(crate) fn process() -> BoxedStrategy<GlobalRank> {
     rank().prop_map(|rank| GlobalRank(rank.0)).boxed()
 }
 
@@ -211,7 +211,7 @@ fn absences() -> BoxedStrategy<Absences> {
         .boxed()
 }
 
-fn late_fence() -> BoxedStrategy<LateFence> {
+pub(crate) fn late_fence() -> BoxedStrategy<LateFence> {
     (any::<(bool, u32)>(), wait(), absences())
         .prop_map(|((pmi, ranks), waited, absences)| LateFence {
             kind: match pmi {
@@ -560,7 +560,7 @@ pub(crate) fn peer_message() -> BoxedStrategy<PeerMessage> {
     .boxed()
 }
 
-fn demand() -> BoxedStrategy<Demand> {
+pub(crate) fn demand() -> BoxedStrategy<Demand> {
     let wish = prop_oneof![
         (any::<i32>(), "\\PC{0,9}").prop_map(|(code, message)| Wish::Abort { code, message }),
         Just(Wish::Terminate),
@@ -573,7 +573,7 @@ fn demand() -> BoxedStrategy<Demand> {
         .boxed()
 }
 
-fn cause() -> BoxedStrategy<Cause> {
+pub(crate) fn cause() -> BoxedStrategy<Cause> {
     let text = || "\\PC{0,9}";
     let end = prop_oneof![
         any::<u8>().prop_map(RankEnd::Code),

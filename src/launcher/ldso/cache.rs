@@ -21,7 +21,7 @@ const INCLUDES_MAX: u8 = 8;
 
 /// Source of candidates for a library's name.
 #[derive(Debug)]
-pub(super) enum Index {
+pub(in crate::launcher) enum Index {
     /// The bytes of a cache from its header on.
     Cache(Vec<u8>),
     /// Directories to look into.
@@ -31,8 +31,8 @@ pub(super) enum Index {
 impl Index {
     /// Reads the cache; failing that, the configuration; failing that, nothing.
     pub(super) fn load(cache: &Path, config: &Path) -> Self {
-        if let Some(bytes) = read(cache).and_then(from_header) {
-            return Self::Cache(bytes);
+        if let Some(index) = read(cache).and_then(Self::of_cache) {
+            return index;
         }
         let mut directories = Vec::new();
         read_config(config, INCLUDES_MAX, &mut directories);
@@ -41,8 +41,13 @@ impl Index {
         Self::Directories(directories)
     }
 
+    /// What the bytes of a cache say, if they are one.
+    pub(in crate::launcher) fn of_cache(bytes: Vec<u8>) -> Option<Self> {
+        from_header(bytes).map(Self::Cache)
+    }
+
     /// Paths where a library of this name may be.
-    pub(super) fn candidates(&self, name: &OsStr) -> Vec<PathBuf> {
+    pub(in crate::launcher) fn candidates(&self, name: &OsStr) -> Vec<PathBuf> {
         match self {
             Self::Cache(bytes) => lookup(bytes, name.as_bytes()),
             Self::Directories(directories) => {

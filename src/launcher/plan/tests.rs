@@ -12,7 +12,7 @@ use crate::launcher::inspect::Why;
 use crate::launcher::program::Kind;
 
 /// One program on hosts.
-fn spec(hosts: &str, program: &Path) -> JobSpec {
+pub(in crate::launcher) fn spec(hosts: &str, program: &Path) -> JobSpec {
     let HostList(entries) = hosts.parse().unwrap();
     JobSpec {
         apps: vec![app(program)],
@@ -53,7 +53,7 @@ fn app(program: &Path) -> AppSpec {
     }
 }
 
-fn plan(spec: JobSpec) -> Plan {
+pub(in crate::launcher) fn plan(spec: JobSpec) -> Plan {
     Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20).unwrap()
 }
 
