@@ -35,6 +35,7 @@ mod logged;
 mod luggage;
 mod message;
 mod naming;
+mod openmpi;
 mod orders;
 pub mod output;
 pub mod outputs;

@@ -136,8 +136,9 @@ fn server(plan: &Plan) -> Vec<String> {
     };
     let chosen = &host.libpmix;
     let mut lines = vec![
-        "libpmix: looked for by --libpmix, then with the program, then in WIREUP_LIBPMIX, then as \
-         the dynamic loader does; the first that can be used is taken"
+        "libpmix: looked for by --libpmix, then with the program, then in WIREUP_LIBPMIX, then with \
+         the Open MPI that a script finds, then as the dynamic loader does; the first that can be \
+         used is taken"
             .to_owned(),
     ];
     let over = chosen.passed_over.iter();

@@ -110,6 +110,8 @@ pub enum Source {
     Program,
     /// The environment names it.
     Variable,
+    /// It belongs to the Open MPI that a script is told to load, or finds beside its interpreter.
+    Script,
     /// The dynamic loader finds it.
     System,
 }
@@ -175,8 +177,9 @@ pub enum LibpmixError {
 
 /// Chooses the libpmix for a job.
 ///
-/// `flag` and `variable` are what the user named; `program` is what inspection found, and `loader`
-/// the dynamic loader in the ranks' environment.
+/// `flag` and `variable` are what the user named; `program` is what inspection found, `scripts` are
+/// the Open MPIs that a script may find though they are not the system's, and `loader` is the dynamic
+/// loader in the ranks' environment.
 ///
 /// # Errors
 /// [`LibpmixError`] when a named file is not usable, or nothing usable is found.
@@ -184,34 +187,38 @@ pub fn choose(
     flag: Option<&Path>,
     program: Option<&Finding>,
     variable: Option<&Path>,
+    scripts: &[PathBuf],
     loader: &Loader,
 ) -> Result<Choice, LibpmixError> {
     if let Some(path) = flag {
         return named(path, Source::Flag, Vec::new());
     }
     let mut passed_over = Vec::new();
-    let own = program
-        .map(|finding| own(finding, loader))
-        .unwrap_or_default();
-    if let Some((path, version)) = first_fit(own, Source::Program, &mut passed_over) {
-        return Ok(Choice {
-            path,
-            version: Some(version),
-            source: Source::Program,
-            passed_over,
-        });
-    }
-    if let Some(path) = variable {
-        return named(path, Source::Variable, passed_over);
-    }
-    let system = loader.locate(OsStr::new(NAME));
-    if let Some((path, version)) = first_fit(system, Source::System, &mut passed_over) {
-        return Ok(Choice {
-            path,
-            version: Some(version),
-            source: Source::System,
-            passed_over,
-        });
+    let own = || program.map(|finding| own(finding, loader));
+    let of_scripts = || {
+        scripts
+            .iter()
+            .flat_map(|libmpi| of_open_mpi(libmpi, loader))
+    };
+    let found: [(Source, &dyn Fn() -> Vec<PathBuf>); 3] = [
+        (Source::Program, &|| own().unwrap_or_default()),
+        (Source::Script, &|| of_scripts().collect()),
+        (Source::System, &|| loader.locate(OsStr::new(NAME))),
+    ];
+    for (source, candidates) in found {
+        if source == Source::Script
+            && let Some(path) = variable
+        {
+            return named(path, Source::Variable, passed_over);
+        }
+        if let Some((path, version)) = first_fit(candidates(), source, &mut passed_over) {
+            return Ok(Choice {
+                path,
+                version: Some(version),
+                source,
+                passed_over,
+            });
+        }
     }
     let too_old = passed_over.into_iter().filter_map(|candidate| {
         let Unfit::TooOld(version) = candidate.why else {
@@ -309,10 +316,15 @@ fn canonical(path: &Path) -> PathBuf {
 /// The program's own libpmix: the one it needs; else, for Open MPI, one that a plugin needs (4.x
 /// built on an external PMIx), or one installed beside libmpi.
 fn own(finding: &Finding, loader: &Loader) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = finding.libpmix.iter().cloned().collect();
-    let Some(libmpi) = &finding.openmpi else {
-        return found;
-    };
+    let needed = finding.libpmix.iter().cloned();
+    let libmpi = finding.openmpi.iter();
+    needed
+        .chain(libmpi.flat_map(|libmpi| of_open_mpi(libmpi, loader)))
+        .collect()
+}
+
+fn of_open_mpi(libmpi: &Path, loader: &Loader) -> Vec<PathBuf> {
+    let mut found = Vec::new();
     let real = canonical(libmpi);
     let mut directories: Vec<&Path> = [libmpi.parent(), real.parent()]
         .into_iter()

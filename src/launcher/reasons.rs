@@ -232,6 +232,7 @@ impl fmt::Display for Source {
             Self::Flag => "given by --libpmix",
             Self::Program => "the program's own",
             Self::Variable => "given by WIREUP_LIBPMIX",
+            Self::Script => "of the Open MPI that a script finds",
             Self::System => "found by the dynamic loader",
         })
     }

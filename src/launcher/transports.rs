@@ -17,8 +17,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::devices;
-use super::inspect::{Finding, Wants};
+use super::inspect::Finding;
 use super::ldso::Loader;
+use super::openmpi;
 use super::plan::Variable;
 
 /// Frameworks, and their components that work on a fast network only.
@@ -44,16 +45,10 @@ const OF_SYSTEM: [&str; 4] = [
 /// Parameters by name.
 type Parameters = BTreeMap<String, String>;
 
-/// The library that says which Open MPI a program loads.
-const LIBMPI: &str = "libmpi.so.40";
-
-/// The variable that names it to mpi4py.
-const MPI4PY: &str = "MPI4PY_LIBMPI";
-
 /// Variables for the ranks of a program on this host, if it is without a fast network; `env` is what they
 /// have already, and `loader` the dynamic loader as they meet it.
 pub fn left_out(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<(String, String)> {
-    let libraries = libraries(finding, loader, env);
+    let libraries = openmpi::libraries(finding, loader, env);
     if libraries.is_empty() || !devices::without_fast_network(Path::new(devices::SYS)) {
         return Vec::new();
     }
@@ -63,35 +58,6 @@ pub fn left_out(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<(St
         Some(in_files) => choose(&in_files, env),
         None => Vec::new(),
     }
-}
-
-/// The Open MPI that a program loads, or those that it may find.
-fn libraries(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<PathBuf> {
-    if let Some(libmpi) = &finding.openmpi {
-        return vec![libmpi.clone()];
-    }
-    if finding.wants != Wants::Unknown {
-        return Vec::new();
-    }
-    let named = env.iter().find(|(name, _)| name == MPI4PY);
-    let named = named.map(|(_, path)| PathBuf::from(path));
-    // Beside the interpreter of an environment of its own, whose links lead out of it.
-    let prefix = finding.program.parent().and_then(Path::parent);
-    let beside = prefix.map(|prefix| prefix.join("lib").join(LIBMPI));
-    let found = loader.locate(OsStr::new(LIBMPI)).into_iter().next();
-    let several = named
-        .filter(|path| path.is_absolute())
-        .into_iter()
-        .chain(beside)
-        .chain(found);
-    several
-        .filter(|path| path.is_file() && is_open_mpi(path))
-        .collect()
-}
-
-fn is_open_mpi(library: &Path) -> bool {
-    let name = library.file_name().unwrap_or_default();
-    name.as_encoded_bytes().starts_with(LIBMPI.as_bytes())
 }
 
 /// What the files of parameters say to the Open MPI that this library belongs to; `None` if it is
@@ -202,8 +168,6 @@ fn leave_out<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launcher::inspect::{Opaque, Why};
-    use crate::launcher::ldso::System;
     use std::fs;
 
     fn variables(env: &[(&str, &str)]) -> Vec<Variable> {
@@ -284,45 +248,6 @@ mod tests {
         assert_eq!(of(["btl=^uct,ofi", ""]), ["^uct,ofi", "^ofi,psm,psm2"]);
         assert_eq!(of(["btl=self", "mtl=^psm3"]), ["^psm3,ofi,psm,psm2"]);
         assert!(choose(&[], &[]).is_empty(), "there is none");
-    }
-
-    #[test]
-    fn a_script_may_find_what_is_named_beside_its_interpreter_and_what_the_loader_finds() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        for name in [
-            "env/bin/python",
-            "env/lib/libmpi.so.40",
-            "named/libmpi.so.40.40.11",
-            "other/libmpi.so.12",
-        ] {
-            fs::create_dir_all(path(name).parent().unwrap()).unwrap();
-            fs::write(path(name), "").unwrap();
-        }
-        let loader = Loader::new(
-            &[],
-            dir.path(),
-            System {
-                cache: path("cache"),
-                directories: Vec::new(),
-                config: path("config"),
-            },
-        );
-        let opaque = Why::Opaque(Opaque::Interpreter("python".to_owned()));
-        let script = Finding::new(Wants::Unknown, path("env/bin/python"), opaque);
-        let named = |name: &str| vec![(MPI4PY.into(), path(name).into())];
-        let beside = path("env/lib/libmpi.so.40");
-        let one = path("named/libmpi.so.40.40.11");
-        assert_eq!(
-            libraries(&script, &loader, &named("named/libmpi.so.40.40.11")),
-            [one, beside.clone()]
-        );
-        assert_eq!(
-            libraries(&script, &loader, &named("other/libmpi.so.12")),
-            [beside]
-        );
-        let plain = Finding::new(Wants::Plain, path("env/bin/python"), Why::NoMpi);
-        assert!(libraries(&plain, &loader, &[]).is_empty());
     }
 
     #[test]

@@ -78,6 +78,32 @@ macro_rules! for_each_mpi {
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi);
 
+/// Sessions of Open MPI 5 need a server of its own release, which nothing but mpi4py's settings leads
+/// to: the system's is older.
+#[test]
+fn python_programs_with_sessions_get_the_pmix_server_of_the_open_mpi_they_load() {
+    let Some(mpi) = mpi("openmpi5") else { return };
+    let Some(with) = mpi4py(&mpi) else { return };
+    let sessions = Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/programs/sessions.py"
+    ));
+    for nodes in ["1", "2"] {
+        let run = Run::ranks(2, ["-v", "--virtual-nodes", nodes]).more([&*with.python, sessions]);
+        let env = with.env.iter();
+        let run = env.fold(run, |run, (name, value)| run.env(name, value));
+        let outcome = run.run().expect(0);
+        for line in outcome.by_rank("mpi4py", 2) {
+            assert_eq!(number(&line, "sum"), 3, "{outcome:?}");
+        }
+        let told = outcome.err();
+        assert!(
+            told.contains("of the Open MPI that a script finds"),
+            "{told}"
+        );
+    }
+}
+
 #[test]
 fn python_programs_open_no_transports_for_networks_that_are_not_there() {
     if Path::new("/sys/class/infiniband").is_dir() {

@@ -94,14 +94,25 @@ fn the_flag_wins_then_the_programs_own_then_the_variable_then_the_system() {
     let program = program(None, Some(own.clone()));
     let loader = tree.loader();
     let pick = |flag: Option<&Path>, program: Option<&Finding>, variable: Option<&Path>| {
-        choose(flag, program, variable, &loader).unwrap().path
+        choose(flag, program, variable, &[], &loader).unwrap().path
     };
     assert_eq!(pick(Some(&flag), Some(&program), Some(&variable)), flag);
     assert_eq!(pick(None, Some(&program), Some(&variable)), own);
     assert_eq!(pick(None, None, Some(&variable)), variable);
     assert_eq!(pick(None, None, None), system);
-    let choice = choose(None, None, None, &loader).unwrap();
+    let choice = choose(None, None, None, &[], &loader).unwrap();
     assert_eq!(choice.version, Some(MINIMUM));
+    // What a script finds is a guess: better than the system's, worse than what is known.
+    let libmpi = Sample::default().write(tree.path("venv/lib/libmpi.so.40"));
+    let guess = tree.libpmix("venv/lib/openmpi/libpmix.so.2", "5.0.3");
+    let pick = |program, variable| {
+        let scripts = [libmpi.clone()];
+        choose(None, program, variable, &scripts, &loader).unwrap()
+    };
+    assert_eq!(pick(Some(&program), None).path, own);
+    assert_eq!(pick(None, Some(&*variable)).path, variable);
+    let choice = pick(None, None);
+    assert_eq!((choice.path, choice.source), (guess, Source::Script));
 }
 
 #[test]
@@ -109,14 +120,14 @@ fn an_old_own_library_is_passed_over_for_a_newer_one() {
     let tree = Tree::new();
     let own = tree.libpmix("own/libpmix.so.2", "3.2.3");
     let program = program(None, Some(own.clone()));
-    let error = choose(None, Some(&program), None, &tree.loader()).unwrap_err();
+    let error = choose(None, Some(&program), None, &[], &tree.loader()).unwrap_err();
     let LibpmixError::TooOld { path, version } = &error else {
         panic!("{error}");
     };
     assert_eq!((path, *version), (&own, Version::new(3, 2, 3)));
     assert!(error.to_string().contains("3.2.3") && error.to_string().contains("4.2.2"));
     let system = tree.libpmix("system/libpmix.so.2", "5.0.1");
-    let choice = choose(None, Some(&program), None, &tree.loader()).unwrap();
+    let choice = choose(None, Some(&program), None, &[], &tree.loader()).unwrap();
     assert_eq!(choice.path, system);
 }
 
@@ -126,7 +137,7 @@ fn what_a_user_named_must_be_usable() {
     tree.libpmix("system/libpmix.so.2", "5.0.1");
     let loader = tree.loader();
     let old = tree.libpmix("old.so", "4.1.3");
-    let refused = |path: &Path| choose(Some(path), None, None, &loader).unwrap_err();
+    let refused = |path: &Path| choose(Some(path), None, None, &[], &loader).unwrap_err();
     assert!(matches!(refused(&old), LibpmixError::TooOld { .. }));
     let text = refused(&tree.path("none.so")).to_string();
     assert!(text.contains("none.so") && text.contains(FLAG), "{text}");
@@ -141,12 +152,14 @@ fn what_a_user_named_must_be_usable() {
     }
     .write(tree.path("foreign.so"));
     assert!(refused(&foreign).to_string().contains("machine 43"));
-    let variable = choose(None, None, Some(&old), &loader).unwrap_err();
+    let variable = choose(None, None, Some(&old), &[], &loader).unwrap_err();
     assert!(matches!(variable, LibpmixError::TooOld { .. }));
 
     let silent = Sample::default().write(tree.path("silent.so"));
     assert_eq!(
-        choose(Some(&silent), None, None, &loader).unwrap().version,
+        choose(Some(&silent), None, None, &[], &loader)
+            .unwrap()
+            .version,
         None
     );
 }
@@ -172,7 +185,7 @@ fn a_plugin_of_open_mpi_leads_to_its_libpmix_in_debians_layout() {
     std::os::unix::fs::symlink(&wanted, tree.path("lib/pmix2/libpmix.so.2")).unwrap();
     tree.libpmix("system/libpmix.so.2", "5.0.1");
     let program = program(Some(libmpi), None);
-    let choice = choose(None, Some(&program), None, &tree.loader()).unwrap();
+    let choice = choose(None, Some(&program), None, &[], &tree.loader()).unwrap();
     assert_eq!((choice.path, choice.version), (wanted, Some(MINIMUM)));
     assert_eq!(choice.source, Source::Program);
 }
@@ -183,7 +196,7 @@ fn a_libpmix_in_open_mpis_private_directory_is_its_own() {
     let libmpi = Sample::default().write(tree.path("lib/libmpi.so.40"));
     let wanted = tree.libpmix("lib/openmpi/libpmix.so.2", "5.0.11rc1");
     let program = program(Some(libmpi), None);
-    let choice = choose(None, Some(&program), None, &tree.loader()).unwrap();
+    let choice = choose(None, Some(&program), None, &[], &tree.loader()).unwrap();
     assert_eq!(choice.path, wanted);
 }
 
@@ -196,7 +209,9 @@ fn nothing_found_names_the_places_and_the_remedy() {
     )];
     let system = tree.loader().system().clone();
     let loader = Loader::new(&environment, tree.0.path(), system);
-    let text = choose(None, None, None, &loader).unwrap_err().to_string();
+    let text = choose(None, None, None, &[], &loader)
+        .unwrap_err()
+        .to_string();
     for part in [
         "LD_LIBRARY_PATH",
         "system",
@@ -207,5 +222,5 @@ fn nothing_found_names_the_places_and_the_remedy() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let found = tree.libpmix("x/libpmix.so.2", "5.0.1");
-    assert_eq!(choose(None, None, None, &loader).unwrap().path, found);
+    assert_eq!(choose(None, None, None, &[], &loader).unwrap().path, found);
 }

@@ -1,11 +1,12 @@
 //! Which interfaces are offered, and what the PMIx server is made of.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::inheritance::Inheritance;
 use super::super::inspect::{Family, Finding, Wants, Why};
 use super::super::ldso::Loader;
 use super::super::libpmix;
+use super::super::openmpi;
 use super::super::parts::{self, HostParts};
 use super::super::reasons::{Offer, OfferWhy};
 use super::super::run::RunFailure;
@@ -80,6 +81,9 @@ pub(super) fn host_parts(
             *wants == Wants::Pmix || openmpi.is_some() || libpmix.is_some()
         })
         .unwrap_or(0);
+    // What a script finds is a guess, and counts if no program is known to load a libpmix.
+    let close_by = |app: &App| openmpi::close_by(&app.finding, &app.env);
+    let scripts: Vec<PathBuf> = apps.iter().flat_map(close_by).collect();
     let variable = inheritance
         .variable(libpmix::VARIABLE)
         .map(Path::new)
@@ -88,6 +92,7 @@ pub(super) fn host_parts(
         spec.interface.libpmix.as_deref(),
         Some(&apps[wanted].finding),
         variable,
+        &scripts,
         &loaders[wanted],
     );
     parts::find(spec, libpmix)
