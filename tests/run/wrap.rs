@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
-use crate::common::{Run, mpi, node_name};
+use crate::common::{Run, mpi, node_name, skip};
 
 /// Words that print the rank and their arguments, each in brackets, and then run these.
 const SHOW: &str =
@@ -138,4 +139,27 @@ fn a_command_that_cannot_be_used_is_refused_with_the_reason() {
     let outcome = Run::ranks(2, ["--wrap-ranks", "0", "echo", "ran"]).run();
     assert!(outcome.err().contains("--wrap <COMMAND>"), "{outcome:?}");
     assert_eq!(outcome.expect(125).out(), "");
+}
+
+/// A clock is an event that every machine can count.
+#[test]
+fn perf_records_each_rank_into_a_file_of_its_own() {
+    let counts = Command::new("perf")
+        .args(["stat", "-e", "cpu-clock", "true"])
+        .output();
+    if !counts.is_ok_and(|output| output.status.success()) {
+        return skip("perf is not installed (scripts/setup), or may not count events here");
+    }
+    let Some(mpi) = mpi("mpich5") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let wrap = format!(
+        "perf record -q -e cpu-clock -o {}/p.%r",
+        dir.path().display()
+    );
+    let outcome = mpi.run(2, &["--wrap", &wrap], "allreduce", &[]).run();
+    assert_eq!(outcome.expect(0).by_rank("allreduce", 2).len(), 2);
+    for rank in 0..2 {
+        let recorded = fs::read(dir.path().join(format!("p.{rank}"))).unwrap();
+        assert!(recorded.starts_with(b"PERFILE2"), "rank {rank}");
+    }
 }
