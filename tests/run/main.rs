@@ -52,6 +52,7 @@ mod stdio;
 mod steps;
 mod store;
 mod strangers;
+mod suites;
 mod surroundings;
 mod terminal;
 mod users;

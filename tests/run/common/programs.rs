@@ -110,6 +110,8 @@ pub(crate) struct Mpi4py {
     pub(crate) python: PathBuf,
     /// Variables with which it loads one MPI, and those that MPI needs.
     pub(crate) env: Vec<(String, String)>,
+    /// mpi4py's own tests, of the same version.
+    pub(crate) tests: PathBuf,
 }
 
 /// mpi4py on that MPI; `None`, said loudly, when it is not installed.
@@ -130,8 +132,11 @@ pub(crate) fn mpi4py(mpi: &Mpi) -> Option<Mpi4py> {
         (name.to_owned(), value.to_owned())
     };
     let own = fields[2..].iter().map(pair);
+    let python = PathBuf::from(fields[1]);
+    let beside = python.ancestors().nth(3).expect("NAME/bin/python");
     Some(Mpi4py {
-        python: fields[1].into(),
+        tests: beside.join("mpi4py-tests/test"),
+        python,
         env: own.chain(mpi.env.iter().cloned()).collect(),
     })
 }

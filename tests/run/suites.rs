@@ -1,0 +1,49 @@
+//! Test suites of others, which know nothing of wireup.
+
+use std::time::Duration;
+
+use crate::common::{Run, mpi, mpi4py};
+
+/// The parts of mpi4py's that have to do with a launcher: processes that start others, names, ports,
+/// sessions and groups, workers that come and go, and messages on all these communicators.
+const OF_LAUNCHERS: [&str; 7] = [
+    "spawn", "dynproc", "session", "pool", "comm", "p2p_obj", "threads",
+];
+
+/// Processes on two nodes. With three, Open MPI 5 waits for ever when it splits an intercommunicator by
+/// nodes of which one has two of them.
+const RANKS: usize = 4;
+
+fn mpi4pys_tests_pass(name: &str) {
+    let Some(mpi) = mpi(name) else { return };
+    let mpi = mpi.able_to_spawn();
+    let Some(with) = mpi4py(&mpi) else { return };
+    let main = with.tests.join("main.py");
+    // Debian's MPICH 4.0 crashes in UCX between nodes.
+    let nodes = if name == "mpich4" { "1" } else { "2" };
+    let options = ["--virtual-nodes", nodes, "--oversubscribe"];
+    let run = Run::ranks(RANKS as u32, options).more([&with.python, &main]);
+    // Names of virtual nodes are not known to the resolver.
+    let run = run.more(["--failfast", "-x", "testJoin"]);
+    let run = run.more(OF_LAUNCHERS.iter().flat_map(|part| ["-i", part]));
+    let env = with.env.iter();
+    let run = env.fold(run, |run, (name, value)| run.env(name, value));
+    let outcome = run.deadline(Duration::from_secs(300)).run();
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    let told = outcome.out() + &outcome.err();
+    assert_eq!(told.matches("Ran 363 tests").count(), RANKS, "{told}");
+}
+
+/// One test per MPI.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        mod mpi4pys_tests_pass_on {
+            $(#[test]
+            fn $name() {
+                super::mpi4pys_tests_pass(stringify!($name));
+            })*
+        }
+    };
+}
+
+for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi);
