@@ -11,7 +11,7 @@ const OF_LAUNCHERS: [&str; 7] = [
 ];
 
 /// Processes on two nodes. With three, Open MPI 5 waits for ever when it splits an intercommunicator by
-/// nodes of which one has two of them.
+/// nodes, under mpirun on two hosts as well.
 const RANKS: usize = 4;
 
 fn mpi4pys_tests_pass(name: &str) {
