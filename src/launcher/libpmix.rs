@@ -194,31 +194,28 @@ pub fn choose(
         return named(path, Source::Flag, Vec::new());
     }
     let mut passed_over = Vec::new();
-    let own = || program.map(|finding| own(finding, loader));
-    let of_scripts = || {
-        scripts
-            .iter()
-            .flat_map(|libmpi| of_open_mpi(libmpi, loader))
-    };
-    let found: [(Source, &dyn Fn() -> Vec<PathBuf>); 3] = [
-        (Source::Program, &|| own().unwrap_or_default()),
-        (Source::Script, &|| of_scripts().collect()),
-        (Source::System, &|| loader.locate(OsStr::new(NAME))),
-    ];
-    for (source, candidates) in found {
-        if source == Source::Script
-            && let Some(path) = variable
-        {
+    let own = program.map(|finding| own(finding, loader));
+    let own = own.unwrap_or_default();
+    let mut found = first_fit(own, Source::Program, &mut passed_over);
+    if found.is_none() {
+        if let Some(path) = variable {
             return named(path, Source::Variable, passed_over);
         }
-        if let Some((path, version)) = first_fit(candidates(), source, &mut passed_over) {
-            return Ok(Choice {
-                path,
-                version: Some(version),
-                source,
-                passed_over,
-            });
-        }
+        let of_script = |libmpi: &PathBuf| of_open_mpi(libmpi, loader);
+        let of_scripts = scripts.iter().flat_map(of_script).collect();
+        found = first_fit(of_scripts, Source::Script, &mut passed_over);
+    }
+    if found.is_none() {
+        let system = loader.locate(OsStr::new(NAME));
+        found = first_fit(system, Source::System, &mut passed_over);
+    }
+    if let Some((path, version, source)) = found {
+        return Ok(Choice {
+            path,
+            version: Some(version),
+            source,
+            passed_over,
+        });
     }
     let too_old = passed_over.into_iter().filter_map(|candidate| {
         let Unfit::TooOld(version) = candidate.why else {
@@ -241,10 +238,10 @@ fn first_fit(
     candidates: Vec<PathBuf>,
     source: Source,
     passed_over: &mut Vec<PassedOver>,
-) -> Option<(PathBuf, Version)> {
+) -> Option<(PathBuf, Version, Source)> {
     for path in candidates {
         let why = match judge(&path) {
-            Ok(Some(version)) => return Some((canonical(&path), version)),
+            Ok(Some(version)) => return Some((canonical(&path), version, source)),
             Ok(None) => Unfit::NoVersion,
             Err(why) => why,
         };

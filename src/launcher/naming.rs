@@ -1,36 +1,32 @@
-//! JobNames of jobs.
+//! Names of jobs.
 //!
 //! Rule: Open MPI 5 knows a job by 16 bits of a hash of its name, and takes two jobs with the same bits
 //! for one: what spawns the second fails or waits for ever. By chance that would happen to every
 //! thirteenth launch that spawns a hundred times, so a job gets a name whose bits no other job of its
 //! launch has had. Source: `opal_pmix_convert_nspace` and `OPAL_HASH_STR` of Open MPI 5.0.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 use super::run::RunFailure;
 use crate::job::ids::Nspace;
 
-/// JobNames that are tried before one with known bits is taken: a launch may have had so many jobs that
+/// Names that are tried before one with known bits is taken: a launch may have had so many jobs that
 /// hardly any others are left.
 const TRIES: u32 = 100;
 
 /// What jobs of a launch have been called, as far as it matters for further ones.
 #[derive(Clone, Debug, Default)]
 pub struct JobNames {
-    families: HashSet<u16>,
+    families: RefCell<HashSet<u16>>,
 }
 
 impl JobNames {
     /// Those of a launch whose first job has this one.
     pub(super) fn of(first: &Nspace) -> Self {
-        let mut names = Self::default();
-        names.add(first);
-        names
-    }
-
-    /// Remembers the name of a further job.
-    pub(super) fn add(&mut self, name: &Nspace) {
-        self.families.insert(openmpi_family(name));
+        Self {
+            families: HashSet::from([openmpi_family(first)]).into(),
+        }
     }
 
     /// A name that no other job has had on this machine, and that nobody can guess: PMIx lets every
@@ -39,13 +35,15 @@ impl JobNames {
     /// # Errors
     /// [`RunFailure`] when the system has no random numbers.
     pub(super) fn fresh(&self) -> Result<Nspace, RunFailure> {
+        let mut families = self.families.borrow_mut();
         let mut name = random()?;
         for _ in 1..TRIES {
-            if !self.families.contains(&openmpi_family(&name)) {
+            if !families.contains(&openmpi_family(&name)) {
                 break;
             }
             name = random()?;
         }
+        families.insert(openmpi_family(&name));
         Ok(name)
     }
 }
@@ -90,13 +88,13 @@ mod tests {
 
     #[test]
     fn no_two_jobs_of_a_launch_are_one_to_open_mpi() {
-        let mut names = JobNames::default();
+        let names = JobNames::default();
         for jobs in 1..=20_000 {
-            names.add(&names.fresh().unwrap());
-            assert_eq!(names.families.len(), jobs);
+            names.fresh().unwrap();
+            assert_eq!(names.families.borrow().len(), jobs);
         }
         // None is left: a name all the same.
-        names.families.extend(0..=u16::MAX);
+        names.families.borrow_mut().extend(0..=u16::MAX);
         names.fresh().unwrap();
     }
 }

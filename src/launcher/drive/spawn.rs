@@ -148,7 +148,6 @@ impl Drive {
         }
         let (parent, _) = self.jobs.identity(by);
         let number = self.jobs.add(Arc::clone(&plan));
-        self.names.add(&plan.job.nspace);
         self.lives
             .resize(self.jobs.size() as usize, Life::default());
         self.supervisor.grow(size);
