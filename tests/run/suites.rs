@@ -19,19 +19,30 @@ fn mpi4pys_tests_pass(name: &str) {
     let mpi = mpi.able_to_spawn();
     let Some(with) = mpi4py(&mpi) else { return };
     let main = with.tests.join("main.py");
-    // Debian's MPICH 4.0 crashes in UCX between nodes.
-    let nodes = if name == "mpich4" { "1" } else { "2" };
-    let options = ["--virtual-nodes", nodes, "--oversubscribe"];
+    let options = ["--virtual-nodes", "2", "--oversubscribe"];
     let run = Run::ranks(RANKS as u32, options).more([&with.python, &main]);
     // Names of virtual nodes are not known to the resolver.
     let run = run.more(["--failfast", "-x", "testJoin"]);
+    // MPICH 4.0 dereferences NULL when it splits an intercommunicator by nodes and there are several, under Hydra
+    // on two hosts as well.
+    let (run, tests) = match name {
+        "mpich4" => (
+            run.more(["-x", "test_comm_inter.*.testSplitTypeShared"]),
+            360,
+        ),
+        _ => (run, 363),
+    };
     let run = run.more(OF_LAUNCHERS.iter().flat_map(|part| ["-i", part]));
     let env = with.env.iter();
     let run = env.fold(run, |run, (name, value)| run.env(name, value));
     let outcome = run.deadline(Duration::from_secs(300)).run();
     assert_eq!(outcome.code, 0, "{outcome:?}");
     let told = outcome.out() + &outcome.err();
-    assert_eq!(told.matches("Ran 363 tests").count(), RANKS, "{told}");
+    assert_eq!(
+        told.matches(&format!("Ran {tests} tests")).count(),
+        RANKS,
+        "{told}"
+    );
 }
 
 /// One test per MPI.
