@@ -103,28 +103,16 @@ fn kind() -> Info {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{JobContext, Terms};
+    use super::super::{Terms, served};
     use super::*;
-    use crate::job::appnums::Appnums;
-    use crate::job::ids::{NodeId, Nspace, Rank, UserId};
-    use crate::job::rank_map::RankMap;
+    use crate::job::ids::{NodeId, Nspace, Rank};
 
     /// A node whose moment zero was that many seconds after 1970 began.
     fn node(since: u64) -> NodeCore {
-        let job = JobContext {
-            nspace: Nspace::new("job").unwrap(),
-            ranks: RankMap::from_runs([(NodeId(0), 2)]),
-            appnums: Appnums::from_sizes([2]),
-            universe_size: 2,
-            user: UserId(1000),
-            psets: Vec::new(),
-            parent: None,
-            offset: Default::default(),
-            preputs: Vec::new(),
-        };
+        let job = Arc::new(served::job(&[2]));
         let key = LaunchKey::new([3; 32]);
         let voucher = Voucher::new(key, (1000, 100), Duration::from_secs(since));
-        NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default())
+        NodeCore::new(NodeId(0), job, false, true, Terms::default())
             .unwrap()
             .vouching(Some(voucher))
     }

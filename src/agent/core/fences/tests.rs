@@ -1,32 +1,26 @@
 use std::sync::Arc;
 
-use super::super::JobContext;
+use super::super::served;
 use super::*;
 use crate::agent::event::Event;
-use crate::job::appnums::Appnums;
-use crate::job::ids::{GlobalRank, UserId};
-use crate::job::rank_map::RankMap;
+use crate::job::ids::GlobalRank;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The first of two nodes with two ranks each.
 fn core(limit: FenceLimit) -> NodeCore {
-    let job = JobContext {
-        nspace: Nspace::new("job").unwrap(),
-        ranks: RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 2)]),
-        appnums: Appnums::from_sizes([4]),
-        universe_size: 4,
-        user: UserId(1000),
-        psets: Vec::new(),
-        parent: None,
-        offset: Default::default(),
-        preputs: Vec::new(),
-    };
     let terms = Terms {
         limit,
         ..Terms::default()
     };
-    NodeCore::new(NodeId(0), Arc::new(job), true, false, terms).unwrap()
+    NodeCore::new(
+        NodeId(0),
+        Arc::new(served::job(&[2, 2])),
+        true,
+        false,
+        terms,
+    )
+    .unwrap()
 }
 
 fn said(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<Action> {

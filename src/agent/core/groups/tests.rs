@@ -1,17 +1,12 @@
-use std::collections::VecDeque;
-
-use super::super::{JobContext, Terms};
+use super::super::{JobContext, served};
 use super::*;
 use crate::agent::event::Event;
-use crate::job::appnums::Appnums;
-use crate::job::ids::{NodeRank, Nspace, Rank, UserId};
+use crate::job::ids::{NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
-use crate::job::rank_map::RankMap;
-use crate::pmix::control::{Control, Hello, serve};
+use crate::pmix::control::{Hello, serve};
 use crate::pmix::upcall::{Parts, Query, Upcall};
 use crate::pmix::value::ProcRank;
-use crate::pmix::wire::FrameDecoder;
 
 /// Two nodes with two ranks each.
 struct Job {
@@ -25,31 +20,12 @@ struct Job {
 impl Job {
     fn new() -> Self {
         let io: ProcessSet = "io=3,0".parse().unwrap();
-        let job = Arc::new(JobContext {
-            nspace: Nspace::new("job").unwrap(),
-            ranks: RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 2)]),
-            appnums: Appnums::from_sizes([4]),
-            universe_size: 4,
-            user: UserId(1000),
+        let job = JobContext {
             psets: ProcessSet::of_job(&[io], [4]).unwrap(),
-            parent: None,
-            offset: Default::default(),
-            preputs: Vec::new(),
-        });
-        let core = |node| {
-            let mut core = NodeCore::new(
-                NodeId(node),
-                Arc::clone(&job),
-                false,
-                true,
-                Terms::default(),
-            )
-            .unwrap();
-            core.start_host(&[Control::Finalize], Moment::default(), &mut Vec::new());
-            core
+            ..served::job(&[2, 2])
         };
         Self {
-            cores: vec![core(0), core(1)],
+            cores: served::cores(job, false),
             last: 0,
             answers: Vec::new(),
             warnings: Vec::new(),
@@ -70,25 +46,12 @@ impl Job {
 
     /// Hands in an event and everything that follows from it.
     fn feed(&mut self, node: u32, event: Event<'_>) {
-        let mut actions = Vec::new();
-        self.cores[node as usize].handle(event, Moment::default(), &mut actions);
-        let mut actions: VecDeque<(u32, Action)> =
-            actions.into_iter().map(|action| (node, action)).collect();
-        while let Some((node, action)) = actions.pop_front() {
+        for (node, action) in served::deliver(&mut self.cores, node, event, Moment::default()) {
             match action {
-                Action::SendPeer { to, message } => {
-                    let (from, mut more) = (NodeId(node), Vec::new());
-                    let event = Event::Peer { from, message };
-                    self.cores[to.index()].handle(event, Moment::default(), &mut more);
-                    actions.extend(more.into_iter().map(|action| (to.0, action)));
-                }
                 Action::SendUpcall(bytes) => {
-                    let mut frames = Vec::new();
-                    FrameDecoder::default().push(&bytes, &mut frames).unwrap();
-                    for frame in frames {
-                        let parts = Answer::decode(&frame).unwrap();
-                        self.answers.push((node, frame.id, parts));
-                    }
+                    let answers = served::answers(&bytes);
+                    self.answers
+                        .extend(answers.map(|(id, parts)| (node, id, parts)));
                 }
                 Action::Report(Report::HostWarning { text }) => self.warnings.push(text),
                 _ => {}

@@ -1,12 +1,10 @@
 use std::sync::Arc;
 
-use super::super::{JobContext, Terms};
+use super::super::{Terms, served};
 use super::*;
 use crate::agent::event::Event;
-use crate::job::appnums::Appnums;
-use crate::job::ids::{NodeId, NodeRank, Nspace, Rank, UserId};
+use crate::job::ids::{NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, RankEnd};
-use crate::job::rank_map::RankMap;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
 use crate::pmix::upcall::Upcall;
@@ -21,18 +19,8 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let nspace = Nspace::new("job").unwrap();
-        let job = JobContext {
-            nspace: nspace.clone(),
-            ranks: RankMap::from_runs([(NodeId(0), 2)]),
-            appnums: Appnums::from_sizes([2]),
-            universe_size: 2,
-            user: UserId(1000),
-            psets: Vec::new(),
-            parent: None,
-            offset: Default::default(),
-            preputs: Vec::new(),
-        };
+        let job = served::job(&[2]);
+        let nspace = job.nspace.clone();
         let mut core =
             NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default()).unwrap();
         let requests = [

@@ -8,7 +8,6 @@ use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
 use crate::pmix::upcall::Upcall;
 use crate::pmix::value::ProcRank;
-use crate::pmix::wire::FrameDecoder;
 
 /// An order to write: on which node, its number, for whom, what.
 type Order = (u32, u64, Vec<NodeRank>, Vec<u8>);
@@ -30,30 +29,17 @@ impl Job {
     }
 
     fn feed(&mut self, node: u32, event: Event<'_>) {
-        let mut actions = Vec::new();
-        self.cores[node as usize].handle(event, Moment::default(), &mut actions);
-        let mut actions: VecDeque<(u32, Action)> =
-            actions.into_iter().map(|action| (node, action)).collect();
-        while let Some((node, action)) = actions.pop_front() {
+        for (node, action) in served::deliver(&mut self.cores, node, event, Moment::default()) {
             match action {
-                Action::SendPeer { to, message } => {
-                    let (from, mut more) = (NodeId(node), Vec::new());
-                    let event = Event::Peer { from, message };
-                    self.cores[to.index()].handle(event, Moment::default(), &mut more);
-                    actions.extend(more.into_iter().map(|action| (to.0, action)));
-                }
                 Action::Feed {
                     number,
                     ranks,
                     bytes,
                 } => self.orders.push_back((node, number, ranks, bytes)),
                 Action::SendUpcall(bytes) => {
-                    let mut frames = Vec::new();
-                    FrameDecoder::default().push(&bytes, &mut frames).unwrap();
-                    for frame in frames {
-                        let answer = Answer::decode(&frame).unwrap();
-                        self.answers.push((node, answer.status));
-                    }
+                    let answers = served::answers(&bytes);
+                    self.answers
+                        .extend(answers.map(|(_, parts)| (node, parts.status)));
                 }
                 _ => {}
             }

@@ -9,7 +9,6 @@ use crate::pmix::control::ControlKind;
 use crate::pmix::control::serve::{self, Body, Request};
 use crate::pmix::upcall::Upcall;
 use crate::pmix::value::ProcRank;
-use crate::pmix::wire::FrameDecoder;
 
 /// What a sidecar was given: its node, the request, whose, which stream, what.
 type Delivery = (u32, u64, u32, Channels, Vec<u8>);
@@ -39,22 +38,10 @@ impl Job {
     }
 
     fn feed(&mut self, node: u32, event: Event<'_>) {
-        let mut actions = Vec::new();
-        self.cores[node as usize].handle(event, Moment::default(), &mut actions);
-        let mut actions: VecDeque<(u32, Action)> =
-            actions.into_iter().map(|action| (node, action)).collect();
-        while let Some((node, action)) = actions.pop_front() {
+        for (node, action) in served::deliver(&mut self.cores, node, event, Moment::default()) {
             match action {
-                Action::SendPeer { to, message } => {
-                    let (from, mut more) = (NodeId(node), Vec::new());
-                    let event = Event::Peer { from, message };
-                    self.cores[to.index()].handle(event, Moment::default(), &mut more);
-                    actions.extend(more.into_iter().map(|action| (to.0, action)));
-                }
                 Action::SendControl(bytes) => {
-                    let mut frames = Vec::new();
-                    FrameDecoder::default().push(&bytes, &mut frames).unwrap();
-                    for frame in frames {
+                    for frame in served::frames(&bytes) {
                         if let Ok(Request::IofDeliver {
                             source,
                             channel,

@@ -1,16 +1,13 @@
 use std::collections::VecDeque;
 
-use super::super::Terms;
+use super::super::{JobContext, served};
 use super::*;
 use crate::agent::event::Event;
 use crate::job::appnums::Appnums;
-use crate::job::ids::{AppNum, UserId};
-use crate::job::rank_map::RankMap;
-use crate::pmix::control::Control;
+use crate::job::ids::AppNum;
 use crate::pmix::keys;
-use crate::pmix::upcall::{Answer, Parts, Upcall};
+use crate::pmix::upcall::{Parts, Upcall};
 use crate::pmix::value::{Info, Proc, Status, Value, find};
-use crate::pmix::wire::FrameDecoder;
 
 struct Names;
 
@@ -42,26 +39,17 @@ struct Job {
 
 impl Job {
     fn new() -> Self {
-        let job = Arc::new(JobContext {
-            nspace: Nspace::new("job").unwrap(),
-            ranks: RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 2)]),
+        let job = JobContext {
             appnums: Appnums::from_sizes([1, 3]),
             universe_size: 8,
-            user: UserId(1000),
-            psets: Vec::new(),
-            parent: None,
-            offset: Default::default(),
-            preputs: Vec::new(),
-        });
-        let core = |node| {
-            let job = Arc::clone(&job);
-            let mut core = NodeCore::new(NodeId(node), job, false, true, Terms::default()).unwrap();
-            core.add_facts(JobNumber(0), Arc::new(Names));
-            core.start_host(&[Control::Finalize], Moment::default(), &mut Vec::new());
-            core
+            ..served::job(&[2, 2])
         };
+        let mut cores = served::cores(job, false);
+        for core in &mut cores {
+            core.add_facts(JobNumber(0), Arc::new(Names));
+        }
         let mut job = Self {
-            cores: vec![core(0), core(1)],
+            cores,
             starting: false,
             awaiting: Vec::new(),
             hold: false,
@@ -85,10 +73,8 @@ impl Job {
                     self.held.push_back((to.0, NodeId(node), message));
                 }
                 Action::SendUpcall(bytes) => {
-                    let mut frames = Vec::new();
-                    FrameDecoder::default().push(&bytes, &mut frames).unwrap();
-                    let parts = frames.iter().map(|frame| Answer::decode(frame).unwrap());
-                    self.answers.extend(parts);
+                    let answers = served::answers(&bytes);
+                    self.answers.extend(answers.map(|(_, parts)| parts));
                 }
                 Action::AwaitStarts { asked, .. } if self.starting => {
                     self.awaiting.push((node, asked))
@@ -262,9 +248,7 @@ fn a_node_that_does_not_answer_makes_a_partial_answer() {
     let [Action::SendUpcall(bytes)] = &actions[..] else {
         panic!("{actions:?}");
     };
-    let mut frames = Vec::new();
-    FrameDecoder::default().push(bytes, &mut frames).unwrap();
-    let parts = Answer::decode(&frames[0]).unwrap();
+    let (_, parts) = served::answers(bytes).next().unwrap();
     assert_eq!(parts.status, Status::ERR_PARTIAL_SUCCESS);
     let states: Vec<u8> = rows(&parts, keys::QUERY_PROC_TABLE)
         .iter()

@@ -1,19 +1,13 @@
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::{JobContext, Terms};
+use super::super::served;
 use super::*;
 use crate::agent::event::{Event, Report};
-use crate::job::appnums::Appnums;
 use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
-use crate::job::rank_map::RankMap;
-use crate::pmix::control::Control;
 use crate::pmix::keys;
-use crate::pmix::upcall::{Answer, Parts, Upcall};
+use crate::pmix::upcall::{Parts, Upcall};
 use crate::pmix::value::{Array, DataRange, ProcRank, Value};
-use crate::pmix::wire::FrameDecoder;
 use crate::rendezvous::{ClientId, Rendezvous};
 
 /// Two nodes with two ranks each, offered both protocols; node 0 is the head node.
@@ -30,29 +24,11 @@ struct Job {
 
 impl Job {
     fn new() -> Self {
-        let job = Arc::new(JobContext {
-            nspace: Nspace::new("job").unwrap(),
-            ranks: RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 2)]),
-            appnums: Appnums::from_sizes([4]),
-            universe_size: 4,
-            user: UserId(1000),
-            psets: Vec::new(),
-            parent: None,
-            offset: Default::default(),
-            preputs: Vec::new(),
-        });
-        let core = |node| {
-            let mut core =
-                NodeCore::new(NodeId(node), Arc::clone(&job), true, true, Terms::default())
-                    .unwrap();
-            core.start_host(&[Control::Finalize], Moment::default(), &mut Vec::new());
-            core
-        };
         let mut rendezvous = Rendezvous::new(UserId(1000));
         rendezvous.joined(ClientId(1), &mut Vec::new());
         Self {
             rendezvous,
-            cores: vec![core(0), core(1)],
+            cores: served::cores(served::job(&[2, 2]), true),
             now: Moment::default(),
             last: 0,
             answers: Vec::new(),
@@ -62,25 +38,12 @@ impl Job {
 
     /// Hands in an event and everything that follows from it.
     fn feed(&mut self, node: u32, event: Event<'_>) {
-        let mut actions = Vec::new();
-        self.cores[node as usize].handle(event, self.now, &mut actions);
-        let mut actions: VecDeque<(u32, Action)> =
-            actions.into_iter().map(|action| (node, action)).collect();
-        while let Some((node, action)) = actions.pop_front() {
+        for (node, action) in served::deliver(&mut self.cores, node, event, self.now) {
             match action {
-                Action::SendPeer { to, message } => {
-                    let (from, mut more) = (NodeId(node), Vec::new());
-                    let event = Event::Peer { from, message };
-                    self.cores[to.index()].handle(event, self.now, &mut more);
-                    actions.extend(more.into_iter().map(|action| (to.0, action)));
-                }
                 Action::SendUpcall(bytes) => {
-                    let mut frames = Vec::new();
-                    FrameDecoder::default().push(&bytes, &mut frames).unwrap();
-                    for frame in frames {
-                        let parts = Answer::decode(&frame).unwrap();
-                        self.answers.push((node, frame.id, parts));
-                    }
+                    let answers = served::answers(&bytes);
+                    self.answers
+                        .extend(answers.map(|(id, parts)| (node, id, parts)));
                 }
                 Action::SendPmi { rank, bytes } => {
                     let line = String::from_utf8(bytes).unwrap();
@@ -91,13 +54,11 @@ impl Job {
                     self.rendezvous
                         .said(ClientId(1), message, self.now, &mut said);
                     for (_, message) in said {
-                        let mut more = Vec::new();
-                        let event = Event::Rendezvous(message);
-                        self.cores[0].handle(event, self.now, &mut more);
-                        actions.extend(more.into_iter().map(|action| (0, action)));
+                        self.feed(0, Event::Rendezvous(message));
                     }
                 }
-                Action::SendControl(_)
+                Action::SendPeer { .. }
+                | Action::SendControl(_)
                 | Action::AwaitStarts { .. }
                 | Action::Weigh { .. }
                 | Action::Report(_)
