@@ -11,16 +11,12 @@
  *     pmix_alloc step=N status=STATUS [id=I] [req=R] [nodes=N] [list=L] [slots=N] [each=L] [time=N]
  * and each child `pmix_alloc host=NAME`.
  */
-#include "common.h"
+#include "client.h"
 #include <inttypes.h>
 #include <pmix.h>
-#include <pthread.h>
 
 enum { INFOS_MAX = 8, DIRECTIVES = 5 };
 
-static pmix_proc_t me;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static unsigned asked, answered;
 
 static const struct {
@@ -36,12 +32,6 @@ static const struct {
 };
 
 enum { KEYS = sizeof keys / sizeof keys[0] };
-
-static void check(pmix_status_t status, const char *what)
-{
-    if (status != PMIX_SUCCESS)
-        fail(1, "pmix_alloc rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
 
 /* Fills one info from KEY=VALUE. */
 static void load(pmix_info_t *info, char *pair)
@@ -121,24 +111,13 @@ static void print(int step, pmix_status_t status, const pmix_info_t *infos, size
     report("%s", line);
 }
 
-static void on_answer(pmix_status_t status, pmix_info_t *infos, size_t count, void *data,
-                      pmix_release_cbfunc_t release, void *release_data)
+static void on_results(pmix_status_t status, pmix_info_t *infos, size_t count, void *data,
+                       pmix_release_cbfunc_t release, void *release_data)
 {
     print((int)(intptr_t)data, status, infos, count);
     if (release != NULL)
         release(release_data);
-    pthread_mutex_lock(&lock);
-    answered++;
-    pthread_cond_signal(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static void join(void)
-{
-    pthread_mutex_lock(&lock);
-    while (answered < asked)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
+    CHANGE(answered++);
 }
 
 static void request(int number, char *step)
@@ -159,8 +138,8 @@ static void request(int number, char *step)
         fail(2, "pmix_alloc: there is no step %s", step);
     if (goes_on) {
         asked++;
-        check(PMIx_Allocation_request_nb(directive, infos, count, on_answer, (void *)(intptr_t)number),
-              "PMIx_Allocation_request_nb");
+        must(PMIx_Allocation_request_nb(directive, infos, count, on_results, (void *)(intptr_t)number),
+             "PMIx_Allocation_request_nb");
         return; /* The infos are libpmix's until it has sent them; they are few. */
     }
     const pmix_status_t status = PMIx_Allocation_request(directive, infos, count, &results, &found);
@@ -175,24 +154,15 @@ static void spawn(int number, char *self, char *step)
 {
     char nspace[PMIX_MAX_NSLEN + 1];
     pmix_info_t infos[INFOS_MAX];
-    pmix_app_t app;
-    char *rest = strchr(step, ';');
+    char *words[] = {self, "child", NULL}, *rest = strchr(step, ';');
 
     if (rest != NULL)
         *rest = ':';
     const size_t count = rest == NULL ? 0 : load_all(infos, rest);
     if (rest != NULL)
         *rest = '\0';
-    PMIX_APP_CONSTRUCT(&app);
-    app.cmd = strdup(self);
-    app.argv = calloc(3, sizeof *app.argv);
-    if (app.cmd == NULL || app.argv == NULL || (app.argv[0] = strdup(self)) == NULL
-        || (app.argv[1] = strdup("child")) == NULL)
-        fail(1, "pmix_alloc: memory");
-    app.maxprocs = (int)number_argument(step + strlen("spawn:"));
-    /* libpmix 5.0 takes no list without infos. */
-    print(number, PMIx_Spawn(count == 0 ? NULL : infos, count, &app, 1, nspace), NULL, 0);
-    PMIX_APP_DESTRUCT(&app);
+    const int processes = (int)number_argument(step + strlen("spawn:"));
+    print(number, spawn_program(words, processes, infos, count, nspace), NULL, 0);
     for (size_t i = 0; i < count; i++)
         PMIX_INFO_DESTRUCT(&infos[i]);
 }
@@ -200,11 +170,10 @@ static void spawn(int number, char *self, char *step)
 int main(int argc, char **argv)
 {
     char host[256];
-    pmix_proc_t all;
 
     if (argc < 2)
         fail(2, "pmix_alloc: STEP...");
-    check(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     if (strcmp(argv[1], "child") == 0) {
         if (gethostname(host, sizeof host) != 0)
             fail(1, "pmix_alloc: gethostname: %s", strerror(errno));
@@ -212,15 +181,14 @@ int main(int argc, char **argv)
     } else if (me.rank == 0) {
         for (int i = 1; i < argc; i++) {
             if (strcmp(argv[i], "join") == 0)
-                join();
+                WAIT_UNTIL(answered >= asked);
             else if (strncmp(argv[i], "spawn:", strlen("spawn:")) == 0)
                 spawn(i, argv[0], argv[i]);
             else
                 request(i, argv[i]);
         }
     }
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    check(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
-    check(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
+    barrier();
+    must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
     return 0;
 }

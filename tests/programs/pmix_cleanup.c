@@ -7,13 +7,12 @@
  * request with a name. With empty nothing is to go but what is empty, with top all but DIRECTORY/R.d
  * itself.
  */
-#include "common.h"
+#include "client.h"
 #include <fcntl.h>
 #include <pmix.h>
 #include <signal.h>
 #include <sys/stat.h>
 
-static pmix_proc_t me;
 static char path[1024], target[1024];
 
 static const char *in(const char *directory, const char *kind, const char *name)
@@ -36,8 +35,7 @@ int main(int argc, char **argv)
     if (argc != 3)
         fail(2, "pmix_cleanup HOW DIRECTORY");
     const bool named = strcmp(argv[1], "named") == 0;
-    if (PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS)
-        fail(1, "PMIx_Init");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     made(mkdir(in(argv[2], "out", ""), 0700));
     made(open(in(argv[2], "out", "/precious"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     made(mkdir(in(argv[2], "d", ""), 0700));
@@ -59,9 +57,7 @@ int main(int argc, char **argv)
         PMIX_INFO_LOAD(&infos[directives++], PMIX_CLEANUP_EMPTY, &yes, PMIX_BOOL);
     if (strcmp(argv[1], "top") == 0)
         PMIX_INFO_LOAD(&infos[directives++], PMIX_CLEANUP_LEAVE_TOPDIR, &yes, PMIX_BOOL);
-    pmix_status_t status = PMIx_Job_control(NULL, 0, infos, directives, &results, &count);
-    if (status != PMIX_SUCCESS)
-        fail(1, "pmix_cleanup rank=%u: %s", me.rank, PMIx_Error_string(status));
+    must(PMIx_Job_control(NULL, 0, infos, directives, &results, &count), "PMIx_Job_control");
     report("pmix_cleanup rank=%u how=%s", me.rank, argv[1]);
     if (strcmp(argv[1], "kill") == 0)
         raise(SIGKILL);

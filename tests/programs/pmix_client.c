@@ -24,51 +24,18 @@
  *
  * Exit code 0 if everything was as expected; otherwise one line on stderr says what was not.
  */
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
+#include "client.h"
 #include <pmix.h>
 #include <pmix_tool.h>
-
-static pmix_proc_t me;
-
-static void check(pmix_status_t rc, const char *what)
-{
-    if (rc != PMIX_SUCCESS && rc != PMIX_OPERATION_SUCCEEDED) {
-        fprintf(stderr, "rank %u: %s: %s (%d)\n", me.rank, what, PMIx_Error_string(rc), rc);
-        _exit(1);
-    }
-}
-
-static void expect(int good, const char *what)
-{
-    if (!good) {
-        fprintf(stderr, "rank %u: not as expected: %s\n", me.rank, what);
-        _exit(1);
-    }
-}
+#include <signal.h>
 
 static pmix_value_t *get(pmix_rank_t rank, const char *key)
 {
     pmix_proc_t proc;
     pmix_value_t *value = NULL;
     PMIX_LOAD_PROCID(&proc, me.nspace, rank);
-    check(PMIx_Get(&proc, key, NULL, 0, &value), key);
+    must(PMIx_Get(&proc, key, NULL, 0, &value), key);
     return value;
-}
-
-static void fence(bool collect)
-{
-    pmix_proc_t all;
-    pmix_info_t info;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    PMIX_INFO_LOAD(&info, PMIX_COLLECT_DATA, &collect, PMIX_BOOL);
-    check(PMIx_Fence(&all, 1, &info, 1), "PMIx_Fence");
 }
 
 static char filling(pmix_rank_t rank)
@@ -82,8 +49,8 @@ static void put(size_t size)
     pmix_byte_object_t blob = {malloc(size), size};
     memset(blob.bytes, filling(me.rank), size);
     PMIX_VALUE_LOAD(&value, &blob, PMIX_BYTE_OBJECT);
-    check(PMIx_Put(PMIX_GLOBAL, "wireup.test.blob", &value), "PMIx_Put");
-    check(PMIx_Commit(), "PMIx_Commit");
+    must(PMIx_Put(PMIX_GLOBAL, "wireup.test.blob", &value), "PMIx_Put");
+    must(PMIx_Commit(), "PMIx_Commit");
     PMIX_VALUE_DESTRUCT(&value);
     free(blob.bytes);
 }
@@ -92,9 +59,9 @@ static void get_all(uint32_t size, size_t bytes)
 {
     for (uint32_t rank = 0; rank < size; rank++) {
         pmix_value_t *value = get(rank, "wireup.test.blob");
-        expect(value->type == PMIX_BYTE_OBJECT && value->data.bo.size == bytes, "size of the blob");
+        hold(value->type == PMIX_BYTE_OBJECT && value->data.bo.size == bytes, "size of the blob");
         for (size_t i = 0; i < bytes; i++) {
-            expect(value->data.bo.bytes[i] == filling(rank), "content of the blob");
+            hold(value->data.bo.bytes[i] == filling(rank), "content of the blob");
         }
         PMIX_VALUE_RELEASE(value);
     }
@@ -104,7 +71,7 @@ static void local(uint32_t size, size_t bytes)
 {
     pmix_value_t value, *own = get(me.rank, PMIX_HOSTNAME);
     PMIX_VALUE_LOAD(&value, &me.rank, PMIX_UINT32);
-    check(PMIx_Put(PMIX_LOCAL, "wireup.test.local", &value), "PMIx_Put for this node");
+    must(PMIx_Put(PMIX_LOCAL, "wireup.test.local", &value), "PMIx_Put for this node");
     put(bytes);
     fence(true);
     get_all(size, bytes);
@@ -114,11 +81,11 @@ static void local(uint32_t size, size_t bytes)
         PMIX_LOAD_PROCID(&proc, me.nspace, rank);
         const pmix_status_t status = PMIx_Get(&proc, "wireup.test.local", NULL, 0, &found);
         if (strcmp(node->data.string, own->data.string) == 0) {
-            check(status, "what a rank of this node put for it");
-            expect(found->data.uint32 == rank, "its value");
+            must(status, "what a rank of this node put for it");
+            hold(found->data.uint32 == rank, "its value");
             PMIX_VALUE_RELEASE(found);
         } else {
-            expect(status == PMIX_ERR_NOT_FOUND, "what is for another node is not found");
+            hold(status == PMIX_ERR_NOT_FOUND, "what is for another node is not found");
         }
         PMIX_VALUE_RELEASE(node);
     }
@@ -135,7 +102,7 @@ static void check_job(uint32_t size)
     for (const char *c = peers->data.string; *c != '\0'; c++) {
         commas += *c == ',';
     }
-    expect(local->data.uint32 == commas + 1, "local size and local peers");
+    hold(local->data.uint32 == commas + 1, "local size and local peers");
     PMIX_VALUE_RELEASE(peers);
     PMIX_VALUE_RELEASE(local);
     /* A large job of one program is described by maps, which do not have its number. */
@@ -143,17 +110,17 @@ static void check_job(uint32_t size)
     uint32_t appnum = 0;
     for (uint32_t rank = 0; rank < size; rank += listed ? 1 : size - 1) {
         pmix_value_t *host = get(rank, PMIX_HOSTNAME);
-        expect(host->type == PMIX_STRING && host->data.string[0] != '\0', "host name");
+        hold(host->type == PMIX_STRING && host->data.string[0] != '\0', "host name");
         PMIX_VALUE_RELEASE(host);
         if (listed) {
             pmix_value_t *app = get(rank, PMIX_APPNUM);
-            expect(app->data.uint32 >= appnum, "appnum in rank order");
+            hold(app->data.uint32 >= appnum, "appnum in rank order");
             appnum = app->data.uint32;
             PMIX_VALUE_RELEASE(app);
         }
     }
     pmix_value_t *lrank = get(me.rank, PMIX_LOCAL_RANK);
-    expect(lrank->type == PMIX_UINT16 && lrank->data.uint16 <= commas, "local rank");
+    hold(lrank->type == PMIX_UINT16 && lrank->data.uint16 <= commas, "local rank");
     PMIX_VALUE_RELEASE(lrank);
 }
 
@@ -163,7 +130,7 @@ static void log_hello(void)
     snprintf(text, sizeof(text), "hello from %u\n", me.rank);
     pmix_info_t info;
     PMIX_INFO_LOAD(&info, PMIX_LOG_STDERR, text, PMIX_STRING);
-    check(PMIx_Log(&info, 1, NULL, 0), "PMIx_Log");
+    must(PMIx_Log(&info, 1, NULL, 0), "PMIx_Log");
     PMIX_INFO_DESTRUCT(&info);
 }
 
@@ -175,64 +142,38 @@ static void query(void)
     char *keys[] = {"wireup.test.answer", NULL};
     memset(&query, 0, sizeof(query));
     query.keys = keys;
-    check(PMIx_Query_info(&query, 1, &results, &count), "PMIx_Query_info");
-    expect(count == 1, "one result");
+    must(PMIx_Query_info(&query, 1, &results, &count), "PMIx_Query_info");
+    hold(count == 1, "one result");
     const pmix_value_t *value = &results[0].value;
     /* Some versions wrap the results of one query. */
     if (value->type == PMIX_DATA_ARRAY) {
         value = &((pmix_info_t *)value->data.darray->array)[0].value;
     }
-    expect(value->type == PMIX_STRING && strcmp(value->data.string, "42") == 0, "the answer");
+    hold(value->type == PMIX_STRING && strcmp(value->data.string, "42") == 0, "the answer");
     PMIX_INFO_FREE(results, count);
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int events, registered;
+static int events;
 
 static void on_event(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t info[],
                      size_t ninfo, pmix_info_t *results, size_t nresults,
                      pmix_event_notification_cbfunc_fn_t done, void *data)
 {
     (void)id, (void)status, (void)source, (void)info, (void)ninfo, (void)results, (void)nresults;
-    pthread_mutex_lock(&lock);
-    events++;
-    pthread_cond_signal(&changed);
-    pthread_mutex_unlock(&lock);
-    if (done != NULL) {
-        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, data);
-    }
-}
-
-static void on_registered(pmix_status_t status, size_t id, void *data)
-{
-    (void)id, (void)data;
-    check(status, "PMIx_Register_event_handler");
-    pthread_mutex_lock(&lock);
-    registered = 1;
-    pthread_cond_signal(&changed);
-    pthread_mutex_unlock(&lock);
+    CHANGE(events++);
+    handled(done, data);
 }
 
 static void event(void)
 {
     pmix_status_t code = -3333;
-    PMIx_Register_event_handler(&code, 1, NULL, 0, on_event, on_registered, NULL);
-    pthread_mutex_lock(&lock);
-    while (!registered) {
-        pthread_cond_wait(&changed, &lock);
-    }
-    pthread_mutex_unlock(&lock);
+    listen_for(code, on_event);
     fence(false);
     if (me.rank == 0) {
-        check(PMIx_Notify_event(code, &me, PMIX_RANGE_SESSION, NULL, 0, NULL, NULL),
-              "PMIx_Notify_event");
+        must_start(PMIx_Notify_event(code, &me, PMIX_RANGE_SESSION, NULL, 0, NULL, NULL),
+                   "PMIx_Notify_event");
     }
-    pthread_mutex_lock(&lock);
-    while (events == 0) {
-        pthread_cond_wait(&changed, &lock);
-    }
-    pthread_mutex_unlock(&lock);
+    WAIT_UNTIL(events > 0);
     fence(false);
 }
 
@@ -240,7 +181,7 @@ static void event(void)
 static void await_end_of_one(void)
 {
     pmix_value_t *pid = get(1, "wireup.test.pid");
-    expect(pid->type == PMIX_PID && pid->data.pid > 1, "a process id");
+    hold(pid->type == PMIX_PID && pid->data.pid > 1, "a process id");
     while (kill(pid->data.pid, 0) == 0 || errno != ESRCH) {
         usleep(1000);
     }
@@ -252,8 +193,8 @@ static void leave(void)
     pmix_value_t value;
     pid_t pid = getpid();
     PMIX_VALUE_LOAD(&value, &pid, PMIX_PID);
-    check(PMIx_Put(PMIX_GLOBAL, "wireup.test.pid", &value), "PMIx_Put");
-    check(PMIx_Commit(), "PMIx_Commit");
+    must(PMIx_Put(PMIX_GLOBAL, "wireup.test.pid", &value), "PMIx_Put");
+    must(PMIx_Commit(), "PMIx_Commit");
     fence(true);
     if (me.rank != 1) {
         await_end_of_one();
@@ -261,21 +202,10 @@ static void leave(void)
     }
 }
 
-static uint32_t size_of(const char *nspace)
-{
-    pmix_proc_t all;
-    pmix_value_t *value = NULL;
-    PMIX_LOAD_PROCID(&all, nspace, PMIX_RANK_WILDCARD);
-    check(PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value), "PMIX_JOB_SIZE of another job");
-    const uint32_t size = value->data.uint32;
-    PMIX_VALUE_RELEASE(value);
-    return size;
-}
-
 static void other(const char *nspace, uint32_t size)
 {
     fence(true);
-    expect(size_of(nspace) == size, "size of the other job");
+    hold(size_of(nspace) == size, "size of the other job");
     fence(false);
 }
 
@@ -285,18 +215,18 @@ static void meet(const char *nspace, uint32_t size, size_t bytes)
     pmix_proc_t procs[2];
     PMIX_LOAD_PROCID(&procs[0], me.nspace, PMIX_RANK_WILDCARD);
     PMIX_LOAD_PROCID(&procs[1], nspace, PMIX_RANK_WILDCARD);
-    check(PMIx_Connect(procs, 2, NULL, 0), "PMIx_Connect");
-    expect(size_of(nspace) == size, "size of the other job");
+    must(PMIx_Connect(procs, 2, NULL, 0), "PMIx_Connect");
+    hold(size_of(nspace) == size, "size of the other job");
     for (uint32_t rank = 0; rank < size; rank++) {
         pmix_proc_t proc;
         pmix_value_t *value = NULL;
         PMIX_LOAD_PROCID(&proc, nspace, rank);
-        check(PMIx_Get(&proc, "wireup.test.blob", NULL, 0, &value), "the other job's blob");
-        expect(value->type == PMIX_BYTE_OBJECT && value->data.bo.size == bytes, "size of the blob");
-        expect(value->data.bo.bytes[0] == filling(rank), "content of the blob");
+        must(PMIx_Get(&proc, "wireup.test.blob", NULL, 0, &value), "the other job's blob");
+        hold(value->type == PMIX_BYTE_OBJECT && value->data.bo.size == bytes, "size of the blob");
+        hold(value->data.bo.bytes[0] == filling(rank), "content of the blob");
         PMIX_VALUE_RELEASE(value);
     }
-    check(PMIx_Disconnect(procs, 2, NULL, 0), "PMIx_Disconnect");
+    must(PMIx_Disconnect(procs, 2, NULL, 0), "PMIx_Disconnect");
 }
 
 static void spawn(const char *program, uint32_t size, uint32_t count, size_t bytes)
@@ -320,15 +250,15 @@ static void spawn(const char *program, uint32_t size, uint32_t count, size_t byt
         app.maxprocs = (int)count;
         /* So that libpmix notes whom it shall forward to. */
         PMIX_INFO_LOAD(&info, PMIX_FWD_STDOUT, &yes, PMIX_BOOL);
-        check(PMIx_Spawn(&info, 1, &app, 1, child), "PMIx_Spawn");
+        must(PMIx_Spawn(&info, 1, &app, 1, child), "PMIx_Spawn");
         PMIX_VALUE_LOAD(&value, child, PMIX_STRING);
-        check(PMIx_Put(PMIX_GLOBAL, "wireup.test.child", &value), "PMIx_Put");
-        check(PMIx_Commit(), "PMIx_Commit");
+        must(PMIx_Put(PMIX_GLOBAL, "wireup.test.child", &value), "PMIx_Put");
+        must(PMIx_Commit(), "PMIx_Commit");
         PMIX_VALUE_DESTRUCT(&value);
     }
     fence(true);
     pmix_value_t *named = get(0, "wireup.test.child");
-    expect(named->type == PMIX_STRING && named->data.string[0] != '\0', "name of the new job");
+    hold(named->type == PMIX_STRING && named->data.string[0] != '\0', "name of the new job");
     meet(named->data.string, count, bytes);
     PMIX_VALUE_RELEASE(named);
 }
@@ -341,10 +271,10 @@ static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source
 {
     (void)id, (void)info, (void)ninfo;
     const int which = channel == PMIX_FWD_STDERR_CHANNEL;
-    expect(which || channel == PMIX_FWD_STDOUT_CHANNEL, "one channel");
-    expect(source->rank == 1 && strcmp(source->nspace, me.nspace) == 0, "output of rank 1");
+    hold(which || channel == PMIX_FWD_STDOUT_CHANNEL, "one channel");
+    hold(source->rank == 1 && strcmp(source->nspace, me.nspace) == 0, "output of rank 1");
     pthread_mutex_lock(&lock);
-    expect(lengths[which] + bytes->size < sizeof(printed[which]), "little output");
+    hold(lengths[which] + bytes->size < sizeof(printed[which]), "little output");
     if (bytes->size > 0) {
         memcpy(printed[which] + lengths[which], bytes->bytes, bytes->size);
     }
@@ -353,33 +283,6 @@ static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source
     events += which;
     pthread_cond_signal(&changed);
     pthread_mutex_unlock(&lock);
-}
-
-static pmix_status_t last_status;
-static int asked, answers;
-
-static void on_answer(pmix_status_t status, void *data)
-{
-    (void)data;
-    pthread_mutex_lock(&lock);
-    last_status = status;
-    answers++;
-    pthread_cond_signal(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static pmix_status_t await_answer(pmix_status_t rc)
-{
-    if (rc != PMIX_SUCCESS) {
-        return rc;
-    }
-    pthread_mutex_lock(&lock);
-    asked++;
-    while (answers < asked) {
-        pthread_cond_wait(&changed, &lock);
-    }
-    pthread_mutex_unlock(&lock);
-    return last_status;
 }
 
 /* Without callbacks libpmix 4.2.2 and 5.0.11 free twice what they waited with. */
@@ -396,23 +299,19 @@ static void output(void)
         const pmix_status_t id =
             PMIx_IOF_pull(&target, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL,
                           on_output, NULL, NULL);
-        check(id < 0 ? id : PMIX_SUCCESS, "PMIx_IOF_pull");
-        pthread_mutex_lock(&lock);
-        while (events == 0) {
-            pthread_cond_wait(&changed, &lock);
-        }
-        pthread_mutex_unlock(&lock);
-        expect(strcmp(printed[0], "onetwo") == 0 && strcmp(printed[1], "last") == 0, "the output");
-        expect(ends == 1, "one end");
+        must(id < 0 ? id : PMIX_SUCCESS, "PMIx_IOF_pull");
+        WAIT_UNTIL(events > 0);
+        hold(strcmp(printed[0], "onetwo") == 0 && strcmp(printed[1], "last") == 0, "the output");
+        hold(ends == 1, "one end");
         const pmix_status_t rc = PMIx_IOF_deregister((size_t)id, NULL, 0, on_answer, NULL);
-        check(rc, "PMIx_IOF_deregister");
+        must_start(rc, "PMIx_IOF_deregister");
         /* libpmix's server up to 5.0.11 answers with a status that it never set. */
         (void)await_answer(rc);
         target.rank = 1;
         pmix_byte_object_t input = {"a\0b", 3};
-        check(push(&target, &input), "PMIx_IOF_push");
+        must(push(&target, &input), "PMIx_IOF_push");
         pmix_byte_object_t end = {NULL, 0};
-        expect(push(&target, &end) == PMIX_ERR_NOT_SUPPORTED, "a refusal comes back");
+        hold(push(&target, &end) == PMIX_ERR_NOT_SUPPORTED, "a refusal comes back");
     }
     fence(false);
 }
@@ -421,10 +320,8 @@ int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
     const size_t bytes = argc > 2 ? strtoul(argv[2], NULL, 10) : 100;
-    check(PMIx_Init(&me, NULL, 0), "PMIx_Init");
-    pmix_value_t *value = get(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE);
-    const uint32_t size = value->data.uint32;
-    PMIX_VALUE_RELEASE(value);
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    const uint32_t size = size_of(me.nspace);
     check_job(size);
     if (strcmp(mode, "exchange") == 0) {
         put(bytes);
@@ -469,8 +366,8 @@ int main(int argc, char **argv)
             pause();
         }
     } else {
-        expect(0, "a known mode");
+        hold(false, "a known mode");
     }
-    check(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
+    must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
     return 0;
 }

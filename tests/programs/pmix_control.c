@@ -18,36 +18,9 @@
  *   family HOW  rank 0 spawns two processes, of which the first signals, terminates, kills or aborts
  *               its whole job, without naming anybody; nothing happens to the parents
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
 #include <signal.h>
-
-static pmix_proc_t me;
-
-__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
-{
-    fail(1, "pmix_control rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
-
-static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
-{
-    if (status != wanted)
-        wrong(what, status);
-}
-
-static void barrier_of(const pmix_rank_t *ranks, size_t count)
-{
-    pmix_proc_t procs[4];
-    for (size_t i = 0; i < count; i++)
-        PMIX_LOAD_PROCID(&procs[i], me.nspace, ranks[i]);
-    expect(PMIX_SUCCESS, PMIx_Fence(procs, count, NULL, 0), "PMIx_Fence");
-}
-
-static void barrier(void)
-{
-    const pmix_rank_t all[] = {PMIX_RANK_WILDCARD};
-    barrier_of(all, 1);
-}
 
 static const pmix_rank_t others[] = {0, 2};
 
@@ -57,8 +30,7 @@ static pmix_status_t control(const char *key, const void *value, pmix_data_type_
     pmix_proc_t targets[4];
     pmix_info_t directive, *results = NULL;
     size_t nresults = 0;
-    for (size_t i = 0; i < count; i++)
-        PMIX_LOAD_PROCID(&targets[i], me.nspace, ranks[i]);
+    name_all(targets, ranks, count);
     PMIX_INFO_LOAD(&directive, key, value, type);
     PMIX_INFO_REQUIRED(&directive);
     return PMIx_Job_control(count == 0 ? NULL : targets, count, &directive, 1, &results, &nresults);
@@ -68,19 +40,13 @@ static void publish(const char *key, const char *text)
 {
     pmix_info_t info;
     PMIX_INFO_LOAD(&info, key, text, PMIX_STRING);
-    expect(PMIX_SUCCESS, PMIx_Publish(&info, 1), "PMIx_Publish");
+    must(PMIx_Publish(&info, 1), "PMIx_Publish");
 }
 
 static void await(const char *key, char *text, size_t room)
 {
     pmix_pdata_t found;
-    pmix_info_t infos[2];
-    int all = 0, timeout = 120;
-    PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &all, PMIX_INT);
-    PMIX_INFO_LOAD(&infos[1], PMIX_TIMEOUT, &timeout, PMIX_INT);
-    PMIX_PDATA_CONSTRUCT(&found);
-    snprintf(found.key, sizeof found.key, "%s", key);
-    expect(PMIX_SUCCESS, PMIx_Lookup(&found, 1, infos, 2), key);
+    must(look_up_one(&found, key, 120), key);
     snprintf(text, room, "%s", found.value.data.string);
 }
 
@@ -98,9 +64,7 @@ static pmix_status_t end_some(const char *mode)
     if (me.rank == 0) {
         if (strcmp(mode, "abort") == 0) {
             pmix_proc_t procs[2];
-            for (size_t i = 0; i < 2; i++)
-                PMIX_LOAD_PROCID(&procs[i], me.nspace, victims[i]);
-            status = PMIx_Abort(7, "two of us", procs, 2);
+            status = PMIx_Abort(7, "two of us", procs, name_all(procs, victims, 2));
         } else {
             const char *what = strcmp(mode, "kill") == 0 ? PMIX_JOB_CTRL_KILL : PMIX_JOB_CTRL_TERMINATE;
             status = control(what, &yes, PMIX_BOOL, victims, 2);
@@ -115,7 +79,7 @@ static pmix_status_t end_all(const char *key)
     const bool yes = true;
     barrier();
     if (me.rank == 0)
-        expect(PMIX_SUCCESS, control(key, &yes, PMIX_BOOL, NULL, 0), key);
+        must(control(key, &yes, PMIX_BOOL, NULL, 0), key);
     wait_for_the_end();
 }
 
@@ -167,7 +131,7 @@ static pmix_status_t stop_one(void)
     }
     barrier();
     if (me.rank == 0) {
-        expect(PMIX_SUCCESS, control(PMIX_JOB_CTRL_PAUSE, &yes, PMIX_BOOL, target, 1), "pausing");
+        must(control(PMIX_JOB_CTRL_PAUSE, &yes, PMIX_BOOL, target, 1), "pausing");
         await("stopped", text, sizeof text);
         status = control(PMIX_JOB_CTRL_RESUME, &yes, PMIX_BOOL, target, 1);
     }
@@ -200,7 +164,7 @@ static pmix_status_t refused(void)
         expect(PMIX_ERR_NOT_FOUND, PMIx_Job_control(&stranger, 1, &directive, 1, &results, &nresults),
                "another job");
         /* libpmix does not hand the refusal on; that we are here afterwards shows it. */
-        expect(PMIX_SUCCESS, PMIx_Abort(3, "", &stranger, 1), "aborting another job");
+        must(PMIx_Abort(3, "", &stranger, 1), "aborting another job");
     }
     barrier();
     return PMIX_SUCCESS;
@@ -234,12 +198,7 @@ static void spawn_children(char *program, char *how)
 {
     char nspace[PMIX_MAX_NSLEN + 1], text[32], key[16];
     char *child[] = {program, "child", how, NULL};
-    pmix_app_t app;
-    PMIX_APP_CONSTRUCT(&app);
-    app.cmd = program;
-    app.argv = child;
-    app.maxprocs = 2;
-    expect(PMIX_SUCCESS, PMIx_Spawn(NULL, 0, &app, 1, nspace), "PMIx_Spawn");
+    must(spawn_program(child, 2, NULL, 0, nspace), "PMIx_Spawn");
     for (int rank = 0; rank < 2; rank++) {
         snprintf(key, sizeof key, "child%d", rank);
         await(key, text, sizeof text);
@@ -264,7 +223,7 @@ int main(int argc, char **argv)
 {
     const char *mode = argc >= 2 ? argv[1] : "";
     pmix_status_t status;
-    expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     if (strcmp(mode, "abort") == 0 || strcmp(mode, "terminate") == 0 || strcmp(mode, "kill") == 0
         || strcmp(mode, "stubborn") == 0)
         status = end_some(mode);

@@ -13,21 +13,8 @@
  *   write    writes one of the launch to FILE
  *   read     the one in FILE is refused
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
-
-static pmix_proc_t me;
-
-__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
-{
-    fail(1, "pmix_credential rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
-
-static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
-{
-    if (status != wanted)
-        wrong(what, status);
-}
 
 static pmix_status_t get(const char *kinds, pmix_byte_object_t *credential)
 {
@@ -68,19 +55,13 @@ static pmix_status_t check(const pmix_byte_object_t *credential, pmix_rank_t ran
 
 static uint32_t share(const pmix_byte_object_t *credential)
 {
-    const bool yes = true;
-    pmix_proc_t all;
-    pmix_info_t info;
-    pmix_value_t value, *size;
+    pmix_value_t value;
     value.type = PMIX_BYTE_OBJECT;
     value.data.bo = *credential;
-    expect(PMIX_SUCCESS, PMIx_Put(PMIX_GLOBAL, "credential", &value), "PMIx_Put");
-    expect(PMIX_SUCCESS, PMIx_Commit(), "PMIx_Commit");
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    PMIX_INFO_LOAD(&info, PMIX_COLLECT_DATA, &yes, PMIX_BOOL);
-    expect(PMIX_SUCCESS, PMIx_Fence(&all, 1, &info, 1), "PMIx_Fence");
-    expect(PMIX_SUCCESS, PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &size), "the job's size");
-    return size->data.uint32;
+    must(PMIx_Put(PMIX_GLOBAL, "credential", &value), "PMIx_Put");
+    must(PMIx_Commit(), "PMIx_Commit");
+    fence(true);
+    return size_of(me.nspace);
 }
 
 static pmix_value_t *of(pmix_rank_t rank)
@@ -88,18 +69,18 @@ static pmix_value_t *of(pmix_rank_t rank)
     pmix_proc_t proc;
     pmix_value_t *value = NULL;
     PMIX_LOAD_PROCID(&proc, me.nspace, rank);
-    expect(PMIX_SUCCESS, PMIx_Get(&proc, "credential", NULL, 0, &value), "PMIx_Get");
+    must(PMIx_Get(&proc, "credential", NULL, 0, &value), "PMIx_Get");
     return value;
 }
 
 static void own(char kind[32])
 {
     pmix_byte_object_t mine;
-    expect(PMIX_SUCCESS, get("kerberos,wireup", &mine), "getting one");
+    must(get("kerberos,wireup", &mine), "getting one");
     const uint32_t size = share(&mine);
     for (pmix_rank_t rank = 0; rank < size; rank++)
         for (int i = 0; i < 2; i++)
-            expect(PMIX_SUCCESS, check(&of(rank)->data.bo, rank, kind), "validating one");
+            must(check(&of(rank)->data.bo, rank, kind), "validating one");
     for (size_t at = 0; at < mine.size; at += 7) {
         char *byte = &mine.bytes[at];
         const char was = *byte;
@@ -114,10 +95,10 @@ static void own(char kind[32])
 static void of_next(const char *kinds, bool twice, char kind[32])
 {
     pmix_byte_object_t mine;
-    expect(PMIX_SUCCESS, get(kinds, &mine), "getting one");
+    must(get(kinds, &mine), "getting one");
     const pmix_rank_t next = (me.rank + 1) % share(&mine);
     const pmix_byte_object_t *theirs = &of(next)->data.bo;
-    expect(PMIX_SUCCESS, check(theirs, next, kind), "validating one");
+    must(check(theirs, next, kind), "validating one");
     if (twice)
         expect(PMIX_ERR_INVALID_CRED, check(theirs, next, kind), "validating it again");
 }
@@ -140,7 +121,7 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "";
     char kind[32] = "none", text[4096];
     pmix_byte_object_t credential;
-    expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     if (strcmp(mode, "own") == 0)
         own(kind);
     else if (strcmp(mode, "any") == 0)
@@ -150,11 +131,11 @@ int main(int argc, char **argv)
     else if (strcmp(mode, "none") == 0)
         none();
     else if (strcmp(mode, "write") == 0 && argc == 3) {
-        expect(PMIX_SUCCESS, get("wireup", &credential), "getting one");
+        must(get("wireup", &credential), "getting one");
         FILE *file = fopen(argv[2], "w");
         if (file == NULL || fputs(credential.bytes, file) < 0 || fclose(file) != 0)
             fail(1, "pmix_credential: %s: %s", argv[2], strerror(errno));
-        expect(PMIX_SUCCESS, check(&credential, me.rank, kind), "validating it");
+        must(check(&credential, me.rank, kind), "validating it");
     } else if (strcmp(mode, "read") == 0 && argc == 3) {
         FILE *file = fopen(argv[2], "r");
         if (file == NULL || fgets(text, sizeof text, file) == NULL)

@@ -16,31 +16,11 @@
  *   beat     rank 3 wants its heartbeats watched, beats twice, and stops to
  *   file     rank 3 wants FILE.RANK watched, lets it grow twice, and stops to
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
-#include <pthread.h>
 #include <signal.h>
 
-static pmix_proc_t me;
 static char more[512], heard_of[PMIX_MAX_NSLEN + 1];
-
-__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
-{
-    fail(1, "pmix_events rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
-
-static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
-{
-    if (status != wanted)
-        wrong(what, status);
-}
-
-static void barrier(void)
-{
-    pmix_proc_t all;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIX_SUCCESS, PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
-}
 
 /* ---- what is heard ---- */
 
@@ -55,16 +35,24 @@ struct kind {
 static struct kind kinds[KINDS_MAX];
 static size_t kinds_used;
 static pmix_rank_t expected_source;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+/* The end of what handles an event. */
+static void heard(pmix_status_t code, pmix_event_notification_cbfunc_fn_t done, void *done_data)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < kinds_used; i++)
+        if (kinds[i].code == code)
+            kinds[i].count++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    handled(done, done_data);
+}
 
 static void on_event(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t infos[],
                      size_t count, pmix_info_t *results, size_t nresults,
                      pmix_event_notification_cbfunc_fn_t done, void *done_data)
 {
-    (void)id;
-    (void)results;
-    (void)nresults;
+    (void)id, (void)results, (void)nresults;
     if (source->rank != expected_source || strcmp(source->nspace, me.nspace) != 0)
         fail(1, "pmix_events rank=%u: event %d came from %s:%u", me.rank, status, source->nspace,
              source->rank);
@@ -73,31 +61,26 @@ static void on_event(size_t id, pmix_status_t status, const pmix_proc_t *source,
             && infos[i].value.data.proc->rank != expected_source)
             fail(1, "pmix_events rank=%u: event %d is about rank %u", me.rank, status,
                  infos[i].value.data.proc->rank);
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < kinds_used; i++)
-        if (kinds[i].code == status)
-            kinds[i].count++;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-    if (done != NULL)
-        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, done_data);
+    heard(status, done, done_data);
 }
 
-static void hear(const char *name, pmix_status_t code)
+static void hear_by(pmix_notification_fn_t handler, const char *name, pmix_status_t code)
 {
     kinds[kinds_used++] = (struct kind){.name = name, .code = code};
-    pmix_status_t id = PMIx_Register_event_handler(&code, 1, NULL, 0, on_event, NULL, NULL);
+    pmix_status_t id = PMIx_Register_event_handler(&code, 1, NULL, 0, handler, NULL, NULL);
     if (id < 0)
         wrong(name, id);
 }
 
+static void hear(const char *name, pmix_status_t code)
+{
+    hear_by(on_event, name, code);
+}
+
 static void await(pmix_status_t code)
 {
-    pthread_mutex_lock(&lock);
     for (size_t i = 0; i < kinds_used; i++)
-        while (kinds[i].code == code && kinds[i].count == 0)
-            pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
+        WAIT_UNTIL(kinds[i].code != code || kinds[i].count > 0);
 }
 
 /* ---- modes ---- */
@@ -107,11 +90,10 @@ static void raise_in(pmix_data_range_t range, pmix_status_t code)
     pmix_info_t info;
     pmix_proc_t some[2];
     pmix_data_array_t array = {.type = PMIX_PROC, .size = 2, .array = some};
-    PMIX_LOAD_PROCID(&some[0], me.nspace, 1);
-    PMIX_LOAD_PROCID(&some[1], me.nspace, 2);
+    name_all(some, (pmix_rank_t[]){1, 2}, 2);
     PMIX_INFO_LOAD(&info, PMIX_EVENT_CUSTOM_RANGE, &array, PMIX_DATA_ARRAY);
-    expect(PMIX_SUCCESS, PMIx_Notify_event(code, &me, range, &info, range == PMIX_RANGE_CUSTOM, NULL, NULL),
-           "PMIx_Notify_event");
+    must(PMIx_Notify_event(code, &me, range, &info, range == PMIX_RANGE_CUSTOM, NULL, NULL),
+         "PMIx_Notify_event");
 }
 
 static void ranges(void)
@@ -160,9 +142,7 @@ static void on_news(size_t id, pmix_status_t status, const pmix_proc_t *source, 
                     size_t count, pmix_info_t *results, size_t nresults,
                     pmix_event_notification_cbfunc_fn_t done, void *done_data)
 {
-    (void)id;
-    (void)results;
-    (void)nresults;
+    (void)id, (void)results, (void)nresults;
     size_t used = 0;
     PMIX_LOAD_NSPACE(heard_of, source->nspace);
     pthread_mutex_lock(&lock);
@@ -177,40 +157,23 @@ static void on_news(size_t id, pmix_status_t status, const pmix_proc_t *source, 
             used += (size_t)snprintf(more + used, sizeof more - used, "%s%u", k == 0 ? " lost=" : ",",
                                      procs[k].rank);
     }
-    for (size_t i = 0; i < kinds_used; i++)
-        if (kinds[i].code == status)
-            kinds[i].count++;
-    pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
-    if (done != NULL)
-        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, done_data);
+    heard(status, done, done_data);
 }
 
 static void hear_news(const char *name, pmix_status_t code)
 {
-    kinds[kinds_used++] = (struct kind){.name = name, .code = code};
-    pmix_status_t id = PMIx_Register_event_handler(&code, 1, NULL, 0, on_news, NULL, NULL);
-    if (id < 0)
-        wrong(name, id);
+    hear_by(on_news, name, code);
 }
 
 static void spawned(char *program)
 {
-    char nspace[PMIX_MAX_NSLEN + 1];
-    pmix_app_t app;
+    char nspace[PMIX_MAX_NSLEN + 1], *words[] = {program, NULL};
     hear_news("started", PMIX_EVENT_JOB_START);
     hear_news("ended", PMIX_EVENT_JOB_END);
     barrier();
-    if (me.rank == 0) {
-        PMIX_APP_CONSTRUCT(&app);
-        app.cmd = strdup(program);
-        pmix_status_t rc;
-        PMIX_ARGV_APPEND(rc, app.argv, program);
-        expect(PMIX_SUCCESS, rc, "argv");
-        app.maxprocs = 2;
-        expect(PMIX_SUCCESS, PMIx_Spawn(NULL, 0, &app, 1, nspace), "PMIx_Spawn");
-        PMIX_APP_DESTRUCT(&app);
-    }
+    if (me.rank == 0)
+        must(spawn_program(words, 2, NULL, 0, nspace), "PMIx_Spawn");
     await(PMIX_EVENT_JOB_START);
     await(PMIX_EVENT_JOB_END);
 
@@ -220,10 +183,10 @@ static void spawned(char *program)
     pmix_status_t rc;
     PMIX_QUERY_CONSTRUCT(&query);
     PMIX_ARGV_APPEND(rc, query.keys, PMIX_QUERY_JOB_STATUS);
-    expect(PMIX_SUCCESS, rc, "keys");
+    must(rc, "keys");
     PMIX_QUERY_QUALIFIERS_CREATE(&query, 1);
     PMIX_INFO_LOAD(&query.qualifiers[0], PMIX_NSPACE, heard_of, PMIX_STRING);
-    expect(PMIX_SUCCESS, PMIx_Query_info(&query, 1, &results, &nresults), "PMIx_Query_info");
+    must(PMIx_Query_info(&query, 1, &results, &nresults), "PMIx_Query_info");
     if (nresults != 1 || results[0].value.type != PMIX_STATUS)
         fail(1, "pmix_events rank=%u: no status among %zu answers", me.rank, nresults);
     const size_t used = strlen(more);
@@ -236,26 +199,16 @@ static void spawned(char *program)
 static void outlive(char *program)
 {
     if (me.rank == 0) {
-        char nspace[PMIX_MAX_NSLEN + 1];
+        char nspace[PMIX_MAX_NSLEN + 1], *words[] = {program, "heir", NULL};
         const bool yes = true;
-        pmix_app_t app;
         pmix_info_t infos[1];
         pmix_pdata_t pdata;
-        pmix_status_t rc;
-        PMIX_APP_CONSTRUCT(&app);
-        app.cmd = strdup(program);
-        PMIX_ARGV_APPEND(rc, app.argv, program);
-        expect(PMIX_SUCCESS, rc, "argv");
-        PMIX_ARGV_APPEND(rc, app.argv, "heir");
-        expect(PMIX_SUCCESS, rc, "argv");
-        app.maxprocs = 2;
         PMIX_INFO_LOAD(&infos[0], "pmix.spchildsep", &yes, PMIX_BOOL); /* PMIX_SPAWN_CHILD_SEP of 5.0 */
-        expect(PMIX_SUCCESS, PMIx_Spawn(infos, 1, &app, 1, nspace), "PMIx_Spawn");
-        PMIX_APP_DESTRUCT(&app);
+        must(spawn_program(words, 2, infos, 1, nspace), "PMIx_Spawn");
         PMIX_PDATA_CONSTRUCT(&pdata);
         PMIX_LOAD_KEY(pdata.key, "heirs are ready");
         PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &yes, PMIX_BOOL);
-        expect(PMIX_SUCCESS, PMIx_Lookup(&pdata, 1, infos, 1), "PMIx_Lookup");
+        must(PMIx_Lookup(&pdata, 1, infos, 1), "PMIx_Lookup");
         PMIX_PDATA_DESTRUCT(&pdata);
     }
     barrier();
@@ -269,11 +222,11 @@ static void heir(void)
         const bool yes = true;
         pmix_info_t info;
         PMIX_INFO_LOAD(&info, "heirs are ready", &yes, PMIX_BOOL);
-        expect(PMIX_SUCCESS, PMIx_Publish(&info, 1), "PMIx_Publish");
+        must(PMIx_Publish(&info, 1), "PMIx_Publish");
     }
     await(PMIX_EVENT_JOB_END);
     pmix_value_t *parent = NULL;
-    expect(PMIX_SUCCESS, PMIx_Get(&me, PMIX_PARENT_ID, NULL, 0, &parent), "PMIX_PARENT_ID");
+    must(PMIx_Get(&me, PMIX_PARENT_ID, NULL, 0, &parent), "PMIX_PARENT_ID");
     if (strcmp(parent->data.proc->nspace, heard_of) != 0)
         fail(1, "pmix_events rank=%u: job %s ended, and not %s", me.rank, heard_of,
              parent->data.proc->nspace);
@@ -296,8 +249,7 @@ static void watch(const char *kind, const void *what, pmix_data_type_t type, pmi
     pmix_info_t monitor, *results = NULL;
     size_t nresults = 0;
     PMIX_INFO_LOAD(&monitor, kind, what, type);
-    expect(PMIX_SUCCESS, PMIx_Process_monitor(&monitor, alert, directives, count, &results, &nresults),
-           kind);
+    must(PMIx_Process_monitor(&monitor, alert, directives, count, &results, &nresults), kind);
 }
 
 static void beat(void)
@@ -355,7 +307,7 @@ int main(int argc, char **argv)
 {
     const char *mode = argc >= 2 ? argv[1] : "";
     char text[512] = "";
-    expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     if (strcmp(mode, "ranges") == 0)
         ranges();
     else if (strcmp(mode, "killed") == 0 || strcmp(mode, "left") == 0)

@@ -9,49 +9,26 @@
  *   make     a group of all, three times; and groups of one parent and one child at once
  *   notify   child 1 is killed in a group whose members want to hear of that
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
-#include <pthread.h>
 #include <signal.h>
 
-static pmix_proc_t me;
 static pmix_proc_t family[4]; /* two parents, two children */
 static size_t own;            /* which of them this is */
 static char contexts[256] = "-", heard[256] = "-";
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-
-static void expect(pmix_status_t status, const char *what)
-{
-    if (status != PMIX_SUCCESS)
-        fail(1, "pmix_families %s:%u: %s: %s (%d)", me.nspace, me.rank, what, PMIx_Error_string(status),
-             status);
-}
-
-static void hold(bool good, const char *what)
-{
-    if (!good)
-        fail(1, "pmix_families %s:%u: not so: %s", me.nspace, me.rank, what);
-}
 
 static void on_event(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t infos[],
                      size_t count, pmix_info_t *results, size_t nresults,
                      pmix_event_notification_cbfunc_fn_t done, void *done_data)
 {
-    (void)id;
-    (void)status;
-    (void)infos;
-    (void)count;
-    (void)results;
-    (void)nresults;
+    (void)id, (void)status, (void)infos, (void)count, (void)results, (void)nresults;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < 4; i++)
         if (PMIX_CHECK_PROCID(source, &family[i]))
             snprintf(heard, sizeof heard, "%s%zu", i < 2 ? "parent" : "child", i % 2);
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
-    if (done != NULL)
-        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, done_data);
+    handled(done, done_data);
 }
 
 /* The child job's name, from the parent that spawned it to the other. */
@@ -61,23 +38,12 @@ static void learn_children(const char *mode, char **argv)
     pmix_nspace_t child;
     pmix_info_t info;
     if (me.rank == 0) {
-        pmix_app_t app;
-        PMIX_APP_CONSTRUCT(&app);
-        app.cmd = argv[0];
-        app.argv = words;
-        app.maxprocs = 2;
-        expect(PMIx_Spawn(NULL, 0, &app, 1, child), "PMIx_Spawn");
+        must(spawn_program(words, 2, NULL, 0, child), "PMIx_Spawn");
         PMIX_INFO_LOAD(&info, "org.example.children", child, PMIX_STRING);
-        expect(PMIx_Publish(&info, 1), "PMIx_Publish");
+        must(PMIx_Publish(&info, 1), "PMIx_Publish");
     } else {
         pmix_pdata_t found;
-        pmix_info_t infos[2];
-        int all = 0, timeout = 60;
-        PMIX_PDATA_CONSTRUCT(&found);
-        snprintf(found.key, sizeof found.key, "org.example.children");
-        PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &all, PMIX_INT);
-        PMIX_INFO_LOAD(&infos[1], PMIX_TIMEOUT, &timeout, PMIX_INT);
-        expect(PMIx_Lookup(&found, 1, infos, 2), "PMIx_Lookup");
+        must(look_up_one(&found, "org.example.children", 60), "PMIx_Lookup");
         PMIX_LOAD_NSPACE(child, found.value.data.string);
     }
     for (pmix_rank_t rank = 0; rank < 2; rank++) {
@@ -107,7 +73,7 @@ static void construct(const char *name, const size_t *which, size_t count, const
     PMIX_INFO_LOAD(&infos[ninfo++], PMIX_GROUP_ASSIGN_CONTEXT_ID, NULL, PMIX_BOOL);
     if (directive != NULL)
         PMIX_INFO_LOAD(&infos[ninfo++], directive, NULL, PMIX_BOOL);
-    expect(PMIx_Group_construct(name, procs, count, infos, ninfo, &results, &nresults), name);
+    must(PMIx_Group_construct(name, procs, count, infos, ninfo, &results, &nresults), name);
     for (size_t i = 0; i < nresults; i++) {
         if (PMIX_CHECK_KEY(&results[i], PMIX_GROUP_CONTEXT_ID))
             context = results[i].value.data.size;
@@ -121,7 +87,7 @@ static void construct(const char *name, const size_t *which, size_t count, const
 
 static void destruct(const char *name)
 {
-    expect(PMIx_Group_destruct(name, NULL, 0), "PMIx_Group_destruct");
+    must(PMIx_Group_destruct(name, NULL, 0), "PMIx_Group_destruct");
 }
 
 static const size_t ALL[] = {0, 1, 2, 3};
@@ -147,17 +113,15 @@ static void notify(void)
     construct("watched", ALL, 4, PMIX_GROUP_NOTIFY_TERMINATION);
     if (own == 3)
         raise(SIGKILL);
-    pthread_mutex_lock(&lock);
-    while (heard[0] == '-')
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
+    WAIT_UNTIL(heard[0] != '-');
 }
 
 int main(int argc, char **argv)
 {
     const char *mode = argc == 2 ? argv[1] : "";
     pmix_value_t *parent = NULL;
-    expect(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    names_job = true;
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     const bool spawned = PMIx_Get(&me, PMIX_PARENT_ID, NULL, 0, &parent) == PMIX_SUCCESS;
     if (spawned)
         learn_parents(parent);

@@ -5,44 +5,33 @@
  *     pmix_group_bench rank=0 size=N rounds=R construct_p50=US ... destruct_p50=US ... pair_p50=US ...
  * The first tenth of the rounds is not counted.
  */
+#include "client.h"
 #include "samples.h"
 #include <pmix.h>
-
-static pmix_proc_t me;
-
-static void expect(pmix_status_t status, const char *what)
-{
-    if (status != PMIX_SUCCESS)
-        fail(1, "pmix_group_bench rank=%u: %s: %s", me.rank, what, PMIx_Error_string(status));
-}
 
 int main(int argc, char **argv)
 {
     size_t rounds = argc > 1 ? (size_t)number_argument(argv[1]) : 1000, size;
     struct samples construct, destruct, pair;
     char text[3][256];
-    pmix_proc_t all, *procs;
-    pmix_value_t *value = NULL;
+    pmix_proc_t *procs;
 
-    expect(PMIx_Init(&me, NULL, 0), "PMIx_Init");
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value), "the job's size");
-    size = value->data.uint32;
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    size = size_of(me.nspace);
     procs = calloc(size, sizeof *procs);
-    for (size_t i = 0; i < size; i++)
-        PMIX_LOAD_PROCID(&procs[i], me.nspace, (pmix_rank_t)i);
+    name_all(procs, NULL, size);
     samples_begin(&construct, rounds);
     samples_begin(&destruct, rounds);
     samples_begin(&pair, rounds);
-    expect(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
+    barrier();
     for (size_t round = 0; round < rounds + rounds / 10; round++) {
         pmix_info_t info, *results = NULL;
         size_t count = 0;
         PMIX_INFO_LOAD(&info, PMIX_GROUP_ASSIGN_CONTEXT_ID, NULL, PMIX_BOOL);
         double begin = now_us();
-        expect(PMIx_Group_construct("bench", procs, size, &info, 1, &results, &count), "construct");
+        must(PMIx_Group_construct("bench", procs, size, &info, 1, &results, &count), "construct");
         double made = now_us();
-        expect(PMIx_Group_destruct("bench", NULL, 0), "destruct");
+        must(PMIx_Group_destruct("bench", NULL, 0), "destruct");
         double ended = now_us();
         PMIX_INFO_FREE(results, count);
         if (round < rounds / 10)

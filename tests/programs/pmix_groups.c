@@ -15,38 +15,12 @@
  *   invite    rank 0 invites the others, who join
  *   psets     what the server says about process sets; prints them as sets="NAME:RANKS ..."
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
-#include <pthread.h>
 #include <signal.h>
 
-static pmix_proc_t me;
 static char contexts[512] = "-";
 static pmix_status_t last = PMIX_SUCCESS;
-
-__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
-{
-    fail(1, "pmix_groups rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
-
-static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
-{
-    if (status != wanted)
-        wrong(what, status);
-}
-
-static void hold(bool good, const char *what)
-{
-    if (!good)
-        fail(1, "pmix_groups rank=%u: not so: %s", me.rank, what);
-}
-
-static void barrier(void)
-{
-    pmix_proc_t all;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIX_SUCCESS, PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
-}
 
 enum { MEMBERS_MAX = 8, NO_CONTEXT = 0, CONTEXT = 1 };
 
@@ -73,8 +47,7 @@ static pmix_status_t construct(struct group *group, bool context, unsigned secon
     pmix_proc_t procs[MEMBERS_MAX];
     pmix_info_t infos[2], *results = NULL;
     size_t ninfo = 0, count = 0;
-    for (size_t i = 0; i < group->count; i++)
-        PMIX_LOAD_PROCID(&procs[i], me.nspace, group->ranks[i]);
+    name_all(procs, group->ranks, group->count);
     if (context)
         PMIX_INFO_LOAD(&infos[ninfo++], PMIX_GROUP_ASSIGN_CONTEXT_ID, NULL, PMIX_BOOL);
     if (seconds > 0)
@@ -91,7 +64,6 @@ static pmix_status_t construct(struct group *group, bool context, unsigned secon
 
 static void note_context(size_t context)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
     size_t used = contexts[0] == '-' ? 0 : strlen(contexts);
     snprintf(contexts + used, sizeof contexts - used, "%s%zu", used == 0 ? "" : ",", context);
@@ -100,7 +72,7 @@ static void note_context(size_t context)
 
 static void end(const struct group *group)
 {
-    expect(PMIX_SUCCESS, PMIx_Group_destruct(group->name, NULL, 0), "PMIx_Group_destruct");
+    must(PMIx_Group_destruct(group->name, NULL, 0), "PMIx_Group_destruct");
 }
 
 static void all(void)
@@ -108,15 +80,15 @@ static void all(void)
     struct group everybody = {.name = "everybody", .count = 4, .ranks = {0, 1, 2, 3}};
     struct group whole = {.name = "whole", .count = 1, .ranks = {PMIX_RANK_WILDCARD}};
     for (int round = 0; round < 3; round++) {
-        expect(PMIX_SUCCESS, construct(&everybody, CONTEXT, 0), "PMIx_Group_construct");
+        must(construct(&everybody, CONTEXT, 0), "PMIx_Group_construct");
         hold(everybody.context != 0 && everybody.context != SIZE_MAX, "there is a context id");
         note_context(everybody.context);
         end(&everybody);
     }
-    expect(PMIX_SUCCESS, construct(&whole, CONTEXT, 0), "PMIx_Group_construct of all ranks");
+    must(construct(&whole, CONTEXT, 0), "PMIx_Group_construct of all ranks");
     note_context(whole.context);
     end(&whole);
-    expect(PMIX_SUCCESS, construct(&everybody, NO_CONTEXT, 0), "PMIx_Group_construct without id");
+    must(construct(&everybody, NO_CONTEXT, 0), "PMIx_Group_construct without id");
     end(&everybody);
 }
 
@@ -165,12 +137,11 @@ static void data(void)
     pmix_info_t infos[2], mine, qualifiers[1], *results = NULL;
     pmix_data_array_t array = {.type = PMIX_INFO, .size = 1, .array = &mine};
     size_t count = 0, context = 0, number = 100 + me.rank;
-    for (pmix_rank_t rank = 0; rank < 4; rank++)
-        PMIX_LOAD_PROCID(&procs[rank], me.nspace, rank);
+    name_all(procs, NULL, 4);
     PMIX_INFO_LOAD(&mine, "org.example.number", &number, PMIX_SIZE);
     PMIX_INFO_LOAD(&infos[0], PMIX_GROUP_ASSIGN_CONTEXT_ID, NULL, PMIX_BOOL);
     PMIX_INFO_LOAD(&infos[1], PMIX_GROUP_INFO, &array, PMIX_DATA_ARRAY);
-    expect(PMIX_SUCCESS, PMIx_Group_construct("data", procs, 4, infos, 2, &results, &count), "construct");
+    must(PMIx_Group_construct("data", procs, 4, infos, 2, &results, &count), "construct");
     for (size_t i = 0; i < count; i++) {
         if (PMIX_CHECK_KEY(&results[i], PMIX_GROUP_CONTEXT_ID))
             context = results[i].value.data.size;
@@ -182,10 +153,10 @@ static void data(void)
     PMIX_INFO_SET_QUALIFIER(&qualifiers[0]);
     for (pmix_rank_t rank = 0; rank < 4; rank++) {
         pmix_value_t *value = NULL;
-        expect(PMIX_SUCCESS, PMIx_Get(&procs[rank], "org.example.number", qualifiers, 1, &value), "PMIx_Get");
+        must(PMIx_Get(&procs[rank], "org.example.number", qualifiers, 1, &value), "PMIx_Get");
         hold(value->type == PMIX_SIZE && value->data.size == 100 + rank, "the number is the member's");
     }
-    expect(PMIX_SUCCESS, PMIx_Group_destruct("data", NULL, 0), "PMIx_Group_destruct");
+    must(PMIx_Group_destruct("data", NULL, 0), "PMIx_Group_destruct");
 }
 
 /* A member never calls: its node has no other, so nothing of this is decided by one server alone. */
@@ -227,45 +198,32 @@ static void timeout(void)
     barrier();
     group.name = "again";
     if (me.rank != 2) {
-        expect(PMIX_SUCCESS, construct(&group, CONTEXT, 60), "PMIx_Group_construct after a failed one");
+        must(construct(&group, CONTEXT, 60), "PMIx_Group_construct after a failed one");
         note_context(group.context);
         end(&group);
     }
 }
 
-static pthread_mutex_t joining_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t joined = PTHREAD_COND_INITIALIZER;
 static bool has_joined;
 
 static void on_joined(pmix_status_t status, pmix_info_t *infos, size_t count, void *data,
                       pmix_release_cbfunc_t release, void *release_data)
 {
-    (void)infos;
-    (void)count;
-    (void)data;
+    (void)infos, (void)count, (void)data;
     if (release != NULL)
         release(release_data);
-    expect(PMIX_SUCCESS, status, "joining");
-    pthread_mutex_lock(&joining_lock);
-    has_joined = true;
-    pthread_cond_signal(&joined);
-    pthread_mutex_unlock(&joining_lock);
+    must(status, "joining");
+    CHANGE(has_joined = true);
 }
 
 static void on_invited(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t infos[],
                        size_t count, pmix_info_t *results, size_t nresults,
                        pmix_event_notification_cbfunc_fn_t done, void *done_data)
 {
-    (void)id;
-    (void)status;
-    (void)infos;
-    (void)count;
-    (void)results;
-    (void)nresults;
-    expect(PMIX_SUCCESS, PMIx_Group_join_nb("party", source, PMIX_GROUP_ACCEPT, NULL, 0, on_joined, NULL),
-           "PMIx_Group_join_nb");
-    if (done != NULL)
-        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, done_data);
+    (void)id, (void)status, (void)infos, (void)count, (void)results, (void)nresults;
+    must(PMIx_Group_join_nb("party", source, PMIX_GROUP_ACCEPT, NULL, 0, on_joined, NULL),
+         "PMIx_Group_join_nb");
+    handled(done, done_data);
 }
 
 static void invite(void)
@@ -274,19 +232,14 @@ static void invite(void)
     pmix_proc_t procs[4];
     pmix_info_t *results = NULL;
     size_t count = 0;
-    for (pmix_rank_t rank = 0; rank < 4; rank++)
-        PMIX_LOAD_PROCID(&procs[rank], me.nspace, rank);
+    name_all(procs, NULL, 4);
     if (me.rank != 0)
         PMIx_Register_event_handler(&code, 1, NULL, 0, on_invited, NULL, NULL);
     barrier();
-    if (me.rank == 0) {
-        expect(PMIX_SUCCESS, PMIx_Group_invite("party", procs, 4, NULL, 0, &results, &count), "invite");
-    } else {
-        pthread_mutex_lock(&joining_lock);
-        while (!has_joined)
-            pthread_cond_wait(&joined, &joining_lock);
-        pthread_mutex_unlock(&joining_lock);
-    }
+    if (me.rank == 0)
+        must(PMIx_Group_invite("party", procs, 4, NULL, 0, &results, &count), "invite");
+    else
+        WAIT_UNTIL(has_joined);
     barrier();
 }
 
@@ -341,7 +294,7 @@ static void psets(void)
 int main(int argc, char **argv)
 {
     const char *mode = argc == 2 ? argv[1] : "";
-    expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     if (strcmp(mode, "all") == 0)
         all();
     else if (strcmp(mode, "subsets") == 0)

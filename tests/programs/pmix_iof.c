@@ -9,14 +9,12 @@
  *   stop  as pull, then rank 0 wants no more; the others have one line left to print, which it must
  *         not get
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
 #include <pmix_tool.h>
-#include <pthread.h>
 
 enum { MAX_RANKS = 64 };
 
-static pmix_proc_t me;
 static int lines;
 static uint32_t size;
 
@@ -27,19 +25,10 @@ struct stream {
     bool ended;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct stream streams[MAX_RANKS][2];
-static uint32_t ended, answers;
+static uint32_t ended;
 static size_t total;
-static pmix_status_t last_status;
 static bool stopped;
-
-static void check(pmix_status_t status, const char *what)
-{
-    if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED)
-        fail(1, "pmix_iof rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
 
 static int format(char *text, size_t room, uint32_t rank, int which, int line)
 {
@@ -86,36 +75,6 @@ static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source
     pthread_mutex_unlock(&lock);
 }
 
-static void on_answer(pmix_status_t status, void *data)
-{
-    (void)data;
-    pthread_mutex_lock(&lock);
-    last_status = status;
-    answers++;
-    pthread_cond_signal(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static pmix_status_t await(pmix_status_t status)
-{
-    static uint32_t asked;
-    if (status != PMIX_SUCCESS)
-        return status;
-    pthread_mutex_lock(&lock);
-    asked++;
-    while (answers < asked)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
-    return last_status;
-}
-
-static void fence(void)
-{
-    pmix_proc_t all;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    check(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
-}
-
 static size_t ask(void)
 {
     pmix_proc_t all;
@@ -124,7 +83,7 @@ static size_t ask(void)
         PMIx_IOF_pull(&all, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL, on_output,
                       NULL, NULL);
     if (id < 0)
-        check(id, "PMIx_IOF_pull");
+        must(id, "PMIx_IOF_pull");
     return (size_t)id;
 }
 
@@ -158,20 +117,15 @@ int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
     lines = argc > 2 ? atoi(argv[2]) : 10;
-    check(PMIx_Init(&me, NULL, 0), "PMIx_Init");
-    pmix_proc_t all;
-    pmix_value_t *value = NULL;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    check(PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value), "PMIX_JOB_SIZE");
-    size = value->data.uint32;
-    PMIX_VALUE_RELEASE(value);
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    size = size_of(me.nspace);
     if (size > MAX_RANKS)
         fail(2, "pmix_iof: more than %d ranks", MAX_RANKS);
     const bool stop = strcmp(mode, "stop") == 0;
     if (!stop && strcmp(mode, "pull") != 0)
         fail(2, "pmix_iof: unknown mode %s", mode);
     const size_t id = me.rank == 0 ? ask() : 0;
-    fence();
+    barrier();
     if (me.rank != 0) {
         print_lines();
         if (!stop) {
@@ -182,20 +136,18 @@ int main(int argc, char **argv)
         await_lines(!stop);
         if (stop) {
             const pmix_status_t rc = PMIx_IOF_deregister(id, NULL, 0, on_answer, NULL);
-            check(rc, "PMIx_IOF_deregister");
+            must_start(rc, "PMIx_IOF_deregister");
             /* The server's library sends a status that it never set. */
-            (void)await(rc);
-            pthread_mutex_lock(&lock);
-            stopped = true;
-            pthread_mutex_unlock(&lock);
+            (void)await_answer(rc);
+            CHANGE(stopped = true);
         }
         printf("pmix_iof rank=0 streams=%u bytes=%zu\n", ended, total);
     }
-    fence();
+    barrier();
     if (stop && me.rank != 0)
         printf("rank %u says goodbye\n", me.rank);
     fflush(stdout);
-    fence();
-    check(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
+    barrier();
+    must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
     return 0;
 }

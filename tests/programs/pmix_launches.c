@@ -16,7 +16,7 @@
  * and before a want
  *     pmix_launches waits=KEY
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
 
 static int number_of(const char *persistence)
@@ -40,19 +40,11 @@ static pmix_status_t offer(const char *key, const char *persistence)
 static pmix_status_t look(const char *key, int seconds)
 {
     pmix_pdata_t data;
-    pmix_info_t infos[2];
-    int all = 0;
-    PMIX_PDATA_CONSTRUCT(&data);
-    snprintf(data.key, sizeof(data.key), "%s", key);
-    PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &all, PMIX_INT);
-    PMIX_INFO_LOAD(&infos[1], PMIX_TIMEOUT, &seconds, PMIX_INT);
-    pmix_status_t status = PMIx_Lookup(&data, 1, infos, seconds < 0 ? 0 : 2);
+    pmix_status_t status = look_up_one(&data, key, seconds);
     if (status == PMIX_SUCCESS && strcmp(data.value.data.string, key) != 0)
         fail(1, "pmix_launches: found %s under %s", data.value.data.string, key);
     return status;
 }
-
-static pmix_proc_t me;
 
 static pmix_status_t tell(const char *key)
 {
@@ -112,8 +104,7 @@ static pmix_status_t miss(const char *key, int seconds)
 
 int main(int argc, char **argv)
 {
-    if (PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS)
-        fail(1, "pmix_launches: PMIx_Init failed");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     for (int i = 1; i + 1 < argc; i++) {
         const char *what = argv[i], *key = argv[++i];
         pmix_status_t status;

@@ -14,17 +14,9 @@
  *   system   "the same" in the log and stderr, once
  *   wrong    with a priority that there is not
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
 #include <syslog.h>
-
-static pmix_proc_t me;
-
-static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
-{
-    if (status != wanted)
-        fail(1, "pmix_log rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
 
 static pmix_status_t log_to(const char *first, const char *second, const char *text,
                             const char *directive)
@@ -62,28 +54,28 @@ int main(int argc, char **argv)
 {
     const char *mode = argc == 2 ? argv[1] : "";
     char own[32];
-    expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     snprintf(own, sizeof own, "rank %u\n", me.rank);
     if (strcmp(mode, "plain") == 0)
-        expect(PMIX_SUCCESS, log_to(PMIX_LOG_STDERR, PMIX_LOG_STDOUT, own, NULL), mode);
+        must(log_to(PMIX_LOG_STDERR, PMIX_LOG_STDOUT, own, NULL), mode);
     else if (strcmp(mode, "once") == 0)
-        expect(PMIX_SUCCESS, log_to(PMIX_LOG_STDERR, PMIX_LOG_STDOUT, "the same\n", PMIX_LOG_ONCE), mode);
+        must(log_to(PMIX_LOG_STDERR, PMIX_LOG_STDOUT, "the same\n", PMIX_LOG_ONCE), mode);
     else if (strcmp(mode, "agg") == 0)
-        expect(PMIX_SUCCESS, log_to(PMIX_LOG_STDERR, PMIX_LOG_STDOUT, "the same\n", PMIX_LOG_AGG), mode);
+        must(log_to(PMIX_LOG_STDERR, PMIX_LOG_STDOUT, "the same\n", PMIX_LOG_AGG), mode);
     else if (strcmp(mode, "record") == 0)
-        expect(PMIX_SUCCESS, log_to(PMIX_LOG_STDERR, NULL, own, PMIX_LOG_JOB_RECORD), mode);
+        must(log_to(PMIX_LOG_STDERR, NULL, own, PMIX_LOG_JOB_RECORD), mode);
     else if (strcmp(mode, "mail") == 0) {
         expect(PMIX_ERR_NOT_SUPPORTED, log_to(PMIX_LOG_EMAIL, NULL, own, NULL), mode);
         expect(PMIX_ERR_PARTIAL_SUCCESS, log_to(PMIX_LOG_EMAIL, PMIX_LOG_STDERR, own, NULL), mode);
     } else if (strcmp(mode, "marked") == 0)
-        expect(PMIX_SUCCESS, log_with(PMIX_LOG_STDERR, PMIX_LOG_STDOUT, own, -1), mode);
+        must(log_with(PMIX_LOG_STDERR, PMIX_LOG_STDOUT, own, -1), mode);
     else if (strcmp(mode, "local") == 0)
-        expect(PMIX_SUCCESS, log_to(PMIX_LOG_LOCAL_SYSLOG, NULL, own, NULL), mode);
+        must(log_to(PMIX_LOG_LOCAL_SYSLOG, NULL, own, NULL), mode);
     else if (strcmp(mode, "global") == 0) {
-        expect(PMIX_SUCCESS, log_with(PMIX_LOG_GLOBAL_SYSLOG, NULL, own, LOG_AUTHPRIV | LOG_WARNING), mode);
-        expect(PMIX_SUCCESS, log_to(PMIX_LOG_SYSLOG, NULL, own, NULL), mode);
+        must(log_with(PMIX_LOG_GLOBAL_SYSLOG, NULL, own, LOG_AUTHPRIV | LOG_WARNING), mode);
+        must(log_to(PMIX_LOG_SYSLOG, NULL, own, NULL), mode);
     } else if (strcmp(mode, "system") == 0)
-        expect(PMIX_SUCCESS, log_to(PMIX_LOG_SYSLOG, PMIX_LOG_STDERR, "the same\n", PMIX_LOG_ONCE), mode);
+        must(log_to(PMIX_LOG_SYSLOG, PMIX_LOG_STDERR, "the same\n", PMIX_LOG_ONCE), mode);
     else if (strcmp(mode, "wrong") == 0)
         expect(PMIX_ERR_BAD_PARAM, log_with(PMIX_LOG_SYSLOG, PMIX_LOG_STDERR, own, 4711), mode);
     else

@@ -19,47 +19,11 @@
  *   leave        what PMIx_Group_leave says: as heard=NUMBER
  *   wait         all ranks but the last, of any number, say "pmix_members waits" and wait for that one
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
-#include <pthread.h>
 #include <signal.h>
 
-static pmix_proc_t me;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-
-__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
-{
-    fail(1, "pmix_members rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
-
-static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
-{
-    if (status != wanted)
-        wrong(what, status);
-}
-
-static void hold(bool good, const char *what)
-{
-    if (!good)
-        fail(1, "pmix_members rank=%u: not so: %s", me.rank, what);
-}
-
-static void barrier(void)
-{
-    pmix_proc_t all;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIX_SUCCESS, PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
-}
-
 enum { MEMBERS_MAX = 8 };
-
-static size_t name_all(pmix_proc_t *procs, const pmix_rank_t *ranks, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        PMIX_LOAD_PROCID(&procs[i], me.nspace, ranks[i]);
-    return count;
-}
 
 /* ---- events ---- */
 
@@ -98,19 +62,14 @@ static void note(const char *name, pmix_rank_t rank)
 
 static void await(const char *text)
 {
-    pthread_mutex_lock(&lock);
-    while (strstr(heard, text) == NULL)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
+    WAIT_UNTIL(strstr(heard, text) != NULL);
 }
 
 static void on_event(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t infos[],
                      size_t count, pmix_info_t *results, size_t nresults,
                      pmix_event_notification_cbfunc_fn_t done, void *done_data)
 {
-    (void)id;
-    (void)results;
-    (void)nresults;
+    (void)id, (void)results, (void)nresults;
     const bool loss = status == PMIX_GROUP_MEMBER_FAILED || status == PMIX_GROUP_LEADER_FAILED
                       || status == PMIX_GROUP_INVITE_FAILED;
     pmix_rank_t about = source->rank;
@@ -128,16 +87,16 @@ static void on_event(size_t id, pmix_status_t status, const pmix_proc_t *source,
         done(PMIX_EVENT_NO_ACTION_TAKEN, NULL, 0, NULL, NULL, done_data);
 }
 
-static void listen_with(pmix_status_t code, pmix_info_t *infos, size_t count)
+static void listen_with(pmix_status_t code, pmix_notification_fn_t handler, pmix_info_t *infos, size_t count)
 {
-    const pmix_status_t id = PMIx_Register_event_handler(&code, 1, infos, count, on_event, NULL, NULL);
+    const pmix_status_t id = PMIx_Register_event_handler(&code, 1, infos, count, handler, NULL, NULL);
     if (id < 0)
         wrong("PMIx_Register_event_handler", id);
 }
 
 static void listen_to(pmix_status_t code)
 {
-    listen_with(code, NULL, 0);
+    listen_with(code, on_event, NULL, 0);
 }
 
 /* ---- groups ---- */
@@ -162,33 +121,15 @@ static pmix_status_t construct(const char *name, const pmix_rank_t *ranks, size_
 
 static void end(const char *name)
 {
-    expect(PMIX_SUCCESS, PMIx_Group_destruct(name, NULL, 0), "PMIx_Group_destruct");
+    must(PMIx_Group_destruct(name, NULL, 0), "PMIx_Group_destruct");
 }
 
 static unsigned outstanding;
 
-static void begin_one(void)
-{
-    pthread_mutex_lock(&lock);
-    outstanding++;
-    pthread_mutex_unlock(&lock);
-}
-
 static void end_one(pmix_status_t status, const char *what)
 {
-    expect(PMIX_SUCCESS, status, what);
-    pthread_mutex_lock(&lock);
-    outstanding--;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static void await_all(void)
-{
-    pthread_mutex_lock(&lock);
-    while (outstanding > 0)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
+    must(status, what);
+    CHANGE(outstanding--);
 }
 
 static void on_made(pmix_status_t status, pmix_info_t *infos, size_t count, void *data,
@@ -233,23 +174,21 @@ static void nonblocking(void)
             mine[k] = mine[k] || groups[k].ranks[j] == me.rank;
         if (!mine[k])
             continue;
-        begin_one();
-        expect(PMIX_SUCCESS,
-               PMIx_Group_construct_nb(groups[k].name, procs, groups[k].count, &info, 1, on_made, &contexts[k]),
-               "PMIx_Group_construct_nb");
+        CHANGE(outstanding++);
+        must(PMIx_Group_construct_nb(groups[k].name, procs, groups[k].count, &info, 1, on_made, &contexts[k]),
+             "PMIx_Group_construct_nb");
     }
-    await_all();
+    WAIT_UNTIL(outstanding == 0);
     for (size_t k = 0; k < GROUPS; k++)
         for (size_t other = 0; mine[k] && other < k; other++)
             hold(contexts[k] != contexts[other], "context ids differ");
     for (size_t k = 0; k < GROUPS; k++) {
         if (!mine[k])
             continue;
-        begin_one();
-        expect(PMIX_SUCCESS, PMIx_Group_destruct_nb(groups[k].name, NULL, 0, on_ended, NULL),
-               "PMIx_Group_destruct_nb");
+        CHANGE(outstanding++);
+        must(PMIx_Group_destruct_nb(groups[k].name, NULL, 0, on_ended, NULL), "PMIx_Group_destruct_nb");
     }
-    await_all();
+    WAIT_UNTIL(outstanding == 0);
 }
 
 static void optional(void)
@@ -264,9 +203,9 @@ static void optional(void)
     }
     if (me.rank == 2)
         return;
-    expect(PMIX_SUCCESS, construct("group", ranks, 3, PMIX_GROUP_OPTIONAL, &members), "an optional construct");
+    must(construct("group", ranks, 3, PMIX_GROUP_OPTIONAL, &members), "an optional construct");
     hold(members == 2, "the dead is no member");
-    expect(PMIX_SUCCESS, construct("rest", rest, 2, NULL, NULL), "a construct without the dead");
+    must(construct("rest", rest, 2, NULL, NULL), "a construct without the dead");
     end("rest");
 }
 
@@ -276,7 +215,7 @@ static void notify(void)
     listen_to(PMIX_GROUP_MEMBER_FAILED);
     barrier();
     if (me.rank != 2)
-        expect(PMIX_SUCCESS, construct("group", ranks, 3, PMIX_GROUP_NOTIFY_TERMINATION, NULL), "construct");
+        must(construct("group", ranks, 3, PMIX_GROUP_NOTIFY_TERMINATION, NULL), "construct");
     if (me.rank == 3)
         raise(SIGKILL);
     if (me.rank == 2)
@@ -286,7 +225,7 @@ static void notify(void)
     pmix_value_t *value = NULL;
     pmix_proc_t job;
     PMIX_LOAD_PROCID(&job, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIX_SUCCESS, PMIx_Get(&job, PMIX_LOCAL_SIZE, NULL, 0, &value), "the number of local ranks");
+    must(PMIx_Get(&job, PMIX_LOCAL_SIZE, NULL, 0, &value), "the number of local ranks");
     if (value->data.uint32 < 4)
         end("group");
 }
@@ -308,9 +247,9 @@ static void ended(void)
     listen_to(PMIX_GROUP_MEMBER_FAILED);
     barrier();
     /* Its event would come before that of the other, and be of another name than on_event wants. */
-    expect(PMIX_SUCCESS, construct_plain("ended"), "PMIx_Group_construct");
+    must(construct_plain("ended"), "PMIx_Group_construct");
     end("ended");
-    expect(PMIX_SUCCESS, construct_plain("group"), "PMIx_Group_construct");
+    must(construct_plain("group"), "PMIx_Group_construct");
     barrier();
     if (me.rank == 3)
         raise(SIGKILL);
@@ -324,12 +263,10 @@ static pmix_group_opt_t answer = PMIX_GROUP_ACCEPT;
 static void on_joined(pmix_status_t status, pmix_info_t *infos, size_t count, void *data,
                       pmix_release_cbfunc_t release, void *release_data)
 {
-    (void)infos;
-    (void)count;
-    (void)data;
+    (void)infos, (void)count, (void)data;
     if (release != NULL)
         release(release_data);
-    expect(PMIX_SUCCESS, status, "PMIx_Group_join_nb");
+    must(status, "PMIx_Group_join_nb");
     note("joined", me.rank);
 }
 
@@ -337,37 +274,23 @@ static void on_invited(size_t id, pmix_status_t status, const pmix_proc_t *sourc
                        size_t count, pmix_info_t *results, size_t nresults,
                        pmix_event_notification_cbfunc_fn_t done, void *done_data)
 {
-    (void)id;
-    (void)status;
-    (void)infos;
-    (void)count;
-    (void)results;
-    (void)nresults;
+    (void)id, (void)status, (void)infos, (void)count, (void)results, (void)nresults;
     if (me.rank != source->rank)
-        expect(PMIX_SUCCESS, PMIx_Group_join_nb("group", source, answer, NULL, 0, on_joined, NULL),
-               "PMIx_Group_join_nb");
-    if (done != NULL)
-        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, done_data);
+        must(PMIx_Group_join_nb("group", source, answer, NULL, 0, on_joined, NULL), "PMIx_Group_join_nb");
+    handled(done, done_data);
 }
 
 static void be_invited(void)
 {
-    pmix_status_t code = PMIX_GROUP_INVITED;
-    const pmix_status_t id = PMIx_Register_event_handler(&code, 1, NULL, 0, on_invited, NULL, NULL);
-    if (id < 0)
-        wrong("PMIx_Register_event_handler", id);
+    listen_with(PMIX_GROUP_INVITED, on_invited, NULL, 0);
 }
 
 /* libpmix takes what the callback would release for its own, so it is left alone. */
 static void on_complete(pmix_status_t status, pmix_info_t *infos, size_t count, void *data,
                         pmix_release_cbfunc_t release, void *release_data)
 {
-    (void)infos;
-    (void)count;
-    (void)data;
-    (void)release;
-    (void)release_data;
-    expect(PMIX_SUCCESS, status, "PMIx_Group_invite_nb");
+    (void)infos, (void)count, (void)data, (void)release, (void)release_data;
+    must(status, "PMIx_Group_invite_nb");
     note("made", me.rank);
 }
 
@@ -380,9 +303,8 @@ static void invited(void)
         be_invited();
     barrier();
     if (me.rank == 0) {
-        expect(PMIX_SUCCESS,
-               PMIx_Group_invite_nb("group", procs, name_all(procs, ranks, 3), NULL, 0, on_complete, NULL),
-               "PMIx_Group_invite_nb");
+        must(PMIx_Group_invite_nb("group", procs, name_all(procs, ranks, 3), NULL, 0, on_complete, NULL),
+             "PMIx_Group_invite_nb");
         barrier();
         await("invite@3");
         return;
@@ -403,15 +325,14 @@ static void declined(void)
         /* PMIx_Group_invite has a handler that lets no later one hear of the answers. */
         pmix_info_t first;
         PMIX_INFO_LOAD(&first, PMIX_EVENT_HDLR_FIRST_IN_CATEGORY, NULL, PMIX_BOOL);
-        listen_with(PMIX_GROUP_INVITE_DECLINED, &first, 1);
+        listen_with(PMIX_GROUP_INVITE_DECLINED, on_event, &first, 1);
     } else {
         be_invited();
     }
     barrier();
     if (me.rank == 0) {
-        expect(PMIX_SUCCESS,
-               PMIx_Group_invite_nb("group", procs, name_all(procs, ranks, 4), NULL, 0, on_complete, NULL),
-               "PMIx_Group_invite_nb");
+        must(PMIx_Group_invite_nb("group", procs, name_all(procs, ranks, 4), NULL, 0, on_complete, NULL),
+             "PMIx_Group_invite_nb");
         await("declined@2");
     }
     barrier();
@@ -430,8 +351,8 @@ static void leader(void)
         be_invited();
     barrier();
     if (me.rank == 0) {
-        expect(PMIX_SUCCESS, PMIx_Group_invite("group", procs, name_all(procs, ranks, 4), NULL, 0, &results, &count),
-               "PMIx_Group_invite");
+        must(PMIx_Group_invite("group", procs, name_all(procs, ranks, 4), NULL, 0, &results, &count),
+             "PMIx_Group_invite");
         raise(SIGKILL);
     }
     await("complete@0");
@@ -441,9 +362,8 @@ static void leader(void)
         name_all(procs, ranks + 2, 2);
         PMIX_INFO_LOAD(&infos[0], PMIX_EVENT_CUSTOM_RANGE, &array, PMIX_DATA_ARRAY);
         PMIX_INFO_LOAD(&infos[1], PMIX_GROUP_ID, "group", PMIX_STRING);
-        expect(PMIX_SUCCESS,
-               PMIx_Notify_event(PMIX_GROUP_LEADER_SELECTED, &me, PMIX_RANGE_CUSTOM, infos, 2, NULL, NULL),
-               "PMIx_Notify_event");
+        must(PMIx_Notify_event(PMIX_GROUP_LEADER_SELECTED, &me, PMIX_RANGE_CUSTOM, infos, 2, NULL, NULL),
+             "PMIx_Notify_event");
         /* Not before its server has handed that on: an answer to a later request says so. */
         pmix_value_t *value = NULL;
         PMIx_Get(&me, "org.example.nothing", NULL, 0, &value);
@@ -460,7 +380,7 @@ static void local(void)
     static const pmix_rank_t ranks[] = {0, 1, 2, 3};
     size_t members = 0;
     char text[16];
-    expect(PMIX_SUCCESS, construct("group", ranks, 4, PMIX_GROUP_LOCAL_ONLY, &members), "a local construct");
+    must(construct("group", ranks, 4, PMIX_GROUP_LOCAL_ONLY, &members), "a local construct");
     end("group");
     snprintf(text, sizeof text, "%zu", members);
     note(text, me.rank);
@@ -473,7 +393,7 @@ static void again(void)
     for (int round = 0; round < 3; round++)
         for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
             if (pairs[i][0] == me.rank || pairs[i][1] == me.rank) {
-                expect(PMIX_SUCCESS, construct("group", pairs[i], 2, NULL, NULL), "construct");
+                must(construct("group", pairs[i], 2, NULL, NULL), "construct");
                 end("group");
             }
             /* libpmix knows a group under way on a node by its name alone. */
@@ -492,19 +412,15 @@ static void leave(void)
 
 static void wait_for_one(void)
 {
-    pmix_proc_t all, *procs;
+    pmix_proc_t *procs;
     pmix_info_t info, *results = NULL;
-    pmix_value_t *value = NULL;
     size_t count = 0;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIX_SUCCESS, PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value), "the job's size");
-    const pmix_rank_t size = value->data.uint32;
+    const pmix_rank_t size = size_of(me.nspace);
     barrier();
     if (me.rank == size - 1)
         wait_for_the_end();
     procs = calloc(size, sizeof *procs);
-    for (pmix_rank_t rank = 0; rank < size; rank++)
-        PMIX_LOAD_PROCID(&procs[rank], me.nspace, rank);
+    name_all(procs, NULL, size);
     PMIX_INFO_LOAD(&info, PMIX_GROUP_ASSIGN_CONTEXT_ID, NULL, PMIX_BOOL);
     report("pmix_members waits");
     hold(PMIx_Group_construct("group", procs, size, &info, 1, &results, &count) != PMIX_SUCCESS,
@@ -514,21 +430,16 @@ static void wait_for_one(void)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } modes[] = {{"nonblocking", nonblocking}, {"optional", optional}, {"notify", notify},
-                 {"ended", ended},             {"invited", invited},         {"declined", declined}, {"leader", leader},
-                 {"local", local},             {"again", again},       {"leave", leave},
-                 {"wait", wait_for_one}};
-    const char *mode = argc == 2 ? argv[1] : "";
-    expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
-    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
-        if (strcmp(modes[i].name, mode) == 0) {
-            modes[i].run();
-            report("pmix_members rank=%u mode=%s heard=%s", me.rank, mode, heard);
-            PMIx_Finalize(NULL, 0);
-            return 0;
-        }
-    fail(2, "pmix_members MODE");
+    static const struct mode modes[] = {
+        {"nonblocking", nonblocking}, {"optional", optional}, {"notify", notify}, {"ended", ended},
+        {"invited", invited}, {"declined", declined}, {"leader", leader}, {"local", local},
+        {"again", again}, {"leave", leave}, {"wait", wait_for_one}, {NULL, NULL}};
+    const struct mode *mode = find_mode(modes, argc == 2 ? argv[1] : "");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    if (mode == NULL)
+        fail(2, "pmix_members MODE");
+    mode->run();
+    report("pmix_members rank=%u mode=%s heard=%s", me.rank, mode->name, heard);
+    PMIx_Finalize(NULL, 0);
+    return 0;
 }

@@ -9,71 +9,32 @@
  * with what it is told when it pushes to itself, to a process that is no reader, after the end, and to
  * nobody in particular. The other ranks wait for it.
  */
-#include "common.h"
+#include "client.h"
 #include <inttypes.h>
 #include <pmix.h>
 #include <pmix_tool.h>
-#include <pthread.h>
 
 enum { PIECE = 100003 };
-
-static pmix_proc_t me;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static unsigned answers;
-static pmix_status_t last_status;
-
-static void check(pmix_status_t status, const char *what)
-{
-    if (status != PMIX_SUCCESS)
-        fail(1, "pmix_push rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
-
-static void on_answer(pmix_status_t status, void *data)
-{
-    (void)data;
-    pthread_mutex_lock(&lock);
-    last_status = status;
-    answers++;
-    pthread_cond_signal(&changed);
-    pthread_mutex_unlock(&lock);
-}
 
 /* Pushes and waits; never without a callback, for then libpmix frees memory twice. */
 static pmix_status_t push(const char *nspace, pmix_rank_t rank, char *bytes, size_t count)
 {
-    static unsigned asked;
     pmix_proc_t target;
     pmix_byte_object_t object = {bytes, count};
 
     PMIX_LOAD_PROCID(&target, nspace, rank);
-    pmix_status_t status = PMIx_IOF_push(&target, nspace == NULL ? 0 : 1, &object, NULL, 0, on_answer, NULL);
-    if (status != PMIX_SUCCESS)
-        return status;
-    pthread_mutex_lock(&lock);
-    asked++;
-    while (answers < asked)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
-    return last_status;
+    return await_answer(PMIx_IOF_push(&target, nspace == NULL ? 0 : 1, &object, NULL, 0, on_answer, NULL));
 }
 
 static void spawn(char **argv, char nspace[PMIX_MAX_NSLEN + 1])
 {
-    pmix_app_t app;
+    char *words[] = {argv[1], NULL};
     pmix_info_t infos[2];
     bool yes = true;
 
-    PMIX_APP_CONSTRUCT(&app);
-    app.cmd = strdup(argv[1]);
-    app.argv = calloc(2, sizeof *app.argv);
-    if (app.cmd == NULL || app.argv == NULL || (app.argv[0] = strdup(argv[1])) == NULL)
-        fail(1, "pmix_push: memory");
-    app.maxprocs = (int)number_argument(argv[2]);
     PMIX_INFO_LOAD(&infos[0], PMIX_FWD_STDIN, &yes, PMIX_BOOL);
     PMIX_INFO_LOAD(&infos[1], PMIX_STDIN_TGT, argv[3], PMIX_STRING);
-    check(PMIx_Spawn(infos, 2, &app, 1, nspace), "PMIx_Spawn");
-    PMIX_APP_DESTRUCT(&app);
+    must(spawn_program(words, (int)number_argument(argv[2]), infos, 2, nspace), "PMIx_Spawn");
     PMIX_INFO_DESTRUCT(&infos[1]);
 }
 
@@ -83,7 +44,7 @@ static void end(const char *nspace, pmix_rank_t reader, bool everybody)
     char byte = 0;
     const pmix_status_t own = push(me.nspace, 0, &byte, 1);
     const pmix_status_t other = everybody ? PMIX_ERR_NOT_SUPPORTED : push(nspace, reader + 1, &byte, 1);
-    check(push(nspace, reader, &byte, 0), "the end");
+    must(push(nspace, reader, &byte, 0), "the end");
     const pmix_status_t after = push(nspace, everybody ? 0 : reader, &byte, 1);
     const pmix_status_t nobody = push(NULL, 0, &byte, 1);
     report("pmix_pushed own=%d other=%d after=%d nobody=%d", own, other, after, nobody);
@@ -94,12 +55,11 @@ int main(int argc, char **argv)
     static char piece[PIECE];
     uint64_t sum = UINT64_C(0xcbf29ce484222325);
     char nspace[PMIX_MAX_NSLEN + 1];
-    pmix_proc_t all;
 
     const bool leaves = argc == 6 && strcmp(argv[5], "leave") == 0;
     if (argc != 5 && !leaves)
         fail(2, "pmix_push: PROGRAM COUNT READERS BYTES");
-    check(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     if (me.rank == 0) {
         const size_t bytes = (size_t)number_argument(argv[4]);
         const bool everybody = strcmp(argv[3], "all") == 0;
@@ -114,15 +74,14 @@ int main(int argc, char **argv)
                 piece[i] = (char)(state >> 24);
                 sum = (sum ^ (unsigned char)piece[i]) * UINT64_C(0x100000001b3);
             }
-            check(push(nspace, reader, piece, count), "PMIx_IOF_push");
+            must(push(nspace, reader, piece, count), "PMIx_IOF_push");
             sent += count;
         }
         report("pmix_push bytes=%zu fnv1a=%016" PRIx64, bytes, sum);
         if (!leaves)
             end(nspace, reader, everybody);
     }
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    check(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
-    check(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
+    barrier();
+    must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
     return 0;
 }

@@ -16,36 +16,11 @@
  *   memory    servers=N clients=N, how many nodes told what their server and clients use; checks
  *             that it is plausible
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
 #include <signal.h>
 
-static pmix_proc_t me;
 static char hosts[4096];
-
-__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
-{
-    fail(1, "pmix_query rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
-
-static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
-{
-    if (status != wanted)
-        wrong(what, status);
-}
-
-static void hold(bool good, const char *what)
-{
-    if (!good)
-        fail(1, "pmix_query rank=%u: not so: %s", me.rank, what);
-}
-
-static void barrier(void)
-{
-    pmix_proc_t all;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIX_SUCCESS, PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
-}
 
 /* ---- one question ---- */
 
@@ -68,7 +43,7 @@ static void key(const char *name)
 {
     pmix_status_t rc;
     PMIX_ARGV_APPEND(rc, query.keys, name);
-    expect(PMIX_SUCCESS, rc, name);
+    must(rc, name);
 }
 
 static void qualify(const char *name, const void *value, pmix_data_type_t type)
@@ -120,7 +95,7 @@ static void table(const char *name, const char *host, char *text, size_t size)
     qualify(PMIX_QUERY_REFRESH_CACHE, &yes, PMIX_BOOL);
     if (host != NULL)
         qualify(PMIX_HOSTNAME, host, PMIX_STRING);
-    expect(PMIX_SUCCESS, ask(), name);
+    must(ask(), name);
     const pmix_data_array_t *array = the(name, PMIX_DATA_ARRAY)->data.darray;
     hold(array->type == PMIX_PROC_INFO, "a table is of processes");
     const pmix_proc_info_t *rows = array->array;
@@ -144,7 +119,7 @@ static const char *host_of(pmix_rank_t rank)
     pmix_proc_t proc;
     pmix_value_t *value = NULL;
     PMIX_LOAD_PROCID(&proc, me.nspace, rank);
-    expect(PMIX_SUCCESS, PMIx_Get(&proc, PMIX_HOSTNAME, NULL, 0, &value), "PMIx_Get of a host");
+    must(PMIx_Get(&proc, PMIX_HOSTNAME, NULL, 0, &value), "PMIx_Get of a host");
     snprintf(hosts, sizeof hosts, "%s", value->data.string);
     PMIX_VALUE_RELEASE(value);
     return hosts;
@@ -187,10 +162,7 @@ static void ended(void)
     }
     /* No libpmix packs the exit code of a pmix_proc_info_t: it is 0 here whatever the server said. */
     table_with("/0/54", "/0/20", all, sizeof all);
-    pmix_proc_t rest[2];
-    PMIX_LOAD_PROCID(&rest[0], me.nspace, 0);
-    PMIX_LOAD_PROCID(&rest[1], me.nspace, 1);
-    expect(PMIX_SUCCESS, PMIx_Fence(rest, 2, NULL, 0), "PMIx_Fence of those who are left");
+    barrier_of(NULL, 2); /* those who are left */
     report("pmix_query rank=%u mode=ended pid=%d all=%.3000s", me.rank, (int)getpid(), all);
 }
 
@@ -213,13 +185,13 @@ static void general(void)
 {
     begin();
     key(PMIX_QUERY_NAMESPACES);
-    expect(PMIX_SUCCESS, ask(), "namespaces");
+    must(ask(), "namespaces");
     hold(strcmp(the(PMIX_QUERY_NAMESPACES, PMIX_STRING)->data.string, me.nspace) == 0,
          "the only namespace is ours");
 
     begin();
     key(PMIX_QUERY_NAMESPACE_INFO);
-    expect(PMIX_SUCCESS, ask(), "namespace infos");
+    must(ask(), "namespace infos");
     const pmix_value_t *jobs = the(PMIX_QUERY_NAMESPACE_INFO, PMIX_DATA_ARRAY);
     hold(jobs->data.darray->size == 1, "one job");
     const pmix_info_t *job = member(jobs, PMIX_JOB_INFO_ARRAY);
@@ -247,14 +219,14 @@ static void general(void)
     begin();
     key(PMIX_QUERY_JOB_STATUS);
     qualify(PMIX_NSPACE, me.nspace, PMIX_STRING);
-    expect(PMIX_SUCCESS, ask(), "the job's status");
+    must(ask(), "the job's status");
     hold(the(PMIX_QUERY_JOB_STATUS, PMIX_STATUS)->data.status == PMIX_SUCCESS, "the job runs");
 
     begin();
     key(PMIX_JOB_SIZE);
     key(PMIX_QUERY_SUPPORTED_KEYS);
     key(PMIX_QUERY_DEBUG_SUPPORT);
-    expect(PMIX_SUCCESS, ask(), "several keys");
+    must(ask(), "several keys");
     hold(the(PMIX_JOB_SIZE, PMIX_UINT32)->data.uint32 == 4, "the job's size");
     hold(strstr(the(PMIX_QUERY_SUPPORTED_KEYS, PMIX_STRING)->data.string, PMIX_QUERY_PROC_TABLE) != NULL,
          "tables can be asked for");
@@ -262,7 +234,7 @@ static void general(void)
 
     begin();
     key(PMIX_QUERY_SPAWN_SUPPORT);
-    expect(PMIX_SUCCESS, ask(), "what spawns can do");
+    must(ask(), "what spawns can do");
     hold(strstr(the(PMIX_QUERY_SPAWN_SUPPORT, PMIX_STRING)->data.string, PMIX_HOST) != NULL,
          "spawns go to hosts that are named");
 
@@ -270,9 +242,10 @@ static void general(void)
     const bool yes = true;
     key(PMIX_QUERY_PROC_TABLE);
     qualify(PMIX_QUERY_SUPPORTED_QUALIFIERS, &yes, PMIX_BOOL);
-    expect(PMIX_SUCCESS, ask(), "qualifiers");
+    must(ask(), "qualifiers");
     hold(strstr(the(PMIX_QUERY_PROC_TABLE, PMIX_STRING)->data.string, PMIX_NSPACE) != NULL,
          "a table's job can be named");
+    report("pmix_query rank=%u mode=general pid=%d", me.rank, (int)getpid());
 }
 
 static void errors(void)
@@ -304,7 +277,7 @@ static void errors(void)
     begin();
     key(PMIX_QUERY_PROC_TABLE);
     qualify("x.y.z", &yes, PMIX_BOOL);
-    expect(PMIX_SUCCESS, ask(), "an unknown qualifier");
+    must(ask(), "an unknown qualifier");
 
     begin();
     key(PMIX_QUERY_PROC_TABLE);
@@ -312,6 +285,7 @@ static void errors(void)
     PMIX_INFO_REQUIRED(&query.qualifiers[0]);
     expect(PMIX_ERR_NOT_SUPPORTED, ask(), "an unknown qualifier that must be honoured");
     barrier();
+    report("pmix_query rank=%u mode=errors pid=%d", me.rank, (int)getpid());
 }
 
 /* ---- memory ---- */
@@ -332,7 +306,7 @@ static void memory(void)
     key(PMIX_QUERY_MEMORY_USAGE);
     qualify(PMIX_QUERY_LOCAL_ONLY, &yes, PMIX_BOOL);
     qualify(PMIX_QUERY_REPORT_AVG, &yes, PMIX_BOOL);
-    expect(PMIX_SUCCESS, ask(), "memory of this node");
+    must(ask(), "memory of this node");
     const pmix_value_t *here = the(PMIX_QUERY_MEMORY_USAGE, PMIX_DATA_ARRAY);
     hold(plausible(member(here, PMIX_DAEMON_MEMORY)), "the server's memory");
     hold(plausible(member(here, PMIX_CLIENT_AVG_MEMORY)), "the clients' memory");
@@ -341,7 +315,7 @@ static void memory(void)
     key(PMIX_QUERY_MEMORY_USAGE);
     qualify(PMIX_NSPACE, me.nspace, PMIX_STRING);
     qualify(PMIX_QUERY_REPORT_MINMAX, &yes, PMIX_BOOL);
-    expect(PMIX_SUCCESS, ask(), "memory of all nodes");
+    must(ask(), "memory of all nodes");
     const pmix_data_array_t *nodes = the(PMIX_QUERY_MEMORY_USAGE, PMIX_DATA_ARRAY)->data.darray;
     const pmix_info_t *infos = nodes->array;
     for (size_t i = 0; i < nodes->size; i++) {
@@ -361,24 +335,16 @@ static void memory(void)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-        bool reports;
-    } modes[] = {{"tables", tables, true},    {"ended", ended, true},   {"wait", lost, true},
-                 {"general", general, false}, {"errors", errors, false}, {"memory", memory, true}};
-    const char *mode = argc == 2 ? argv[1] : "";
-    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
-        if (strcmp(mode, modes[i].name) != 0)
-            continue;
-        PMIX_QUERY_CONSTRUCT(&query);
-        expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
-        modes[i].run();
-        begin();
-        if (!modes[i].reports)
-            report("pmix_query rank=%u mode=%s pid=%d", me.rank, mode, (int)getpid());
-        PMIx_Finalize(NULL, 0);
-        return 0;
-    }
-    fail(2, "pmix_query MODE");
+    static const struct mode modes[] = {
+        {"tables", tables}, {"ended", ended}, {"wait", lost}, {"general", general}, {"errors", errors},
+        {"memory", memory}, {NULL, NULL}};
+    const struct mode *mode = find_mode(modes, argc == 2 ? argv[1] : "");
+    if (mode == NULL)
+        fail(2, "pmix_query MODE");
+    PMIX_QUERY_CONSTRUCT(&query);
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    mode->run();
+    begin();
+    PMIx_Finalize(NULL, 0);
+    return 0;
 }

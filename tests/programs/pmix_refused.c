@@ -6,11 +6,9 @@
  * with what PMIx answers: to an update of a fabric, and to the pausing of a session (0 where libpmix has no
  * such function).
  */
-#include "common.h"
+#include "client.h"
 #include <dlfcn.h>
 #include <pmix.h>
-
-static pmix_proc_t me;
 
 typedef pmix_status_t session_fn(uint32_t session, const pmix_info_t directives[], size_t count,
                                  pmix_info_cbfunc_t done, void *data);
@@ -29,15 +27,12 @@ static pmix_status_t session(void)
 int main(void)
 {
     pmix_fabric_t fabric;
-    if (PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS)
-        fail(1, "PMIx_Init");
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     memset(&fabric, 0, sizeof fabric);
     /* With libpmix's own components alone there is nothing to register, which is no error. */
-    if (PMIx_Fabric_register(&fabric, NULL, 0) != PMIX_SUCCESS)
-        fail(1, "PMIx_Fabric_register");
+    must(PMIx_Fabric_register(&fabric, NULL, 0), "PMIx_Fabric_register");
     const pmix_status_t update = PMIx_Fabric_update(&fabric);
-    if (PMIx_Fabric_deregister(&fabric) != PMIX_SUCCESS)
-        fail(1, "PMIx_Fabric_deregister");
+    must(PMIx_Fabric_deregister(&fabric), "PMIx_Fabric_deregister");
     report("pmix_refused rank=%u fabric=%d session=%d", me.rank, update, session());
     PMIx_Finalize(NULL, 0);
     return 0;

@@ -28,43 +28,15 @@
  * that SPAWN_SET names.
  */
 #define _GNU_SOURCE
-#include "common.h"
+#include "client.h"
+#include "samples.h"
 #include <pmix.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <time.h>
 
 /* How long to wait for what was put by others, and for the end of a job, in seconds. */
 enum { PATIENCE = 60 };
 
-static pmix_proc_t me;
 static unsigned size;
 static char *program;
-
-__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
-{
-    fail(1, "pmix_spawn %s rank=%u: %s: %s (%d)", me.nspace, me.rank, what, PMIx_Error_string(status),
-         status);
-}
-
-static void must(pmix_status_t status, const char *what)
-{
-    if (status != PMIX_SUCCESS)
-        wrong(what, status);
-}
-
-static void hold(bool good, const char *what)
-{
-    if (!good)
-        fail(1, "pmix_spawn %s rank=%u: not so: %s", me.nspace, me.rank, what);
-}
-
-static long microseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000L + now.tv_nsec / 1000;
-}
 
 static pmix_value_t *get(const char *nspace, pmix_rank_t rank, const char *key)
 {
@@ -192,10 +164,8 @@ static void load_info(pmix_info_t *info, const char *word)
 
 /* ---- the end of a job ---- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static char ended[PMIX_MAX_NSLEN + 1];
-static int registered = -1, answers;
+static int answers;
 static pmix_status_t worst;
 
 static void on_end(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t info[],
@@ -204,43 +174,9 @@ static void on_end(size_t id, pmix_status_t status, const pmix_proc_t *source, p
 {
     (void)id, (void)status, (void)source, (void)results, (void)nresults;
     for (size_t i = 0; i < ninfo; i++)
-        if (PMIX_CHECK_KEY(&info[i], PMIX_EVENT_AFFECTED_PROC)) {
-            pthread_mutex_lock(&lock);
-            snprintf(ended, sizeof ended, "%s", info[i].value.data.proc->nspace);
-            pthread_cond_broadcast(&changed);
-            pthread_mutex_unlock(&lock);
-        }
-    if (next != NULL)
-        next(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, data);
-}
-
-static void on_registered(pmix_status_t status, size_t id, void *data)
-{
-    (void)id, (void)data;
-    pthread_mutex_lock(&lock);
-    registered = status;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static void listen_for_ends(void)
-{
-    pmix_status_t code = PMIX_EVENT_JOB_END;
-    registered = 1;
-    PMIx_Register_event_handler(&code, 1, NULL, 0, on_end, on_registered, NULL);
-    pthread_mutex_lock(&lock);
-    while (registered == 1)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
-    must(registered, "PMIx_Register_event_handler");
-}
-
-static void wait_for_end(const char *nspace)
-{
-    pthread_mutex_lock(&lock);
-    while (strcmp(ended, nspace) != 0)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
+        if (PMIX_CHECK_KEY(&info[i], PMIX_EVENT_AFFECTED_PROC))
+            CHANGE(snprintf(ended, sizeof ended, "%s", info[i].value.data.proc->nspace));
+    handled(next, data);
 }
 
 /* ---- modes ---- */
@@ -268,7 +204,6 @@ static int ascending(const void *a, const void *b)
 static void share(char nspace[PMIX_MAX_NSLEN + 1], int round)
 {
     char key[32];
-    pmix_proc_t all;
     pmix_value_t value;
 
     snprintf(key, sizeof key, "child-%d", round);
@@ -278,11 +213,7 @@ static void share(char nspace[PMIX_MAX_NSLEN + 1], int round)
         must(PMIx_Commit(), "PMIx_Commit");
         PMIX_VALUE_DESTRUCT(&value);
     }
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    bool yes = true;
-    pmix_info_t collect;
-    PMIX_INFO_LOAD(&collect, PMIX_COLLECT_DATA, &yes, PMIX_BOOL);
-    must(PMIx_Fence(&all, 1, &collect, 1), "PMIx_Fence");
+    fence(true);
     get_text(me.nspace, 0, key, nspace, PMIX_MAX_NSLEN + 1);
 }
 
@@ -322,7 +253,7 @@ static void meet_family(const char *nspace, char *text, size_t room)
     snprintf(text, room, "%s,%s,%s", hosts[0], hosts[1], hosts[2]);
     connect_with(nspace, false);
     if (me.rank == 0)
-        wait_for_end(nspace);
+        WAIT_UNTIL(strcmp(ended, nspace) == 0);
 }
 
 static void hosts(char **words, char *text, size_t room)
@@ -330,7 +261,7 @@ static void hosts(char **words, char *text, size_t room)
     size_t used = 0;
 
     text[0] = '\0';
-    listen_for_ends();
+    listen_for(PMIX_EVENT_JOB_END, on_end);
     put_card();
     for (int round = 0; words[round] != NULL; round++) {
         char nspace[PMIX_MAX_NSLEN + 1] = "";
@@ -360,13 +291,13 @@ static long family(int times, char *text, size_t room)
     long *took = calloc((size_t)times, sizeof *took);
 
     hold(took != NULL, "memory");
-    listen_for_ends();
+    listen_for(PMIX_EVENT_JOB_END, on_end);
     put_card();
     for (int round = 0; round < times; round++) {
         if (me.rank == 0) {
-            long before = microseconds();
+            double before = now_us();
             must(spawn_family(NULL, nspace), "PMIx_Spawn");
-            took[round] = microseconds() - before;
+            took[round] = (long)(now_us() - before);
             hold(nspace[0] != '\0' && strcmp(nspace, me.nspace) != 0, "another name for another job");
         }
         share(nspace, round);
@@ -400,10 +331,7 @@ static void nb(int count)
         load_app(&apps[i], program, 1, "nb");
         must(PMIx_Spawn_nb(NULL, 0, &apps[i], 1, on_spawned, names[i]), "PMIx_Spawn_nb");
     }
-    pthread_mutex_lock(&lock);
-    while (answers < count)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
+    WAIT_UNTIL(answers >= count);
     must(worst, "the answer of PMIx_Spawn_nb");
     hold(answers == count, "one answer for each");
     for (int i = 0; i < count; i++)
@@ -509,6 +437,7 @@ int main(int argc, char **argv)
         fail(2, "usage: pmix_spawn MODE [ARGUMENT]...");
     const char *mode = argv[1];
     program = argv[0];
+    names_job = true;
     alarm(LAST_RESORT_SECONDS);
     must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     size = get_number(me.nspace, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE);
@@ -527,16 +456,14 @@ int main(int argc, char **argv)
     } else if (strcmp(mode, "with") == 0) {
         status = me.rank == 0 ? with(program, argv[1], argc - 2, argv + 2) : PMIX_SUCCESS;
     } else if (strcmp(mode, "run") == 0 && argc >= 3) {
-        took = microseconds();
+        double before = now_us();
         status = me.rank == 0 ? with(argv[2], argv[1], argc - 3, argv + 3) : PMIX_SUCCESS;
-        took = microseconds() - took;
+        took = (long)(now_us() - before);
     } else {
         fail(2, "pmix_spawn: what is \"%s\"?", mode);
     }
     /* Of nobody but the rank that asked is known when all others may end. */
-    pmix_proc_t all;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    must(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
+    barrier();
     report("pmix_spawn rank=%u size=%u mode=%s status=%d value=%s us=%ld", me.rank, size, mode,
            status, text, took);
     must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");

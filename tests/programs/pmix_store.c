@@ -17,37 +17,11 @@
  *   meet      with others that publish "pmi1" and "pmi2": publishes "pmix", waits until both have
  *             seen everything ("pmi1.done", "pmi2.done"), publishes "end"
  */
-#include "common.h"
+#include "client.h"
 #include <pmix.h>
-#include <pthread.h>
 
-static pmix_proc_t me;
 static unsigned size;
 static char got[256] = "-";
-
-__attribute__((noreturn)) static void wrong(const char *what, pmix_status_t status)
-{
-    fail(1, "pmix_store rank=%u: %s: %s (%d)", me.rank, what, PMIx_Error_string(status), status);
-}
-
-static void expect(pmix_status_t wanted, pmix_status_t status, const char *what)
-{
-    if (status != wanted)
-        wrong(what, status);
-}
-
-static void hold(bool good, const char *what)
-{
-    if (!good)
-        fail(1, "pmix_store rank=%u: not so: %s", me.rank, what);
-}
-
-static void barrier(void)
-{
-    pmix_proc_t all;
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIX_SUCCESS, PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
-}
 
 /* For a call without that directive. */
 enum { NO_RANGE = 0, NO_PERSISTENCE = -1 };
@@ -126,8 +100,6 @@ static pmix_status_t unpublish(const char *key, pmix_data_range_t range)
 
 /* ---- lookups that go on in the background ---- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int answers;
 static pmix_status_t answered;
 
@@ -152,16 +124,13 @@ static void start_waiting(const char *key)
     load(&infos[0], PMIX_WAIT, &all, PMIX_INT);
     load(&infos[1], PMIX_TIMEOUT, &timeout, PMIX_INT);
     keys[0] = (char *)key;
-    expect(PMIX_SUCCESS, PMIx_Lookup_nb(keys, infos, 2, on_found, NULL), "PMIx_Lookup_nb");
+    must(PMIx_Lookup_nb(keys, infos, 2, on_found, NULL), "PMIx_Lookup_nb");
 }
 
 static void finish_waiting(void)
 {
-    pthread_mutex_lock(&lock);
-    while (answers == 0)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
-    expect(PMIX_SUCCESS, answered, "the lookup that waited");
+    WAIT_UNTIL(answers > 0);
+    must(answered, "the lookup that waited");
     hold(answers == 1, "one answer");
 }
 
@@ -183,15 +152,11 @@ static void types(void)
     pmix_data_array_t array = {.type = PMIX_UINT32, .size = 3, .array = numbers};
     if (me.rank == 0) {
         double number = 1.5;
-        expect(PMIX_SUCCESS, publish("text", "a text", NO_RANGE, NO_PERSISTENCE), "publish text");
-        expect(PMIX_SUCCESS,
-               publish_value("blob", &blob, PMIX_BYTE_OBJECT, PMIX_RANGE_GLOBAL, PMIX_PERSIST_INDEF),
-               "publish blob");
-        expect(PMIX_SUCCESS,
-               publish_value("array", &array, PMIX_DATA_ARRAY, NO_RANGE, NO_PERSISTENCE),
-               "publish array");
-        expect(PMIX_SUCCESS, publish_value("double", &number, PMIX_DOUBLE, NO_RANGE, NO_PERSISTENCE),
-               "publish double");
+        must(publish("text", "a text", NO_RANGE, NO_PERSISTENCE), "publish text");
+        must(publish_value("blob", &blob, PMIX_BYTE_OBJECT, PMIX_RANGE_GLOBAL, PMIX_PERSIST_INDEF),
+             "publish blob");
+        must(publish_value("array", &array, PMIX_DATA_ARRAY, NO_RANGE, NO_PERSISTENCE), "publish array");
+        must(publish_value("double", &number, PMIX_DOUBLE, NO_RANGE, NO_PERSISTENCE), "publish double");
     }
     barrier();
     expect(PMIX_ERR_DUPLICATE_KEY, publish("text", "other", NO_RANGE, NO_PERSISTENCE), "duplicate");
@@ -201,7 +166,7 @@ static void types(void)
     const char *keys[] = {"text", "blob", "array", "double"};
     for (int i = 0; i < 4; i++)
         want(&found[i], keys[i]);
-    expect(PMIX_SUCCESS, look_up_many(found, 4, NO_RANGE, -1, 0), "lookup of all types");
+    must(look_up_many(found, 4, NO_RANGE, -1, 0), "lookup of all types");
     for (int i = 0; i < 4; i++)
         hold(found[i].proc.rank == 0 && strcmp(found[i].proc.nspace, me.nspace) == 0, "publisher");
     hold(strcmp(found[0].value.data.string, "a text") == 0, "text");
@@ -217,16 +182,16 @@ static void types(void)
         expect(PMIX_ERR_NOT_FOUND, unpublish("text", NO_RANGE), "unpublish of another's value");
     barrier();
     if (me.rank == 0) {
-        expect(PMIX_SUCCESS, unpublish("text", NO_RANGE), "unpublish");
+        must(unpublish("text", NO_RANGE), "unpublish");
         expect(PMIX_ERR_NOT_FOUND, unpublish("blob", NO_RANGE), "unpublish in another range");
     }
     barrier();
     expect(PMIX_ERR_NOT_FOUND, look_up("text", NO_RANGE, -1, 0), "lookup of what was withdrawn");
     want(&found[0], "blob");
-    expect(PMIX_SUCCESS, look_up_many(found, 1, NO_RANGE, -1, 0), "lookup of what was not");
+    must(look_up_many(found, 1, NO_RANGE, -1, 0), "lookup of what was not");
     barrier();
     if (me.rank == 0)
-        expect(PMIX_SUCCESS, unpublish(NULL, NO_RANGE), "unpublish of everything");
+        must(unpublish(NULL, NO_RANGE), "unpublish of everything");
     barrier();
     want(&found[0], "blob");
     want(&found[1], "array");
@@ -240,15 +205,15 @@ static void wait_mode(void)
     barrier();
     if (me.rank == 0) {
         hold(answers == 0, "nothing was published yet");
-        expect(PMIX_SUCCESS, publish("late", "at last", NO_RANGE, NO_PERSISTENCE), "publish");
+        must(publish("late", "at last", NO_RANGE, NO_PERSISTENCE), "publish");
     }
     finish_waiting();
     /* What is there needs no waiting. */
-    expect(PMIX_SUCCESS, look_up("late", NO_RANGE, 0, 600), "lookup with a wait");
+    must(look_up("late", NO_RANGE, 0, 600), "lookup with a wait");
     pmix_pdata_t found[2];
     want(&found[0], "never");
     want(&found[1], "late");
-    expect(PMIX_SUCCESS, look_up_many(found, 2, NO_RANGE, 1, 600), "one of two");
+    must(look_up_many(found, 2, NO_RANGE, 1, 600), "one of two");
     hold(found[0].value.type == PMIX_UNDEF && found[1].value.type == PMIX_STRING, "the right one");
 }
 
@@ -260,7 +225,7 @@ static void once(void)
         for (unsigned i = 0; i < size; i++) {
             char text[16];
             snprintf(text, sizeof text, "%u", i);
-            expect(PMIX_SUCCESS, publish("once", text, NO_RANGE, PMIX_PERSIST_FIRST_READ), "publish");
+            must(publish("once", text, NO_RANGE, PMIX_PERSIST_FIRST_READ), "publish");
         }
     finish_waiting();
     barrier();
@@ -280,10 +245,10 @@ static void ranges(void)
         if (status != PMIX_SUCCESS && status != PMIX_ERR_DUPLICATE_KEY)
             wrong("publish for the node", status);
     }
-    expect(PMIX_SUCCESS, publish("mine", text, PMIX_RANGE_PROC_LOCAL, NO_PERSISTENCE), "publish for myself");
+    must(publish("mine", text, PMIX_RANGE_PROC_LOCAL, NO_PERSISTENCE), "publish for myself");
     if (me.rank == 1) {
-        expect(PMIX_SUCCESS, publish("job", text, PMIX_RANGE_NAMESPACE, NO_PERSISTENCE), "for the job");
-        expect(PMIX_SUCCESS, publish("mine", "far", PMIX_RANGE_GLOBAL, NO_PERSISTENCE), "for all");
+        must(publish("job", text, PMIX_RANGE_NAMESPACE, NO_PERSISTENCE), "for the job");
+        must(publish("mine", "far", PMIX_RANGE_GLOBAL, NO_PERSISTENCE), "for all");
         pmix_proc_t reader;
         pmix_data_range_t custom = PMIX_RANGE_CUSTOM;
         pmix_info_t infos[3];
@@ -292,29 +257,29 @@ static void ranges(void)
         load(&infos[0], "custom", text, PMIX_STRING);
         load(&infos[1], PMIX_RANGE, &custom, PMIX_DATA_RANGE);
         load(&infos[2], PMIX_EVENT_CUSTOM_RANGE, &array, PMIX_DATA_ARRAY);
-        expect(PMIX_SUCCESS, PMIx_Publish(infos, 3), "publish for rank 2");
+        must(PMIx_Publish(infos, 3), "publish for rank 2");
         expect(PMIX_ERR_BAD_PARAM, PMIx_Publish(infos, 2), "for nobody in particular");
     }
     barrier();
-    expect(PMIX_SUCCESS, look_up("job", NO_RANGE, -1, 0), "the job's");
+    must(look_up("job", NO_RANGE, -1, 0), "the job's");
     hold(strcmp(got, "of-1") == 0, "the job's value");
-    expect(PMIX_SUCCESS, look_up("job", PMIX_RANGE_NAMESPACE, -1, 0), "of publishers in the job");
-    expect(PMIX_SUCCESS, look_up("mine", NO_RANGE, -1, 0), "mine");
+    must(look_up("job", PMIX_RANGE_NAMESPACE, -1, 0), "of publishers in the job");
+    must(look_up("mine", NO_RANGE, -1, 0), "mine");
     hold(strcmp(got, text) == 0, "the nearer value");
-    expect(PMIX_SUCCESS, look_up("mine", PMIX_RANGE_PROC_LOCAL, -1, 0), "of myself");
+    must(look_up("mine", PMIX_RANGE_PROC_LOCAL, -1, 0), "of myself");
     hold(strcmp(got, text) == 0, "my value");
     expect(me.rank == 1 ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND, look_up("job", PMIX_RANGE_PROC_LOCAL, -1, 0),
            "what another published, of myself");
     expect(me.rank == 2 ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND, look_up("custom", NO_RANGE, -1, 0),
            "what is for rank 2");
-    expect(PMIX_SUCCESS, look_up("here", NO_RANGE, -1, 0), "the node's");
+    must(look_up("here", NO_RANGE, -1, 0), "the node's");
 }
 
 static void partial(void)
 {
     if (me.rank == 0) {
-        expect(PMIX_SUCCESS, publish("there", "yes", NO_RANGE, NO_PERSISTENCE), "publish");
-        expect(PMIX_SUCCESS, publish("one", "yes", NO_RANGE, PMIX_PERSIST_FIRST_READ), "publish");
+        must(publish("there", "yes", NO_RANGE, NO_PERSISTENCE), "publish");
+        must(publish("one", "yes", NO_RANGE, PMIX_PERSIST_FIRST_READ), "publish");
     }
     barrier();
     pmix_pdata_t found[3];
@@ -327,7 +292,7 @@ static void partial(void)
     barrier();
     /* Not lost on who could not get everything. */
     if (me.rank == size - 1)
-        expect(PMIX_SUCCESS, look_up("one", NO_RANGE, -1, 0), "the value for one reader");
+        must(look_up("one", NO_RANGE, -1, 0), "the value for one reader");
     want(&found[0], "nothing");
     want(&found[1], "missing");
     expect(PMIX_ERR_NOT_FOUND, look_up_many(found, 2, NO_RANGE, -1, 0), "none of it");
@@ -336,8 +301,8 @@ static void partial(void)
 static void ended(void)
 {
     if (me.rank == 3) {
-        expect(PMIX_SUCCESS, publish("mine", "rank 3", NO_RANGE, PMIX_PERSIST_PROC), "publish");
-        expect(PMIX_SUCCESS, publish("stays", "rank 3", NO_RANGE, PMIX_PERSIST_SESSION), "publish");
+        must(publish("mine", "rank 3", NO_RANGE, PMIX_PERSIST_PROC), "publish");
+        must(publish("stays", "rank 3", NO_RANGE, PMIX_PERSIST_SESSION), "publish");
         start_waiting("late");
     }
     barrier();
@@ -346,8 +311,8 @@ static void ended(void)
     barrier();
     if (me.rank == 0) {
         see_it_go("mine");
-        expect(PMIX_SUCCESS, look_up("stays", NO_RANGE, -1, 0), "what outlives its publisher");
-        expect(PMIX_SUCCESS, publish("late", "for rank 2", NO_RANGE, PMIX_PERSIST_FIRST_READ), "publish");
+        must(look_up("stays", NO_RANGE, -1, 0), "what outlives its publisher");
+        must(publish("late", "for rank 2", NO_RANGE, PMIX_PERSIST_FIRST_READ), "publish");
     }
     if (me.rank == 2) {
         finish_waiting();
@@ -358,17 +323,17 @@ static void ended(void)
 static void app(void)
 {
     if (me.rank == 2) {
-        expect(PMIX_SUCCESS, publish("mine", "rank 2", NO_RANGE, PMIX_PERSIST_PROC), "publish");
-        expect(PMIX_SUCCESS, publish("ours", "app 1", NO_RANGE, PMIX_PERSIST_APP), "publish");
+        must(publish("mine", "rank 2", NO_RANGE, PMIX_PERSIST_PROC), "publish");
+        must(publish("ours", "app 1", NO_RANGE, PMIX_PERSIST_APP), "publish");
     }
     barrier();
     if (me.rank == 0) {
         see_it_go("mine");
-        expect(PMIX_SUCCESS, look_up("ours", NO_RANGE, -1, 0), "what lives as long as the program");
-        expect(PMIX_SUCCESS, publish("go", "now", NO_RANGE, NO_PERSISTENCE), "publish");
+        must(look_up("ours", NO_RANGE, -1, 0), "what lives as long as the program");
+        must(publish("go", "now", NO_RANGE, NO_PERSISTENCE), "publish");
         see_it_go("ours");
     } else if (me.rank != 2) {
-        expect(PMIX_SUCCESS, look_up("go", NO_RANGE, 0, 120), "go");
+        must(look_up("go", NO_RANGE, 0, 120), "go");
     }
 }
 
@@ -377,7 +342,7 @@ static void look_up_two(pmix_pdata_t found[2], const char *first, const char *se
 {
     want(&found[0], first);
     want(&found[1], second);
-    expect(PMIX_SUCCESS, look_up_many(found, 2, NO_RANGE, 0, 120), first);
+    must(look_up_many(found, 2, NO_RANGE, 0, 120), first);
     hold(found[0].value.type == PMIX_STRING && found[1].value.type == PMIX_STRING, "two texts");
 }
 
@@ -388,46 +353,32 @@ static void meet(void)
     hold(found[0].proc.rank == 0 && found[1].proc.rank == 2, "publishers");
     snprintf(got, sizeof got, "%s %s", found[0].value.data.string, found[1].value.data.string);
     expect(PMIX_ERR_DUPLICATE_KEY, publish("pmi1", "mine", NO_RANGE, NO_PERSISTENCE), "duplicate");
-    expect(PMIX_SUCCESS, publish("pmix", "port#3", NO_RANGE, NO_PERSISTENCE), "publish");
+    must(publish("pmix", "port#3", NO_RANGE, NO_PERSISTENCE), "publish");
     look_up_two(found, "pmi1.done", "pmi2.done");
-    expect(PMIX_SUCCESS, publish("end", "yes", NO_RANGE, NO_PERSISTENCE), "publish of the end");
+    must(publish("end", "yes", NO_RANGE, NO_PERSISTENCE), "publish of the end");
+}
+
+static void stuck(void)
+{
+    start_waiting("never");
+    barrier();
+    report("pmix_store rank=%u waits", me.rank);
+    must(look_up("never", NO_RANGE, 0, 0), "lookup without limit");
 }
 
 int main(int argc, char **argv)
 {
-    const char *mode = argc > 1 ? argv[1] : "";
-    pmix_proc_t everyone;
-    pmix_value_t *value;
+    static const struct mode modes[] = {
+        {"types", types}, {"wait", wait_mode}, {"once", once}, {"ranges", ranges}, {"partial", partial},
+        {"ended", ended}, {"app", app}, {"stuck", stuck}, {"meet", meet}, {NULL, NULL}};
+    const struct mode *mode = find_mode(modes, argc > 1 ? argv[1] : "");
     alarm(LAST_RESORT_SECONDS);
-    expect(PMIX_SUCCESS, PMIx_Init(&me, NULL, 0), "PMIx_Init");
-    PMIX_LOAD_PROCID(&everyone, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIX_SUCCESS, PMIx_Get(&everyone, PMIX_JOB_SIZE, NULL, 0, &value), "PMIx_Get of the job size");
-    size = value->data.uint32;
-    PMIX_VALUE_RELEASE(value);
-    if (strcmp(mode, "types") == 0)
-        types();
-    else if (strcmp(mode, "wait") == 0)
-        wait_mode();
-    else if (strcmp(mode, "once") == 0)
-        once();
-    else if (strcmp(mode, "ranges") == 0)
-        ranges();
-    else if (strcmp(mode, "partial") == 0)
-        partial();
-    else if (strcmp(mode, "ended") == 0)
-        ended();
-    else if (strcmp(mode, "app") == 0)
-        app();
-    else if (strcmp(mode, "stuck") == 0) {
-        start_waiting("never");
-        barrier();
-        report("pmix_store rank=%u waits", me.rank);
-        expect(PMIX_SUCCESS, look_up("never", NO_RANGE, 0, 0), "lookup without limit");
-    } else if (strcmp(mode, "meet") == 0)
-        meet();
-    else
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    size = size_of(me.nspace);
+    if (mode == NULL)
         fail(2, "usage: pmix_store types|wait|once|ranges|partial|ended|app|stuck|meet");
-    expect(PMIX_SUCCESS, PMIx_Finalize(NULL, 0), "PMIx_Finalize");
-    report("pmix_store rank=%u size=%u mode=%s got=\"%s\"", me.rank, size, mode, got);
+    mode->run();
+    must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
+    report("pmix_store rank=%u size=%u mode=%s got=\"%s\"", me.rank, size, mode->name, got);
     return 0;
 }

@@ -7,16 +7,9 @@
  * with a publish alone, the whole way, and half of it: one value published, waited for and read. The
  * first tenth of the rounds is not counted.
  */
+#include "client.h"
 #include "samples.h"
 #include <pmix.h>
-
-static pmix_proc_t me;
-
-static void expect(pmix_status_t status, const char *what)
-{
-    if (status != PMIX_SUCCESS)
-        fail(1, "pmix_store_bench rank=%u: %s: %s", me.rank, what, PMIx_Error_string(status));
-}
 
 static void publish(const char *name, size_t round)
 {
@@ -26,19 +19,15 @@ static void publish(const char *name, size_t round)
     snprintf(key, sizeof key, "bench.%s.%zu", name, round);
     PMIX_INFO_LOAD(&infos[0], key, &round, PMIX_SIZE);
     PMIX_INFO_LOAD(&infos[1], PMIX_PERSISTENCE, &once, PMIX_PERSIST);
-    expect(PMIx_Publish(infos, 2), "PMIx_Publish");
+    must(PMIx_Publish(infos, 2), "PMIx_Publish");
 }
 
 static void look_up(const char *name, size_t round)
 {
+    char key[64];
     pmix_pdata_t found;
-    pmix_info_t infos[2];
-    int all = 0, timeout = 120;
-    PMIX_PDATA_CONSTRUCT(&found);
-    snprintf(found.key, sizeof found.key, "bench.%s.%zu", name, round);
-    PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &all, PMIX_INT);
-    PMIX_INFO_LOAD(&infos[1], PMIX_TIMEOUT, &timeout, PMIX_INT);
-    expect(PMIx_Lookup(&found, 1, infos, 2), "PMIx_Lookup");
+    snprintf(key, sizeof key, "bench.%s.%zu", name, round);
+    must(look_up_one(&found, key, 120), "PMIx_Lookup");
     if (found.value.type != PMIX_SIZE || found.value.data.size != round)
         fail(1, "pmix_store_bench rank=%u: round %zu brought something else", me.rank, round);
 }
@@ -49,16 +38,12 @@ int main(int argc, char **argv)
     const size_t all_rounds = rounds + rounds / 10;
     struct samples put, trip, half;
     char text[3][256];
-    pmix_proc_t all;
-    pmix_value_t *value = NULL;
 
-    expect(PMIx_Init(&me, NULL, 0), "PMIx_Init");
-    PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
-    expect(PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value), "the job's size");
-    const pmix_rank_t last = value->data.uint32 - 1;
+    must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
+    const pmix_rank_t last = size_of(me.nspace) - 1;
     if (last == 0)
         fail(2, "pmix_store_bench: give it two ranks");
-    expect(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
+    barrier();
     if (me.rank == 0) {
         samples_begin(&put, rounds);
         samples_begin(&trip, rounds);
@@ -85,7 +70,7 @@ int main(int argc, char **argv)
             publish("back", round);
         }
     }
-    expect(PMIx_Fence(&all, 1, NULL, 0), "PMIx_Fence");
+    barrier();
     PMIx_Finalize(NULL, 0);
     return 0;
 }
