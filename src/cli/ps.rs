@@ -3,8 +3,10 @@
 mod nodes;
 mod records;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::process::Command;
 
 use clap::Args;
 
@@ -23,9 +25,10 @@ Examples:
   wireup ps --nodes --hosts n[1-4]    how the agents of these hosts are
 
 Jobs:
-  A job is named by the beginning of its name or by the pid of its launcher. RANKS are those that live
-  on this machine and all, behind a + those that were spawned; with -l they are JOB:RANK. Of a job on several hosts this machine has the launcher, nodes with their
-  ranks, or both; HERE says what.
+  A job is named by the beginning of its name or by the pid of its launcher. RANKS are those that
+  live on this machine and all, behind a + those that were spawned; with -l they are JOB:RANK. Of a
+  job on several hosts this machine has the launcher, nodes with their ranks, or both; HERE says
+  what.
 
 Exit status:
   0    what was asked for was shown
@@ -162,6 +165,7 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
     if users {
         head.insert(1, "USER");
     }
+    let mut names = BTreeMap::new();
     let rows: Vec<Vec<String>> = jobs
         .into_iter()
         .map(|(short, job)| {
@@ -182,7 +186,8 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
                 row.splice(PLACE..PLACE, [hosts_of(job), here(job)]);
             }
             if users {
-                row.insert(1, user_name(job.uid));
+                let name = names.entry(job.uid).or_insert_with(|| user_name(job.uid));
+                row.insert(1, name.clone());
             }
             row
         })
@@ -277,9 +282,14 @@ fn state_of(process: &Process) -> &'static str {
     }
 }
 
+/// The user's name as `id` knows it; the number where there is none. Asked of a program because
+/// this one is linked without glibc's modules, which know the users of a directory service.
 fn user_name(uid: u32) -> String {
-    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid));
-    user.ok()
-        .flatten()
-        .map_or_else(|| uid.to_string(), |user| user.name)
+    let id = Command::new("id")
+        .args(["-un", "--", &uid.to_string()])
+        .output();
+    id.ok()
+        .filter(|id| id.status.success())
+        .and_then(|id| String::from_utf8(id.stdout).ok())
+        .map_or_else(|| uid.to_string(), |name| name.trim_end().to_owned())
 }

@@ -358,9 +358,12 @@ fn jobs_of_another_user_are_neither_seen_nor_ended() {
     assert!(own.contains(&our) && !own.contains(&their));
     let all = pids(&["ps", "--json", "--all-users"]);
     assert!(all.contains(&our) && all.contains(&their));
-    let table = out(&wireup(["ps", "--all-users", &their_pid]));
-    let cells: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(cells[1], USER, "{table}");
+    // Theirs is a number that has no name.
+    for (pid, name) in [(&their_pid, USER), (&our_pid, "root")] {
+        let table = out(&wireup(["ps", "--all-users", pid]));
+        let cells: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(cells[1], name, "{table}");
+    }
     let answer = wireup(["kill", &their_pid]);
     assert_eq!(answer.status.code(), Some(0), "{answer:?}");
     theirs.finish().expect(143);

@@ -143,6 +143,11 @@ fn a_guard_that_is_killed_while_it_cleans_up_is_replaced_by_whoever_waits() {
         .into_iter()
         .find(|process| process.name == "wireup-guard");
     let guard = Pid::from_raw(guard.unwrap().pid).unwrap();
+    // It does not hear at once what it is to clean up; beside the socket it holds both ranks.
+    eventually("the guard knows the ranks", || {
+        let held = std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap();
+        (held.count() == 3).then_some(())
+    });
     // Stopped, it is there and does nothing.
     kill_process(guard, Signal::STOP).unwrap();
     running.signal(Signal::KILL);
