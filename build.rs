@@ -5,6 +5,9 @@
 //! sidecar's process loads OpenPMIx. rustc's `crt-static` is for all that is built at once, so it
 //! is the linker that is told: it finds what rustc asks for by name (`-lc`) as a script that names
 //! the archive.
+//!
+//! What a launch executes is linked together (`src/startup.order`): of a program that is read from
+//! everywhere the system maps, and unmaps at its end, four times as much.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,8 +24,12 @@ const LIBRARIES: [(&str, &[&str]); 7] = [
     ("util", &["libutil.a"]),
 ];
 
+/// What a launch executes; see there.
+const ORDER: &str = "src/startup.order";
+
 fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={ORDER}");
     println!("cargo:rerun-if-env-changed=CC");
     if env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("gnu") {
         return Ok(());
@@ -50,7 +57,28 @@ fn main() -> io::Result<()> {
     }
     println!("cargo:rustc-link-arg-bin=wireup=-static-pie");
     println!("cargo:rustc-link-arg-bin=wireup=-L{}", scripts.display());
+    // Without optimization other functions are called, and there are too many to be quick.
+    if env::var("OPT_LEVEL").is_ok_and(|level| level != "0") {
+        let script = out.join("startup.ld");
+        fs::write(&script, ordering(&fs::read_to_string(ORDER)?))?;
+        println!(
+            "cargo:rustc-link-arg-bin=wireup=-Wl,-T,{}",
+            script.display()
+        );
+    }
     Ok(())
+}
+
+/// The linker script that puts the functions of a list first. What is not there is no error.
+fn ordering(list: &str) -> String {
+    let names = list.lines().filter(|line| !line.starts_with('#'));
+    let inputs = names.map(|name| match name.ends_with(".o") {
+        true => format!("    *libc.a:{name}(.text .text.*)\n"),
+        // What is called rarely is in sections of its own.
+        false => format!("    *(.text.{name} .text.unlikely.{name})\n"),
+    });
+    let inputs: String = inputs.collect();
+    format!("SECTIONS {{\n  .text.startup_order : {{\n{inputs}  }}\n}}\nINSERT BEFORE .text;\n")
 }
 
 /// Where the compiler has an archive.
