@@ -4,6 +4,7 @@ Leaves to others what is run and what is done with the figures.
 """
 
 import os
+import random
 import select
 import signal
 import statistics
@@ -119,8 +120,8 @@ def pss_kib(pid):
     return 0
 
 
-# Contestants that take less are measured MORE times as often: what is short is shaken most.
-SHORT_MS, MORE = 100.0, 5
+# Contestants that take less ms are measured so many times as often: what is short is shaken most.
+SHORT = [(100.0, 5), (20.0, 20)]
 
 
 def partakers(turn, repeats, samples):
@@ -128,8 +129,13 @@ def partakers(turn, repeats, samples):
     that always came to an end in a short time. Nobody when it is enough."""
     if turn < repeats:
         return set(samples)
-    if turn >= repeats * MORE:
-        return set()
+    below = next((below for below, more in SHORT if turn < repeats * more), 0.0)
     short = {name for name, times in samples.items()
-             if len(times) == turn and statistics.median(times) < SHORT_MS}
+             if len(times) == turn and statistics.median(times) < below}
     return short if len(short) > 1 else set()
+
+
+def mixed(contestants, turn):
+    """The contestants in the order of a round, the same in every measurement. Each follows each of the others
+    now and then: who always comes after the largest finds the processor's caches full of it."""
+    return random.Random(turn).sample(contestants, len(contestants))
