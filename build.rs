@@ -1,5 +1,5 @@
 //! Links `wireup` without shared libraries where the compiler has glibc as an archive: loading them
-//! is a fifth of the time of a short run. Where it has not, the unwinder alone is linked in.
+//! is a tenth to a fifth of the time of a short run. Where it has not, the unwinder alone is linked in.
 //!
 //! Only this executable may be: the agent looks up users, for which glibc loads modules, and the
 //! sidecar's process loads OpenPMIx. rustc's `crt-static` is for all that is built at once, so it
