@@ -30,12 +30,12 @@ const ORDER: &str = "src/startup.order";
 fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={ORDER}");
-    println!("cargo:rerun-if-env-changed=CC");
     if env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("gnu") {
         return Ok(());
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    // As rustc does: its linker is a compiler, for this target, unless it was told another.
+    let compiler = env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
     let archive = |name: &&str| archive(&compiler, name);
     if let Some(unwinder) = archive(&"libgcc_eh.a") {
         // Alone in a directory: beside it there is a libgcc_s.so, which must not be found.

@@ -17,7 +17,7 @@ import time
 
 from dynamic import TITLE as DYNAMIC, Dynamic
 from hosts import TITLE as HOSTS, Hosts
-from run import Run, leftovers_end, mixed, partakers, pss_kib
+from run import Run, leftovers_end, partakers, pss_kib, shuffled
 from slurm import Slurm, Unavailable
 
 HANGS_TO_GIVE_UP = 2
@@ -168,7 +168,7 @@ class Bench:
             row.samples[contestant.name] = []
         turn = -1
         while names := partakers(turn, self.options.repeats, row.samples):
-            for contestant in mixed(contestants, turn):
+            for contestant in shuffled(contestants, turn):
                 if contestant.name not in names or row.hangs.get(contestant.name, 0) >= HANGS_TO_GIVE_UP:
                     continue
                 run = Run(contestant.argv(ranks, program), contestant.env)
@@ -283,8 +283,8 @@ class Bench:
         except OSError:
             autogroup = "absent"
         self.emit("# Benchmarks\n")
-        self.emit("Made by `scripts/bench --write`. Within a line of a table all contestants ran in turn, in an order")
-        self.emit("of chance; only ratios mean anything on another machine. \"hang\" is a launcher that had to be killed;")
+        self.emit("Made by `scripts/bench --write`. Within a line of a table all contestants ran in turn, in random")
+        self.emit("order; only ratios mean anything on another machine. \"hang\" is a launcher that had to be killed;")
         self.emit("\"left over\" means that processes of the job outlived it by more than two seconds.\n")
         self.emit(f"- Machine: {len(os.sched_getaffinity(0))} cores, {cpu}, Linux {platform.release()}, "
                   f"sched_autogroup_enabled {autogroup}, load average at the start {os.getloadavg()[0]:.1f}")

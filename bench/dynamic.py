@@ -12,7 +12,7 @@ import tempfile
 
 from cluster import Cluster, Unavailable
 from hosts import Hosts, Launcher, short
-from run import Run, leftovers_end, mixed
+from run import Run, leftovers_end, shuffled
 
 TITLE = "Dynamic processes"
 SO_SET = ", so set"
@@ -157,7 +157,7 @@ class Dynamic:
         """For each contestant: medians of the launch and of what the program told of each key, or why not."""
         found = {name: {"wrong": []} for name, _ in contestants}
         for turn in range(-1, self.rounds):
-            for name, command in mixed(contestants, turn):
+            for name, command in shuffled(contestants, turn):
                 cell = found[name]
                 if "hang" in cell["wrong"]:
                     continue

@@ -9,7 +9,7 @@ import statistics
 import time
 
 from cluster import Cluster, Unavailable
-from run import mixed, partakers, pss_kib
+from run import partakers, pss_kib, shuffled
 
 TITLE = "Several hosts"
 
@@ -180,7 +180,7 @@ class Hosts:
         limit = 10 + len(hosts) * per_host * 0.15
         turn = -1
         while names := partakers(turn, self.repeats, row.wall):
-            for launcher in mixed(launchers, turn):
+            for launcher in shuffled(launchers, turn):
                 if launcher.name not in names or "hang" in row.wrong[launcher.name]:
                     continue
                 result = self.cluster.run(launcher.argv(hosts, per_host, program), launcher.env, limit)

@@ -135,7 +135,7 @@ def partakers(turn, repeats, samples):
     return short if len(short) > 1 else set()
 
 
-def mixed(contestants, turn):
-    """The contestants in the order of a round, the same in every measurement. Each follows each of the others
+def shuffled(contestants, turn):
+    """The contestants in the random order of a round, the same in every measurement. Each follows each of the others
     now and then: who always comes after the largest finds the processor's caches full of it."""
     return random.Random(turn).sample(contestants, len(contestants))

@@ -69,7 +69,10 @@ def ordered(runs, sizes, where):
 
 def main():
     wireup, programs, order = sys.argv[1:]
-    program = lambda *path: os.path.join(programs, *path)
+
+    def program(*path):
+        return os.path.join(programs, *path)
+
     lines = [
         ["-n", "1", "/bin/true"],
         ["-n", "8", program("plain", "pmi_wireup"), "-q"],
