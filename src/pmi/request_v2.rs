@@ -10,6 +10,7 @@ use super::command::{Call, Command};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
 use super::reply::Refusal;
 use super::request::{Request, bounded, number};
+use super::scan;
 use super::spawn_v2;
 use super::wire_v2::Frame;
 use crate::job::ids::Rank;
@@ -95,7 +96,7 @@ fn value<'a>(frame: &'a Frame<'_>, name: &'static str) -> Result<&'a [u8], Refus
     let value = frame.get(name).ok_or(Refusal::MissingField(name))?;
     match value {
         value if value.len() > VALLEN_MAX => Err(Refusal::TooLong(name)),
-        value if memchr::memchr(0, value).is_some() => Err(Refusal::BadField(name)),
+        value if scan::byte(0, value).is_some() => Err(Refusal::BadField(name)),
         value => Ok(value),
     }
 }
@@ -114,8 +115,8 @@ fn abort<'a>(frame: &'a Frame<'_>) -> Request<'a> {
 
 /// The code in `... MPI_Abort(MPI_COMM_WORLD, 42) ...`.
 fn code_in(message: &[u8]) -> Option<i32> {
-    let at = memchr::memmem::find(message, MPI_ABORT)? + MPI_ABORT.len();
-    let (arguments, _) = message[at..].split_at(memchr::memchr(b')', &message[at..])?);
-    let comma = memchr::memrchr(b',', arguments)?;
+    let at = scan::word(MPI_ABORT, message)? + MPI_ABORT.len();
+    let (arguments, _) = message[at..].split_at(scan::byte(b')', &message[at..])?);
+    let comma = arguments.iter().rposition(|&byte| byte == b',')?;
     number(arguments[comma + 1..].trim_ascii())
 }
