@@ -114,7 +114,7 @@ fn slots(plan: &Plan) -> String {
         "{}{online} CPUs are in the affinity mask",
         plan.slots.affinity
     );
-    let limits = match plan.slots.quota {
+    let limits = match plan.slots.quota() {
         None => format!("{mask}, and no cgroup limits their use"),
         Some(quota) => format!(
             "the smaller of two numbers: {mask}, and a cgroup's limit of {quota} is rounded up to {}",

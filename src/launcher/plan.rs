@@ -190,8 +190,7 @@ impl Plan {
         let inheritance = Inheritance::here(across)?;
         let mut warnings = Vec::new();
         let slots = Slots::detect();
-        let here = spec.layout.slots.unwrap_or_else(|| slots.count());
-        let sizes = sizes(&spec.apps, &spec.layout, here);
+        let sizes = sizes(&spec.apps, &spec.layout, &slots);
         let size = total(&sizes)?;
         let (ranks, oversubscribed) = place(&spec, size, &slots)?;
         size::check(&spec, size, descriptors)?;
@@ -239,7 +238,7 @@ impl Plan {
         offer.pmix &= across || host.is_some();
         let universe = match across {
             true => rooms::universe(&spec.layout, ranks.node_ids().map(|n| ranks.local_size(n))),
-            false => here * ranks.nodes(),
+            false => size::universe(&spec.layout, size, &slots),
         };
         let node_names = match across {
             true => spec
@@ -308,7 +307,7 @@ impl Plan {
         let slots = Slots::detect();
         let ranks = decided.job.ranks.local_size(node);
         size::check_node(&spec, node, ranks, &slots, descriptors)?;
-        decided.oversubscribed = ranks > slots.count();
+        decided.oversubscribed = slots.exceeded_by(ranks);
         let mut looked = Vec::with_capacity(spec.apps.len());
         let contexts = (0..).map(AppNum).zip(&spec.apps);
         let variables = std::mem::take(&mut decided.variables);

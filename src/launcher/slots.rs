@@ -4,10 +4,10 @@
 //! cgroup, or of one above it, lowers the count further, rounded up.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::OnceLock;
-
-use super::elf::open_regular;
 
 mod cgroup;
 
@@ -19,24 +19,17 @@ use cgroup::{Hierarchy, Mount, Version, mounts_in, quota_in, usual_mount};
 static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
 
 /// What limits the number of ranks here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Slots {
     /// CPUs in the affinity mask.
     pub affinity: u32,
-    /// The strictest CPU quota of our cgroups.
-    pub quota: Option<Quota>,
-}
-
-/// How a job fits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fit {
-    /// More ranks than slots: waiting ranks should yield their CPU to others.
-    pub oversubscribed: bool,
+    /// Read from several files, and so only where the mask does not decide.
+    quota: OnceLock<Option<Quota>>,
 }
 
 /// More ranks than slots, and nobody allowed it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{ranks} ranks do not fit in {slots}; use --oversubscribe, or -n {}", slots.slots.count())]
+#[error("{ranks} ranks do not fit in {slots}; use --oversubscribe, or -n {}", slots.count)]
 pub struct SlotsError {
     /// Ranks asked for.
     pub ranks: u32,
@@ -47,7 +40,9 @@ pub struct SlotsError {
 /// The number of slots as it is told, with the arithmetic behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arithmetic {
-    slots: Slots,
+    count: u32,
+    affinity: u32,
+    quota: Option<Quota>,
     online: Option<u32>,
 }
 
@@ -56,64 +51,83 @@ impl Slots {
     ///
     /// What it does not tell does not limit; a machine that tells nothing has one slot.
     pub fn detect() -> Self {
-        let cgroup = read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
-        let mounts = MOUNTS.get_or_init(|| match usual_mount(&cgroup, hierarchy_at) {
-            Some(mount) => vec![mount],
-            None => {
-                let mountinfo = read_text(Path::new("/proc/self/mountinfo"));
-                mounts_in(&mountinfo.unwrap_or_default())
-            }
-        });
         Self {
             affinity: affinity().or_else(online).unwrap_or(1),
-            quota: quota_in(&cgroup, mounts, read_text),
+            quota: OnceLock::new(),
         }
     }
 
+    /// The strictest CPU quota of our cgroups.
+    pub fn quota(&self) -> Option<Quota> {
+        *self.quota.get_or_init(|| {
+            let cgroup = read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
+            let mounts = MOUNTS.get_or_init(|| match usual_mount(&cgroup, hierarchy_at) {
+                Some(mount) => vec![mount],
+                None => {
+                    let mountinfo = read_text(Path::new("/proc/self/mountinfo"));
+                    mounts_in(&mountinfo.unwrap_or_default())
+                }
+            });
+            quota_in(&cgroup, mounts, read_text)
+        })
+    }
+
     /// What is to be told about them.
-    pub fn arithmetic(self) -> Arithmetic {
+    pub fn arithmetic(&self) -> Arithmetic {
         Arithmetic {
-            slots: self,
+            count: self.count(),
+            affinity: self.affinity,
+            quota: self.quota(),
             online: online(),
         }
     }
 
     /// The number of slots, at least 1.
     pub fn count(&self) -> u32 {
-        let quota = self.quota.map_or(u32::MAX, Quota::cpus);
+        let quota = self.quota().map_or(u32::MAX, Quota::cpus);
         self.affinity.min(quota).max(1)
     }
 
-    /// Decides whether `ranks` ranks may run here: up to the number of slots, or any number with
+    /// Whether so many ranks are more than there are slots.
+    pub fn exceeded_by(&self, ranks: u32) -> bool {
+        ranks > self.affinity.max(1) || ranks > self.count()
+    }
+
+    /// The number of slots, or of ranks where these are more.
+    pub fn or_more(&self, ranks: u32) -> u32 {
+        match self.exceeded_by(ranks) {
+            true => ranks,
+            false => self.count(),
+        }
+    }
+
+    /// Whether `ranks` ranks may run here: up to the number of slots, or any number with
     /// `oversubscribe`.
     ///
     /// # Errors
     /// [`SlotsError`] when they do not fit.
-    pub fn check(&self, ranks: u32, oversubscribe: bool) -> Result<Fit, SlotsError> {
-        let oversubscribed = ranks > self.count();
-        if oversubscribed && !oversubscribe {
-            return Err(SlotsError {
-                ranks,
-                slots: self.arithmetic(),
-            });
+    pub fn check(&self, ranks: u32, oversubscribe: bool) -> Result<(), SlotsError> {
+        if oversubscribe || !self.exceeded_by(ranks) {
+            return Ok(());
         }
-        Ok(Fit { oversubscribed })
+        Err(SlotsError {
+            ranks,
+            slots: self.arithmetic(),
+        })
     }
 }
 
 impl fmt::Display for Arithmetic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.slots.count();
-        let plural = if count == 1 { "" } else { "s" };
-        write!(
-            f,
-            "{count} slot{plural} (affinity mask: {}",
-            self.slots.affinity
-        )?;
+        let Self {
+            count, affinity, ..
+        } = self;
+        let plural = if *count == 1 { "" } else { "s" };
+        write!(f, "{count} slot{plural} (affinity mask: {affinity}")?;
         if let Some(online) = self.online {
             write!(f, " of {online} CPUs")?;
         }
-        match self.slots.quota {
+        match self.quota {
             Some(quota) => write!(f, ", cgroup limit: {quota})"),
             None => f.write_str(", no cgroup limit)"),
         }
@@ -159,10 +173,9 @@ fn hierarchy_at(point: &Path) -> Option<Hierarchy> {
 
 /// A small text of the system's, or `None` if it cannot be read.
 fn read_text(path: &Path) -> Option<String> {
-    use std::io::Read as _;
     // The kernel's files do not tell their size; most fit at once.
     let mut bytes = Vec::with_capacity(4096);
-    let file = open_regular(path).ok()?;
+    let file = File::open(path).ok()?;
     file.take(4 * 1024 * 1024).read_to_end(&mut bytes).ok()?;
     // Mount points of others may hold any bytes.
     Some(String::from_utf8_lossy(&bytes).into_owned())

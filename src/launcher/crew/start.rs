@@ -21,6 +21,9 @@ use crate::launcher::run::RunFailure;
 use crate::launcher::surroundings::Surroundings;
 use crate::launcher::{rank_env, report};
 
+/// Ranks that may have a starting thread for each processor, whatever share of these is ours.
+const FEW: usize = 16;
+
 /// What the ranks here read and write.
 pub(in crate::launcher) struct RankIo {
     /// By seat.
@@ -126,9 +129,19 @@ impl Crew {
                 .all_started(number)
                 .map_err(|error| RunFailure::own("the run broke", error));
         }
-        let threads = plan.slots.count() as usize;
-        let starter = Starter::start(shared, plans, threads, &self.results_to, &self.wake)
-            .map_err(|error| RunFailure::own("cannot start a thread", error))?;
+        // For a few ranks it is not worth asking how much of its processors the machine gives.
+        let threads = match plans.len() {
+            0..=FEW => plan.slots.affinity,
+            _ => plan.slots.count(),
+        };
+        let starter = Starter::start(
+            shared,
+            plans,
+            threads as usize,
+            &self.results_to,
+            &self.wake,
+        )
+        .map_err(|error| RunFailure::own("cannot start a thread", error))?;
         if let Some(job) = self.jobs.get_mut(number) {
             job.starter = Some(starter);
         }

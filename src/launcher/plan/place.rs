@@ -29,7 +29,7 @@ pub(super) fn place(
         }
         false => {
             size::check_here(spec, size, slots)?;
-            (even_shares(size, layout), size > slots.count())
+            (even_shares(size, layout), slots.exceeded_by(size))
         }
     };
     Ok((map(&shares, layout.map_by), oversubscribed))
@@ -75,7 +75,7 @@ fn by_runs(layout: &LayoutSpec, size: u32, slots: &Slots) -> Result<(RankMap, bo
             }
             let fullest = shares.iter().copied().max().unwrap_or(0);
             size::check_slots(layout, fullest, slots)?;
-            size > slots.count()
+            slots.exceeded_by(size)
         }
     };
     // Nodes without ranks are nodes all the same.

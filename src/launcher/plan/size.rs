@@ -20,18 +20,22 @@ const DESCRIPTORS_BASE: u64 = 100;
 
 /// Ranks of each app: as given; else for a single program what `--ppn` allows, or one per slot, and
 /// one for each of several. `slots` are those of this machine.
-pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: u32) -> Vec<(u32, CountWhy)> {
+pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: &Slots) -> Vec<(u32, CountWhy)> {
     let nodes = layout.virtual_nodes;
     let listed: u64 = layout.runs.iter().map(|(_, ranks)| u64::from(*ranks)).sum();
-    let default = match (apps.len(), layout.ppn) {
+    let here = || layout.slots.unwrap_or_else(|| slots.count());
+    let default = || match (apps.len(), layout.ppn) {
         (1, _) if listed > 0 => (u32::try_from(listed).unwrap_or(u32::MAX), CountWhy::Given),
         (1, _) if layout.across_hosts() => rooms::default_size(layout),
         (1, Some(ppn)) => (ppn.saturating_mul(nodes), CountWhy::PerNode { ppn, nodes }),
-        (1, None) => (slots, CountWhy::Slots),
+        (1, None) => (here(), CountWhy::Slots),
         _ => (1, CountWhy::OneOfSeveral),
     };
     apps.iter()
-        .map(|app| app.count.map_or(default, |count| (count, CountWhy::Given)))
+        .map(|app| {
+            let given = |count| (count, CountWhy::Given);
+            app.count.map_or_else(default, given)
+        })
         .collect()
 }
 
@@ -45,6 +49,13 @@ pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, RunFailure> {
                 "{total} ranks are more than this program can count"
             ))
         })
+}
+
+/// Ranks that the nodes of this machine have slots for, or a number that `size` is not below.
+pub(super) fn universe(layout: &LayoutSpec, size: u32, slots: &Slots) -> u32 {
+    let nodes = layout.virtual_nodes;
+    let here = layout.slots.unwrap_or_else(|| slots.or_more(size / nodes));
+    here * nodes
 }
 
 /// The ranks of each app, and why these many.
@@ -112,8 +123,7 @@ pub(super) fn check_slots(
         .map_err(|error| match nodes {
             1 => wrong(error),
             _ => wrong(format!("on each virtual node, {error}")),
-        })?;
-    Ok(())
+        })
 }
 
 /// Refuses a number of ranks that the cores and descriptors of one of several hosts do not allow.
@@ -127,7 +137,7 @@ pub(super) fn check_node(
 ) -> Result<(), RunFailure> {
     let layout = &spec.layout;
     let given = layout.hosts[node.index()].slots.is_some();
-    if ranks > slots.count() && !given && !layout.oversubscribe {
+    if !given && !layout.oversubscribe && slots.exceeded_by(ranks) {
         return Err(wrong(format!(
             "{ranks} ranks do not fit in {}; use --oversubscribe, or write NAME:SLOTS where \
              the host is named",

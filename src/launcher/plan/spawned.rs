@@ -220,7 +220,7 @@ impl Plan {
                 slots.is_some_and(|slots| count > slots)
             }),
             // Virtual nodes share the processors of one machine.
-            false => living.iter().sum::<u32>() > self.slots.count(),
+            false => self.slots.exceeded_by(living.iter().sum()),
         }
     }
 

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use super::*;
 
 fn slots(affinity: u32, quota: Option<Quota>) -> Slots {
-    Slots { affinity, quota }
+    Slots {
+        affinity,
+        quota: quota.into(),
+    }
 }
 
 #[test]
@@ -23,24 +26,9 @@ fn the_smaller_of_mask_and_quota_counts_and_a_part_of_a_cpu_is_one() {
 #[test]
 fn too_many_ranks_are_refused_with_the_arithmetic_unless_allowed() {
     let here = slots(2, Quota::new(400_000, 100_000));
-    assert_eq!(
-        here.check(2, false),
-        Ok(Fit {
-            oversubscribed: false
-        })
-    );
-    assert_eq!(
-        here.check(8, true),
-        Ok(Fit {
-            oversubscribed: true
-        })
-    );
-    assert_eq!(
-        here.check(1, true),
-        Ok(Fit {
-            oversubscribed: false
-        })
-    );
+    assert_eq!(here.check(2, false), Ok(()));
+    assert_eq!(here.check(8, true), Ok(()));
+    assert_eq!(here.check(1, true), Ok(()));
     assert_eq!(
         here.check(8, false).unwrap_err(),
         SlotsError {
@@ -51,8 +39,8 @@ fn too_many_ranks_are_refused_with_the_arithmetic_unless_allowed() {
     let told = SlotsError {
         ranks: 8,
         slots: Arithmetic {
-            slots: here,
             online: Some(64),
+            ..here.arithmetic()
         },
     };
     assert_eq!(
@@ -61,13 +49,32 @@ fn too_many_ranks_are_refused_with_the_arithmetic_unless_allowed() {
          use --oversubscribe, or -n 2"
     );
     let one = Arithmetic {
-        slots: slots(1, None),
         online: None,
+        ..slots(1, None).arithmetic()
     };
     assert_eq!(
         one.to_string(),
         "1 slot (affinity mask: 1, no cgroup limit)"
     );
+}
+
+#[test]
+fn the_quota_is_asked_for_where_the_mask_does_not_decide() {
+    let unknown = || Slots {
+        affinity: 4,
+        quota: OnceLock::new(),
+    };
+    let many = unknown();
+    assert!(many.exceeded_by(5));
+    assert_eq!(many.or_more(9), 9);
+    assert_eq!(many.quota.get(), None);
+    let few = unknown();
+    few.or_more(4);
+    assert!(few.quota.get().is_some());
+    let limited = slots(4, Quota::new(150_000, 100_000));
+    assert!(!limited.exceeded_by(2) && limited.exceeded_by(3));
+    assert_eq!((limited.or_more(1), limited.or_more(3)), (2, 3));
+    assert!(slots(0, None).exceeded_by(2) && !slots(0, None).exceeded_by(1));
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
     descriptors::reserve_low().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
     // Every step asks for these, and what does not change is known then: where the system's limits are,
     // and what the processor can do, which a virtual machine takes its time to tell.
-    Slots::detect();
+    Slots::detect().quota();
     std::hint::black_box(memchr::memchr(0, &[]));
     let word = LastWord::find(COMMAND);
     while let Some((body, mut descriptors)) = receive(&socket).map_err(broken)? {

@@ -86,7 +86,7 @@ impl SpawnedJob {
         let spec = self.spec(&first.spec);
         self.check_room(first, &spec, node, descriptors)?;
         if let Some(node) = node {
-            decided.oversubscribed = self.processes_on(node) > first.slots.count();
+            decided.oversubscribed = first.slots.exceeded_by(self.processes_on(node));
         }
         let stand = |ranks: &Range<u32>| match node.is_none_or(|node| decided.has(node, ranks)) {
             true => Stand::Child,
@@ -166,7 +166,7 @@ impl SpawnedJob {
             apps,
             host: first.host.clone(),
             without_host: first.without_host.clone(),
-            slots: first.slots,
+            slots: first.slots.clone(),
             notes: Vec::new(),
             warnings: Vec::new(),
         }
