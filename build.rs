@@ -74,8 +74,8 @@ fn ordering(list: &str) -> String {
     let names = list.lines().filter(|line| !line.starts_with('#'));
     let inputs = names.map(|name| match name.ends_with(".o") {
         true => format!("    *libc.a:{name}(.text .text.*)\n"),
-        // What is called rarely is in sections of its own.
-        false => format!("    *(.text.{name} .text.unlikely.{name})\n"),
+        // What is called rarely is in sections of its own; a copy of a function has a number.
+        false => format!("    *(.text.{name} .text.{name}.* .text.unlikely.{name})\n"),
     });
     let inputs: String = inputs.collect();
     format!("SECTIONS {{\n  .text.startup_order : {{\n{inputs}  }}\n}}\nINSERT BEFORE .text;\n")

@@ -1,6 +1,5 @@
 """Which functions of `wireup` a launch executes, for src/startup.order. See scripts/startup-order."""
 
-import collections
 import os
 import re
 import subprocess
@@ -9,8 +8,15 @@ import tempfile
 
 HEAD = """\
 # What a launch executes, which the build links together; made by scripts/startup-order.
-# Functions of Rust, with a * where no two builds have the same, and objects of the C library.
+# Functions of Rust, with a * for the number of a crate, and objects of the C library.
 """
+
+# What callgrind does not see: what the launcher's children execute before they are another program, its
+# guard while it waits, and how the C library finds the kernel's clock.
+UNSEEN = re.compile(r"^_R.*(5agent5spawn10child_main|8launcher5guard5watch|8launcher5guard6charge)")
+UNSEEN_OBJECTS = ["dup2.o", "execve.o", "prctl.o", "setsid.o", "sigfillset.o", "sigprocmask.o", "strcmp-[ae]v*.o"]
+# In the C library's names of functions for some processors.
+VARIANT = re.compile(r"-(sse|avx|evex).*\.o$")
 
 
 def executed(wireup, args):
@@ -27,44 +33,37 @@ def executed(wireup, args):
 
 
 def functions(wireup):
-    """The size in bytes of every function."""
+    """All functions by name."""
     table = subprocess.run(["nm", "--print-size", wireup], stdout=subprocess.PIPE, check=True, text=True).stdout
     rows = (line.split() for line in table.splitlines())
-    return {row[3]: int(row[1], 16) for row in rows if len(row) == 4 and row[2] in "tTwW"}
+    return {row[3] for row in rows if len(row) == 4 and row[2] in "tTwWi"}
 
 
 def objects():
-    """In which object of the C library a function is."""
+    """In which object of the C library a function is; other recent processors take another of its kind."""
     libc = subprocess.run(["cc", "-print-file-name=libc.a"], stdout=subprocess.PIPE, check=True, text=True).stdout
     table = subprocess.run(["nm", "--print-file-name", "--defined-only", libc.strip()], stdout=subprocess.PIPE,
                            stderr=subprocess.DEVNULL, check=True, text=True).stdout
     rows = re.findall(r":([^:]+\.o):[0-9a-f]+ [tTwWi] (\S+)$", table, re.M)
-    return {name: place for place, name in reversed(rows)}
+    return {name: VARIANT.sub("-[ae]v*.o", place) for place, name in reversed(rows)}
 
 
 def pattern(name):
-    """A function of Rust as the next build may have it too; empty for one of C."""
-    if re.search(r"17h[0-9a-f]{16}E", name):
-        return re.sub(r"17h[0-9a-f]{16}E.*$", "17h*", name)
-    if name.startswith("_R"):
-        return re.sub(r"Cs[0-9A-Za-z]+_", "Cs*_", name)
-    return ""
+    """A function of Rust as every build has it; empty for one of C. See .cargo/config.toml."""
+    if not name.startswith("_R"):
+        return ""
+    # Of several copies each but the first has a number at its end.
+    return re.sub(r"Cs[0-9A-Za-z]+_", "Cs*_", name.partition(".")[0])
 
 
-def ordered(runs, sizes, where):
+def ordered(runs, known, where):
     """The names to place, what the first run needs first."""
-    whole, part = collections.Counter(), collections.Counter()
-    for name, size in sizes.items():
-        whole[pattern(name)] += size
-    for name in set().union(*runs):
-        part[pattern(name)] += sizes.get(name, 0)
-    # Generic functions share a name: those of which most is for others come last.
-    own, others = [], []
+    names = []
     for run in runs:
-        for name in sorted({pattern(name) for name in run if pattern(name) and name in sizes}):
-            (own if part[name] * 2 >= whole[name] else others).append(name)
-        own += sorted({where[name] for name in run if name in sizes and name in where})
-    return list(dict.fromkeys(own + others))
+        own = [name for name in run if name in known]
+        names += sorted({pattern(name) for name in own if pattern(name)})
+        names += sorted({where[name] for name in own if name in where})
+    return list(dict.fromkeys(names))
 
 
 def main():
@@ -79,7 +78,10 @@ def main():
         ["-n", "8", program("plain", "pmi2_wireup"), "-q"],
         ["-n", "2", program("openmpi4", "hello")],
     ]
-    names = ordered([executed(wireup, line) for line in lines], functions(wireup), objects())
+    known = functions(wireup)
+    runs = [executed(wireup, line) for line in lines]
+    runs[0] |= set(filter(UNSEEN.match, known))
+    names = dict.fromkeys(UNSEEN_OBJECTS + ordered(runs, known, objects()))
     with open(order, "w", encoding="ascii") as file:
         file.write(HEAD + "".join(f"{name}\n" for name in names))
     print(f"{order}: {len(names)} names")
