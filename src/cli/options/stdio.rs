@@ -1,6 +1,6 @@
 //! The ranks' input and output.
 
-use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -21,7 +21,7 @@ pub(in crate::cli) struct StdioArgs {
 
     /// Write each rank's output to a file: %r rank, %h host, %j job, %n node, %s out or err
     #[arg(long, value_name = "PATTERN")]
-    output: Option<OsString>,
+    output: Option<PathBuf>,
 
     /// Who reads standard input: none, all, or a rank
     #[arg(long, value_name = "none|RANK|all", default_value = "0", value_parser = parse_stdin)]
@@ -37,7 +37,7 @@ impl From<StdioArgs> for StdioSpec {
         Self {
             label: args.label,
             timestamps: args.timestamps,
-            output: args.output,
+            output: args.output.map(PathBuf::into_os_string),
             stdin: match args.pty {
                 Some(_) => StdinTarget::None,
                 None => args.stdin,

@@ -114,7 +114,7 @@ fn a_pattern_that_cannot_be_used_is_refused_before_anything_runs() {
             "/dev/null/%r",
             ["cannot write /dev/null/0", "Not a directory"],
         ),
-        ("", ["--output : ranks 0 and 1", "use %r"]),
+        ("", ["a value is required", "--output <PATTERN>"]),
     ] {
         let args = ["--output", pattern, "sh", "-c", "echo started >&2"];
         let outcome = Run::ranks(2, args).run().expect(125);
