@@ -24,6 +24,10 @@ const LIBRARIES: [(&str, &[&str]); 7] = [
     ("util", &["libutil.a"]),
 ];
 
+/// The glibc 2.x from which on a program without shared libraries can carry out a packed list of its
+/// relocations. Source: glibc's NEWS.
+const PACKED_SINCE: u32 = 36;
+
 /// What a launch executes; see there.
 const ORDER: &str = "src/startup.order";
 
@@ -56,6 +60,10 @@ fn main() -> io::Result<()> {
         fs::write(scripts.join(format!("lib{library}.so")), script)?;
     }
     println!("cargo:rustc-link-arg-bin=wireup=-static-pie");
+    if glibc(&compiler).is_some_and(|minor| minor >= PACKED_SINCE) {
+        // What is to be relocated at the start is listed in a small part of the space.
+        println!("cargo:rustc-link-arg-bin=wireup=-Wl,-z,pack-relative-relocs");
+    }
     println!("cargo:rustc-link-arg-bin=wireup=-L{}", scripts.display());
     // Without optimization other functions are called, and there are too many to be quick.
     if env::var("OPT_LEVEL").is_ok_and(|level| level != "0") {
@@ -69,7 +77,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The linker script that puts the functions of a list first. What is not there is no error.
+/// The linker script that puts the functions of a list first, and the constants of the C library, most of
+/// which its start needs, beside the list of relocations. What is not there is no error.
 fn ordering(list: &str) -> String {
     let names = list.lines().filter(|line| !line.starts_with('#'));
     let inputs = names.map(|name| match name.ends_with(".o") {
@@ -78,7 +87,36 @@ fn ordering(list: &str) -> String {
         false => format!("    *(.text.{name} .text.{name}.* .text.unlikely.{name})\n"),
     });
     let inputs: String = inputs.collect();
-    format!("SECTIONS {{\n  .text.startup_order : {{\n{inputs}  }}\n}}\nINSERT BEFORE .text;\n")
+    format!(
+        "SECTIONS {{\n  .text.startup_order : {{\n    *crt1.o(.text)\n{inputs}  }}\n}}\n\
+         INSERT BEFORE .text;\n\
+         SECTIONS {{\n  .rodata.startup_order : {{ *libc.a:*.o(.rodata .rodata.*) }}\n}}\n\
+         INSERT AFTER .rela.dyn;\n"
+    )
+}
+
+/// The minor version of the compiler's glibc, whose major version is 2.
+fn glibc(compiler: &str) -> Option<u32> {
+    let output = Command::new(compiler)
+        .args([
+            "-E",
+            "-dM",
+            "-include",
+            "features.h",
+            "-x",
+            "c",
+            "/dev/null",
+        ])
+        .output()
+        .ok()?;
+    let macros = String::from_utf8(output.stdout).ok()?;
+    let minor = |line: &str| {
+        line.strip_prefix("#define __GLIBC_MINOR__ ")?
+            .trim()
+            .parse()
+            .ok()
+    };
+    macros.lines().find_map(minor)
 }
 
 /// Where the compiler has an archive.
