@@ -10,6 +10,13 @@ use rustix::io::fcntl_dupfd_cloexec;
 /// unless it is its own target; [`reserve_low`] keeps everything opened later above it.
 pub const FIRST_FREE: RawFd = 10;
 
+/// Ranks whose descriptors are so many that others must not copy them; fewer stay where they are.
+const MANY: usize = 17;
+
+/// Lowest number of what is kept of many ranks: below there is room for what the process has besides, and
+/// for what 60 starting threads have open at a time. What finds no room is above, where it is only slower.
+const KEPT_FROM: RawFd = 512;
+
 /// Places that [`make_room`] makes at least; the table then takes 8 KiB.
 const ROOM_AT_LEAST: u64 = 1024;
 
@@ -44,6 +51,12 @@ pub fn make_room(descriptors: u64) {
     if let Ok(null) = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         let _ = fcntl_dupfd_cloexec(&null, last);
     }
+}
+
+/// From which number on a process that has so many ranks keeps what it has of them; `None` where it does
+/// not matter.
+pub fn kept_from(ranks: usize) -> Option<RawFd> {
+    (ranks >= MANY).then_some(KEPT_FROM)
 }
 
 #[cfg(test)]

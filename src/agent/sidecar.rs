@@ -117,6 +117,7 @@ impl Sidecar {
             umask: None,
             reset_signals: spec.reset_signals,
             namespaces,
+            crowded: false,
         })?;
         let token = |source| Token::new(source, node.0);
         poll.add(&child.pidfd, token(Source::HostExit))

@@ -55,6 +55,9 @@ pub struct Command<'a> {
     pub reset_signals: &'a [c_int],
     /// Namespaces of the virtual node, if any.
     pub namespaces: Option<Namespaces<'a>>,
+    /// This process has many descriptors above all that are named here: the new one gets no copies of
+    /// these, which it would close one by one when it executes its program.
+    pub crowded: bool,
 }
 
 /// A started process. Its exit must be collected exactly once, by whoever holds this.
@@ -106,6 +109,9 @@ struct Shared {
     cwd: *const c_char,
     descriptors: *const (RawFd, RawFd),
     descriptor_count: usize,
+    /// The table of descriptors is the launcher's until it is copied up to this number; 0 if it has been
+    /// copied whole.
+    copy_below: c_int,
     close_from: c_int,
     terminal: bool,
     limits: *const (c_int, libc::rlimit),
@@ -176,6 +182,15 @@ impl Spawner {
             .max()
             .unwrap_or(3)
             .max(3);
+        let namespaces = command.namespaces;
+        let user_ns = namespaces.and_then(|ns| ns.user).map(|fd| fd.as_raw_fd());
+        let uts_ns = namespaces.map(|ns| ns.uts.as_raw_fd());
+        let sources = self.descriptors.iter().map(|(source, _)| *source);
+        let highest = sources.chain(user_ns).chain(uts_ns).max();
+        let (copy_below, files) = match (command.crowded, highest) {
+            (true, Some(highest)) => (highest + 1, libc::CLONE_FILES),
+            _ => (0, 0),
+        };
         let mut shared = Shared {
             program: command.program.as_ptr(),
             argv: self.pointers.as_ptr(),
@@ -183,6 +198,7 @@ impl Spawner {
             cwd: command.cwd.map_or(ptr::null(), CStr::as_ptr),
             descriptors: self.descriptors.as_ptr(),
             descriptor_count: self.descriptors.len(),
+            copy_below,
             close_from,
             terminal: command.terminal,
             limits: command.limits.as_ptr(),
@@ -190,11 +206,8 @@ impl Spawner {
             umask: command.umask.map_or(-1, |mask| (mask & 0o777) as c_int),
             reset_signals: command.reset_signals.as_ptr(),
             reset_count: command.reset_signals.len(),
-            user_ns: command
-                .namespaces
-                .and_then(|ns| ns.user)
-                .map_or(-1, |fd| fd.as_raw_fd()),
-            uts_ns: command.namespaces.map_or(-1, |ns| ns.uts.as_raw_fd()),
+            user_ns: user_ns.unwrap_or(-1),
+            uts_ns: uts_ns.unwrap_or(-1),
             failed_step: Step::Clone,
             failed_errno: 0,
         };
@@ -210,7 +223,7 @@ impl Spawner {
             libc::clone(
                 child_main,
                 top.cast::<c_void>(),
-                libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD,
+                libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files | libc::SIGCHLD,
                 ptr::from_mut(&mut shared).cast::<c_void>(),
                 ptr::from_mut(&mut pidfd),
             )
@@ -309,6 +322,18 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
     let check = |result: c_int, step: Step| if result < 0 { Err(step) } else { Ok(()) };
     // SAFETY: system calls on values laid out by `spawn`.
     unsafe {
+        if shared.copy_below > 0 {
+            // First of all, since until then both processes have the same descriptors.
+            check(
+                libc::syscall(
+                    libc::SYS_close_range,
+                    shared.copy_below,
+                    libc::c_uint::MAX,
+                    libc::CLOSE_RANGE_UNSHARE,
+                ) as c_int,
+                Step::Descriptors,
+            )?;
+        }
         check(libc::setsid(), Step::Session)?;
         if shared.user_ns >= 0 {
             check(

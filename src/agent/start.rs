@@ -6,7 +6,7 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -129,6 +129,9 @@ pub struct StartShared {
     pub null: OwnedFd,
     /// Standard input of the launcher.
     pub stdin: OwnedFd,
+    /// Lowest number that a descriptor gets which is kept of a rank, where there are so many that the copies
+    /// of them would cost the ranks that are started last more than their programs do.
+    pub kept_from: Option<RawFd>,
 }
 
 /// A started rank with the launcher's ends of its descriptors.
@@ -285,10 +288,17 @@ impl Starter {
 }
 
 /// Both ends of a pipe the launcher reads (first) and the rank writes.
-fn output_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+fn output_pipe(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setfl(&read, OFlags::NONBLOCK)?;
-    Ok((read, write))
+    Ok((kept(read, kept_from), write))
+}
+
+/// A descriptor out of the way of those that children get. At the limit of descriptors it stays where it
+/// is, which costs time and nothing else.
+fn kept(fd: OwnedFd, from: Option<RawFd>) -> OwnedFd {
+    let moved = from.and_then(|from| fcntl_dupfd_cloexec(&fd, from).ok());
+    moved.unwrap_or(fd)
 }
 
 fn start_one(
@@ -298,9 +308,10 @@ fn start_one(
 ) -> Result<Process, StartError> {
     let app = &shared.apps[plan.app];
     let executed = plan.wrapper.as_ref().unwrap_or(&app.executed);
+    let kept_from = shared.kept_from;
     let pmi = plan
         .pmi
-        .then(pmi_socket)
+        .then(|| pmi_socket(kept_from))
         .transpose()
         .map_err(StartError::Descriptors)?;
     let stdin_pipe = (plan.stdin == StdinPlan::Pipe)
@@ -309,8 +320,8 @@ fn start_one(
         .map_err(StartError::Descriptors)?;
     let pipes = match plan.output {
         OutputPlan::Pipes => Some((
-            output_pipe().map_err(StartError::Descriptors)?,
-            output_pipe().map_err(StartError::Descriptors)?,
+            output_pipe(kept_from).map_err(StartError::Descriptors)?,
+            output_pipe(kept_from).map_err(StartError::Descriptors)?,
         )),
         OutputPlan::Files { .. } | OutputPlan::Terminal { .. } => None,
     };
@@ -349,6 +360,7 @@ fn start_one(
         umask: app.umask,
         reset_signals: &shared.reset_signals,
         namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
+        crowded: kept_from.is_some(),
     };
     let mut tries = 0;
     let child = loop {
@@ -361,7 +373,8 @@ fn start_one(
             other => break other,
         }
     };
-    let child = child.map_err(|error| StartError::Spawn(error.step, error.errno))?;
+    let mut child = child.map_err(|error| StartError::Spawn(error.step, error.errno))?;
+    child.pidfd = kept(child.pidfd, kept_from);
     let (stdout, stderr) = match (pipes, plan.output) {
         (Some(((out, _), (err, _))), _) => (Some(out), Some(err)),
         (None, OutputPlan::Terminal { master, .. }) => (Some(master), None),
@@ -372,12 +385,12 @@ fn start_one(
         pmi: pmi.map(|(ours, _)| ours),
         stdout,
         stderr,
-        stdin: stdin_pipe.map(|(_, write)| write),
+        stdin: stdin_pipe.map(|(_, write)| kept(write, kept_from)),
     })
 }
 
 /// Our end (non-blocking) and the rank's of a PMI connection.
-fn pmi_socket() -> Result<(OwnedFd, OwnedFd), Errno> {
+fn pmi_socket(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -385,7 +398,7 @@ fn pmi_socket() -> Result<(OwnedFd, OwnedFd), Errno> {
         None,
     )?;
     fcntl_setfl(&ours, OFlags::NONBLOCK)?;
-    Ok((ours, theirs))
+    Ok((kept(ours, kept_from), theirs))
 }
 
 #[cfg(test)]

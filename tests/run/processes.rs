@@ -175,40 +175,43 @@ fn a_rank_inherits_nothing_but_its_own_descriptors_and_a_clean_slate_of_signals(
         "--ignore-signal=INT,PIPE,USR1,CHLD",
         "--block-signal=TERM,USR2,RTMIN",
     ];
-    let outcome = Run::ranks(3, [&fdreport])
-        .after_shell(parent)
-        .under(env)
-        .run();
-    let outcome = outcome.expect_quiet_success();
-    let lines = reports(&outcome, "fdreport");
-    assert_eq!(lines.len(), 3, "{outcome:?}");
-    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-    let hard = hard.map_or_else(|| u64::MAX.to_string(), |limit| limit.to_string());
-    for line in lines {
-        let get = |key| field(&line, key).unwrap();
-        assert_eq!(
-            (get("sid"), get("pgid")),
-            (get("pid"), get("pid")),
-            "{line}"
-        );
-        assert_eq!(get("fds"), "0,1,2,3", "{outcome:?}");
-        assert_eq!(get("nofile"), format!("300:{hard}"), "{line}");
-        assert_eq!(get("umask"), "027", "{line}");
-        assert_eq!(get("blocked"), "0".repeat(16), "{line}");
-        assert_eq!(ignored(&line), 0, "{line}");
-        assert_eq!(get("no_new_privs"), "0", "{line}");
-    }
-    let fds = reports(&outcome, "fd");
-    for rank in 0..3 {
-        let target = |number| {
-            let start = format!("fd rank={rank} number={number} target=");
-            fds.iter()
-                .find_map(|line| line.strip_prefix(&start))
-                .unwrap()
-        };
-        let kinds = [0, 1, 2, 3].map(|n| target(n).split(':').next().unwrap());
-        assert_eq!(kinds, ["/dev/null", "pipe", "pipe", "socket"], "{fds:?}");
-        assert_ne!(target(1), target(2));
+    // With many ranks their processes get no copies of what the launcher has of the others.
+    for ranks in [3, 20] {
+        let outcome = Run::ranks(ranks, [&fdreport])
+            .after_shell(parent)
+            .under(env)
+            .run();
+        let outcome = outcome.expect_quiet_success();
+        let lines = reports(&outcome, "fdreport");
+        assert_eq!(lines.len(), ranks as usize, "{outcome:?}");
+        let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+        let hard = hard.map_or_else(|| u64::MAX.to_string(), |limit| limit.to_string());
+        for line in lines {
+            let get = |key| field(&line, key).unwrap();
+            assert_eq!(
+                (get("sid"), get("pgid")),
+                (get("pid"), get("pid")),
+                "{line}"
+            );
+            assert_eq!(get("fds"), "0,1,2,3", "{outcome:?}");
+            assert_eq!(get("nofile"), format!("300:{hard}"), "{line}");
+            assert_eq!(get("umask"), "027", "{line}");
+            assert_eq!(get("blocked"), "0".repeat(16), "{line}");
+            assert_eq!(ignored(&line), 0, "{line}");
+            assert_eq!(get("no_new_privs"), "0", "{line}");
+        }
+        let fds = reports(&outcome, "fd");
+        for rank in 0..ranks {
+            let target = |number| {
+                let start = format!("fd rank={rank} number={number} target=");
+                fds.iter()
+                    .find_map(|line| line.strip_prefix(&start))
+                    .unwrap()
+            };
+            let kinds = [0, 1, 2, 3].map(|n| target(n).split(':').next().unwrap());
+            assert_eq!(kinds, ["/dev/null", "pipe", "pipe", "socket"], "{fds:?}");
+            assert_ne!(target(1), target(2));
+        }
     }
     let outcome = Run::new([OsString::from("--pmi"), "none".into(), fdreport.into()]).run();
     for line in reports(&outcome.expect_quiet_success(), "fdreport") {

@@ -4,9 +4,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::fs::{Mode, open};
 
 use super::*;
+use crate::agent::descriptors;
 use crate::agent::spawn::{ExitStatus, wait};
 
-fn shared(program: &str) -> Arc<StartShared> {
+fn shared(program: &str, ranks: u32) -> Arc<StartShared> {
     let null = || open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let program = CString::new(program).unwrap();
     Arc::new(StartShared {
@@ -26,6 +27,7 @@ fn shared(program: &str) -> Arc<StartShared> {
         reset_signals: Vec::new(),
         null: null(),
         stdin: null(),
+        kept_from: descriptors::kept_from(ranks as usize),
     })
 }
 
@@ -51,7 +53,13 @@ fn reported(
 ) -> Vec<Started> {
     let (results_to, results): (_, Receiver<Started>) = channel();
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-    let starter = Starter::start(shared(program), plans(ranks), threads, &results_to, &wake);
+    let starter = Starter::start(
+        shared(program, ranks),
+        plans(ranks),
+        threads,
+        &results_to,
+        &wake,
+    );
     let starter = starter.unwrap();
     after(&starter);
     let limit = Timespec {
@@ -106,7 +114,7 @@ fn what_is_stopped_is_reported_too() {
 fn nothing_is_started_after_a_stop_or_when_it_is_late() {
     let (results_to, results) = channel();
     let work = Work {
-        shared: shared("/bin/true"),
+        shared: shared("/bin/true", 3),
         left: AtomicUsize::new(3),
         plans: plans(3).into_iter().map(Some).map(Mutex::new).collect(),
         next: AtomicUsize::new(0),

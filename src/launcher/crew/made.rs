@@ -32,7 +32,9 @@ impl Made {
     ) -> Result<Self, RunFailure> {
         let (plan, part) = (parts.plan, parts.part);
         let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
-        descriptors::make_room(size::descriptors(part.size(&plan.job.ranks)));
+        let ranks = part.size(&plan.job.ranks);
+        let kept_from = descriptors::kept_from(ranks as usize).unwrap_or_default();
+        descriptors::make_room(size::descriptors(ranks) + u64::from(kept_from.unsigned_abs()));
         become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| own("cannot wait for events", &error))?;

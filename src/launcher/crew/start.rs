@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::{Crew, Job, Part};
+use crate::agent::descriptors;
 use crate::agent::sidecar::{Sidecar, SidecarSpec};
 use crate::agent::start::{OutputPlan, PACE, RankPlan, StartShared, Starter, StdinPlan};
 use crate::job::clock::Moment;
@@ -194,6 +195,7 @@ impl Crew {
             reset_signals: surroundings.signals_to_reset(),
             null,
             stdin,
+            kept_from: descriptors::kept_from(self.ranks.len()),
         }))
     }
 
