@@ -34,8 +34,8 @@ WIREUP_EXPORT int wireup_link_start(int fd, wireup_lost_fn lost);
  * refused. The lost function is not called. Not from an upcall. */
 WIREUP_EXPORT void wireup_link_stop(void);
 
-/* The module for PMIx_server_init, static. */
-WIREUP_EXPORT pmix_server_module_t *wireup_module(void);
+/* The module for PMIx_server_init of a libpmix of this version, static. */
+WIREUP_EXPORT pmix_server_module_t *wireup_module(uint32_t major, uint32_t minor);
 
 /* Has libpmix's own alerts, about heartbeats and files that clients want watched, told to the agent:
  * they reach the clients of this node alone otherwise. After PMIx_server_init. */

@@ -4,6 +4,7 @@
  *
  * PMIX_SUCCESS promises one callback; PMIX_OPERATION_SUCCEEDED and errors promise none.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -283,6 +284,20 @@ static pmix_status_t job_control(const pmix_proc_t *requestor, const pmix_proc_t
     return link_request(&o, WIREUP_OP_JOB_CONTROL, &completion);
 }
 
+/* Its type has a name from 5.0 on, and clients reach it from 6.0 on. */
+static pmix_status_t session_control(const pmix_proc_t *requestor, uint32_t session,
+                                     const pmix_info_t directives[], size_t ndirs,
+                                     pmix_info_cbfunc_t cbfunc, void *cbdata)
+{
+    struct completion completion = {COMPLETE_INFO, {.info = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_proc(&o, requestor);
+    put_u32(&o, session);
+    put_infos(&o, directives, ndirs);
+    return link_request(&o, WIREUP_OP_SESSION_CONTROL, &completion);
+}
+
 /*
  * Which of the kinds of credentials comes first in PMIX_CRED_TYPE, a list of the caller's, in the
  * order of its preference; without a list munge's, then ours.
@@ -427,7 +442,7 @@ static pmix_status_t group(pmix_group_operation_t op, char *id, const pmix_proc_
 /*
  * libpmix copies as many bytes as its own version of the struct has, which may be more than we
  * were compiled with; and from 6.1 on slots after client_connected2 moved. So: zeroes behind, and
- * nothing filled in after client_connected2.
+ * what comes after client_connected2 is filled in by the version.
  */
 static union {
     pmix_server_module_t module;
@@ -461,9 +476,20 @@ static union {
         },
 };
 
-_Static_assert(sizeof(pmix_server_module_t) < sizeof(module.room), "room for later versions");
+_Static_assert(sizeof(pmix_server_module_t) + 4 * sizeof(void (*)(void)) < sizeof(module.room),
+               "room for later versions");
 
-pmix_server_module_t *wireup_module(void)
+pmix_server_module_t *wireup_module(uint32_t major, uint32_t minor)
 {
+    pmix_status_t (*const control)(const pmix_proc_t *, uint32_t, const pmix_info_t[], size_t,
+                                   pmix_info_cbfunc_t, void *) = session_control;
+    unsigned char *const behind =
+        module.room + offsetof(pmix_server_module_t, client_connected2) + sizeof(control);
+    /* 6.1 has tool_connected2 and log2 in between. */
+    const size_t slot = minor == 0 ? 0 : 2;
+    memset(behind, 0, (size_t)(module.room + sizeof(module.room) - behind));
+    if (major == 6) {
+        memcpy(behind + slot * sizeof(control), &control, sizeof(control));
+    }
     return &module.module;
 }

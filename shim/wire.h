@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 9
+#define WIREUP_SHIM_ABI 10
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1
@@ -67,7 +67,8 @@ enum wireup_op {
     WIREUP_OP_PUSH_STDIN = 0x011d,
     WIREUP_OP_GET_CREDENTIAL = 0x0130,
     WIREUP_OP_VALIDATE_CREDENTIAL = 0x0131,
-    WIREUP_OP_ALLOCATE = 0x0132
+    WIREUP_OP_ALLOCATE = 0x0132,
+    WIREUP_OP_SESSION_CONTROL = 0x0133
 };
 
 /* How far the host came when it sent WIREUP_OP_FAILED. */

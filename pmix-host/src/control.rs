@@ -53,7 +53,8 @@ impl Server {
         // SAFETY: the module is static and larger than any version's; the infos live until the
         // call returned, and libpmix copies them.
         let status = unsafe {
-            let module = self.libraries.shim.wireup_module();
+            let (major, minor) = self.libraries.version.release();
+            let module = self.libraries.shim.wireup_module(major, minor);
             self.libraries
                 .pmix
                 .PMIx_server_init(module, infos.items(), infos.count())
@@ -190,19 +191,19 @@ impl Server {
         self.check_running()?;
         let infos = Infos::decode(self.libraries.shim, infos)?;
         let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
-        let (items, count) = (infos.items(), infos.count());
+        let (proc, items, count) = (source.0, infos.items(), infos.count());
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
             id,
-            kept: Box::new(infos),
+            kept: Box::new((source, infos)),
         });
         let data = Box::into_raw(call).cast();
-        // SAFETY: libpmix copies the source; the infos live in the box until the callback, which
-        // takes it, once.
+        // SAFETY: source, which libpmix copies only up to 5.0, and infos live in the box until the
+        // callback, which takes it, once.
         let status = unsafe {
             self.libraries.pmix.PMIx_Notify_event(
                 code.0,
-                source.0,
+                proc,
                 range.0,
                 items,
                 count,

@@ -40,7 +40,9 @@ mod loaded {
     pub(crate) struct Libraries {
         pub(crate) pmix: &'static LibPmix,
         pub(crate) shim: &'static Shim,
-        pub(crate) version: &'static CStr,
+        /// What libpmix calls itself.
+        pub(crate) name: &'static CStr,
+        pub(crate) version: Version,
         pub(crate) warning: Option<&'static str>,
     }
 
@@ -48,28 +50,27 @@ mod loaded {
         /// Opens and checks both.
         pub(crate) fn open(libpmix: &Path, shim: &Path) -> Result<Self, Fatal> {
             let remedy = "; name a libpmix of version 4.2.2 or later with --libpmix";
-            let (pmix, version, warning) =
+            let (pmix, (name, version, warning)) =
                 Self::open_libpmix(libpmix).map_err(|fatal| fatal.and(remedy))?;
             let remedy = "; use the one that was built with this wireup, or name it with --shim";
             let shim = Self::open_shim(shim).map_err(|fatal| fatal.and(remedy))?;
             Ok(Self {
                 pmix: Box::leak(Box::new(pmix)),
                 shim: Box::leak(Box::new(shim)),
+                name,
                 version,
                 warning,
             })
         }
 
-        fn open_libpmix(
-            path: &Path,
-        ) -> Result<(LibPmix, &'static CStr, Option<&'static str>), Fatal> {
+        fn open_libpmix(path: &Path) -> Result<(LibPmix, Known), Fatal> {
             let library = open(path, RTLD_GLOBAL)?;
-            let (version, warning) = version(path, &library)?;
+            let known = known(path, &library)?;
             // SAFETY: the functions are declared by PMIx's own header, and the library says that it
             // is of a version that has them so.
             let pmix = unsafe { LibPmix::from_library(library) };
             let pmix = pmix.map_err(|error| Fatal::new(Stage::Pmix, about(path, &error)))?;
-            Ok((pmix, version, warning))
+            Ok((pmix, known))
         }
 
         fn open_shim(path: &Path) -> Result<Shim, Fatal> {
@@ -98,10 +99,10 @@ mod loaded {
         }
     }
 
-    fn version(
-        path: &Path,
-        library: &Library,
-    ) -> Result<(&'static CStr, Option<&'static str>), Fatal> {
+    /// What a libpmix calls itself, the version in that, and a warning if there is one.
+    type Known = (&'static CStr, Version, Option<&'static str>);
+
+    fn known(path: &Path, library: &Library) -> Result<Known, Fatal> {
         type GetVersion = unsafe extern "C" fn() -> *const std::ffi::c_char;
         let fatal = |text: &str| Fatal::new(Stage::Pmix, format!("{}: {text}", path.display()));
         // SAFETY: this is the function's type in every version of PMIx.
@@ -114,12 +115,13 @@ mod loaded {
         }
         // SAFETY: a terminated string in the library, which stays open.
         let text: &'static CStr = unsafe { CStr::from_ptr(text) };
-        let known = Version::parse(&text.to_string_lossy());
-        let known = known.ok_or_else(|| fatal(&format!("has no version number in {text:?}")))?;
-        let warning = known
+        let version = Version::parse(&text.to_string_lossy());
+        let version =
+            version.ok_or_else(|| fatal(&format!("has no version number in {text:?}")))?;
+        let warning = version
             .judge()
             .map_err(|reason| fatal(&format!("version {reason}")))?;
-        Ok((text, warning))
+        Ok((text, version, warning))
     }
 
     fn check_abi(path: &Path, library: &Library) -> Result<(), Fatal> {

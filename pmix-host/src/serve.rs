@@ -66,12 +66,12 @@ impl Host {
         }
         peers::guard(Arc::clone(&replies))?;
         links::guard(libraries.shim)?;
-        let version = libraries.version.to_string_lossy();
+        let version = libraries.name.to_string_lossy();
         let warnings = libraries
             .warning
             .map(|warning| format!("{version} {warning}").into());
         replies.notice(&HostNotice::Hello(Hello {
-            libpmix: Text::new(libraries.version.to_bytes()),
+            libpmix: Text::new(libraries.name.to_bytes()),
             warnings: warnings.into_iter().collect(),
         }));
         Ok(Self {

@@ -22,6 +22,11 @@ impl Version {
         Some(Self(parts.next()??, parts.next()??, parts.next()??))
     }
 
+    /// Major and minor number.
+    pub(crate) fn release(self) -> (u32, u32) {
+        (self.0, self.1)
+    }
+
     /// Whether the version can serve; `Err` has the reason, `Ok` a warning if there is one.
     pub(crate) fn judge(self) -> Result<Option<&'static str>, String> {
         if self < OLDEST {

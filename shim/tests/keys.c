@@ -11,6 +11,18 @@
 #define PMIX_GROUP_BOOTSTRAP "pmix.grp.btstrp"
 #endif
 
+#ifndef PMIX_SESSION_CTRL_ID /* these since 5.0 */
+#define PMIX_SESSION_CTRL_ID "pmix.ssnctrl.id"
+#define PMIX_SESSION_PAUSE "pmix.ssn.pause"
+#define PMIX_SESSION_RESUME "pmix.ssn.resume"
+#define PMIX_SESSION_TERMINATE "pmix.ssn.terminate"
+#define PMIX_SESSION_SIGNAL "pmix.ssn.sig"
+#endif
+
+#ifndef PMIX_SESSION_EXTEND /* since 6.0 */
+#define PMIX_SESSION_EXTEND "pmix.ssn.xtend"
+#endif
+
 #define KEY(name) printf("key %s %s\n", #name, PMIX_##name)
 #define STATUS(name) printf("status %s %d\n", #name, PMIX_##name)
 #define RANGE(name) printf("range %s %d\n", #name, PMIX_RANGE_##name)
@@ -123,6 +135,12 @@ int main(void)
     KEY(GROUP_LOCAL_ONLY);
     KEY(SPAWNED);
     KEY(PARENT_ID);
+    KEY(SESSION_CTRL_ID);
+    KEY(SESSION_PAUSE);
+    KEY(SESSION_RESUME);
+    KEY(SESSION_TERMINATE);
+    KEY(SESSION_SIGNAL);
+    KEY(SESSION_EXTEND);
     KEY(CRED_TYPE);
     KEY(ALLOC_REQ_ID);
     KEY(ALLOC_ID);

@@ -155,12 +155,24 @@ static pmix_info_t kinds(const char *list)
 static pmix_proc_t me;
 static struct result aborted, fenced, modexed, queried, logged, published, found, withdrawn, grouped,
     controlled, spawned, connected, disconnected, pushed, vouched, checked,
-    allocated;
+    allocated, session_controlled;
 static struct result *const all[] = {&aborted,   &fenced,  &modexed,   &queried,     &logged,
                                      &found,     &published, &withdrawn, &grouped,     &controlled,
                                      &spawned, &connected, &disconnected, &pushed, &vouched, &checked,
-                                     &allocated};
+                                     &allocated, &session_controlled};
 enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
+
+typedef pmix_status_t session_control_fn(const pmix_proc_t *, uint32_t, const pmix_info_t[], size_t,
+                                         pmix_info_cbfunc_t, void *);
+
+/* What is so many slots behind the last one that all versions have in common. */
+static session_control_fn *slot_behind(size_t slot)
+{
+    session_control_fn *function;
+    const size_t behind = offsetof(pmix_server_module_t, client_connected2) + sizeof(function);
+    memcpy(&function, (const unsigned char *)m + behind + slot * sizeof(function), sizeof(function));
+    return function;
+}
 
 static void make_requests(void)
 {
@@ -211,6 +223,22 @@ static void make_requests(void)
     const pmix_byte_object_t token = {.bytes = "to\0ken", .size = 6};
     CHECK(m->validate_credential(&me, &token, NULL, 0, on_validation, &checked) == PMIX_SUCCESS);
     CHECK(m->allocate(&me, PMIX_ALLOC_EXTEND, &info, 1, on_infos, &allocated) == PMIX_SUCCESS);
+    CHECK(slot_behind(2)(&me, 7, &info, 1, on_infos, &session_controlled) == PMIX_SUCCESS);
+}
+
+/* What a version calls when a session is to be controlled is elsewhere or something else for another. */
+static void test_versions(void)
+{
+    const struct {
+        uint32_t major, minor;
+        size_t slot;
+    } versions[] = {{4, 2, SIZE_MAX}, {5, 0, SIZE_MAX}, {6, 0, 0}, {6, 2, 2}, {7, 0, SIZE_MAX}, {6, 1, 2}};
+    for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
+        m = wireup_module(versions[i].major, versions[i].minor);
+        for (size_t slot = 0; slot < 6; slot++) {
+            CHECK((slot_behind(slot) != NULL) == (slot == versions[i].slot));
+        }
+    }
 }
 
 static void expect_frame(const char *name)
@@ -254,7 +282,7 @@ void test_upcalls(void)
     int fds[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
     agent_fd = fds[0];
-    m = wireup_module();
+    test_versions();
     CHECK(wireup_link_start(fds[1], on_lost) == 0);
     me = proc_of("job-1", 1);
     size_t count;
@@ -302,6 +330,7 @@ void test_upcalls(void)
     expect_frame("c/get_credential.bin");
     expect_frame("c/validate_credential.bin");
     expect_frame("c/allocate.bin");
+    expect_frame("c/session_control.bin");
     /* Everything else is left to libpmix. */
     CHECK(m->tool_connected == NULL && m->fabric == NULL && m->monitor == NULL);
 }
@@ -387,6 +416,10 @@ void test_completions(void)
     CHECK(pthread_equal(allocated.thread, libpmix_thread));
     CHECK(allocated.status == PMIX_SUCCESS && allocated.infos == 1);
     CHECK(strcmp(allocated.text, "a1") == 0);
+    send_golden("rust/answer_session_control.bin");
+    wait_until(&session_controlled.calls, 1);
+    CHECK(pthread_equal(session_controlled.thread, libpmix_thread));
+    CHECK(session_controlled.status == PMIX_ERR_NOT_FOUND && session_controlled.infos == 0);
     for (size_t i = 0; i < REQUESTS; i++) {
         CHECK(all[i]->calls == 1);
     }

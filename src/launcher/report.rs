@@ -186,7 +186,7 @@ pub fn failure(
             format!("{} called MPI_Abort with code {code}{said}", rank(*aborted))
         }
         Cause::EndedBy { rank: by, signal } => format!(
-            "{} had the job ended by signal {signal} through PMIx_Job_control",
+            "{} had the job ended by signal {signal} through PMIx",
             rank(*by)
         ),
         Cause::Misbehaved {

@@ -179,6 +179,13 @@ pub(crate) fn upcall() -> impl Strategy<Value = Upcall> {
                 directives,
             }
         }),
+        (proc(), any::<u32>(), infos()).prop_map(|(proc, session, directives)| {
+            Upcall::SessionControl {
+                proc,
+                session,
+                directives,
+            }
+        }),
         (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Lookup {
             proc,
             keys,

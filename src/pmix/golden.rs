@@ -271,6 +271,11 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             directive: 2,
             infos: collect(),
         },
+        Upcall::SessionControl {
+            proc: me(),
+            session: 7,
+            directives: collect(),
+        },
     ];
     let mut link = HostLink::new();
     let mut last_id = 0;
@@ -289,7 +294,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let id = if kind.wants_answer() { last_id } else { 0 };
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 17);
+    assert_eq!(link.outstanding_upcalls().count(), 18);
 }
 
 #[test]
@@ -391,6 +396,11 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
                 Status::SUCCESS,
                 vec![Info::new(keys::ALLOC_ID, Value::String("a1".into()))],
             ),
+        ),
+        (
+            UpcallKind::SessionControl,
+            18,
+            Answer::Status(Status::ERR_NOT_FOUND),
         ),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());

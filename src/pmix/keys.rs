@@ -212,6 +212,18 @@ keys! {
     CLEANUP_LEAVE_TOPDIR = "pmix.clnup.lvtop";
     /// String: name of a request.
     JOB_CTRL_ID = "pmix.jctrl.id";
+    /// String: name of a request about a session.
+    SESSION_CTRL_ID = "pmix.ssnctrl.id";
+    /// Bool: stop all jobs of a session.
+    SESSION_PAUSE = "pmix.ssn.pause";
+    /// Bool: continue them.
+    SESSION_RESUME = "pmix.ssn.resume";
+    /// Bool: end them politely.
+    SESSION_TERMINATE = "pmix.ssn.terminate";
+    /// Int: signal all their processes.
+    SESSION_SIGNAL = "pmix.ssn.sig";
+    /// Bool: more nodes or more time for a session.
+    SESSION_EXTEND = "pmix.ssn.xtend";
     /// String: kinds of credentials, comma separated, the preferred one first; or a credential's.
     CRED_TYPE = "pmix.sec.ctype";
     /// String: the client's name for its request for an allocation.

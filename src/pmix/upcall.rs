@@ -234,6 +234,15 @@ pub enum Upcall {
         /// `ALLOC_NUM_NODES`, `ALLOC_ID` and the like.
         infos: Vec<Info>,
     },
+    /// A process wants something done with all jobs of a session. From libpmix 6 on.
+    SessionControl {
+        /// Who.
+        proc: Proc,
+        /// Which; the caller's if `u32::MAX`.
+        session: u32,
+        /// What: `SESSION_PAUSE` and the like.
+        directives: Vec<Info>,
+    },
 }
 
 impl Upcall {
@@ -256,6 +265,7 @@ impl Upcall {
             Self::Unpublish { .. } => UpcallKind::Unpublish,
             Self::Group { .. } => UpcallKind::Group,
             Self::JobControl { .. } => UpcallKind::JobControl,
+            Self::SessionControl { .. } => UpcallKind::SessionControl,
             Self::Spawn { .. } => UpcallKind::Spawn,
             Self::Connect { .. } => UpcallKind::Connect,
             Self::Disconnect { .. } => UpcallKind::Disconnect,

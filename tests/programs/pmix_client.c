@@ -170,7 +170,7 @@ static void event(void)
     listen_for(code, on_event);
     fence(false);
     if (me.rank == 0) {
-        must_start(PMIx_Notify_event(code, &me, PMIX_RANGE_SESSION, NULL, 0, NULL, NULL),
+        must(PMIx_Notify_event(code, &me, PMIX_RANGE_SESSION, NULL, 0, NULL, NULL),
                    "PMIx_Notify_event");
     }
     WAIT_UNTIL(events > 0);
@@ -304,7 +304,7 @@ static void output(void)
         hold(strcmp(printed[0], "onetwo") == 0 && strcmp(printed[1], "last") == 0, "the output");
         hold(ends == 1, "one end");
         const pmix_status_t rc = PMIx_IOF_deregister((size_t)id, NULL, 0, on_answer, NULL);
-        must_start(rc, "PMIx_IOF_deregister");
+        must(rc, "PMIx_IOF_deregister");
         /* libpmix's server up to 5.0.11 answers with a status that it never set. */
         (void)await_answer(rc);
         target.rank = 1;

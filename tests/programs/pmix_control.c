@@ -15,12 +15,19 @@
  *   all         everybody is asked to end
  *   kill_all    everybody is killed
  *   refused     what is not supported, and processes that do not exist
+ *   session     as all, where the server takes directives for sessions from those for jobs
  *   family HOW  rank 0 spawns two processes, of which the first signals, terminates, kills or aborts
- *               its whole job, without naming anybody; nothing happens to the parents
+ *               its whole job, without naming anybody; nothing happens to the parents. With HOW
+ *               `session` it signals all jobs of the session, as above, and that is the parents' too
  */
 #include "client.h"
 #include <pmix.h>
 #include <signal.h>
+
+/* For sessions, from libpmix 5.0 on. */
+#define END_SESSION "pmix.ssn.terminate"
+#define SIGNAL_SESSION "pmix.ssn.sig"
+#define PREEMPT_SESSION "pmix.ssn.preempt"
 
 static const pmix_rank_t others[] = {0, 2};
 
@@ -186,6 +193,8 @@ static void be_child(const char *how)
             PMIx_Abort(5, "all of us", NULL, 0);
         else if (strcmp(how, "signal") == 0)
             control(PMIX_JOB_CTRL_SIGNAL, &number, PMIX_INT, NULL, 0);
+        else if (strcmp(how, "session") == 0)
+            control(SIGNAL_SESSION, &number, PMIX_INT, NULL, 0);
         else
             control(strcmp(how, "kill") == 0 ? PMIX_JOB_CTRL_KILL : PMIX_JOB_CTRL_TERMINATE, &yes,
                     PMIX_BOOL, NULL, 0);
@@ -213,8 +222,10 @@ static pmix_status_t family(char *program, char *how)
     barrier();
     if (me.rank == 0)
         spawn_children(program, how);
+    while (strcmp(how, "session") == 0 && signals == 0)
+        usleep(1000);
     barrier();
-    if (signals != 0)
+    if (signals != (strcmp(how, "session") == 0))
         fail(1, "pmix_control rank=%u: a signal that was not for us", me.rank);
     return PMIX_SUCCESS;
 }
@@ -235,7 +246,11 @@ int main(int argc, char **argv)
         status = end_all(PMIX_JOB_CTRL_TERMINATE);
     else if (strcmp(mode, "kill_all") == 0)
         status = end_all(PMIX_JOB_CTRL_KILL);
-    else if (strcmp(mode, "refused") == 0)
+    else if (strcmp(mode, "session") == 0) {
+        const bool yes = true;
+        expect(PMIX_ERR_NOT_SUPPORTED, control(PREEMPT_SESSION, &yes, PMIX_BOOL, NULL, 0), "preempting");
+        status = end_all(END_SESSION);
+    } else if (strcmp(mode, "refused") == 0)
         status = refused();
     else if (strcmp(mode, "family") == 0 && argc == 3)
         status = family(argv[0], argv[2]);

@@ -27,7 +27,7 @@ static void on_event(size_t id, pmix_status_t status, const pmix_proc_t *source,
 
 static void tell(pmix_status_t code)
 {
-    must_start(PMIx_Notify_event(code, &me, PMIX_RANGE_NAMESPACE, NULL, 0, NULL, NULL), "PMIx_Notify_event");
+    must(PMIx_Notify_event(code, &me, PMIX_RANGE_NAMESPACE, NULL, 0, NULL, NULL), "PMIx_Notify_event");
 }
 
 int main(int argc, char **argv)

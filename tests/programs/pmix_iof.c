@@ -136,7 +136,7 @@ int main(int argc, char **argv)
         await_lines(!stop);
         if (stop) {
             const pmix_status_t rc = PMIx_IOF_deregister(id, NULL, 0, on_answer, NULL);
-            must_start(rc, "PMIx_IOF_deregister");
+            must(rc, "PMIx_IOF_deregister");
             /* The server's library sends a status that it never set. */
             (void)await_answer(rc);
             CHANGE(stopped = true);

@@ -52,8 +52,13 @@ static void qualify(const char *name, const void *value, pmix_data_type_t type)
     query.nqual++;
 }
 
+/* An array of which no number is told needs an end that is marked, from 6.0 on. */
 static pmix_status_t ask(void)
 {
+    if (query.nqual == 0) {
+        PMIX_INFO_FREE(query.qualifiers, 8);
+        query.qualifiers = NULL;
+    }
     return PMIx_Query_info(&query, 1, &results, &nresults);
 }
 

@@ -365,6 +365,10 @@ static pmix_status_t with(char *cmd, char *mode, int count, char **words)
             PMIX_INFO_REQUIRED(&job[of_job]);
         of_job++;
     }
+    if (app.ninfo == 0) {
+        PMIX_INFO_FREE(app.info, (size_t)count + 1);
+        app.info = NULL;
+    }
     pmix_status_t status = PMIx_Spawn(job, of_job, &app, 1, nspace);
     free(job);
     return status;

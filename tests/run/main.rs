@@ -24,6 +24,7 @@ mod groups;
 mod help;
 mod hosts;
 mod iof;
+mod later_pmix;
 mod layouts;
 mod libraries;
 mod logs;

@@ -31,11 +31,22 @@ impl NodeCore {
         (directive, infos): (u8, &[Info]),
         actions: &mut Vec<Action>,
     ) {
-        let Some(by) = self.named(proc) else {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
-        };
         let Some(directive) = Directive::of_pmix(directive) else {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+        };
+        self.ask_for(id, proc, (directive, infos), actions);
+    }
+
+    /// What a process wants of the launch's nodes and slots.
+    pub(super) fn ask_for(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (directive, infos): (Directive, &[Info]),
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(by) = self.named(proc) else {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
         };
         self.allocations.last += 1;
         let ticket = AllocationTicket(self.allocations.last);

@@ -3,13 +3,14 @@
 
 use super::NodeCore;
 use crate::agent::event::{Action, Report};
+use crate::job::allocation::Directive;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
 use crate::pmix::upcall::Answer;
-use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value, find};
 
 /// Numbers of Linux.
 const SIGCONT: i32 = 18;
@@ -18,15 +19,52 @@ const SIGSTOP: i32 = 19;
 /// The highest real-time signal.
 const SIGNAL_MAX: i32 = 64;
 
-/// What clients want removed at their end, and how.
-const CLEANUP: [&str; 6] = [
-    keys::REGISTER_CLEANUP,
-    keys::REGISTER_CLEANUP_DIR,
-    keys::CLEANUP_RECURSIVE,
-    keys::CLEANUP_EMPTY,
-    keys::CLEANUP_IGNORE,
-    keys::CLEANUP_LEAVE_TOPDIR,
-];
+/// The keys of directives.
+struct Directives {
+    /// What says a signal's number.
+    signal: &'static str,
+    /// What is to be done if it is so.
+    flags: &'static [(&'static str, Wish)],
+    /// What was done before the host is asked.
+    done: &'static [&'static str],
+    /// The name of the request.
+    id: &'static str,
+}
+
+/// What clients want removed at their end libpmix removes itself, and asks on if there is more; see
+/// docs/shim.md.
+const OF_JOBS: Directives = Directives {
+    signal: keys::JOB_CTRL_SIGNAL,
+    flags: &[
+        (keys::JOB_CTRL_KILL, Wish::Kill),
+        (keys::JOB_CTRL_TERMINATE, Wish::Terminate),
+        (keys::JOB_CTRL_PAUSE, Wish::Signal(SIGSTOP)),
+        (keys::JOB_CTRL_RESUME, Wish::Signal(SIGCONT)),
+    ],
+    done: &[
+        keys::REGISTER_CLEANUP,
+        keys::REGISTER_CLEANUP_DIR,
+        keys::CLEANUP_RECURSIVE,
+        keys::CLEANUP_EMPTY,
+        keys::CLEANUP_IGNORE,
+        keys::CLEANUP_LEAVE_TOPDIR,
+    ],
+    id: keys::JOB_CTRL_ID,
+};
+
+const OF_SESSIONS: Directives = Directives {
+    signal: keys::SESSION_SIGNAL,
+    flags: &[
+        (keys::SESSION_TERMINATE, Wish::Terminate),
+        (keys::SESSION_PAUSE, Wish::Signal(SIGSTOP)),
+        (keys::SESSION_RESUME, Wish::Signal(SIGCONT)),
+    ],
+    done: &[],
+    id: keys::SESSION_CTRL_ID,
+};
+
+/// Stands for the session of who says it; no other has a number that processes could know.
+const OWN_SESSION: u32 = u32::MAX;
 
 impl NodeCore {
     /// `PMIx_Abort`. Without targets it means the caller's job, and there is no answer while anybody
@@ -81,13 +119,46 @@ impl NodeCore {
         directives: &[Info],
         actions: &mut Vec<Action>,
     ) {
-        let (ranks, wishes) = match (self.targets(proc, targets), wishes(directives)) {
+        let wishes = wishes(directives, &OF_JOBS);
+        let (ranks, wishes) = match (self.targets(proc, targets), wishes) {
             (Some(ranks), Ok(wishes)) => (ranks, wishes),
             (None, _) => {
                 return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
             }
             (_, Err(status)) => return self.answer(id, &Answer::Status(status), actions),
         };
+        self.demand(id, proc, (&ranks, wishes), actions);
+    }
+
+    /// `PMIx_Session_control`: the session is the launch, with all its jobs.
+    pub(super) fn session_control(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (session, directives): (u32, &[Info]),
+        actions: &mut Vec<Action>,
+    ) {
+        if session != OWN_SESSION {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        }
+        if find(directives, keys::SESSION_EXTEND).is_some_and(holds) {
+            let mut infos = directives.to_vec();
+            infos.retain(|info| info.key != keys::SESSION_EXTEND && info.key != OF_SESSIONS.id);
+            return self.ask_for(id, proc, (Directive::Extend, &infos), actions);
+        }
+        match wishes(directives, &OF_SESSIONS) {
+            Ok(wishes) => self.demand(id, proc, (&None, wishes), actions),
+            Err(status) => self.answer(id, &Answer::Status(status), actions),
+        }
+    }
+
+    fn demand(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (ranks, wishes): (&Option<Vec<GlobalRank>>, Vec<Wish>),
+        actions: &mut Vec<Action>,
+    ) {
         let by = self.named(proc).unwrap_or_default();
         actions.extend(wishes.into_iter().map(|what| {
             let ranks = ranks.clone();
@@ -110,41 +181,39 @@ impl NodeCore {
 }
 
 /// What directives ask for, in their order; there must be something.
-fn wishes(directives: &[Info]) -> Result<Vec<Wish>, Status> {
+fn wishes(directives: &[Info], known: &Directives) -> Result<Vec<Wish>, Status> {
     let mut wishes = Vec::new();
-    // libpmix does this itself, and asks on if there is more; see docs/shim.md.
     let mut done = false;
     for info in directives {
-        let wish = match (&info.key, &info.value) {
-            (key, Value::Int(signal) | Value::Int32(signal)) if *key == keys::JOB_CTRL_SIGNAL => {
+        let flag = known.flags.iter().find(|(key, _)| info.key == *key);
+        wishes.push(match (flag, &info.value) {
+            _ if info.key == known.id => continue,
+            _ if known.done.iter().any(|key| info.key == *key) => {
+                done = true;
+                continue;
+            }
+            (_, Value::Int(signal) | Value::Int32(signal)) if info.key == known.signal => {
                 match (1..=SIGNAL_MAX).contains(signal) {
                     true => Wish::Signal(*signal),
                     false => return Err(Status::ERR_BAD_PARAM),
                 }
             }
-            (key, _) if *key == keys::JOB_CTRL_ID => continue,
-            (key, _) if CLEANUP.iter().any(|cleanup| key == cleanup) => {
-                done = true;
-                continue;
-            }
             (_, Value::Bool(false)) => continue,
-            (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_KILL => Wish::Kill,
-            (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_TERMINATE => {
-                Wish::Terminate
-            }
-            (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_PAUSE => {
-                Wish::Signal(SIGSTOP)
-            }
-            (key, Value::Bool(true) | Value::Undef) if *key == keys::JOB_CTRL_RESUME => {
-                Wish::Signal(SIGCONT)
-            }
+            (Some((_, wish)), value) if holds(value) => wish.clone(),
             _ if info.required => return Err(Status::ERR_NOT_SUPPORTED),
             _ => continue,
-        };
-        wishes.push(wish);
+        });
     }
     match wishes.is_empty() && !done {
         true => Err(Status::ERR_NOT_SUPPORTED),
         false => Ok(wishes),
     }
 }
+
+/// Whether it is so: PMIx takes a key without a value for a yes.
+fn holds(value: &Value) -> bool {
+    matches!(value, Value::Bool(true) | Value::Undef)
+}
+
+#[cfg(test)]
+mod tests;

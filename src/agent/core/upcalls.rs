@@ -108,6 +108,7 @@ impl NodeCore {
             | Upcall::Unpublish { .. }
             | Upcall::Group { .. }
             | Upcall::JobControl { .. }
+            | Upcall::SessionControl { .. }
             | Upcall::GetCredential { .. }
             | Upcall::ValidateCredential { .. }
             | Upcall::Allocate { .. }
@@ -174,6 +175,11 @@ impl NodeCore {
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
+            Upcall::SessionControl {
+                proc,
+                session,
+                directives,
+            } => self.session_control(id, &proc, (session, &directives), actions),
             Upcall::PushStdin { targets, data, .. } => self.push(id, &targets, &data, actions),
             Upcall::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps), actions),
             Upcall::Connect { procs, infos } => {

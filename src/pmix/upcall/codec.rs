@@ -109,6 +109,11 @@ impl Upcall {
                 targets: from.list(Proc::decode)?,
                 directives: Info::decode_list(&mut from)?,
             },
+            UpcallKind::SessionControl => Self::SessionControl {
+                proc: Proc::decode(&mut from)?,
+                session: from.u32()?,
+                directives: Info::decode_list(&mut from)?,
+            },
             UpcallKind::Spawn => Self::Spawn {
                 proc: Proc::decode(&mut from)?,
                 infos: Info::decode_list(&mut from)?,
@@ -243,6 +248,15 @@ impl Upcall {
             } => {
                 proc.encode(&mut out);
                 encode_procs(targets, &mut out);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::SessionControl {
+                proc,
+                session,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                out.u32(*session);
                 Info::encode_list(directives, &mut out);
             }
             Self::Spawn { proc, infos, apps } => {

@@ -56,11 +56,13 @@ pub enum UpcallKind {
     ValidateCredential,
     /// See [`Upcall::Allocate`].
     Allocate,
+    /// See [`Upcall::SessionControl`].
+    SessionControl,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -85,6 +87,7 @@ impl UpcallKind {
         Self::GetCredential,
         Self::ValidateCredential,
         Self::Allocate,
+        Self::SessionControl,
     ];
 
     /// The operation's name as PMIx has it.
@@ -114,6 +117,7 @@ impl UpcallKind {
             Self::GetCredential => "get_credential",
             Self::ValidateCredential => "validate_credential",
             Self::Allocate => "allocate",
+            Self::SessionControl => "session_control",
         }
     }
 
@@ -158,6 +162,7 @@ impl UpcallKind {
             Self::GetCredential => c::WIREUP_OP_GET_CREDENTIAL,
             Self::ValidateCredential => c::WIREUP_OP_VALIDATE_CREDENTIAL,
             Self::Allocate => c::WIREUP_OP_ALLOCATE,
+            Self::SessionControl => c::WIREUP_OP_SESSION_CONTROL,
         };
         op as u16
     }
