@@ -19,6 +19,8 @@
 //! - A member whose process ends before the operation does fails it: its node refuses. Where
 //!   participation is optional the operation goes on without it, and without nodes where no other
 //!   member is left.
+//! - A member that leaves a group takes no part in its end, and neither does its node if that has no
+//!   other member.
 //! - Context ids count up and carry the number of the hub, so they are unique in the job although
 //!   nobody hands them out, and are never used again.
 //!
@@ -31,6 +33,7 @@ mod tests;
 pub mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use hub::{Hub, Step, Verdict};
 pub use message::{
@@ -175,6 +178,13 @@ impl<T> GroupEngine<T> {
         let failure = GroupFailure::MemberEnded { proc: proc.clone() };
         self.refuse_all(|key| key.members.contains(&proc), &failure, out);
         self.ended.insert(proc);
+    }
+
+    /// A member of a group has left it: the others end it without. Every node is told of all.
+    pub fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc, out: &mut Vec<Output<T>>) {
+        for verdict in self.hub.member_left(name, proc) {
+            self.announce(verdict, out);
+        }
     }
 
     /// A node is gone for good: what its members take part in fails.

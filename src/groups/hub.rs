@@ -1,6 +1,6 @@
 //! The deciding side of group operations: one arrival per node, then a verdict for all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::message::{GroupFailure, GroupKey, GroupResult, Offer, Operation, Released};
@@ -11,6 +11,9 @@ use crate::job::rank_map::NODES_MAX;
 
 /// Most operations a hub has under way, and most arrivals owed to it.
 const OPEN_MAX: usize = 1 << 16;
+
+/// Most members that are known to have left groups that go on; the oldest are forgotten.
+const LEFT_MAX: usize = 1 << 12;
 
 /// A decision, to be told to `nodes`, this one included.
 pub(super) struct Verdict {
@@ -35,7 +38,7 @@ struct Open {
     nodes: Arc<[NodeId]>,
     arrivals: BTreeMap<NodeId, Offer>,
     deadline: Option<Moment>,
-    /// Members whose process has ended, where it goes on without them.
+    /// Members whose process has ended, where it goes on without them, and those that have left.
     gone: BTreeSet<Proc>,
 }
 
@@ -53,6 +56,8 @@ pub(super) struct Hub {
     owed: BTreeMap<(GroupKey, NodeId), u32>,
     /// Context ids given out.
     contexts: u64,
+    /// Who has left the groups of which names, until these end or are made anew.
+    left: VecDeque<(Arc<[u8]>, Proc)>,
 }
 
 impl Hub {
@@ -63,6 +68,7 @@ impl Hub {
             open: BTreeMap::new(),
             owed: BTreeMap::new(),
             contexts: 0,
+            left: VecDeque::new(),
         }
     }
 
@@ -106,6 +112,7 @@ impl Hub {
         open.deadline = open.deadline.into_iter().chain(deadline).min();
         let ended = offer.ended.clone();
         open.arrivals.insert(from, offer);
+        open.go_on_without(left_of(&self.left, &key));
         for proc in ended {
             if !open.goes_on_without(proc.clone()) {
                 let verdict = self.fail(&key, GroupFailure::MemberEnded { proc });
@@ -132,6 +139,25 @@ impl Hub {
         }
     }
 
+    /// A member of a group, made or being ended, takes no part in its end.
+    pub(super) fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc) -> Vec<Verdict> {
+        let entry = (Arc::clone(name), proc);
+        if !self.left.contains(&entry) {
+            if self.left.len() == LEFT_MAX {
+                self.left.pop_front();
+            }
+            self.left.push_back(entry);
+        }
+        let mut done = Vec::new();
+        for (key, open) in &mut self.open {
+            open.go_on_without(left_of(&self.left, key));
+            if open.is_complete() {
+                done.push(key.clone());
+            }
+        }
+        done.into_iter().map(|key| self.release(key)).collect()
+    }
+
     /// Whether the lists are of nodes of this job, and have this one.
     fn is_member(&self, node: NodeId, offer: &Offer) -> bool {
         let nodes = &offer.nodes;
@@ -152,6 +178,8 @@ impl Hub {
             count * CONTEXT_STEP + u64::from(self.node.0) + 1
         });
         let members = open.left();
+        self.left
+            .retain(|(name, proc)| *name != key.name || !key.members.contains(proc));
         let released = Released {
             context,
             members,
@@ -224,7 +252,23 @@ impl Hub {
     }
 }
 
+/// Who takes no part in an operation because of having left: nobody in the making of a group.
+fn left_of(left: &VecDeque<(Arc<[u8]>, Proc)>, key: &GroupKey) -> impl Iterator<Item = Proc> {
+    let of_it = |(name, proc): &&(Arc<[u8]>, Proc)| {
+        key.operation == Operation::Destruct && *name == key.name && key.members.contains(proc)
+    };
+    left.iter().filter(of_it).map(|(_, proc)| proc.clone())
+}
+
 impl Open {
+    /// Notes who takes no part; if that is everybody, those who come do all the same.
+    fn go_on_without(&mut self, left: impl Iterator<Item = Proc>) {
+        self.gone.extend(left);
+        if self.left().is_empty() {
+            self.gone.clear();
+        }
+    }
+
     /// Notes that a member has ended; false if that fails the operation.
     fn goes_on_without(&mut self, proc: Proc) -> bool {
         if !self.arrivals.values().any(|offer| offer.optional) {

@@ -587,3 +587,64 @@ fn a_member_that_has_ended_fails_a_group_also_when_its_node_arrives_last() {
         BTreeMap::from([(0, ended.clone()), (1, ended)])
     );
 }
+
+#[test]
+fn a_member_that_has_left_takes_no_part_in_the_end_of_the_group() {
+    const ALL: [u32; 4] = [0, 1, 2, 3];
+    // The hub and another; before anybody has called, and while the others wait.
+    for (leaver, first) in [(0, true), (0, false), (2, true), (2, false)] {
+        let mut cluster = Cluster::new(4);
+        let leave = |cluster: &mut Cluster| {
+            for node in ALL {
+                let name = Arc::from(&b"g"[..]);
+                cluster.at(node, |engine, _, out| {
+                    engine.member_left(&name, proc(leaver), out);
+                });
+            }
+            cluster.deliver();
+        };
+        if first {
+            leave(&mut cluster);
+        }
+        let rest = ALL.into_iter().filter(|node| *node != leaver);
+        for node in rest.clone() {
+            assert!(cluster.answers.is_empty());
+            cluster.arrive(node, Operation::Destruct, "g", &ALL, None);
+            cluster.deliver();
+        }
+        if !first {
+            assert!(cluster.answers.is_empty());
+            leave(&mut cluster);
+        }
+        let rest: Vec<_> = rest.map(proc).collect();
+        for group in cluster.released(3) {
+            assert_eq!(*group.members, rest);
+        }
+        // Made anew it has all its members again.
+        for operation in [Operation::Construct, Operation::Destruct] {
+            for node in ALL {
+                assert!(cluster.answers.is_empty());
+                cluster.arrive(node, operation, "g", &ALL, None);
+                cluster.deliver();
+            }
+            assert_eq!(cluster.released(4)[0].members.len(), 4);
+        }
+    }
+}
+
+#[test]
+fn members_that_have_all_left_may_end_the_group_together() {
+    let mut cluster = Cluster::new(2);
+    for member in [0, 1] {
+        let name = Arc::from(&b"g"[..]);
+        cluster.at(0, |engine, _, out| {
+            engine.member_left(&name, proc(member), out)
+        });
+    }
+    for node in [1, 0] {
+        assert!(cluster.answers.is_empty());
+        cluster.arrive(node, Operation::Destruct, "g", &[0, 1], None);
+        cluster.deliver();
+    }
+    assert_eq!(cluster.released(2)[0].members.len(), 2);
+}

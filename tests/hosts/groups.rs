@@ -37,7 +37,7 @@ fn groups_are_made_and_ended_on_several_hosts() {
                     assert!(lines.iter().all(|l| field(l, "contexts") == contexts));
                 }
             }
-            for mode in ["nonblocking", "again"] {
+            for mode in ["nonblocking", "again", "left"] {
                 let outcome = run(&cluster, &client, hosts, "pmix_members", mode);
                 outcome.expect(0).by_rank("pmix_members", 4);
             }

@@ -17,6 +17,8 @@
  *   local        each rank makes a group of the ranks of its node among all
  *   again        groups of one name and other members, one after the other
  *   leave        what PMIx_Group_leave says: as heard=NUMBER
+ *   left         rank 3 says that it leaves a group, which the others end without it, and which is then
+ *                made and ended again by all
  *   wait         all ranks but the last, of any number, say "pmix_members waits" and wait for that one
  */
 #include "client.h"
@@ -38,6 +40,8 @@ static const char *name_of(pmix_status_t code)
         return "leader";
     case PMIX_GROUP_LEADER_SELECTED:
         return "selected";
+    case PMIX_GROUP_LEFT:
+        return "left";
     case PMIX_GROUP_INVITE_FAILED:
         return "invite";
     case PMIX_GROUP_INVITE_DECLINED:
@@ -410,6 +414,36 @@ static void leave(void)
     barrier();
 }
 
+static void left(void)
+{
+    static const pmix_rank_t ranks[] = {0, 1, 3}, rest[] = {0, 1};
+    const size_t others = sizeof rest / sizeof rest[0];
+    pmix_proc_t procs[MEMBERS_MAX];
+    pmix_data_array_t array = {.type = PMIX_PROC, .size = others, .array = procs};
+    pmix_info_t infos[2];
+    if (me.rank != 3)
+        listen_to(PMIX_GROUP_LEFT);
+    barrier();
+    if (me.rank != 2)
+        must(construct("group", ranks, 3, NULL, NULL), "construct");
+    if (me.rank == 3) {
+        name_all(procs, rest, others);
+        PMIX_INFO_LOAD(&infos[0], PMIX_EVENT_CUSTOM_RANGE, &array, PMIX_DATA_ARRAY);
+        PMIX_INFO_LOAD(&infos[1], PMIX_GROUP_ID, "group", PMIX_STRING);
+        must(PMIx_Notify_event(PMIX_GROUP_LEFT, &me, PMIX_RANGE_CUSTOM, infos, 2, NULL, NULL),
+             "PMIx_Notify_event");
+    } else if (me.rank != 2) {
+        await("left@3");
+        end("group");
+    }
+    barrier();
+    if (me.rank != 2) {
+        must(construct("group", ranks, 3, NULL, NULL), "the second construct");
+        end("group");
+    }
+    barrier();
+}
+
 static void wait_for_one(void)
 {
     pmix_proc_t *procs;
@@ -433,7 +467,7 @@ int main(int argc, char **argv)
     static const struct mode modes[] = {
         {"nonblocking", nonblocking}, {"optional", optional}, {"notify", notify}, {"ended", ended},
         {"invited", invited}, {"declined", declined}, {"leader", leader}, {"local", local},
-        {"again", again}, {"leave", leave}, {"wait", wait_for_one}, {NULL, NULL}};
+        {"again", again}, {"leave", leave}, {"left", left}, {"wait", wait_for_one}, {NULL, NULL}};
     const struct mode *mode = find_mode(modes, argc == 2 ? argv[1] : "");
     must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     if (mode == NULL)

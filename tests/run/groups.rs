@@ -236,6 +236,18 @@ fn leaving_a_group_is_refused_as_not_supported() {
     }
 }
 
+/// On one node libpmix waits for all who are there.
+#[test]
+fn a_member_that_says_that_it_leaves_is_not_waited_for_at_the_groups_end() {
+    for (client, _) in versions() {
+        for nodes in &UP_TO_THREE[1..] {
+            let all = members(&client, nodes, "left", 0);
+            let told = [(0, "left@3"), (1, "left@3"), (2, "-"), (3, "-")];
+            assert_eq!(all, told.map(|(rank, text)| heard(rank, text)));
+        }
+    }
+}
+
 /// Parents, then children: what each said under that name.
 fn families(outcome: &Outcome, key: &str) -> Vec<String> {
     let text = outcome.out();

@@ -33,7 +33,7 @@ impl NodeCore {
             .rank()
             .is_none_or(|_| self.local_of(&event.source).is_some());
         if ours && everywhere.contains(&event.range) {
-            self.groups_hear(&event);
+            self.groups_hear(&event, actions);
             self.carry(&Arc::new(event), actions);
         }
     }
@@ -49,7 +49,7 @@ impl NodeCore {
 
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
-        self.groups_hear(event);
+        self.groups_hear(event, actions);
         if self.host.state != HostState::Ready {
             return;
         }

@@ -50,7 +50,11 @@ impl NodeCore {
     }
 
     /// An event that concerns groups has come by.
-    pub(in super::super) fn groups_hear(&mut self, event: &Notification) {
+    pub(in super::super) fn groups_hear(
+        &mut self,
+        event: &Notification,
+        actions: &mut Vec<Action>,
+    ) {
         if ![
             Status::GROUP_INVITED,
             Status::GROUP_CONSTRUCT_COMPLETE,
@@ -76,7 +80,13 @@ impl NodeCore {
             }
             Status::GROUP_CONSTRUCT_COMPLETE => self.groups.watch.completed(name, &source),
             Status::GROUP_LEADER_SELECTED => self.groups.watch.chosen(name, &source),
-            _ => self.groups.watch.left(name, &source),
+            _ => {
+                self.groups.watch.left(name, &source);
+                let name = Arc::from(name);
+                self.groups(actions, |engine, out| {
+                    engine.member_left(&name, source, out)
+                });
+            }
         }
     }
 
