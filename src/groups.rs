@@ -187,6 +187,11 @@ impl<T> GroupEngine<T> {
         }
     }
 
+    /// Members are invited to a group: of an earlier one of that name they may have left.
+    pub fn invited(&mut self, name: &[u8], members: &[Proc]) {
+        self.hub.made_anew(name, |proc| members.contains(proc));
+    }
+
     /// A node is gone for good: what its members take part in fails.
     pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<Output<T>>) {
         if node == self.node || !self.lost.insert(node) {

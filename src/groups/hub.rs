@@ -158,6 +158,12 @@ impl Hub {
         done.into_iter().map(|key| self.release(key)).collect()
     }
 
+    /// A group has ended, or has all these members again: nobody has left it.
+    pub(super) fn made_anew(&mut self, name: &[u8], is_member: impl Fn(&Proc) -> bool) {
+        self.left
+            .retain(|(left, proc)| **left != *name || !is_member(proc));
+    }
+
     /// Whether the lists are of nodes of this job, and have this one.
     fn is_member(&self, node: NodeId, offer: &Offer) -> bool {
         let nodes = &offer.nodes;
@@ -178,8 +184,7 @@ impl Hub {
             count * CONTEXT_STEP + u64::from(self.node.0) + 1
         });
         let members = open.left();
-        self.left
-            .retain(|(name, proc)| *name != key.name || !key.members.contains(proc));
+        self.made_anew(&key.name, |proc| key.members.contains(proc));
         let released = Released {
             context,
             members,

@@ -633,6 +633,29 @@ fn a_member_that_has_left_takes_no_part_in_the_end_of_the_group() {
 }
 
 #[test]
+fn a_member_that_left_and_is_invited_again_takes_part_in_the_end_of_the_group() {
+    let mut cluster = Cluster::new(2);
+    let name = Arc::from(&b"g"[..]);
+    cluster.at(0, |engine, _, out| {
+        engine.member_left(&name, proc(1), out);
+        engine.invited(b"other", &[proc(1)]);
+    });
+    cluster.arrive(0, Operation::Destruct, "g", &[0, 1], None);
+    assert_eq!(cluster.released(1)[0].members.len(), 1);
+    cluster.deliver();
+    cluster.at(0, |engine, _, out| {
+        engine.member_left(&name, proc(1), out);
+        engine.invited(b"g", &[proc(1)]);
+    });
+    for node in [0, 1] {
+        assert!(cluster.answers.is_empty());
+        cluster.arrive(node, Operation::Destruct, "g", &[0, 1], None);
+        cluster.deliver();
+    }
+    assert_eq!(cluster.released(2)[0].members.len(), 2);
+}
+
+#[test]
 fn members_that_have_all_left_may_end_the_group_together() {
     let mut cluster = Cluster::new(2);
     for member in [0, 1] {

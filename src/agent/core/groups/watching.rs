@@ -76,6 +76,7 @@ impl NodeCore {
         match event.code {
             Status::GROUP_INVITED => {
                 let members = self.invited(&event.infos);
+                self.groups.engine.invited(name, &members);
                 self.groups.watch.invited(name.into(), source, members);
             }
             Status::GROUP_CONSTRUCT_COMPLETE => self.groups.watch.completed(name, &source),
