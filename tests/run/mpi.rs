@@ -362,7 +362,7 @@ fn the_interface_can_be_chosen_and_without_one_ranks_are_alone() {
         }
         // On its own, Open MPI 5 leaves its files behind whoever started it.
         if name != "openmpi5" {
-            let run = mpi.run(2, &["--pmi", "none"], "allreduce", &[]);
+            let run = mpi.run_alone(2, &["--pmi", "none"], "allreduce", &[]);
             let outcome = run.run().expect(0);
             let lines = outcome.sorted_lines();
             assert_eq!(lines, ["allreduce rank=0 size=1 sum=1"; 2], "{name}");

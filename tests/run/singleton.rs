@@ -35,7 +35,8 @@ fn a_program_under_the_wrong_interface_is_named_with_the_remedy() {
         ("impi", "pmix", "PMI", "--pmi pmi1"),
     ] {
         let Some(mpi) = mpi(name) else { continue };
-        let run = mpi.run(3, &["--pmi", wrong, "--json", "status"], "hello", &[]);
+        let options = ["--pmi", wrong, "--json", "status"];
+        let run = mpi.run_alone(3, &options, "hello", &[]);
         let outcome = run.run().expect(0);
         assert_eq!(outcome.out().matches(" size=1 ").count(), 3, "{outcome:?}");
         let program = mpi.program("hello").display().to_string();
@@ -146,7 +147,8 @@ fn strict_pmi_makes_it_a_failure() {
         let Some(mpi) = mpi(name) else { continue };
         for ranks in [1, 2] {
             let options = ["--strict-pmi", "--pmi", wrong, "--json", "status"];
-            let outcome = mpi.run(ranks, &options, "hello", &[]).run().expect(123);
+            let run = mpi.run_alone(ranks, &options, "hello", &[]);
+            let outcome = run.run().expect(123);
             outcome.expect_one_line(&["never contacted PMI: it needs", "(--strict-pmi)"]);
             let status = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
             assert!(status.contains(r#""kind":"ran_alone""#), "{status}");
@@ -156,7 +158,8 @@ fn strict_pmi_makes_it_a_failure() {
         // One that goes on for long is not waited for.
         let options = ["--strict-pmi", "--pmi", wrong];
         let args = ["1", "without-finalize", "3"];
-        let outcome = mpi.run(2, &options, "exitcode", &args).run().expect(123);
+        let run = mpi.run_alone(2, &options, "exitcode", &args);
+        let outcome = run.run().expect(123);
         outcome.expect_one_line(&["never contacted PMI", "(--strict-pmi)"]);
     }
 }

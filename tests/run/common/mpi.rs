@@ -29,6 +29,19 @@ impl Mpi {
         )
     }
 
+    /// The same where each rank is going to be alone: under Open MPI 4.1 two that start at the same
+    /// moment may both want to make one directory below `TMPDIR`, and one fails.
+    pub(crate) fn run_alone(
+        &self,
+        ranks: u32,
+        options: &[&str],
+        program: &str,
+        args: &[&str],
+    ) -> Run {
+        let own = r#"sh -c 'mkdir own%r; TMPDIR=$PWD/own%r exec "$@"' own"#;
+        self.run(ranks, &[&["--wrap", own], options].concat(), program, args)
+    }
+
     /// The same below a shell whose commands wireup does not follow, as it is with users' scripts.
     pub(crate) fn run_script(&self, ranks: u32, options: &[&str], program: &str) -> Run {
         let shell = ["sh", "-c", "eval 'exec \"$0\" \"$@\"'"];
