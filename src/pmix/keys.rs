@@ -182,6 +182,8 @@ keys! {
     GROUP_BOOTSTRAP = "pmix.grp.btstrp";
     /// (bool) members may end before they take part.
     GROUP_OPTIONAL = "pmix.grp.opt";
+    /// (bool) members that end are not waited for.
+    GROUP_FT_COLLECTIVE = "pmix.grp.ftcoll";
     /// (bool) members hear of the death of others.
     GROUP_NOTIFY_TERMINATION = "pmix.grp.notterm";
     /// (bool) only processes of the caller's node take part.

@@ -52,6 +52,14 @@ static inline void hold(bool good, const char *what)
         end_with("not so", what);
 }
 
+/* The major version of the libpmix that is loaded. */
+static inline int libpmix(void)
+{
+    int major = 0;
+    hold(sscanf(PMIx_Get_version(), "OpenPMIx %d.", &major) == 1, PMIx_Get_version());
+    return major;
+}
+
 /* ---- the own job ---- */
 
 /* Loads these ranks, or the first ones if there is no list; gives their number. */

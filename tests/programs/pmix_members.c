@@ -7,18 +7,22 @@
  *
  *   nonblocking  four groups are made and ended at once without a thread more
  *   optional     rank 3 is killed; ranks 0 and 1 make a group with it in which it may be missing
+ *   tolerant     the same with PMIX_GROUP_FT_COLLECTIVE
+ *   gone         rank 3 is killed when it has called to make such a group of all, and rank 2 calls after that
+ *   missing      rank 3 is killed before it calls to make a group of all: as heard=failed
  *   notify       rank 3 is killed in a group whose members want to hear of that
  *   ended        rank 3 is killed when such a group, of one node if they are on one, has ended, while
  *                another goes on
- *   invited      rank 0 invites ranks 1 and 3, and rank 3 is killed instead of joining
- *   declined     rank 0 invites the others, of whom rank 2 declines
+ *   invited      rank 0 invites ranks 1 and 3, and rank 3 is killed instead of joining; from libpmix 7 on
+ *                that ends the invitation for those who have joined and who has invited: failed
+ *   declined     rank 0 invites the others, of whom rank 2 declines: failed there too
  *   leader       rank 0 invites the others and is killed when all have joined; rank 1 leads then, and
  *                is killed
  *   local        each rank makes a group of the ranks of its node among all
  *   again        groups of one name and other members, one after the other
  *   leave        what PMIx_Group_leave says: as heard=NUMBER
- *   left         rank 3 says that it leaves a group, which the others end without it, and which is then
- *                made and ended again by all
+ *   left         rank 3 leaves a group, which the others end without it, and which is then made and ended
+ *                again by all
  *   wait         all ranks but the last, of any number, say "pmix_members waits" and wait for that one
  */
 #include "client.h"
@@ -195,7 +199,7 @@ static void nonblocking(void)
     WAIT_UNTIL(outstanding == 0);
 }
 
-static void optional(void)
+static void without(const char *directive)
 {
     static const pmix_rank_t ranks[] = {0, 1, 3}, rest[] = {0, 1};
     size_t members = 2;
@@ -207,10 +211,59 @@ static void optional(void)
     }
     if (me.rank == 2)
         return;
-    must(construct("group", ranks, 3, PMIX_GROUP_OPTIONAL, &members), "an optional construct");
+    must(construct("group", ranks, 3, directive, &members), directive);
     hold(members == 2, "the dead is no member");
     must(construct("rest", rest, 2, NULL, NULL), "a construct without the dead");
     end("rest");
+}
+
+static void optional(void)
+{
+    without(PMIX_GROUP_OPTIONAL);
+}
+
+static void tolerant(void)
+{
+    without(PMIX_GROUP_FT_COLLECTIVE);
+}
+
+static void gone(void)
+{
+    static const pmix_rank_t ranks[] = {0, 1, 2, 3}, rest[] = {0, 1, 2};
+    size_t members = 3, context;
+    pmix_proc_t procs[MEMBERS_MAX];
+    listen_to(PMIX_ERR_PROC_ABORTED);
+    barrier();
+    if (me.rank == 3) {
+        pmix_info_t infos[2];
+        PMIX_INFO_LOAD(&infos[0], PMIX_GROUP_ASSIGN_CONTEXT_ID, NULL, PMIX_BOOL);
+        PMIX_INFO_LOAD(&infos[1], PMIX_GROUP_FT_COLLECTIVE, NULL, PMIX_BOOL);
+        must(PMIx_Group_construct_nb("group", procs, name_all(procs, ranks, 4), infos, 2, on_made, &context),
+             "PMIx_Group_construct_nb");
+        /* Its server has the call when it answers a later one. */
+        pmix_value_t *value = NULL;
+        PMIx_Get(&me, "org.example.nothing", NULL, 0, &value);
+        raise(SIGKILL);
+    }
+    if (me.rank == 2)
+        await("other@3");
+    must(construct("group", ranks, 4, PMIX_GROUP_FT_COLLECTIVE, &members), "construct");
+    hold(members == 3, "the dead is no member");
+    must(construct("rest", rest, 3, NULL, NULL), "a construct without the dead");
+    end("rest");
+}
+
+static void missing(void)
+{
+    static const pmix_rank_t ranks[] = {0, 1, 2, 3};
+    barrier();
+    if (me.rank == 3) {
+        /* The others are to be waiting. */
+        usleep(200000);
+        raise(SIGKILL);
+    }
+    hold(construct("group", ranks, 4, NULL, NULL) != PMIX_SUCCESS, "the group is not made");
+    note("failed", me.rank);
 }
 
 static void notify(void)
@@ -270,8 +323,9 @@ static void on_joined(pmix_status_t status, pmix_info_t *infos, size_t count, vo
     (void)infos, (void)count, (void)data;
     if (release != NULL)
         release(release_data);
-    must(status, "PMIx_Group_join_nb");
-    note("joined", me.rank);
+    if (status != PMIX_GROUP_CONSTRUCT_ABORT)
+        must(status, "PMIx_Group_join_nb");
+    note(status == PMIX_GROUP_CONSTRUCT_ABORT ? "failed" : "joined", me.rank);
 }
 
 static void on_invited(size_t id, pmix_status_t status, const pmix_proc_t *source, pmix_info_t infos[],
@@ -294,8 +348,9 @@ static void on_complete(pmix_status_t status, pmix_info_t *infos, size_t count, 
                         pmix_release_cbfunc_t release, void *release_data)
 {
     (void)infos, (void)count, (void)data, (void)release, (void)release_data;
-    must(status, "PMIx_Group_invite_nb");
-    note("made", me.rank);
+    if (status != PMIX_GROUP_CONSTRUCT_ABORT)
+        must(status, "PMIx_Group_invite_nb");
+    note(status == PMIX_GROUP_CONSTRUCT_ABORT ? "failed" : "made", me.rank);
 }
 
 static void invited(void)
@@ -311,13 +366,15 @@ static void invited(void)
              "PMIx_Group_invite_nb");
         barrier();
         await("invite@3");
+        if (libpmix() >= 7)
+            await("failed@0");
         return;
     }
     barrier();
     if (me.rank == 3)
         raise(SIGKILL);
     if (me.rank == 1)
-        await("joined@1");
+        await(libpmix() >= 7 ? "failed@1" : "joined@1");
 }
 
 static void declined(void)
@@ -338,6 +395,8 @@ static void declined(void)
         must(PMIx_Group_invite_nb("group", procs, name_all(procs, ranks, 4), NULL, 0, on_complete, NULL),
              "PMIx_Group_invite_nb");
         await("declined@2");
+        if (libpmix() >= 7)
+            await("failed@0");
     }
     barrier();
 }
@@ -414,24 +473,33 @@ static void leave(void)
     barrier();
 }
 
+/* What PMIx_Group_leave does from version 7 on; earlier ones refuse it. */
+static void raise_left(const pmix_rank_t *rest, size_t count)
+{
+    pmix_proc_t procs[MEMBERS_MAX];
+    pmix_data_array_t array = {.type = PMIX_PROC, .size = count, .array = procs};
+    pmix_info_t infos[3];
+    name_all(procs, rest, count);
+    PMIX_INFO_LOAD(&infos[0], PMIX_EVENT_CUSTOM_RANGE, &array, PMIX_DATA_ARRAY);
+    PMIX_INFO_LOAD(&infos[1], PMIX_EVENT_AFFECTED_PROC, &me, PMIX_PROC);
+    PMIX_INFO_LOAD(&infos[2], PMIX_GROUP_ID, "group", PMIX_STRING);
+    must(PMIx_Notify_event(PMIX_GROUP_LEFT, &me, PMIX_RANGE_CUSTOM, infos, 3, NULL, NULL),
+         "PMIx_Notify_event");
+}
+
 static void left(void)
 {
     static const pmix_rank_t ranks[] = {0, 1, 3}, rest[] = {0, 1};
-    const size_t others = sizeof rest / sizeof rest[0];
-    pmix_proc_t procs[MEMBERS_MAX];
-    pmix_data_array_t array = {.type = PMIX_PROC, .size = others, .array = procs};
-    pmix_info_t infos[2];
     if (me.rank != 3)
         listen_to(PMIX_GROUP_LEFT);
     barrier();
     if (me.rank != 2)
         must(construct("group", ranks, 3, NULL, NULL), "construct");
     if (me.rank == 3) {
-        name_all(procs, rest, others);
-        PMIX_INFO_LOAD(&infos[0], PMIX_EVENT_CUSTOM_RANGE, &array, PMIX_DATA_ARRAY);
-        PMIX_INFO_LOAD(&infos[1], PMIX_GROUP_ID, "group", PMIX_STRING);
-        must(PMIx_Notify_event(PMIX_GROUP_LEFT, &me, PMIX_RANGE_CUSTOM, infos, 2, NULL, NULL),
-             "PMIx_Notify_event");
+        if (libpmix() >= 7)
+            must(PMIx_Group_leave("group", NULL, 0), "PMIx_Group_leave");
+        else
+            raise_left(rest, sizeof rest / sizeof rest[0]);
     } else if (me.rank != 2) {
         await("left@3");
         end("group");
@@ -465,7 +533,8 @@ static void wait_for_one(void)
 int main(int argc, char **argv)
 {
     static const struct mode modes[] = {
-        {"nonblocking", nonblocking}, {"optional", optional}, {"notify", notify}, {"ended", ended},
+        {"nonblocking", nonblocking}, {"optional", optional}, {"tolerant", tolerant}, {"gone", gone},
+        {"missing", missing}, {"notify", notify}, {"ended", ended},
         {"invited", invited}, {"declined", declined}, {"leader", leader}, {"local", local},
         {"again", again}, {"leave", leave}, {"left", left}, {"wait", wait_for_one}, {NULL, NULL}};
     const struct mode *mode = find_mode(modes, argc == 2 ? argv[1] : "");

@@ -6,6 +6,7 @@ mod clean;
 mod compile;
 mod mpi;
 mod outcome;
+mod pmix;
 mod procfs;
 mod programs;
 mod running;
@@ -24,8 +25,9 @@ use rustix::process::Signal;
 pub(crate) use clean::Elsewhere;
 pub(crate) use clean::Sandbox;
 pub(crate) use compile::{executable, shared_library};
-pub(crate) use mpi::{Pmix, mpi, node_name, number, pmix};
+pub(crate) use mpi::{mpi, node_name, number};
 pub(crate) use outcome::{Outcome, field};
+pub(crate) use pmix::{Pmix, pmix};
 pub(crate) use procfs::{Process, descriptors, memory_peak_kib, process, processes};
 pub(crate) use programs::{Mpi, Pmi2, mpi4py, pmi2, program, skip};
 #[allow(unused_imports)] // for tests/hosts
@@ -240,7 +242,7 @@ impl Run {
         if terminal.is_some() {
             words.extend(["setsid", "--ctty"].map(OsString::from));
         }
-        words.extend(self.command);
+        words.extend(pmix::with_its_host(self.command));
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])

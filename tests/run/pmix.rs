@@ -11,8 +11,11 @@ use crate::common::{
 };
 
 /// What `PMIx_Get_version` of a libpmix begins with, by the name in our tables.
-pub(crate) const SERVERS: [(&str, &str); 2] =
-    [("pmix4", "OpenPMIx 4."), ("pmix5", "OpenPMIx 5.0.11")];
+pub(crate) const SERVERS: [(&str, &str); 3] = [
+    ("pmix4", "OpenPMIx 4."),
+    ("pmix5", "OpenPMIx 5.0.11"),
+    ("pmix7", "OpenPMIx 7."),
+];
 /// The same of the libpmix that comes with an Open MPI.
 pub(crate) const CLIENTS: [(&str, &str); 2] =
     [("openmpi4", "OpenPMIx 4."), ("openmpi5", "OpenPMIx 5.0.11")];
@@ -76,13 +79,16 @@ fn processes(run: &Running, name: &str) -> Vec<i32> {
 }
 
 fn sidecars(run: &Running) -> Vec<i32> {
-    let all = run.processes().into_iter();
-    // The system cuts names after 15 bytes.
-    let sidecars = all.filter(|process| "wireup-pmix-host".starts_with(&process.name));
-    sidecars
-        .filter(|p| p.name.len() == 15)
-        .map(|process| process.pid)
-        .collect()
+    // On a C library of its own it has the name of the loader.
+    let is_sidecar = |pid: &i32| {
+        let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+        let words = words.unwrap_or_default();
+        words
+            .split('\0')
+            .any(|word| word.ends_with("/wireup-pmix-host"))
+    };
+    let all = run.processes().into_iter().map(|process| process.pid);
+    all.filter(is_sidecar).collect()
 }
 
 #[test]

@@ -92,10 +92,6 @@ impl NodeCore {
         let Ok(members) = Participants::from_procs(named) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
-        let statuses = infos.iter().filter_map(|info| match &info.value {
-            Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
-            _ => None,
-        });
         let key = GroupKey {
             operation: match op {
                 GroupOp::Construct => Operation::Construct,
@@ -105,18 +101,20 @@ impl NodeCore {
             members,
         };
         let notify = is_set(&infos, keys::GROUP_NOTIFY_TERMINATION);
+        let may_be_missing = [keys::GROUP_OPTIONAL, keys::GROUP_FT_COLLECTIVE];
+        let optional = may_be_missing
+            .iter()
+            .any(|directive| is_set(&infos, directive))
+            || self.ends_without_the_dead(&key);
         let offer = Offer {
             members: procs.into(),
             homes,
             nodes: nodes.into_iter().collect(),
             ended: Vec::new(),
-            optional: is_set(&infos, keys::GROUP_OPTIONAL) || self.ends_without_the_dead(&key),
+            optional,
             notify,
             wants_context: is_set(&infos, keys::GROUP_ASSIGN_CONTEXT_ID),
-            status: statuses
-                .into_iter()
-                .find(|status| *status != 0)
-                .unwrap_or(0),
+            status: local_status(&infos, optional).0,
             timeout: self.group_timeout(&infos),
             part: part(infos),
         };
@@ -201,6 +199,20 @@ impl NodeCore {
             actions,
         );
     }
+}
+
+/// How the operation went on the node before its server was called. That members there have gone is
+/// nothing bad where they may be missing.
+fn local_status(infos: &[Info], may_be_missing: bool) -> Status {
+    let losses = [Status::ERR_PARTIAL_SUCCESS, Status::ERR_LOST_CONNECTION];
+    let is_bad = |status: &Status| {
+        *status != Status::SUCCESS && !(may_be_missing && losses.contains(status))
+    };
+    let mut told = infos.iter().filter_map(|info| match info.value {
+        Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status),
+        _ => None,
+    });
+    told.find(is_bad).unwrap_or(Status::SUCCESS)
 }
 
 /// Whether a directive is there and not false.

@@ -1,11 +1,10 @@
 //! Runs of MPI programs, and what their ranks have to say.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use super::Run;
 use super::outcome::{Outcome, field};
-use super::programs::{Mpi, built, mpis, skip};
+use super::programs::{Mpi, mpis, skip};
 
 /// The MPI of that name; `None`, said loudly, when it is not installed.
 #[track_caller]
@@ -102,58 +101,6 @@ impl Mpi {
         self.env
             .iter()
             .fold(run, |run, (name, value)| run.env(name, value))
-    }
-}
-
-/// A libpmix of this machine, and test programs that use it without an MPI.
-#[derive(Clone, Debug)]
-pub(crate) struct Pmix {
-    /// Where the programs are.
-    pub(crate) dir: PathBuf,
-    /// The library.
-    pub(crate) library: PathBuf,
-}
-
-/// The libpmix of that name (`pmix4`: the system's, `pmix5`: Open MPI 5's); `None`, said loudly,
-/// when it is not there.
-#[track_caller]
-pub(crate) fn pmix(name: &str) -> Option<Pmix> {
-    let table = built().and_then(|dir| std::fs::read_to_string(dir.join("pmix.tsv")).ok());
-    let table = table.unwrap_or_default();
-    let found = table
-        .lines()
-        .map(|line| line.split('\t').collect::<Vec<_>>())
-        .find_map(|fields| match fields[..] {
-            [known, dir, library] if known == name => Some(Pmix {
-                dir: dir.into(),
-                library: library.into(),
-            }),
-            _ => None,
-        });
-    if found.is_none() {
-        skip(&format!(
-            "{name} is not there: run scripts/setup and scripts/test-programs"
-        ));
-    }
-    found
-}
-
-impl Pmix {
-    /// `wireup run` of one of its test programs: options, program, its arguments.
-    pub(crate) fn run(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
-        let program = self.dir.join(program);
-        let words = options.iter().map(OsString::from).chain([program.into()]);
-        Run::ranks(ranks, words.chain(args.iter().map(OsString::from)))
-    }
-
-    /// The library as an argument.
-    pub(crate) fn path(&self) -> &str {
-        self.library.to_str().expect("a path of our scripts")
-    }
-
-    /// The library without symbolic links, as the system shows mappings.
-    pub(crate) fn real(&self) -> PathBuf {
-        self.library.canonicalize().unwrap()
     }
 }
 

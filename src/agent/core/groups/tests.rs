@@ -203,6 +203,38 @@ fn what_cannot_be_a_group_of_this_job_is_refused() {
 }
 
 #[test]
+fn a_member_that_its_server_lost_is_left_out_where_that_may_be() {
+    for (directive, may_be_missing) in [
+        (keys::GROUP_OPTIONAL, true),
+        (keys::GROUP_FT_COLLECTIVE, true),
+        (keys::GROUP_NOTIFY_TERMINATION, false),
+    ] {
+        for (lost, is_loss) in [
+            (Status::ERR_LOST_CONNECTION, true),
+            (Status::ERR_PARTIAL_SUCCESS, true),
+            (Status::ERR_TIMEOUT, false),
+        ] {
+            let mut job = Job::new();
+            let end = Event::RankEnded {
+                rank: NodeRank(1),
+                end: RankEnd::Signal(9),
+            };
+            job.feed(0, end);
+            let infos = vec![
+                Info::new(directive, Value::Bool(true)),
+                Info::new(keys::LOCAL_COLLECTIVE_STATUS, Value::Status(lost)),
+            ];
+            let parts = job.ask(0, &construct(ranks(&[0, 1]), infos));
+            if may_be_missing && is_loss {
+                assert_eq!((parts.status, members(&parts)), (Status::SUCCESS, vec![0]));
+            } else {
+                assert_ne!(parts.status, Status::SUCCESS, "{directive}, {lost:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
     let mut job = Job::new();
     job.call(0, &construct(ranks(&[0, 3]), vec![assign()]));

@@ -2,8 +2,8 @@
 //! every node, and the node of a process that dies tells its groups.
 //!
 //! Rule: libpmix says nothing of these deaths by itself. Where it would (`PMIx_Group_invite`
-//! listens for `PROC_TERMINATED`), it frees what it needs for the next answer: so the host raises
-//! what libpmix would make of it. Source: docs/shim.md#groups.
+//! listens for `PROC_TERMINATED`), it frees what it needs for the next answer, before version 7: so the
+//! host raises what libpmix would make of it. Source: docs/shim.md#groups.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,6 +18,9 @@ use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::proc;
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, Status, Text, Value, find};
+
+/// First libpmix that ends an invitation when somebody who is invited dies.
+const INVITES_END_SINCE: u32 = 7;
 
 impl NodeCore {
     /// An operation is done: its group is to be watched, or no longer.
@@ -157,24 +160,30 @@ impl NodeCore {
         if let Some(context) = notice.context {
             infos.push(Info::new(keys::GROUP_CONTEXT_ID, Value::Size(context)));
         }
-        let event = Arc::new(Notification {
-            code: match notice.loss {
-                Loss::Member => Status::GROUP_MEMBER_FAILED,
-                Loss::Leader => Status::GROUP_LEADER_FAILED,
-                Loss::Invited => Status::GROUP_INVITE_FAILED,
-            },
-            source,
-            range: DataRange::CUSTOM,
-            infos,
-        });
-        for &to in nodes.iter().filter(|to| **to != self.node) {
-            actions.push(Action::SendPeer {
-                to,
-                message: PeerMessage::Notify(Arc::clone(&event)),
+        let lost = match notice.loss {
+            Loss::Member => Status::GROUP_MEMBER_FAILED,
+            Loss::Leader => Status::GROUP_LEADER_FAILED,
+            Loss::Invited => Status::GROUP_INVITE_FAILED,
+        };
+        // libpmix itself ends the invitation then.
+        let resolves = notice.loss == Loss::Invited && !self.libpmix_is_before(INVITES_END_SINCE);
+        let also = resolves.then_some(Status::PROC_TERMINATED);
+        for code in [Some(lost), also].into_iter().flatten() {
+            let event = Arc::new(Notification {
+                code,
+                source: source.clone(),
+                range: DataRange::CUSTOM,
+                infos: infos.clone(),
             });
-        }
-        if nodes.contains(&self.node) {
-            self.notify(&event, now, actions);
+            for &to in nodes.iter().filter(|to| **to != self.node) {
+                actions.push(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Notify(Arc::clone(&event)),
+                });
+            }
+            if nodes.contains(&self.node) {
+                self.notify(&event, now, actions);
+            }
         }
     }
 }
