@@ -485,10 +485,11 @@ pmix_server_module_t *wireup_module(uint32_t major, uint32_t minor)
                                    pmix_info_cbfunc_t, void *) = session_control;
     unsigned char *const behind =
         module.room + offsetof(pmix_server_module_t, client_connected2) + sizeof(control);
-    /* 6.1 has tool_connected2 and log2 in between. */
-    const size_t slot = minor == 0 ? 0 : 2;
+    /* From 6.1 on tool_connected2 and log2 are in between. */
+    const size_t slot = major == 6 && minor == 0 ? 0 : 2;
     memset(behind, 0, (size_t)(module.room + sizeof(module.room) - behind));
-    if (major == 6) {
+    /* Of versions that nobody has seen the places are not known. */
+    if (major == 6 || major == 7) {
         memcpy(behind + slot * sizeof(control), &control, sizeof(control));
     }
     return &module.module;

@@ -232,7 +232,7 @@ static void test_versions(void)
     const struct {
         uint32_t major, minor;
         size_t slot;
-    } versions[] = {{4, 2, SIZE_MAX}, {5, 0, SIZE_MAX}, {6, 0, 0}, {6, 2, 2}, {7, 0, SIZE_MAX}, {6, 1, 2}};
+    } versions[] = {{4, 2, SIZE_MAX}, {5, 0, SIZE_MAX}, {6, 0, 0}, {6, 2, 2}, {8, 0, SIZE_MAX}, {7, 0, 2}, {6, 1, 2}};
     for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
         m = wireup_module(versions[i].major, versions[i].minor);
         for (size_t slot = 0; slot < 6; slot++) {

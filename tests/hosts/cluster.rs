@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use wireup_lab::{Host, Lab, Process};
 
-use crate::common::{Elsewhere, Mpi, Run, Sandbox, eventually, mpis, skip};
+use crate::common::{Elsewhere, Mpi, Pmix, Run, Sandbox, eventually, mpis, skip};
 
 /// Agents make these and leave them to the next, root's and Alice's.
 const OF_AGENTS: [&str; 2] = ["/run/wireup", "/tmp/wireup-54321"];
@@ -179,6 +179,13 @@ impl Cluster {
     /// The lab, for its faults.
     pub(crate) fn lab(&self) -> &Lab {
         &self.hosts.lab
+    }
+
+    /// Has the PMIx servers run on the C library that this libpmix needs, from now on.
+    pub(crate) fn serve_with(&self, pmix: &Pmix) {
+        let host = self.hosts.wireup.with_file_name("wireup-pmix-host");
+        fs::remove_file(&host).unwrap();
+        fs::copy(pmix.host().expect("a C library of its own"), &host).unwrap();
     }
 
     /// One host, from 0.

@@ -54,6 +54,8 @@ fn deaths_are_heard_by_members_on_all_hosts() {
         for hosts in HOSTS {
             for (mode, expected) in [
                 ("optional", &["-", "-", "-"][..]),
+                ("tolerant", &["-", "-", "-"]),
+                ("gone", &["other@3", "other@3", "other@3"]),
                 ("notify", &["member@3", "member@3", "-"]),
                 ("invited", &["invite@3", "joined@1", "-"]),
                 (
@@ -66,9 +68,37 @@ fn deaths_are_heard_by_members_on_all_hosts() {
             ] {
                 let outcome = run(&cluster, &client, hosts, "pmix_members", mode);
                 let lines = outcome.expect(137).sorted_lines();
-                let heard: Vec<&str> = lines.iter().map(|l| field(l, "heard").unwrap()).collect();
-                assert_eq!(heard, expected, "{mode}");
+                let told: Vec<&str> = lines.iter().map(heard).collect();
+                assert_eq!(told, expected, "{mode}");
             }
+        }
+    }
+}
+
+/// What a rank that came to the end heard.
+fn heard(line: &String) -> &str {
+    field(line, "heard").unwrap()
+}
+
+/// As libpmix has it from version 7 on.
+#[test]
+fn members_leave_and_die_on_several_hosts() {
+    let (Some(cluster), Some(client)) = (Cluster::new(3), pmix("pmix7")) else {
+        return;
+    };
+    cluster.serve_with(&client);
+    for hosts in HOSTS {
+        for (mode, code, expected) in [
+            ("left", 0, &["left@3", "left@3", "-", "-"][..]),
+            ("missing", 137, &["failed@0", "failed@1", "failed@2"]),
+            ("gone", 137, &["other@3"; 3]),
+            ("tolerant", 137, &["-"; 3]),
+            ("invited", 137, &["invite@3,failed@0", "failed@1", "-"]),
+        ] {
+            let outcome = run(&cluster, &client, hosts, "pmix_members", mode);
+            let lines = outcome.expect(code).sorted_lines();
+            let told: Vec<&str> = lines.iter().map(heard).collect();
+            assert_eq!(told, expected, "{mode}");
         }
     }
 }

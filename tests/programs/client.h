@@ -6,6 +6,7 @@
 #define WIREUP_TEST_CLIENT_H
 
 #include "common.h"
+#include <dlfcn.h>
 #include <pmix.h>
 #include <pthread.h>
 
@@ -58,6 +59,21 @@ static inline int libpmix(void)
     int major = 0;
     hold(sscanf(PMIx_Get_version(), "OpenPMIx %d.", &major) == 1, PMIx_Get_version());
     return major;
+}
+
+/* From version 5 on there is a function for sessions, with directives of its own. */
+#define END_SESSION "pmix.ssn.terminate"
+#define SIGNAL_SESSION "pmix.ssn.sig"
+#define PREEMPT_SESSION "pmix.ssn.preempt"
+
+typedef pmix_status_t session_fn(uint32_t session, const pmix_info_t directives[], size_t count,
+                                 pmix_info_cbfunc_t done, void *data);
+
+/* What it says to one about the own session; PMIX_ERR_NOT_FOUND where it is not there. */
+static inline pmix_status_t control_session(const pmix_info_t *directive)
+{
+    session_fn *control = (session_fn *)dlsym(RTLD_DEFAULT, "PMIx_Session_control");
+    return control == NULL ? PMIX_ERR_NOT_FOUND : control(UINT32_MAX, directive, 1, NULL, NULL);
 }
 
 /* ---- the own job ---- */

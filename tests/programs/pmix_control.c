@@ -15,19 +15,14 @@
  *   all         everybody is asked to end
  *   kill_all    everybody is killed
  *   refused     what is not supported, and processes that do not exist
- *   session     as all, where the server takes directives for sessions from those for jobs
+ *   session     as all, but by ending the session
  *   family HOW  rank 0 spawns two processes, of which the first signals, terminates, kills or aborts
  *               its whole job, without naming anybody; nothing happens to the parents. With HOW
- *               `session` it signals all jobs of the session, as above, and that is the parents' too
+ *               `session` it signals all jobs of the session, and that is the parents' too
  */
 #include "client.h"
 #include <pmix.h>
 #include <signal.h>
-
-/* For sessions, from libpmix 5.0 on. */
-#define END_SESSION "pmix.ssn.terminate"
-#define SIGNAL_SESSION "pmix.ssn.sig"
-#define PREEMPT_SESSION "pmix.ssn.preempt"
 
 static const pmix_rank_t others[] = {0, 2};
 
@@ -40,6 +35,8 @@ static pmix_status_t control(const char *key, const void *value, pmix_data_type_
     name_all(targets, ranks, count);
     PMIX_INFO_LOAD(&directive, key, value, type);
     PMIX_INFO_REQUIRED(&directive);
+    if (strncmp(key, "pmix.ssn.", strlen("pmix.ssn.")) == 0)
+        return control_session(&directive);
     return PMIx_Job_control(count == 0 ? NULL : targets, count, &directive, 1, &results, &nresults);
 }
 

@@ -160,14 +160,34 @@ fn fabrics_and_sessions_are_refused_at_once() {
                 let status = |name| field(&line, name).unwrap().parse::<i32>().unwrap();
                 // PMIX_ERR_NOT_SUPPORTED.
                 assert_eq!(status("fabric"), -47, "{line}");
-                let session = if client.dir.ends_with("pmix4") {
-                    0
-                } else {
-                    -47
-                };
+                // PMIX_ERR_NOT_FOUND.
+                let missing = client.dir.ends_with("pmix4");
+                let session = if missing { -46 } else { -47 };
                 assert_eq!(status("session"), session, "{line}");
             }
             assert_eq!(outcome.err(), "");
         }
+    }
+}
+
+/// Before version 6 libpmix refuses by itself what is about sessions.
+#[test]
+fn a_rank_ends_its_session_and_a_spawned_one_signals_all_jobs_of_it() {
+    let Some(client) = pmix("pmix7") else { return };
+    for nodes in NODES {
+        let options = [&["-v", "--libpmix", client.path()], nodes].concat();
+        let outcome = client.run(4, &options, "pmix_control", &["session"]).run();
+        let err = outcome.expect(143).err();
+        let words = "had the job ended by signal 15 through PMIx";
+        assert!(
+            err.contains(words) && err.contains(", session_control "),
+            "{err}"
+        );
+
+        let run = client.run(4, &options, "pmix_control", &["family", "session"]);
+        let outcome = run.run().expect(0);
+        outcome.by_rank("pmix_control", 4);
+        let err = outcome.err();
+        assert!(err.contains(", session_control 1 "), "{err}");
     }
 }

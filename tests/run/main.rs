@@ -24,7 +24,6 @@ mod groups;
 mod help;
 mod hosts;
 mod iof;
-mod later_pmix;
 mod layouts;
 mod libraries;
 mod logs;

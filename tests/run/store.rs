@@ -40,6 +40,10 @@ fn stages() -> Vec<(Pmix, Pmix)> {
 /// Runs a mode of `pmix_store` with each of them, on one node and on two.
 fn everywhere(mode: &str, check: impl Fn(&Outcome, u64)) {
     for (server, client) in stages() {
+        // What clients of version 7 want beside "not all of it" earlier servers do not send.
+        if mode == "partial" && client.dir.ends_with("pmix7") && !server.dir.ends_with("pmix7") {
+            continue;
+        }
         for nodes in NODES {
             let options = [&["-v", "--libpmix", server.path()], nodes].concat();
             let outcome = client.run(4, &options, "pmix_store", &[mode]).run();

@@ -19,7 +19,7 @@ use crate::pmix::value::{DataRange, Info, Proc, Status, Value};
 
 impl NodeCore {
     /// An event raised here: libpmix tells this node's clients, the other nodes hear it from us.
-    pub(super) fn forward(&mut self, event: Notification, actions: &mut Vec<Action>) {
+    pub(super) fn forward(&mut self, event: Notification, now: Moment, actions: &mut Vec<Action>) {
         let everywhere = [
             DataRange::NAMESPACE,
             DataRange::SESSION,
@@ -33,7 +33,7 @@ impl NodeCore {
             .rank()
             .is_none_or(|_| self.local_of(&event.source).is_some());
         if ours && everywhere.contains(&event.range) {
-            self.groups_hear(&event, actions);
+            self.groups_hear(&event, now, actions);
             self.carry(&Arc::new(event), actions);
         }
     }
@@ -49,7 +49,7 @@ impl NodeCore {
 
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
-        self.groups_hear(event, actions);
+        self.groups_hear(event, now, actions);
         if self.host.state != HostState::Ready {
             return;
         }

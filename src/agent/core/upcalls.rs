@@ -86,6 +86,7 @@ impl NodeCore {
                         range,
                         infos,
                     },
+                    now,
                     actions,
                 );
             }

@@ -75,7 +75,7 @@ impl Pmix {
 
     /// The PMIx server's process for it, where that is not the one beside wireup: the same one on its
     /// C library.
-    fn host(&self) -> Option<PathBuf> {
+    pub(crate) fn host(&self) -> Option<PathBuf> {
         let loader = self.loader.as_deref()?;
         let host = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name("wireup-pmix-host");
         let script = format!(

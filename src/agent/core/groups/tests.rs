@@ -4,9 +4,10 @@ use crate::agent::event::Event;
 use crate::job::ids::{NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
-use crate::pmix::control::{Hello, serve};
+use crate::pmix::control::serve::Request;
+use crate::pmix::control::{Hello, HostNotice, serve};
 use crate::pmix::upcall::{Parts, Query, Upcall};
-use crate::pmix::value::ProcRank;
+use crate::pmix::value::{DataRange, ProcRank};
 
 /// Two nodes with two ranks each.
 struct Job {
@@ -38,7 +39,7 @@ impl Job {
             libpmix: text.into(),
             warnings: Vec::new(),
         };
-        let frame = serve::notice(&crate::pmix::control::HostNotice::Hello(hello)).unwrap();
+        let frame = serve::notice(&HostNotice::Hello(hello)).unwrap();
         job.feed(0, Event::ControlReceived(&frame));
         job.feed(1, Event::ControlReceived(&frame));
         job
@@ -333,4 +334,78 @@ fn process_sets_are_counted_listed_and_resolved() {
     );
     let parts = query(&[keys::QUERY_NUM_PSETS, "other"], "");
     assert_eq!(parts.status, Status::ERR_PARTIAL_SUCCESS);
+}
+
+/// What the sidecar of node 0 is to tell its clients of deaths, when rank 0 has invited ranks 2 and 3 of
+/// node 1, and rank 3 has died.
+fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
+    let mut cores = served::three_nodes();
+    let hello = Hello {
+        libpmix: libpmix.into(),
+        warnings: Vec::new(),
+    };
+    let hello = serve::notice(&HostNotice::Hello(hello)).unwrap();
+    let connected = Upcall::ClientConnected {
+        proc: ranks(&[3]).remove(0),
+        infos: Vec::new(),
+    };
+    let connected = connected.encode(0).unwrap();
+    let invited = ranks(&[2, 3]).into_iter().map(Value::Proc).collect();
+    let invitation = Upcall::NotifyEvent {
+        code: Status::GROUP_INVITED,
+        source: ranks(&[0]).remove(0),
+        range: DataRange::CUSTOM,
+        infos: vec![
+            Info::new(
+                keys::EVENT_CUSTOM_RANGE,
+                Value::Array(Array::new(invited).unwrap()),
+            ),
+            Info::new(keys::GROUP_ID, Value::String("group".into())),
+        ],
+    };
+    let invitation = invitation.encode(0).unwrap();
+    let death = Event::RankEnded {
+        rank: NodeRank(1),
+        end: RankEnd::Signal(9),
+    };
+    let mut events = vec![
+        (1, Event::ControlReceived(&hello)),
+        (1, Event::UpcallReceived(&connected)),
+        (0, Event::UpcallReceived(&invitation)),
+        (1, death),
+    ];
+    if dies_first {
+        events.swap(2, 3);
+    }
+    let mut told = Vec::new();
+    for core in &mut cores {
+        core.terms.tolerant = true;
+    }
+    for (node, event) in events {
+        for (node, action) in served::deliver(&mut cores, node, event, Moment::default()) {
+            let Action::SendControl(bytes) = action else {
+                continue;
+            };
+            for frame in served::frames(&bytes) {
+                if let Ok(Request::Notify { code, .. }) = Request::decode(&frame)
+                    && node == 0
+                {
+                    told.push(code.0);
+                }
+            }
+        }
+    }
+    told.retain(|code| *code != Status::ERR_PROC_ABORTED.0);
+    told
+}
+
+#[test]
+fn who_invites_hears_of_a_death_also_if_that_came_first() {
+    for dies_first in [false, true] {
+        let failed = Status::GROUP_INVITE_FAILED.0;
+        assert_eq!(told_of_deaths("OpenPMIx 5.0.11", dies_first), [failed]);
+        // From version 7 on libpmix ends the invitation itself.
+        let both = [failed, Status::PROC_TERMINATED.0];
+        assert_eq!(told_of_deaths("OpenPMIx 7.0.0rc1", dies_first), both);
+    }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::NodeCore;
+use super::super::{NodeCore, PmixState};
 use super::Released;
 use crate::agent::event::{Action, Notification, PeerMessage};
 use crate::groups::watch::{Loss, Notice};
@@ -56,6 +56,7 @@ impl NodeCore {
     pub(in super::super) fn groups_hear(
         &mut self,
         event: &Notification,
+        now: Moment,
         actions: &mut Vec<Action>,
     ) {
         if ![
@@ -78,9 +79,17 @@ impl NodeCore {
         let name = name.as_bytes();
         match event.code {
             Status::GROUP_INVITED => {
-                let members = self.invited(&event.infos);
+                let invited = self.invited(&event.infos);
+                let members: Vec<_> = invited.iter().map(|member| self.name_of(*member)).collect();
                 self.groups.engine.invited(name, &members);
                 self.groups.watch.invited(name.into(), source, members);
+                // Who died before the word came here will not be found dead again.
+                for member in invited {
+                    let local = self.local(member);
+                    if local.is_some_and(|at| self.pmix[at.index()] == PmixState::Died) {
+                        self.tell_groups_of_death(member, now, actions);
+                    }
+                }
             }
             Status::GROUP_CONSTRUCT_COMPLETE => self.groups.watch.completed(name, &source),
             Status::GROUP_LEADER_SELECTED => self.groups.watch.chosen(name, &source),
@@ -95,7 +104,7 @@ impl NodeCore {
     }
 
     /// The processes an event is for.
-    fn invited(&self, infos: &[Info]) -> Vec<proc::Proc> {
+    fn invited(&self, infos: &[Info]) -> Vec<GlobalRank> {
         let procs: Vec<Proc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
             Some(Value::Proc(proc)) => vec![proc.clone()],
             Some(Value::Array(array)) => {
@@ -108,8 +117,7 @@ impl NodeCore {
             }
             _ => return Vec::new(),
         };
-        let members = self.members(&procs).unwrap_or_default().into_iter();
-        members.map(|member| self.name_of(member)).collect()
+        self.members(&procs).unwrap_or_default()
     }
 
     /// A rank of this node died between init and finalize: the members of its groups hear of it,
