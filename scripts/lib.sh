@@ -61,9 +61,16 @@ missing_packages() {
     done
 }
 
+# Runs apt-get with the rights it needs, quietly; nothing is asked.
+system_apt() {
+    local as_root=()
+    (($(id -u) == 0)) || as_root=(sudo)
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq "$@"
+}
+
 # Installs the named Debian packages that are missing; silent when none is.
 install_packages() {
-    local missing as_root=()
+    local missing
     if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
         say "not a Debian system: please see to the equivalents of: $*" >&2
         return 0
@@ -73,12 +80,10 @@ install_packages() {
     if (($(id -u) != 0)); then
         command -v sudo >/dev/null ||
             die "these Debian packages are missing, and neither root nor sudo is at hand: ${missing[*]}"
-        as_root=(sudo)
     fi
     step "installing Debian packages: ${missing[*]}"
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends "${missing[@]}" >/dev/null
+    system_apt update
+    system_apt -y -o Dpkg::Use-Pty=0 install --no-install-recommends "${missing[@]}" >/dev/null
 }
 
 # Says clearly when there is no Rust: Debian's own is too old for this workspace.
@@ -207,8 +212,13 @@ install_later() {
     check_mpi_dir
     [[ $(cat "$dir/.installed" 2>/dev/null) != "$want" ]] || return 0
     archive=$(debian_archive)
+    if [[ -z $archive ]] && command -v apt-get >/dev/null; then
+        # Where the lists of packages were removed, as in images of containers, apt does not know.
+        system_apt update || true
+        archive=$(debian_archive)
+    fi
     if [[ -z $archive ]]; then
-        say "not a Debian system: tests with ${LATER[0]} will be skipped" >&2
+        say "no Debian archive is known here: tests with ${LATER[0]} will be skipped" >&2
         return 0
     fi
     (

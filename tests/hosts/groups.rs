@@ -68,7 +68,7 @@ fn deaths_are_heard_by_members_on_all_hosts() {
             ] {
                 let outcome = run(&cluster, &client, hosts, "pmix_members", mode);
                 let lines = outcome.expect(137).sorted_lines();
-                let told: Vec<&str> = lines.iter().map(heard).collect();
+                let told: Vec<&str> = lines.iter().map(|line| heard(line)).collect();
                 assert_eq!(told, expected, "{mode}");
             }
         }
@@ -76,7 +76,7 @@ fn deaths_are_heard_by_members_on_all_hosts() {
 }
 
 /// What a rank that came to the end heard.
-fn heard(line: &String) -> &str {
+fn heard(line: &str) -> &str {
     field(line, "heard").unwrap()
 }
 
@@ -97,7 +97,7 @@ fn members_leave_and_die_on_several_hosts() {
         ] {
             let outcome = run(&cluster, &client, hosts, "pmix_members", mode);
             let lines = outcome.expect(code).sorted_lines();
-            let told: Vec<&str> = lines.iter().map(heard).collect();
+            let told: Vec<&str> = lines.iter().map(|line| heard(line)).collect();
             assert_eq!(told, expected, "{mode}");
         }
     }
