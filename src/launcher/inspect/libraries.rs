@@ -119,28 +119,39 @@ fn by_open_mpi(path: &Path) -> bool {
     path.file_name().is_some_and(|name| matches(name, OPEN_MPI))
 }
 
-/// Whose MPI a library is, by what is installed in its directory: libmpi_abi has the same name in
-/// every implementation.
+/// Whose MPI a library is, by the name of its file, as Debian has it where both are installed, and by
+/// what is in its directory: libmpi_abi has the same name in every implementation.
 fn neighbours(path: Option<&Path>) -> Wants {
     let real = path.and_then(|path| path.canonicalize().ok());
+    let file = real.as_deref().and_then(Path::file_name);
+    let file = file.map(OsStr::to_string_lossy).unwrap_or_default();
+    if file.contains("openmpi") {
+        return Wants::Pmix;
+    }
+    if file.contains("mpich") {
+        return Wants::Pmi;
+    }
     let directories = [path, real.as_deref()];
     for directory in directories.into_iter().flatten().filter_map(Path::parent) {
         let has = |names: &[&str]| names.iter().any(|name| directory.join(name).exists());
-        if has(&[
+        let open_mpi = has(&[
             "libopen-pal.so",
             "libopen-pal.so.80",
             "libmpi.so.40",
             "libprrte.so",
-        ]) {
-            return Wants::Pmix;
-        }
-        if has(&[
+        ]);
+        let mpich = has(&[
             "libmpi.so.12",
             "libmpich.so",
             "libmpich.so.12",
             "libmpicxx.so.12",
-        ]) {
-            return Wants::Pmi;
+        ]);
+        match (open_mpi, mpich) {
+            (true, false) => return Wants::Pmix,
+            (false, true) => return Wants::Pmi,
+            // Where both are it is neither's for certain.
+            (true, true) => return Wants::Unknown,
+            (false, false) => {}
         }
     }
     Wants::Unknown

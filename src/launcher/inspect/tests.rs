@@ -107,6 +107,20 @@ fn the_common_abi_library_is_judged_by_its_needs_and_its_neighbours() {
     tree.lib("libmpi.so.12", &[]);
     assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Pmi);
     tree.lib("libmpi.so.40", &[]);
+    assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Unknown);
+    let link = tree.path("lib/libmpi_abi.so.1");
+    for (file, wants) in [
+        ("libmpi_abi_mpich.so.1.0.0", Wants::Pmi),
+        ("libmpi_abi_openmpi.so.1.0.0", Wants::Pmix),
+    ] {
+        tree.lib(file, &[]);
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(file, &link).unwrap();
+        assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, wants, "{file}");
+    }
+    fs::remove_file(&link).unwrap();
+    fs::remove_file(tree.path("lib/libmpi.so.12")).unwrap();
+    tree.lib("libmpi_abi.so.1", &[]);
     assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Pmix);
     fs::remove_file(tree.path("lib/libmpi.so.40")).unwrap();
     tree.lib("libmpi_abi.so.1", &["libopen-pal.so.90"]);
