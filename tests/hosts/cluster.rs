@@ -184,8 +184,9 @@ impl Cluster {
     /// Has the PMIx servers run on the C library that this libpmix needs, from now on.
     pub(crate) fn serve_with(&self, pmix: &Pmix) {
         let host = self.hosts.wireup.with_file_name("wireup-pmix-host");
+        let other = pmix.host(Path::new(env!("CARGO_BIN_EXE_wireup")));
         fs::remove_file(&host).unwrap();
-        fs::copy(pmix.host().expect("a C library of its own"), &host).unwrap();
+        fs::copy(other.expect("a C library of its own"), &host).unwrap();
     }
 
     /// One host, from 0.

@@ -73,11 +73,11 @@ impl Pmix {
         self.library.canonicalize().unwrap()
     }
 
-    /// The PMIx server's process for it, where that is not the one beside wireup: the same one on its
-    /// C library.
-    pub(crate) fn host(&self) -> Option<PathBuf> {
+    /// The PMIx server's process for it, where that is not the one beside this `wireup`: the same one
+    /// on its C library.
+    pub(crate) fn host(&self, wireup: &Path) -> Option<PathBuf> {
         let loader = self.loader.as_deref()?;
-        let host = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name("wireup-pmix-host");
+        let host = wireup.with_file_name("wireup-pmix-host");
         let script = format!(
             "#!/bin/sh\nexec {} --library-path {} {} \"$@\"\n",
             loader.display(),
@@ -97,11 +97,14 @@ impl Pmix {
     }
 }
 
-/// `wireup run` with the PMIx server's process that goes with the libpmix which it names, or with that
-/// of a program in our tables.
+/// `wireup run` on this machine with the PMIx server's process that goes with the libpmix which it names,
+/// or with that of a program in our tables.
 pub(super) fn with_its_host(mut words: Vec<OsString>) -> Vec<OsString> {
-    let run = [env!("CARGO_BIN_EXE_wireup"), "run"];
-    if !words.iter().take(run.len()).eq(&run) {
+    let [wireup, run, ..] = &words[..] else {
+        return words;
+    };
+    let wireup = Path::new(wireup);
+    if !wireup.ends_with("wireup") || run != "run" || words.iter().any(|word| word == "--hosts") {
         return words;
     }
     let after = |option: &str| words.iter().skip_while(move |word| *word != option).nth(1);
@@ -113,8 +116,8 @@ pub(super) fn with_its_host(mut words: Vec<OsString>) -> Vec<OsString> {
             .any(|word| Path::new(word).starts_with(&pmix.dir)),
     };
     let host = table().into_iter().find(|(_, pmix)| serves(pmix));
-    if let Some(host) = host.and_then(|(_, pmix)| pmix.host()) {
-        words.splice(run.len()..run.len(), ["--pmix-host".into(), host.into()]);
+    if let Some(host) = host.and_then(|(_, pmix)| pmix.host(wireup)) {
+        words.splice(2..2, ["--pmix-host".into(), host.into()]);
     }
     words
 }
