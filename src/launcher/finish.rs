@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::drive::Drive;
+use super::drive::{Drive, Life};
 use super::message::ToCrew;
 use super::report;
 use super::run::RunFailure;
 use super::status::{PATIENCE, Status};
-use crate::job::outcome::Cause;
+use crate::job::outcome::{Cause, RankEnd};
 
 /// Ends a run whose ranks have all ended, or which broke, and returns its exit code.
 ///
@@ -22,7 +22,11 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
         tell_failures(&mut drive);
         drive.tell_singletons();
     }
-    let abnormal = drive.supervisor.cause().is_some() || drive.supervisor.tolerated().is_some();
+    // Who is killed on purpose leaves as much behind as who dies.
+    let killed = |life: &Life| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
+    let abnormal = drive.supervisor.cause().is_some()
+        || drive.supervisor.tolerated().is_some()
+        || drive.lives.iter().any(killed);
     drive.hands.order(ToCrew::Finish { abnormal });
     if drive.interrupts > 0 {
         // It came when the last rank had just ended, and was meant for what follows.

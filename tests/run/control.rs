@@ -62,6 +62,13 @@ fn ranks_that_are_ended_on_purpose_are_no_failure() {
 }
 
 #[test]
+fn what_ranks_that_are_ended_on_purpose_have_in_shared_memory_is_removed() {
+    // That nothing is left is checked after every run.
+    let own = r#"sh -c 'touch /dev/shm/mpich_of_rank_%r; exec "$@"' own"#;
+    everywhere(&["--wrap", own], "kill", 0, expect_the_even_ones);
+}
+
+#[test]
 fn a_rank_can_end_its_whole_job() {
     for (mode, signal, code) in [("all", 15, 143), ("kill_all", 9, 137)] {
         everywhere(&[], mode, code, |outcome| {
