@@ -107,7 +107,7 @@ find_python() {
     die "no python3 that can make virtual environments: install python3-venv"
 }
 
-# Whether what an entry of WHEELS or SUITES names is there in the right version.
+# Whether what an entry of WHEELS or SUITES names, or NAME=WHAT of LATER, is there in the right version.
 is_installed() {
     [[ $(cat "$MPI_DIR/${1%%=*}/.installed" 2>/dev/null) == "${1#*=}" ]]
 }
@@ -210,7 +210,7 @@ unpack_packages() {
 install_later() {
     local want="${LATER[*]:1}" dir=$MPI_DIR/${LATER[0]} archive
     check_mpi_dir
-    [[ $(cat "$dir/.installed" 2>/dev/null) != "$want" ]] || return 0
+    ! is_installed "${LATER[0]}=$want" || return 0
     archive=$(debian_archive)
     if [[ -z $archive ]] && command -v apt-get >/dev/null; then
         # Where the lists of packages were removed, as in images of containers, apt does not know.
@@ -223,7 +223,7 @@ install_later() {
     fi
     (
         lock_mpi_dir
-        [[ $(cat "$dir/.installed" 2>/dev/null) != "$want" ]] || exit 0
+        ! is_installed "${LATER[0]}=$want" || exit 0
         step "unpacking ${LATER[*]:2} of Debian ${LATER[1]} into $dir"
         rm -rf "$dir"
         mkdir -p "$dir"
