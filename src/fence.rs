@@ -125,6 +125,11 @@ impl<T> FenceEngine<T> {
         waiting.any(|(id, _)| id.participants.contains(proc))
     }
 
+    /// Whether some process here waits for any other.
+    pub fn has_waiters(&self) -> bool {
+        self.rounds.values().any(|round| round.ticket.is_some())
+    }
+
     /// Whether nobody waits here, nothing has been heard of a fence that has not ended, and no
     /// failure is kept for an arrival to come.
     pub fn is_idle(&self) -> bool {

@@ -1,6 +1,6 @@
 //! The jobs on this machine, found from outside: `wireup ps` and `wireup kill`.
 //!
-//! No job registers anywhere, so a start pays nothing for this and nothing can be left behind or
+//! Nothing here needs a job to register, so a start pays nothing for it and nothing can be left behind or
 //! be out of date. A job is what `/proc` shows of it: its launcher (an executable called `wireup`
 //! that was told to run something), and the processes whose environment names the job. Of a job on
 //! several hosts it is the part that is here: its launcher, the steps of this machine's nodes with
@@ -126,8 +126,6 @@ pub struct Job {
     /// What its launcher was told to run, options included; a rank's argument vector when the
     /// launcher is gone.
     pub command: Vec<OsString>,
-    /// Directories for temporary files that its processes were given.
-    pub tmpdirs: Vec<OsString>,
     /// All its living processes but launcher, steps and guards: ranks, what they started, and PMIx
     /// servers.
     pub members: Vec<Process>,

@@ -5,6 +5,7 @@ mod admission;
 pub mod allocations;
 #[cfg(test)]
 mod arbitrary;
+mod awaited;
 mod carried;
 mod crew;
 mod describe;
@@ -50,6 +51,7 @@ pub mod rank_env;
 pub mod reasons;
 pub mod record;
 pub mod relocated;
+pub mod remains;
 pub mod report;
 pub mod run;
 mod sight;

@@ -24,6 +24,7 @@ pub mod message;
 pub mod socket;
 pub mod steps;
 pub mod tree;
+pub mod watch;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

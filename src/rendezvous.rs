@@ -155,6 +155,11 @@ impl Rendezvous {
         self.clients.is_empty() && self.store.is_empty()
     }
 
+    /// Bytes of what is published, asked for and to be relayed here.
+    pub fn bytes(&self) -> usize {
+        self.store.bytes() + self.relays.bytes()
+    }
+
     /// A process of a launch as all launches know it.
     fn known_here(&mut self, client: ClientId, mut who: Requester) -> Requester {
         self.relays.is_of(client, &who.proc.nspace);

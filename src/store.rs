@@ -207,6 +207,11 @@ impl<T: Ord + Clone> Store<T> {
         }
     }
 
+    /// Bytes of keys and values held, and of keys that are waited for.
+    pub fn bytes(&self) -> usize {
+        self.values.bytes() + self.waiting.bytes()
+    }
+
     /// Whether nothing is published and nobody waits.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty() && self.waiting.is_empty() && self.lent.is_empty()

@@ -1,9 +1,10 @@
 //! `wireup agent`: the daemon of a node.
 //!
-//! One thread and one task for each launch; an agent without launches sleeps.
+//! One task for each launch, and a [thread](crate::work) for the network; an agent without launches sleeps.
 
 mod log;
 mod notify;
+mod separate;
 pub mod settings;
 
 use std::io;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -28,6 +30,7 @@ use wireup::link::control::NodeStatus;
 
 use self::notify::notify;
 use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
+use crate::budget::Budgets;
 use crate::launch::registry::Registry;
 use crate::local::{self, Socket};
 use crate::node_agent;
@@ -42,6 +45,7 @@ use crate::rendezvous::Meetings;
 use crate::tls;
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, User, UserError, files};
+use crate::work;
 
 /// How long clients have to take the end of the last launch.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -53,9 +57,7 @@ pub struct Agent {
     pub name: String,
     /// Where others are to reach it, as it was told to say; otherwise as far as this agent can know.
     advertise: Result<String, String>,
-    /// The executable of launchers.
-    pub wireup: PathBuf,
-    /// Where steps come from.
+    /// Where steps and launchers come from.
     pub steps: Arc<Steps>,
     /// Where launchers of this machine find it.
     pub socket: PathBuf,
@@ -67,6 +69,10 @@ pub struct Agent {
     pub peers: Arc<Peers>,
     /// Where launches meet that know nothing of each other.
     pub meetings: Arc<Meetings>,
+    /// How long a process on this machine may be silent that takes part in a launch.
+    pub silence: Duration,
+    /// What each user has of it.
+    pub budgets: Arc<Budgets>,
     /// What it has refused lately.
     pub refusals: Arc<Refusals>,
     served: Served,
@@ -91,6 +97,11 @@ impl Agent {
     /// [`UserError`]
     pub fn serves(&self, uid: u32) -> Result<(), UserError> {
         self.served.check(uid)
+    }
+
+    /// Whose its rights are: root's, also where its helper has them, or those of the user whom it serves.
+    pub fn own(&self) -> u32 {
+        self.served.own()
     }
 
     /// Where others are to reach it. Who called at `here` has shown that it can be reached there, unless
@@ -141,31 +152,82 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
         .max_blocking_threads(8)
         .build()
         .map_err(|error| RunFailure::own("cannot make a runtime", error))?;
-    runtime.block_on(serve(settings))?;
+    runtime.block_on(start(settings))?;
     Ok(0)
 }
 
-async fn serve(settings: Settings) -> Result<(), RunFailure> {
+/// An agent that has its sockets, its helper and no right that it does not need.
+struct Ready {
+    settings: Settings,
+    signals: Signals,
+    listener: std::net::TcpListener,
+    /// Where it listens.
+    bound: SocketAddr,
+    socket: Socket,
+    steps: Arc<Steps>,
+    served: Served,
+}
+
+async fn start(settings: Settings) -> Result<(), RunFailure> {
     // Before there is anything that a signal would leave behind.
-    let mut signals =
+    let signals =
         Signals::take().map_err(|error| RunFailure::own("cannot wait for signals", error))?;
     let listener = listen(settings.listen).await?;
+    // It is watched by the network's thread.
+    let listener = listener
+        .into_std()
+        .map_err(|error| RunFailure::own("cannot listen", error))?;
     let bound = listener
         .local_addr()
         .map_err(|error| RunFailure::own("cannot listen", error))?;
     let served = Served::by_this_process();
     let socket = Socket::bind(&settings.socket, served == Served::Everybody)
         .map_err(|error| RunFailure::refused(error.to_string()))?;
+    let steps = Arc::new(Steps::new(settings.step.clone()));
+    if let Some(account) = &settings.user {
+        separate::give_up(&settings, account, &steps, &socket)?;
+    }
+    // Not before: a thread would keep root's rights.
+    let network = work::network()
+        .map_err(|error| RunFailure::own("cannot make a thread for the network", error))?;
+    let ready = Ready {
+        settings,
+        signals,
+        listener,
+        bound,
+        socket,
+        steps,
+        served,
+    };
+    let served = serve(ready, network.handle()).await;
+    // A look-up that goes on is not waited for.
+    network.shutdown_background();
+    served
+}
+
+async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
+    let Ready {
+        settings,
+        mut signals,
+        listener,
+        bound,
+        socket,
+        steps,
+        served,
+    } = ready;
+    let budgets = Arc::<Budgets>::default();
+    let peers = Peers::new(settings.tls.clone(), settings.heartbeat, network.clone());
     let agent = Arc::new(Agent {
         name: settings.name,
         advertise: settings.advertise.ok_or_else(|| advertised(bound)),
-        steps: Arc::new(Steps::new(settings.step.clone())),
-        wireup: settings.step,
+        steps: Arc::clone(&steps),
         socket: settings.socket.clone(),
-        registry: Arc::default(),
+        registry: Arc::new(Registry::new(budgets.clone())),
         scheduled: Arc::default(),
-        peers: Arc::new(Peers::new(settings.tls.clone(), settings.heartbeat)),
-        meetings: Arc::new(Meetings::new(settings.names)),
+        peers: Arc::new(peers),
+        meetings: Arc::new(Meetings::new(settings.names, budgets.clone())),
+        silence: settings.heartbeat.silence,
+        budgets,
         refusals: Arc::default(),
         served,
     });
@@ -179,11 +241,21 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
     let routes = node_agent::routes(agent.clone()).await;
     let (local_callers, local_incoming) = mpsc::channel(1);
-    let incoming = tls::server_incoming(listener, settings.tls.clone());
-    let remote = tls::server(settings.heartbeat, agent.refusals.clone())
+    let (tls, refusals, work) = (
+        settings.tls.clone(),
+        agent.refusals.clone(),
+        Handle::current(),
+    );
+    let remote = tls::server(settings.heartbeat, refusals.clone(), work)
         .add_routes(routes.clone())
-        .add_service(service)
-        .serve_with_incoming_shutdown(incoming, drained(agent.registry.clone()));
+        .add_service(service);
+    let drained_remote = drained(agent.registry.clone());
+    let remote = network.spawn(async move {
+        let listener = TcpListener::from_std(listener).map_err(io::Error::other)?;
+        let incoming = tls::server_incoming(listener, tls, refusals);
+        let served = remote.serve_with_incoming_shutdown(incoming, drained_remote);
+        served.await.map_err(io::Error::other)
+    });
     let local = Server::builder()
         .layer(LogRefusals(agent.refusals.clone()))
         .add_routes(routes)
@@ -191,8 +263,14 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
             ReceiverStream::new(local_incoming),
             drained(agent.registry.clone()),
         );
+    let remote = async {
+        remote
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)))
+    };
+    let local = async { local.await.map_err(io::Error::other) };
     let mut serving = pin!(async { tokio::try_join!(remote, local) });
-    let failed = |error| RunFailure::own("cannot serve", io::Error::other(error));
+    let failed = |error| RunFailure::own("cannot serve", error);
     notify("READY=1\n");
     tokio::select! {
         served = &mut serving => {
@@ -203,6 +281,7 @@ async fn serve(settings: Settings) -> Result<(), RunFailure> {
         () = agent.scheduled.keep_time() => {}
         () = settings.tls.watch() => {}
         () = reload(signals.hangup, &settings.tls) => {}
+        failure = separate::lost(&steps) => return Err(failure),
         stopped = stop(&mut signals.end, &agent.registry) => {
             if stopped {
                 // Who watched the last launch is to hear how it ended.

@@ -39,6 +39,8 @@ pub struct Certificate {
     pub subject: String,
     /// Names and addresses by which the holder may be called.
     pub names: Vec<String>,
+    /// Its number among those of its authority, without leading zeros.
+    pub serial: Vec<u8>,
     /// It may sign others.
     pub authority: bool,
     /// When its validity begins.
@@ -155,6 +157,7 @@ impl Certificate {
             identity: None,
             subject: parsed.subject().to_string(),
             names: Vec::new(),
+            serial: significant(parsed.raw_serial()),
             authority: parsed.is_ca(),
             not_before: moment(parsed.validity().not_before.timestamp()),
             not_after: moment(parsed.validity().not_after.timestamp()),
@@ -182,7 +185,14 @@ impl Certificate {
     }
 }
 
-fn moment(seconds: i64) -> SystemTime {
+/// A serial number without what makes it longer and no other.
+pub(crate) fn significant(serial: &[u8]) -> Vec<u8> {
+    let zeros = serial.iter().take_while(|byte| **byte == 0).count();
+    serial[zeros..].to_vec()
+}
+
+/// Seconds since the epoch as a time; what was before counts as the epoch.
+pub(crate) fn moment(seconds: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 

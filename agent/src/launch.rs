@@ -6,6 +6,7 @@
 //! - [`registry`]: which launches there are, and whether more are taken
 //! - [`queue`]: what waits for a link
 //! - [`step`]: the process that runs the launch on this node
+//! - [`watch`]: whether that process lives
 //! - [`drive`]: the task that puts these together
 
 pub mod drive;
@@ -15,6 +16,7 @@ pub mod queue;
 pub mod registry;
 pub mod router;
 pub mod step;
+pub mod watch;
 
 use prost::bytes::Bytes;
 use wireup::job::ids::NodeId;

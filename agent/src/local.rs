@@ -10,26 +10,31 @@ pub mod link;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use prost::bytes::Bytes;
-use rustix::net::RecvFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketAddrUnix};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::warn;
-use wireup::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
+use wireup::agent::unix::connect_within;
+use wireup::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION};
+use wireup::link::steps::SocketFile;
 use wireup::link::{decode, encode};
 use wireup::rendezvous::MEET_MAX;
 
 use self::client::{Client, Clients, LocalCaller};
 use self::link::{Incoming, LinkReader, LinkWriter, link};
+use crate::budget::{Account, Held};
 use crate::daemon::Agent;
 use crate::launch::drive::{Above, drive};
 use crate::launch::opening::{OPENING_MAX, Opening};
@@ -48,6 +53,12 @@ const READ_AT_ONCE: usize = 4;
 /// How long a launcher may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// So many agents are asked at a time how they are, for one question.
+const ASKED_AT_ONCE: usize = 64;
+
+/// What asking about a node costs in bytes, with the answer.
+const QUESTION: usize = 512;
+
 /// How long to wait when the system has no descriptor or memory for a connection.
 const RELIEF: Duration = Duration::from_millis(100);
 
@@ -56,6 +67,7 @@ const RELIEF: Duration = Duration::from_millis(100);
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
+    dev: u64,
     inode: u64,
 }
 
@@ -98,12 +110,22 @@ impl Socket {
         let mode = if everybody { 0o666 } else { 0o600 };
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(path, permissions).map_err(failed)?;
-        let inode = std::fs::symlink_metadata(path).map_err(failed)?.ino();
+        let found = std::fs::symlink_metadata(path).map_err(failed)?;
         Ok(Self {
             listener,
             path: path.to_owned(),
-            inode,
+            dev: found.dev(),
+            inode: found.ino(),
         })
+    }
+
+    /// Which file it is.
+    pub fn file(&self) -> SocketFile {
+        SocketFile {
+            path: self.path.as_os_str().as_bytes().to_vec(),
+            dev: self.dev,
+            ino: self.inode,
+        }
     }
 }
 
@@ -135,8 +157,10 @@ fn clear(path: &Path) -> Result<(), SocketError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed(error)),
         Ok(found) if !found.file_type().is_socket() => Err(SocketError::InTheWay(path.to_owned())),
-        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
-            Ok(_) => Err(SocketError::Taken(path.to_owned())),
+        Ok(_) => match SocketAddrUnix::new(path).and_then(|at| connect_within(&at, Duration::ZERO))
+        {
+            // One that accepts nobody is an agent too.
+            Ok(_) | Err(Errno::TIMEDOUT) => Err(SocketError::Taken(path.to_owned())),
             Err(_) => std::fs::remove_file(path).map_err(failed),
         },
     }
@@ -233,21 +257,32 @@ async fn caller(
         let _ = clients.send(Ok(Client::new(connection, uid, slot))).await;
         return;
     }
-    let (mut reader, mut writer) = link(connection);
+    // What shows the helper that root asks.
+    let root = match uid {
+        0 => connection.as_fd().try_clone_to_owned().ok(),
+        _ => None,
+    };
+    let account = agent.budgets.of(uid);
+    let (mut reader, mut writer) = link(connection, &account);
     let refusal = match slot {
-        Some(slot) => match wanted(&agent, &slot, &mut reader, uid).await {
-            Ok(Some(Wanted::Launch(launch))) => match open(&agent, *launch, reader, writer) {
+        Some(slot) => match wanted(&agent, &slot, &mut reader, &account, uid).await {
+            Ok(Some(Wanted::Launch(launch))) => match open(&agent, *launch, reader, writer, root) {
                 Ok(launch) => return launch.await,
-                Err((reason, back)) => {
-                    writer = back;
+                Err(back) => {
+                    let reason;
+                    (reason, writer) = *back;
                     reason
                 }
             },
             Ok(Some(Wanted::Meeting(name))) => {
                 return rendezvous::meet(agent, (uid, name), reader, writer).await;
             }
-            Ok(Some(Wanted::Nodes(members))) => {
-                let nodes = nodes(&agent, members).await;
+            Ok(Some(Wanted::Nodes(members, _held))) => {
+                let nodes = tokio::select! {
+                    nodes = nodes(&agent, &account, members) => nodes,
+                    // Nobody waits for the answer any more, or says what is not to be said.
+                    _ = reader.next() => return,
+                };
                 return answer(&mut writer, &FromAgent::Nodes(nodes)).await;
             }
             // It went away without a word, as who looks whether there is an agent does.
@@ -290,7 +325,8 @@ async fn speaks_http(connection: &UnixStream) -> bool {
 
 enum Wanted {
     Launch(Box<(Opening, User)>),
-    Nodes(Vec<Member>),
+    /// With what they take of the user's account.
+    Nodes(Vec<Member>, Held),
     Meeting(String),
 }
 
@@ -298,6 +334,7 @@ async fn wanted(
     agent: &Agent,
     slot: &Slot,
     reader: &mut LinkReader,
+    account: &Arc<Account>,
     uid: u32,
 ) -> Result<Option<Wanted>, String> {
     let late = |_| {
@@ -309,15 +346,19 @@ async fn wanted(
     timeout(PATIENCE, reader.first()).await.map_err(late)?;
     let request = {
         let _one = slot.reading.acquire().await.expect("it is never closed");
-        let reading = timeout(PATIENCE, first_message(reader)).await;
+        let reading = timeout(PATIENCE, first_message(reader, account)).await;
         reading.map_err(late)??
     };
-    let Some(request) = request else {
+    let Some((request, held)) = request else {
         return Ok(None);
     };
     let request = decode::<ToAgent>(&request).map_err(|_| {
-        format!("its request cannot be read; this is an agent of wireup {PROGRAM_VERSION}")
+        format!(
+            "its request cannot be read, or names more than {NODES_MAX} nodes; this is an agent of wireup \
+             {PROGRAM_VERSION}"
+        )
     })?;
+    drop(held);
     let version = match &request {
         ToAgent::Open { version, .. }
         | ToAgent::Nodes { version, .. }
@@ -339,7 +380,8 @@ async fn wanted(
             spread,
             description,
         } => {
-            let opening = Opening::of_launcher((launch, scheduled), uid, spread, description);
+            let opening =
+                Opening::of_launcher((launch, scheduled), uid, spread, description, account);
             let opening = opening.map_err(|error| error.to_string())?;
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))
         }
@@ -347,7 +389,11 @@ async fn wanted(
             "a name by which launches meet has at most {MEET_MAX} bytes"
         )),
         ToAgent::Meet { name, .. } => Ok(Some(Wanted::Meeting(name))),
-        ToAgent::Nodes { members, .. } => Ok(Some(Wanted::Nodes(members))),
+        ToAgent::Nodes { members, .. } => {
+            let held = account.take(members.len() * QUESTION);
+            let held = held.map_err(|spent| spent.to_string())?;
+            Ok(Some(Wanted::Nodes(members, held)))
+        }
         ToAgent::Grow { .. } => {
             Err("it wants nodes to join a launch that it has not opened".to_owned())
         }
@@ -355,14 +401,18 @@ async fn wanted(
 }
 
 /// The first message; `None` if the connection ends without one.
-async fn first_message(reader: &mut LinkReader) -> Result<Option<Vec<u8>>, String> {
+async fn first_message(
+    reader: &mut LinkReader,
+    account: &Arc<Account>,
+) -> Result<Option<(Vec<u8>, Held)>, String> {
     let mut message = Vec::new();
+    let mut held = account.hold(0);
     loop {
         match reader.next().await {
             None if message.is_empty() => return Ok(None),
             None => return Err("it ended within its request".into()),
             Some(Err(error)) => return Err(format!("it does not speak as a launcher: {error}")),
-            Some(Ok(Incoming::Carried(_))) => {
+            Some(Ok(Incoming::Carried(_) | Incoming::Sign(_))) => {
                 return Err("it sent a message before it opened a launch".into());
             }
             Some(Ok(Incoming::Control { more, body })) => {
@@ -370,9 +420,10 @@ async fn first_message(reader: &mut LinkReader) -> Result<Option<Vec<u8>>, Strin
                     let most = OPENING_MAX >> 20;
                     return Err(format!("its request is longer than {most} MiB"));
                 }
+                held.grow(body.len()).map_err(|spent| spent.to_string())?;
                 message.extend_from_slice(&body);
                 if !more {
-                    return Ok(Some(message));
+                    return Ok(Some((message, held)));
                 }
             }
         }
@@ -385,7 +436,8 @@ fn open(
     (opening, user): (Opening, User),
     reader: LinkReader,
     writer: LinkWriter,
-) -> Result<impl Future<Output = ()> + Send + use<>, (String, LinkWriter)> {
+    root: Option<OwnedFd>,
+) -> Result<impl Future<Output = ()> + Send + use<>, Box<(String, LinkWriter)>> {
     let place = match opening.spread.members[0].name == agent.name {
         true => Place::EntryAndRoot,
         false => Place::Entry,
@@ -393,18 +445,28 @@ fn open(
     let (token, uid) = (opening.token, opening.uid);
     match agent.registry.enter(&opening.launch, token, uid, place) {
         Ok(seat) => {
-            let above = Above::Launcher { reader, writer };
+            let above = Above::Launcher {
+                reader,
+                writer,
+                root,
+            };
             Ok(drive(agent.clone(), opening, user, place, above, seat))
         }
-        Err(refusal) => Err((format!("the agent of {}: {refusal}", agent.name), writer)),
+        Err(refusal) => {
+            let reason = format!("the agent of {}: {refusal}", agent.name);
+            Err(Box::new((reason, writer)))
+        }
     }
 }
 
-async fn nodes(agent: &Agent, members: Vec<Member>) -> Vec<NodeStatus> {
+async fn nodes(agent: &Agent, account: &Arc<Account>, members: Vec<Member>) -> Vec<NodeStatus> {
     if members.is_empty() {
         return vec![agent.status()];
     }
-    join_all(members.iter().map(|member| agent.peers.status(member))).await
+    let asking = members
+        .into_iter()
+        .map(|member| async move { agent.peers.status(&member, account).await });
+    stream::iter(asking).buffered(ASKED_AT_ONCE).collect().await
 }
 
 async fn answer(writer: &mut LinkWriter, message: &FromAgent) {

@@ -3,12 +3,17 @@
 use std::process::ExitCode;
 
 use wireup::cli::handed::{Handed, parse};
+use wireup_agent::user::accounts;
 
 fn main() -> ExitCode {
-    let result = match parse(std::env::args_os().collect()) {
-        Ok(Handed::Agent(args)) => wireup_agent::daemon::main(args),
-        Ok(Handed::Pki(args)) => wireup_agent::pki::main(args),
-        Err(answer) => answer,
+    let result = match std::env::args_os().nth(1) {
+        // Of an agent, which starts it; no word for people.
+        Some(word) if word == accounts::COMMAND => accounts::main(),
+        _ => match parse(std::env::args_os().collect()) {
+            Ok(Handed::Agent(args)) => wireup_agent::daemon::main(args),
+            Ok(Handed::Pki(args)) => wireup_agent::pki::main(args),
+            Err(answer) => answer,
+        },
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -45,6 +46,9 @@ pub use serve::routes;
 
 /// How long an exchange of keys waits for the last node.
 const EXCHANGE: Duration = Duration::from_secs(60);
+
+/// What a launch takes for as long as it is known, in bytes for each byte of the request.
+const REGISTERED: usize = 4;
 
 /// Longest reason for an end, in bytes.
 const REASON_MAX: usize = 1024;
@@ -220,7 +224,7 @@ impl NodeAgent for Service {
         asked: Request<v1::DrainRequest>,
     ) -> Result<Response<v1::DrainResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
-        if !caller.may_drain() {
+        if !caller.may_drain(self.agent.own()) {
             return Err(Status::permission_denied(format!(
                 "{caller} may not drain this agent: root, its own user and schedulers may"
             )));
@@ -239,10 +243,13 @@ async fn launch_processes(
     asked: v1::LaunchProcessesRequest,
 ) -> Result<v1::LaunchProcessesResponse, Status> {
     let name = &agent.name;
+    let bytes = REGISTERED * asked.encoded_len();
     let request = request::Request::check(asked, name)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let user = user(agent, caller.runs_as(&request)?).await?;
+    let user = user(agent, caller.runs_as(&request, agent.own())?).await?;
     let uid = user.uid;
+    let held = agent.budgets.of(uid).take(bytes);
+    let held = held.map_err(|spent| Status::resource_exhausted(spent.to_string()))?;
     let started = agent.registry.start_launcher().map_err(|refusal| {
         Status::unavailable(format!("the agent of {name}: {refusal}; use another node"))
     })?;
@@ -256,13 +263,13 @@ async fn launch_processes(
     };
     place.fill(match head {
         true => {
-            let wireup = agent.wireup.clone();
+            let steps = Arc::clone(&agent.steps);
             let (launch, pid) =
-                start::start(wireup, &agent.socket, &request, user, started).await?;
+                start::start(steps, &agent.socket, &request, user, started, held).await?;
             response.launcher_pid = pid;
             launch
         }
-        false => Arc::new(Launch::new(&request, uid, None)),
+        false => Arc::new(Launch::new(&request, uid, None, held)),
     });
     tracing::info!(
         launch = request.id,
@@ -282,7 +289,7 @@ async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
     let mut user = agent.user(run_as.uid).await?;
     if let Some(gid) = run_as.gid.filter(|gid| *gid != user.gid) {
         // Who is not root cannot change it, whatever his groups are.
-        if !nix::unistd::geteuid().is_root() || !user.groups.contains(&gid) {
+        if agent.own() != 0 || !user.groups.contains(&gid) {
             return Err(Status::permission_denied(format!(
                 "user id {} cannot run in group {gid}: leave run_as.gid out, or name a group of \
                  his to an agent of root",

@@ -12,6 +12,7 @@ use std::io::ErrorKind;
 
 use tonic::Status;
 use wireup::job::ids::NodeId;
+use wireup::link::control::NO_SIGN;
 use wireup::link::frame::{Address, BODY_MAX};
 
 use crate::launch::{Loss, Packet};
@@ -76,8 +77,12 @@ fn cause(status: &Status) -> String {
         let text = match broken.map(std::io::Error::kind) {
             Some(ErrorKind::UnexpectedEof) => "it was killed, or broke".to_owned(),
             // What this side says of a connection that it has given up.
-            Some(ErrorKind::BrokenPipe) => "there is no sign of life".to_owned(),
-            _ => error.to_string(),
+            Some(ErrorKind::BrokenPipe) => NO_SIGN.to_owned(),
+            _ => match error.to_string() {
+                // The same. Source: `TimedOut` in hyper.
+                text if text == "operation timed out" => NO_SIGN.to_owned(),
+                text => text,
+            },
         };
         if !text.is_empty() {
             found = text;

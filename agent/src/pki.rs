@@ -4,13 +4,16 @@
 //!  DIR/            0700
 //!    ca.pem        the authority's certificate; further ones in it are trusted as well
 //!    ca.key        its key, which stays on this machine
+//!    issued.tsv    every certificate it has made: number, name, end
+//!    crl.pem       those that were revoked; not there while there are none
 //!    NAME/         what NAME needs, as a whole: copied to its node
-//!      ca.pem  cert.pem  key.pem
+//!      ca.pem  crl.pem  cert.pem  key.pem
 //! ```
 //! Keys are made here and travel with the certificate; no request is signed that came from
 //! elsewhere.
 
 pub mod authority;
+pub mod revoked;
 pub mod show;
 pub mod store;
 
@@ -20,9 +23,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use wireup::cli::handed::pki::{PkiArgs, Role, What};
+use wireup::job::hosts::{self, Problem};
 use wireup::launcher::run::RunFailure;
 
 use crate::identity::{Certificate, Identity, IdentityError};
+use crate::revoked::RevokedError;
 use authority::{Authority, AuthorityError, Pair, Validity};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -34,8 +39,12 @@ pub const CA: &str = "ca.pem";
 pub const CERTIFICATE: &str = "cert.pem";
 /// Its key.
 pub const KEY: &str = "key.pem";
+/// Certificates that were taken back; not there while there are none.
+pub const REVOKED: &str = "crl.pem";
 /// The authority's key.
 const CA_KEY: &str = "ca.key";
+/// A line for each certificate that was made.
+const MADE: &str = "issued.tsv";
 
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +77,28 @@ pub enum PkiError {
     /// A name that is that of a file of the authority.
     #[error("{0} cannot be a name: a file of the authority is called so")]
     Reserved(String),
+    /// A list of names.
+    #[error("--name {0}")]
+    Names(Problem),
+    /// A name without any certificate.
+    #[error("no certificate of {name} is known in {}; name its number (--serial)", .dir.display())]
+    Unknown {
+        /// Whose.
+        name: String,
+        /// Where it was looked for.
+        dir: PathBuf,
+    },
+    /// What is no serial number.
+    #[error("--serial {0:?} is no number in hexadecimal")]
+    Serial(String),
+    /// A list of revoked certificates.
+    #[error("{}: {error}", path.display())]
+    Revoked {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        error: RevokedError,
+    },
     /// No place for files of this user.
     #[error("there is no home directory ($HOME); name a directory with {0}")]
     Homeless(&'static str),
@@ -117,13 +148,33 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
             role,
             days,
         } => {
+            let names = expand(&names).map_err(refused)?;
             let made = issue(&dir, &names, &address, role, Validity::days(now, days));
             for path in made.map_err(refused)? {
                 say(&path.join(CERTIFICATE), "made", &path)?;
             }
+            if role == Role::Node {
+                next(&dir);
+            }
             Ok(0)
         }
-        What::Renew { name, within, days } => renew_some(&dir, name, within, now, days),
+        What::Renew { name, within, days } => {
+            let names = expand(&name).map_err(refused)?;
+            renew_some(&dir, names, within, now, days)
+        }
+        What::Revoke { name, serial } => {
+            let names = expand(&name).map_err(refused)?;
+            let count = revoked::revoke(&dir, &names, &serial, now).map_err(refused)?;
+            eprintln!(
+                "wireup: revoked {count} certificates; copy {} to every node, beside ca.pem: its agent refuses \
+                 them from the next connection on, and ends those of theirs then or at once on SIGHUP",
+                dir.join(REVOKED).display()
+            );
+            for name in names {
+                eprintln!("wireup: a new certificate of {name}: wireup pki renew --name {name}");
+            }
+            Ok(0)
+        }
         What::Show { files, json } => show::main(&dir, &files, json, now).map_err(refused),
     }
 }
@@ -145,6 +196,29 @@ fn say(certificate: &Path, what: &str, path: &Path) -> Result<(), RunFailure> {
         path.display()
     );
     Ok(())
+}
+
+/// The names of lists as in `--hosts`.
+fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
+    let mut names = Vec::new();
+    for list in lists {
+        names.extend(hosts::expand(list).map_err(PkiError::Names)?);
+    }
+    Ok(names)
+}
+
+/// Says what to do with certificates of nodes.
+fn next(dir: &Path) {
+    let dir = dir.display();
+    match nix::unistd::geteuid().is_root() {
+        true => eprintln!(
+            "wireup: next, for each node: rsync -a --chmod=D700,F600 {dir}/NAME/ NAME:/etc/wireup/tls/, and there \
+             systemctl enable --now wireup-agent"
+        ),
+        false => eprintln!(
+            "wireup: next, for each node: cp -rp {dir}/NAME ~/.config/wireup/tls/NAME, and there wireup agent"
+        ),
+    }
 }
 
 /// Where files of this user are: `/etc/wireup/WHAT` of root, otherwise below the user's
@@ -227,7 +301,7 @@ pub fn issue(
     let mut wanted = Vec::new();
     for name in names {
         let identity = Identity::new(name, role)?;
-        if [CA, CA_KEY].contains(&name.as_str()) {
+        if [CA, CA_KEY, REVOKED, MADE].contains(&name.as_str()) {
             return Err(PkiError::Reserved(name.clone()));
         }
         let path = dir.join(name);
@@ -246,8 +320,9 @@ pub fn issue(
             path: dir.join(CA),
             error,
         })?;
+        revoked::remember(dir, &pair)?;
         let fresh = store::Fresh::begin(&path)?;
-        put(fresh.path(), &pair, authority.certificate())?;
+        put(dir, fresh.path(), &pair, authority.certificate())?;
         fresh.finish()?;
         made.push(path);
     }
@@ -256,7 +331,12 @@ pub fn issue(
 
 /// Writes what a holder needs. The key comes first: who reads in between finds that it is not the
 /// certificate's, and reads again.
-fn put(dir: &Path, pair: &Pair, ca: &str) -> Result<(), StoreError> {
+fn put(authority: &Path, dir: &Path, pair: &Pair, ca: &str) -> Result<(), StoreError> {
+    match store::read_public(&authority.join(REVOKED)) {
+        Ok(list) => store::write(&dir.join(REVOKED), &list, store::PUBLIC)?,
+        Err(error) if store::is_missing(&error) => {}
+        Err(error) => return Err(error),
+    }
     store::write(&dir.join(KEY), pair.key.as_bytes(), store::SECRET)?;
     let certificate = dir.join(CERTIFICATE);
     store::write(&certificate, pair.certificate.as_bytes(), store::PUBLIC)?;
@@ -325,7 +405,8 @@ pub fn renew(
         path: dir.join(CA),
         error,
     })?;
-    put(&path, &pair, authority.certificate())?;
+    revoked::remember(dir, &pair)?;
+    put(dir, &path, &pair, authority.certificate())?;
     Ok(path)
 }
 

@@ -23,6 +23,9 @@ const LINES: u64 = 20;
 /// After so long a caller may have lines again.
 const WHILE: Duration = Duration::from_secs(60);
 
+/// So many callers have lines of their own in that time. All others have theirs together.
+const CALLERS: usize = 1024;
+
 /// Most characters of a reason: it may quote what was asked for.
 const REASON: usize = 1000;
 
@@ -66,6 +69,7 @@ impl Refusals {
         for (who, count) in recent.over(now) {
             warn!("refused {who} {count} times more than is logged");
         }
+        let who = recent.known(who);
         let admitted = recent.admit(who, now);
         drop(recent);
         if admitted != Admitted::Nothing {
@@ -79,6 +83,14 @@ impl Refusals {
 }
 
 impl Recent {
+    /// By what name somebody is counted.
+    fn known<'a>(&self, who: &'a str) -> &'a str {
+        match self.0.len() >= CALLERS && !self.0.contains_key(who) {
+            true => "others",
+            false => who,
+        }
+    }
+
     fn admit(&mut self, who: &str, now: Instant) -> Admitted {
         let first = || Count {
             since: now,
@@ -214,6 +226,19 @@ mod tests {
         // Who had his lines is forgotten without a word.
         assert_eq!(recent.over(begin + 3 * WHILE), []);
         assert!(recent.0.is_empty());
+    }
+
+    #[test]
+    fn callers_without_number_are_counted_together() {
+        let mut recent = Recent::default();
+        let now = Instant::now();
+        for caller in 0..3 * CALLERS {
+            let who = format!("caller {caller}");
+            let who = recent.known(&who);
+            recent.admit(who, now);
+        }
+        assert_eq!(recent.0.len(), CALLERS + 1);
+        assert_eq!(recent.known("caller 0"), "caller 0");
     }
 
     #[test]

@@ -29,6 +29,7 @@ use wireup::rendezvous::{ClientId, Rendezvous, Reply};
 use wireup::store::BYTES_MAX;
 
 pub use self::guest::meet;
+use crate::budget::{Account, Budgets, Held, Spent};
 use crate::launch::Packet;
 use crate::launch::queue::{Queue, Queued, queue};
 
@@ -44,6 +45,7 @@ pub struct Meetings {
     /// Where those of a network of agents are, in order of preference; here if nobody is named.
     names: Vec<Member>,
     origin: Instant,
+    budgets: Arc<Budgets>,
     state: Mutex<State>,
     /// A deadline has come that is earlier than the one that is waited for.
     sooner: Notify,
@@ -51,11 +53,19 @@ pub struct Meetings {
 
 #[derive(Debug, Default)]
 struct State {
-    users: BTreeMap<Whose, Rendezvous>,
+    users: BTreeMap<Whose, Met>,
     guests: BTreeMap<ClientId, Queue<Packet>>,
     last: u64,
     /// The deadline that is waited for.
     awaited: Option<Moment>,
+}
+
+/// The rendezvous of a user.
+#[derive(Debug)]
+struct Met {
+    rendezvous: Rendezvous,
+    /// What it takes of the user's account.
+    held: Held,
 }
 
 /// A launch that is here; gone when this is dropped.
@@ -64,16 +74,20 @@ pub struct Guest {
     meetings: Arc<Meetings>,
     whose: Whose,
     id: ClientId,
+    account: Arc<Account>,
     /// What of a message has come.
     parts: Vec<u8>,
+    /// As many bytes.
+    held: Held,
 }
 
 impl Meetings {
     /// With nobody there.
-    pub fn new(names: Vec<Member>) -> Self {
+    pub fn new(names: Vec<Member>, budgets: Arc<Budgets>) -> Self {
         Self {
             names,
             origin: Instant::now(),
+            budgets,
             state: Mutex::default(),
             sooner: Notify::new(),
         }
@@ -90,7 +104,8 @@ impl Meetings {
 
     /// A launch of a user comes; what is queued is for it.
     pub fn join(self: &Arc<Self>, whose: Whose) -> (Guest, Queued<Packet>) {
-        let (to, queued) = queue();
+        let account = self.budgets.of(whose.0);
+        let (to, queued) = queue(&account);
         let mut state = self.lock();
         state.last += 1;
         let id = ClientId(state.last);
@@ -101,6 +116,8 @@ impl Meetings {
             whose,
             id,
             parts: Vec::new(),
+            held: account.hold(0),
+            account,
         };
         guest.act(|rendezvous, _, out| rendezvous.joined(id, out));
         (guest, queued)
@@ -119,8 +136,8 @@ impl Meetings {
             let mut out = Vec::new();
             let now = self.now();
             let mut state = self.lock();
-            for rendezvous in state.users.values_mut() {
-                rendezvous.tick(now, &mut out);
+            for met in state.users.values_mut() {
+                met.rendezvous.tick(now, &mut out);
             }
             state.send(out);
         }
@@ -128,7 +145,8 @@ impl Meetings {
 
     fn next_deadline(&self) -> Option<Moment> {
         let mut state = self.lock();
-        let deadlines = state.users.values().filter_map(Rendezvous::next_deadline);
+        let met = state.users.values();
+        let deadlines = met.filter_map(|met| met.rendezvous.next_deadline());
         state.awaited = deadlines.min();
         state.awaited
     }
@@ -140,7 +158,7 @@ impl State {
             let Some(queue) = self.guests.get(&id) else {
                 continue;
             };
-            let mut rest = Bytes::from(encode(&message));
+            let mut rest = queue.account().keep(Bytes::from(encode(&message)));
             let mut full = Ok(());
             while full.is_ok() {
                 let body = rest.split_to(rest.len().min(BODY_MAX));
@@ -169,13 +187,17 @@ impl Guest {
     fn act(&self, what: impl FnOnce(&mut Rendezvous, Moment, &mut Vec<Reply>)) {
         let meetings = &self.meetings;
         let mut state = meetings.lock();
-        let of_user = || Rendezvous::new(UserId(self.whose.0));
-        let rendezvous = state
+        let of_user = || Met {
+            rendezvous: Rendezvous::new(UserId(self.whose.0)),
+            held: self.account.hold(0),
+        };
+        let Met { rendezvous, held } = state
             .users
             .entry(self.whose.clone())
             .or_insert_with(of_user);
         let mut out = Vec::new();
         what(rendezvous, meetings.now(), &mut out);
+        held.set(rendezvous.bytes());
         let deadline = rendezvous.next_deadline();
         if rendezvous.is_empty() {
             state.users.remove(&self.whose);
@@ -195,16 +217,27 @@ impl Guest {
         if self.parts.len() + packet.body.len() > MESSAGE_MAX {
             return Err(format!("sent a message of more than {MESSAGE_MAX} bytes"));
         }
+        // What it is about to say may want as much.
+        self.account
+            .check()
+            .map_err(|spent| refused_since(&spent))?;
+        let grown = self.held.grow(packet.body.len());
+        grown.map_err(|spent| refused_since(&spent))?;
         self.parts.extend_from_slice(&packet.body);
         if packet.more {
             return Ok(());
         }
+        self.held.set(0);
         let message = decode::<ToRendezvous>(&std::mem::take(&mut self.parts));
         let message = message.map_err(|error| format!("sent a message that is none: {error}"))?;
         let id = self.id;
         self.act(|rendezvous, now, out| rendezvous.said(id, message, now, out));
         Ok(())
     }
+}
+
+fn refused_since(spent: &Spent) -> String {
+    format!("is given up: {spent}")
 }
 
 impl Drop for Guest {

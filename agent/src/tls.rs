@@ -1,6 +1,7 @@
 //! TLS between agents, and from schedulers to agents: both sides show a certificate, always.
 //!
 //! - [`credentials`]: this node's certificate, read again when its files change
+//! - `life`: connections that end when the other side is revoked
 //! - [`verify`]: whose certificate is accepted, and why one is not, in words
 //! - [`accept`]: connections from others, with who they are
 //! - [`connect`]: connections to other agents
@@ -11,11 +12,13 @@
 pub mod accept;
 pub mod connect;
 pub mod credentials;
+mod life;
 pub mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tonic::transport::Server;
 use tower::layer::util::{Identity, Stack};
 
@@ -24,6 +27,7 @@ pub use connect::{Accepted, ConnectError, channel, connect, dial};
 pub use credentials::{CredentialsError, Tls};
 
 use crate::refusals::{LogRefusals, Refusals};
+use crate::work::OnWork;
 
 /// How soon the silence of the other side of a connection is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +36,8 @@ pub struct Heartbeat {
     pub interval: Duration,
     /// If it does not answer for so long, it is lost.
     pub timeout: Duration,
+    /// For so long a process of the same machine may be silent.
+    pub silence: Duration,
 }
 
 impl Heartbeat {
@@ -40,7 +46,11 @@ impl Heartbeat {
         // The asking and the noticing take a little time themselves.
         let interval = limit * 2 / 5;
         let timeout = limit / 2;
-        Self { interval, timeout }
+        Self {
+            interval,
+            timeout,
+            silence: limit * 2,
+        }
     }
 }
 
@@ -64,11 +74,12 @@ const STREAMS: u32 = 10_000;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A gRPC server for [`server_incoming`], to which services are added: it finds out when the other
-/// side is silent, and logs what it refuses.
+/// side is silent, and logs what it refuses. Requests are carried out where it is said.
 pub fn server(
     heartbeat: Heartbeat,
     refusals: Arc<Refusals>,
-) -> Server<Stack<LogRefusals, Identity>> {
+    work: Handle,
+) -> Server<Stack<OnWork, Stack<LogRefusals, Identity>>> {
     Server::builder()
         .http2_keepalive_interval(Some(heartbeat.interval))
         .http2_keepalive_timeout(Some(heartbeat.timeout))
@@ -76,6 +87,7 @@ pub fn server(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS)
         .layer(LogRefusals(refusals))
+        .layer(OnWork(work))
 }
 
 #[cfg(test)]

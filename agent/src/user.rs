@@ -3,6 +3,7 @@
 //! A user is known by number: from a local caller the kernel tells it, for another agent's caller
 //! that agent's certificate vouches. Name, groups and home are those the number has here.
 
+pub mod accounts;
 pub mod files;
 pub mod says;
 pub mod spawn;
@@ -72,6 +73,14 @@ impl Served {
         match unistd::geteuid() {
             root if root.is_root() => Self::Everybody,
             other => Self::Only(other.as_raw()),
+        }
+    }
+
+    /// Whose the agent is, as far as rights go: root's, or the user's whom it serves.
+    pub fn own(self) -> u32 {
+        match self {
+            Self::Everybody => 0,
+            Self::Only(own) => own,
         }
     }
 

@@ -238,6 +238,7 @@ impl NodeCore {
                 let events = self.link.on_upcall_bytes(bytes);
                 self.host_said(events, now, actions);
             }
+            Event::HostSeen(doing) => self.host_seen(doing, now, actions),
             Event::HostClosed => self.host_closed(now),
             Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
@@ -338,7 +339,8 @@ impl NodeCore {
             let name = Nspace::new(&format!("{}{}", proc.nspace, meeting.suffix()));
             name.is_ok_and(|name| self.fences.waits_for(&proc::Proc::new(name, proc.rank)))
         };
-        self.fences.waits_for(proc) || Meeting::ALL.into_iter().any(met)
+        self.fences.has_waiters()
+            && (self.fences.waits_for(proc) || Meeting::ALL.into_iter().any(met))
     }
 
     /// How often libpmix asked for something, and how many bytes that were.

@@ -70,6 +70,8 @@ pub enum Event<'a> {
     ControlReceived(&'a [u8]),
     /// Bytes of the sidecar's upcall socket.
     UpcallReceived(&'a [u8]),
+    /// The answer to an [`Action::LookAtHost`].
+    HostSeen(Doing),
     /// One of the sidecar's sockets has ended; its process may follow.
     HostClosed,
     /// The sidecar's process ended; everything it had sent was handed in.
@@ -182,6 +184,17 @@ pub struct Notification {
     pub infos: Vec<Info>,
 }
 
+/// What a process was seen to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doing {
+    /// It works, or waits for a device or file system.
+    Works,
+    /// It waits for something else.
+    Waits,
+    /// Somebody has stopped it.
+    Stopped,
+}
+
 /// An order of a node's core, to be carried out in the order given.
 #[derive(Debug)]
 pub enum Action {
@@ -196,6 +209,8 @@ pub enum Action {
     SendControl(Vec<u8>),
     /// Write to the sidecar's upcall socket.
     SendUpcall(Vec<u8>),
+    /// Look what the sidecar's process does: [`Event::HostSeen`].
+    LookAtHost,
     /// End the sidecar's process by force.
     KillHost,
     /// Deliver a message to another node's core.
@@ -205,6 +220,8 @@ pub enum Action {
         /// What to say.
         message: PeerMessage,
     },
+    /// Deliver a message to the cores of all other nodes.
+    SendEveryPeer(PeerMessage),
     /// As soon as every rank of these jobs here has been reported, started or not:
     /// [`Event::StartsKnown`]. A rank may run and ask before its start is reported.
     AwaitStarts {

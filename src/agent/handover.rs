@@ -11,16 +11,16 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Most descriptors of a message.
-const DESCRIPTORS_MAX: usize = 4;
+/// Most descriptors of a message. Source: `SCM_MAX_FD` in Linux's `include/net/scm.h`.
+pub const DESCRIPTORS_MAX: usize = 253;
 
-/// Longest body in bytes.
-const BODY_MAX: u32 = 1024 * 1024;
+/// Longest body in bytes: as much as a program may have of arguments and variables.
+const BODY_MAX: u32 = 4 * 1024 * 1024;
 
 /// Sends a message; waits until the socket has taken it.
 ///
 /// # Errors
-/// When the other end is gone, or the message is longer than 1 MiB or has more than four
+/// When the other end is gone, or the message is longer than 4 MiB or has more than 253
 /// descriptors.
 pub fn send(socket: impl AsFd, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);

@@ -1,14 +1,23 @@
-//! One end of a local link: messages over a Unix socket to an agent, or to a step.
+//! One end of a local link: messages over a Unix socket to an agent, or to a step. It answers the other
+//! end that asks whether it lives, whenever it is read, and watches it where it is told to.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_now};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 
 use super::channel::{Backlog, Channel, QUEUE_MAX, Received};
 use super::poll::{Poll, Token};
+use super::procfs;
+use crate::job::clock::Moment;
+use crate::link::decode;
 use crate::link::frame::{Address, Class, FrameReader};
 use crate::link::message::{Envelope, Reassembly, write};
+use crate::link::watch::{Look, Sign, Watch};
 
 /// Room that is kept for messages to be written in, in bytes.
 const KEPT: usize = 256 * 1024;
@@ -36,6 +45,33 @@ pub struct LinkEnd {
     own: Address,
     out: Vec<u8>,
     stuck: bool,
+    /// Over the other end, where it is watched.
+    watch: Option<Watch>,
+    /// Its process, where that is known.
+    pid: Option<i32>,
+    /// Something has come since it was looked at last.
+    heard: bool,
+    /// The other end wants to hear that this one lives.
+    asked: bool,
+}
+
+/// The other end does not live any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Silent {
+    /// Its process, as far as it is known.
+    pub pid: Option<i32>,
+    /// How long it was allowed to be silent.
+    pub limit: Duration,
+}
+
+impl fmt::Display for Silent {
+    /// What stands behind the name of the process.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(pid) = self.pid {
+            write!(f, " (pid {pid})")?;
+        }
+        write!(f, " did not answer within {} s", self.limit.as_secs_f64())
+    }
 }
 
 impl LinkEnd {
@@ -53,7 +89,62 @@ impl LinkEnd {
             own,
             out: Vec::new(),
             stuck: false,
+            watch: None,
+            pid: None,
+            heard: false,
+            asked: false,
         })
+    }
+
+    /// Watches the process at the other end from now on, until it was silent for so long, or for what
+    /// it says itself. One that made its socket itself is `seen`: it may take longer if it is busy.
+    pub fn watch(&mut self, silence: Duration, seen: bool, now: Moment) {
+        self.watch = Some(Watch::new(silence, now));
+        self.pid = if seen { peer(&self.channel) } else { None };
+    }
+
+    /// Does not watch it any more.
+    pub fn trust(&mut self) {
+        self.watch = None;
+    }
+
+    /// When [`look`](Self::look) has something to do next.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.watch.map(|watch| watch.next_deadline())
+    }
+
+    /// Time has passed, and what there was has been read: the other end is asked for a sign of life, or
+    /// its silence is returned, once.
+    pub fn look(&mut self, now: Moment, poll: &Poll) -> Option<Silent> {
+        let watch = self.watch.as_mut()?;
+        if std::mem::take(&mut self.heard) {
+            watch.heard(now);
+        }
+        let pid = self.pid;
+        let busy = || has_come(&self.channel) || pid.is_some_and(procfs::is_busy);
+        match watch.look(now, busy) {
+            Look::Fine => None,
+            Look::Ask => {
+                self.send(Address::EveryNode, Class::Sign, &Sign::Ask, poll);
+                None
+            }
+            Look::Silent => {
+                let limit = watch.limit();
+                self.watch = None;
+                Some(Silent { pid, limit })
+            }
+        }
+    }
+
+    fn take_sign(&mut self, sign: Sign) {
+        match sign {
+            Sign::Ask => self.asked = true,
+            Sign::Alive { silence } => {
+                if let (Some(watch), Some(silence)) = (&mut self.watch, silence) {
+                    watch.set_limit(silence);
+                }
+            }
+        }
     }
 
     /// Says for whom this end speaks.
@@ -89,7 +180,7 @@ impl LinkEnd {
         to: Address,
         class: Class,
         message: &impl Serialize,
-        limit: std::time::Duration,
+        limit: Duration,
     ) {
         let envelope = Envelope {
             to,
@@ -117,6 +208,10 @@ impl LinkEnd {
         messages: &mut Vec<(Envelope, Vec<u8>)>,
     ) -> Result<(), LinkError> {
         let result = self.read(messages);
+        if std::mem::take(&mut self.asked) {
+            let alive = Sign::Alive { silence: None };
+            self.send(Address::EveryNode, Class::Sign, &alive, poll);
+        }
         if result.is_err() {
             let _ = poll.remove(&self.channel);
         }
@@ -130,14 +225,29 @@ impl LinkEnd {
         match self.channel.append(self.reader.room()) {
             Received::Nothing => return Ok(()),
             Received::End => return Err(LinkError::Closed),
-            Received::Bytes(_) => {}
+            Received::Bytes(_) => self.heard = true,
         }
-        let garbled = |error: &dyn std::fmt::Display| LinkError::Garbled(error.to_string());
+        let garbled = |error: &dyn fmt::Display| LinkError::Garbled(error.to_string());
         while let Some(frame) = self.reader.next_frame().map_err(|e| garbled(&e))? {
-            messages.extend(self.parts.take(frame).map_err(|e| garbled(&e))?);
+            match frame.class {
+                Class::Sign => self.take_sign(decode(&frame.body).map_err(|e| garbled(&e))?),
+                _ => messages.extend(self.parts.take(frame).map_err(|e| garbled(&e))?),
+            }
         }
         Ok(())
     }
+}
+
+/// The process at the other end of a socket.
+fn peer(channel: &Channel) -> Option<i32> {
+    let pid = socket_peercred(channel).ok()?.pid;
+    Some(pid.as_raw_nonzero().get())
+}
+
+/// Whether there is something to read.
+fn has_come(channel: &Channel) -> bool {
+    let mut socket = [PollFd::new(channel, PollFlags::IN)];
+    poll_now(&mut socket, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 impl AsFd for LinkEnd {

@@ -3,7 +3,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::io;
 use std::ptr;
+
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+/// The group of whoever has no other. Source: `DEFAULT_OVERFLOWGID` in the kernel.
+pub const NOBODY: u32 = 65534;
 
 /// A part of becoming somebody's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,5 +70,36 @@ pub fn give_up(uid: u32, gid: u32, groups: &[u32]) -> Result<(), (Part, c_int)> 
             true => Ok(()),
             false => Err((Part::Regained, libc::EPERM)),
         }
+    }
+}
+
+/// Does `work` in a copy of this process that has become the user's, who is none of this process's groups, and
+/// returns its code. To be called by root, in a process of a single thread.
+///
+/// # Errors
+/// When there is no copy, it cannot become the user's, or it was killed.
+pub fn as_user((uid, gid): (u32, u32), work: impl FnOnce() -> u8) -> io::Result<u8> {
+    /// Beyond what `work` returns.
+    const FAILED: u8 = u8::MAX;
+    // SAFETY: the process has one thread (the caller's promise), so its copy may run any code.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            let code = match give_up(uid, gid, &[]) {
+                Ok(()) => work(),
+                Err(_) => FAILED,
+            };
+            // SAFETY: ends the copy without running what this process does at its end.
+            unsafe { libc::_exit(code.into()) }
+        }
+        ForkResult::Parent { child } => loop {
+            match waitpid(child, None) {
+                Err(nix::errno::Errno::EINTR) => {}
+                Ok(WaitStatus::Exited(_, code)) if code != i32::from(FAILED) => {
+                    return Ok(u8::try_from(code).unwrap_or(FAILED));
+                }
+                Ok(_) => return Err(io::ErrorKind::PermissionDenied.into()),
+                Err(errno) => return Err(errno.into()),
+            }
+        },
     }
 }

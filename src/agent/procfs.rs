@@ -170,9 +170,23 @@ pub fn executable(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// Whose process it is. The system calls those root's that nobody else may look into.
-pub fn owner(pid: i32) -> Option<u32> {
-    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+/// Whether some thread of a process works, or waits for a device or file system; false when that cannot be
+/// seen. One that waits for its turn on a loaded machine counts, one that is stopped does not, but for a
+/// debugger's.
+pub fn is_busy(pid: i32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let mut tasks = tasks.into_iter().flatten().flatten();
+    tasks.any(|task| {
+        let stat = fs::read(task.path().join("stat")).unwrap_or_default();
+        let thread = parse_stat(&String::from_utf8_lossy(&stat));
+        thread.is_some_and(|thread| matches!(thread.state, 'R' | 'D' | 't'))
+    })
+}
+
+/// Whose process it is, and of which group. The system calls those root's that nobody else may look into.
+pub fn owner(pid: i32) -> Option<(u32, u32)> {
+    let meta = fs::metadata(format!("/proc/{pid}")).ok()?;
+    Some((meta.uid(), meta.gid()))
 }
 
 /// The names of a process's threads.
@@ -267,7 +281,8 @@ mod tests {
         assert!(age < Duration::from_secs(3600), "{age:?}");
         assert_eq!(command_line(pid), std::env::args_os().collect::<Vec<_>>());
         assert_eq!(executable(pid), std::env::current_exe().ok());
-        assert_eq!(owner(pid), Some(rustix::process::geteuid().as_raw()));
+        let own = (rustix::process::geteuid(), rustix::process::getegid());
+        assert_eq!(owner(pid), Some((own.0.as_raw(), own.1.as_raw())));
         assert!(!threads(pid).is_empty());
         let path = Environment::of(pid).unwrap();
         let expected = std::env::var_os("PATH").map(|path| path.into_encoded_bytes());

@@ -1,34 +1,38 @@
 //! The rendezvous of a user's launches on a machine without an agent: a process that the first launch
 //! starts that needs it, and that ends with the last. And its address.
 //!
-//! It listens on a name in the abstract namespace, which leaves nothing behind. Anybody may take such
-//! a name, so both sides ask the kernel who the other is, and there are several names: the first one
-//! that no stranger has is the user's.
+//! It listens in a directory that is the user's alone. Where there can be none, it listens on a name in the
+//! abstract namespace. Anybody may take such a name, so both sides ask the kernel who the other is, nobody is
+//! waited for, and there are several names: the first one that no stranger has is the user's.
 //!
 //! Rule: who is served hears [`FromRendezvous::Welcome`] first. A launch whose connection ends without
 //! it came when the last one had gone, and looks for another rendezvous.
 
 #![allow(unsafe_code)]
 
+mod private;
+
 use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 
+use self::private::Hidden;
 use super::link_end::LinkEnd;
 use super::poll::{Poll, Ready, Source, Token};
+use super::unix::connect_within;
 use crate::job::clock::Moment;
 use crate::job::ids::UserId;
 use crate::link::control::{FromAgent, ToAgent, VERSION};
-use crate::link::decode;
 use crate::link::frame::{Address, Class};
+use crate::link::{decode, socket as places};
 use crate::rendezvous::message::ToRendezvous;
 use crate::rendezvous::{ClientId, Rendezvous, Reply};
 
@@ -50,6 +54,9 @@ const NAMES: u32 = 16;
 /// So often a name is tried that is given up and taken at the same time.
 const RACES: u32 = 8;
 
+/// How long who has such a name may accept nobody.
+const ACCEPT_LIMIT: Duration = Duration::from_millis(100);
+
 /// Callers that wait to be connected.
 const BACKLOG: i32 = 1024;
 
@@ -68,23 +75,42 @@ pub enum Found {
 }
 
 /// Finds the rendezvous of those launches of this process's user that meet by that name, which has at
-/// most [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes.
+/// most [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes: below `base`, or, after a `note` why not there, by
+/// a name that others could have taken.
 ///
 /// # Errors
 /// The system's, or `EADDRINUSE` if others have taken all names.
-pub fn find(meet: &str) -> rustix::io::Result<Found> {
+pub fn find(meet: &str, base: &Path, note: impl FnOnce(&str)) -> rustix::io::Result<Found> {
+    private::find(meet, base).or_else(|reason| {
+        note(&reason.to_string());
+        find_abstract(meet)
+    })
+}
+
+/// Where [`find`] looks: where an agent of the user would listen. `runtime` is the user's
+/// `XDG_RUNTIME_DIR`, which a process outside of the session may not have.
+pub fn base(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
+    let of_session = PathBuf::from(format!("/run/user/{}", user.0));
+    let runtime = match runtime {
+        None if of_session.is_dir() => Some(of_session.as_os_str()),
+        given => given,
+    };
+    let socket = places::of_agent(user, runtime);
+    socket.parent().map_or_else(PathBuf::new, Path::to_owned)
+}
+
+fn find_abstract(meet: &str) -> rustix::io::Result<Found> {
     let user = rustix::process::geteuid();
     for number in 0..NAMES {
         let name = format!("wireup-rendezvous-{}-{number}-{meet}", user.as_raw());
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
         for _ in 0..RACES {
-            let connection = socket()?;
-            match connect(&connection, &address) {
-                Ok(()) if socket_peercred(&connection)?.uid == user => {
+            match connect_within(&address, ACCEPT_LIMIT) {
+                Ok(connection) if socket_peercred(&connection)?.uid == user => {
                     return Ok(Found::There(connection));
                 }
                 // A stranger has the name.
-                Ok(()) => break,
+                Ok(_) | Err(Errno::TIMEDOUT) => break,
                 Err(Errno::CONNREFUSED) => {}
                 Err(errno) => return Err(errno),
             }
@@ -96,7 +122,7 @@ pub fn find(meet: &str) -> rustix::io::Result<Found> {
                 Err(errno) => return Err(errno),
             }
             listen(&listener, BACKLOG)?;
-            connect(&connection, &address)?;
+            let connection = connect_within(&address, ACCEPT_LIMIT)?;
             return Ok(Found::New {
                 connection,
                 listener,
@@ -186,8 +212,10 @@ impl Process {
             // Who comes now may have connected before the last one went.
             let is_over = self.callers.is_empty() && (self.last > 0 || self.now().0 >= FIRST);
             if is_over {
+                let hidden = private::hide(&self.listener);
                 self.accept();
                 if self.callers.is_empty() {
+                    hidden.iter().for_each(Hidden::remove);
                     return Ok(());
                 }
             }

@@ -1,7 +1,7 @@
 //! The sidecar process of a node: starting it, its two sockets, what it prints, its end.
 
 use std::ffi::{CString, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
@@ -29,6 +29,8 @@ pub struct SidecarSpec<'a> {
     pub shim: &'a Path,
     /// Its environment.
     pub env: &'a [CString],
+    /// The directory of the control group that it starts in, if not the launcher's own.
+    pub group: Option<BorrowedFd<'a>>,
     /// Descriptor limit: the sidecar needs one per client, so it keeps the launcher's raised one.
     pub reset_signals: &'a [i32],
 }
@@ -117,6 +119,7 @@ impl Sidecar {
             umask: None,
             reset_signals: spec.reset_signals,
             namespaces,
+            group: spec.group,
             crowded: false,
         })?;
         let token = |source| Token::new(source, node.0);

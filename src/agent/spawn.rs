@@ -5,6 +5,10 @@
 //! first instant. Because memory is shared, the child reports a failing step with its errno by
 //! plain stores, and `exec failed: why` reaches the user without a pipe.
 //!
+//! Rule: a process whose parent ends gets the signal it asked for as soon as the *thread* ends that made it
+//! (PR_SET_PDEATHSIG(2const)), so whoever starts one lives as long as it does. Programs that change their
+//! user when they are executed get none.
+//!
 //! Rule: between clone and exec the child calls system calls only, no allocation, no lock, no
 //! code that may panic. All it needs is laid out by the parent beforehand.
 
@@ -17,6 +21,8 @@ use std::ptr;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitIdOptions};
+
+mod into_group;
 
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
 /// run on it since the process has none.
@@ -55,6 +61,8 @@ pub struct Command<'a> {
     pub reset_signals: &'a [c_int],
     /// Namespaces of the virtual node, if any.
     pub namespaces: Option<Namespaces<'a>>,
+    /// The directory of the control group that it starts in, if not the launcher's own.
+    pub group: Option<BorrowedFd<'a>>,
     /// This process has many descriptors above all that are named here: the new one gets no copies of
     /// these, which it would close one by one when it executes its program.
     pub crowded: bool,
@@ -122,6 +130,9 @@ struct Shared {
     reset_count: usize,
     user_ns: RawFd,
     uts_ns: RawFd,
+    parent: libc::pid_t,
+    /// Of a control group it has to enter by itself; negative if none.
+    group: RawFd,
     failed_step: Step,
     failed_errno: c_int,
 }
@@ -186,7 +197,8 @@ impl Spawner {
         let user_ns = namespaces.and_then(|ns| ns.user).map(|fd| fd.as_raw_fd());
         let uts_ns = namespaces.map(|ns| ns.uts.as_raw_fd());
         let sources = self.descriptors.iter().map(|(source, _)| *source);
-        let highest = sources.chain(user_ns).chain(uts_ns).max();
+        let group = command.group.map(|fd| fd.as_raw_fd());
+        let highest = sources.chain(user_ns).chain(uts_ns).chain(group).max();
         let (copy_below, files) = match (command.crowded, highest) {
             (true, Some(highest)) => (highest + 1, libc::CLONE_FILES),
             _ => (0, 0),
@@ -208,25 +220,36 @@ impl Spawner {
             reset_count: command.reset_signals.len(),
             user_ns: user_ns.unwrap_or(-1),
             uts_ns: uts_ns.unwrap_or(-1),
+            parent: rustix::process::getpid().as_raw_nonzero().get(),
+            group: -1,
             failed_step: Step::Clone,
             failed_errno: 0,
         };
         let mut pidfd: RawFd = -1;
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files;
         // SAFETY: the stack lives in `self` and is used by the child only until this thread
         // resumes (CLONE_VFORK); clone takes its aligned top since it grows down. `child_main`
         // gets a pointer to `shared`, which outlives it for the same reason, touches only what
         // it points to, and never returns into our frames. CLONE_PIDFD stores one int through
         // the parent-tid argument.
         let pid = unsafe {
-            let top = self.stack.as_mut_ptr().add(self.stack.len());
-            let top = top.sub(top as usize % 16);
-            libc::clone(
-                child_main,
-                top.cast::<c_void>(),
-                libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files | libc::SIGCHLD,
-                ptr::from_mut(&mut shared).cast::<c_void>(),
-                ptr::from_mut(&mut pidfd),
-            )
+            let argument = ptr::from_mut(&mut shared).cast::<c_void>();
+            let stack = self.stack.as_mut_ptr().cast::<u8>();
+            let made = group.and_then(|group| {
+                into_group::clone(flags, (stack, CHILD_STACK), (argument, &mut pidfd), group)
+            });
+            // A group that cannot be entered is done without.
+            made.unwrap_or_else(|| {
+                shared.group = group.filter(|_| !into_group::SUPPORTED).unwrap_or(-1);
+                let top = stack.add(CHILD_STACK);
+                libc::clone(
+                    child_main,
+                    top.sub(top as usize % 16).cast::<c_void>(),
+                    flags | libc::SIGCHLD,
+                    ptr::from_mut(&mut shared).cast::<c_void>(),
+                    ptr::from_mut(&mut pidfd),
+                )
+            })
         };
         if pid < 0 {
             let errno = Errno::from_io_error(&std::io::Error::last_os_error());
@@ -335,6 +358,14 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
             )?;
         }
         check(libc::setsid(), Step::Session)?;
+        if shared.group >= 0 {
+            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+            let members = libc::openat(shared.group, c"cgroup.procs".as_ptr(), flags);
+            if members >= 0 {
+                libc::write(members, c"0".as_ptr().cast(), 1);
+                libc::close(members);
+            }
+        }
         if shared.user_ns >= 0 {
             check(
                 libc::setns(shared.user_ns, libc::CLONE_NEWUSER),
@@ -346,6 +377,12 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
                 libc::setns(shared.uts_ns, libc::CLONE_NEWUTS),
                 Step::Namespace,
             )?;
+        }
+        // For when nobody is left to end it: a guard sends the same. The parent may have died before. Behind
+        // the namespaces, which would make the system forget it.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+        if libc::getppid() != shared.parent {
+            libc::kill(libc::getpid(), libc::SIGTERM);
         }
         if !shared.cwd.is_null() {
             check(libc::chdir(shared.cwd), Step::Directory)?;

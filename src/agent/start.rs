@@ -4,13 +4,12 @@
 //! a channel. Between clone and exec a thread sleeps, so one per core keeps the cores busy: the loop
 //! is woken, by an eventfd, when the last rank is started, and looks by itself every [`PACE`] before.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
@@ -19,9 +18,14 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::cgroup::Group;
 use super::namespace::NodeNamespaces;
 use super::spawn::{Child, Command, Spawner, Step};
 use crate::job::ids::GlobalRank;
+
+mod threads;
+
+pub use threads::Threads;
 
 /// Descriptor number of the PMI socket in a rank.
 pub const PMI_FD: i32 = 3;
@@ -33,7 +37,7 @@ pub const PACE: Duration = Duration::from_millis(5);
 const FEW: usize = 4;
 
 /// Name of a starting thread.
-pub const THREAD: &str = "start";
+pub const THREAD: &CStr = c"start";
 
 /// What all ranks of one application context share.
 #[derive(Debug)]
@@ -123,6 +127,8 @@ pub struct StartShared {
     pub node_env: Vec<Vec<CString>>,
     /// Namespaces of the virtual nodes.
     pub namespaces: Option<Arc<NodeNamespaces>>,
+    /// The launch's control group here, if it has one.
+    pub group: Option<Arc<Group>>,
     /// Signals to put back to their default.
     pub reset_signals: Vec<i32>,
     /// `/dev/null`.
@@ -212,15 +218,14 @@ impl Work {
     }
 }
 
-/// The starting threads.
+/// What the starting threads do.
 #[derive(Debug)]
 pub struct Starter {
     work: Arc<Work>,
-    threads: Vec<JoinHandle<()>>,
 }
 
 impl Starter {
-    /// Starts all `plans` from `threads` threads, of which the caller's is one where there are few
+    /// Starts all `plans` from so many of the threads, of which the caller's is one where there are few
     /// ranks. For every plan exactly one [`Started`] is sent, and after the last the eventfd `wake`
     /// is written.
     ///
@@ -229,7 +234,7 @@ impl Starter {
     pub fn start(
         shared: Arc<StartShared>,
         plans: Vec<RankPlan>,
-        threads: usize,
+        (pool, threads): (&mut Threads, usize),
         results: &Sender<Started>,
         wake: &Arc<OwnedFd>,
     ) -> std::io::Result<Self> {
@@ -249,41 +254,20 @@ impl Starter {
             wake: Arc::clone(wake),
         };
         let work = Arc::new(work);
-        let mut handles = Vec::new();
-        for _ in 0..count - usize::from(helps) {
-            let (work, results) = (Arc::clone(&work), results.clone());
-            let thread = thread::Builder::new()
-                .name(THREAD.into())
-                .stack_size(128 * 1024)
-                .spawn(move || work.carry_out(&results, None));
-            match thread {
-                Ok(handle) => handles.push(handle),
-                Err(error) if handles.is_empty() => return Err(error),
-                Err(_) => break,
-            }
-        }
+        let shared = (Arc::clone(&work), results.clone());
+        let task = move || shared.0.carry_out(&shared.1, None);
+        pool.share(count - usize::from(helps), task)?;
         if helps {
             // With nobody else to go on it stays to the end.
             let until = (count > 1).then(|| Instant::now() + PACE);
             work.carry_out(results, until);
         }
-        Ok(Self {
-            work,
-            threads: handles,
-        })
+        Ok(Self { work })
     }
 
     /// Ranks whose turn has not come are reported as skipped instead of being started.
     pub fn stop(&self) {
         self.work.stop.store(true, Ordering::Release);
-    }
-
-    /// Waits for the threads.
-    pub fn join(self) {
-        for thread in self.threads {
-            // A panic was printed by the thread itself.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -359,6 +343,7 @@ fn start_one(
         limits: &app.limits,
         umask: app.umask,
         reset_signals: &shared.reset_signals,
+        group: shared.group.as_ref().map(|group| group.as_fd()),
         namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
         crowded: kept_from.is_some(),
     };

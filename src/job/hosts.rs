@@ -25,7 +25,7 @@ pub use names::compress;
 /// Port on which agents listen for each other, unless told otherwise.
 pub const PORT: u16 = 7437;
 /// Most hosts of a launch.
-pub const HOSTS_MAX: usize = 65_536;
+pub const HOSTS_MAX: usize = 16_384;
 /// Most slots of a host: far beyond any machine, and small enough to add up.
 const SLOTS_MAX: u32 = 1_000_000;
 /// Longest name of a host, in bytes. Source: RFC 1035, section 2.3.4.
@@ -48,15 +48,17 @@ impl HostSpec {
     /// Whether it is this machine under a name that every machine has for itself, without an address:
     /// no agent of a network is called so.
     pub fn is_here(&self) -> bool {
-        let names = ["localhost", "127.0.0.1", "::1"];
         let address = |name: &&str| match name.contains(':') {
             true => format!("[{name}]:{PORT}"),
             false => format!("{name}:{PORT}"),
         };
-        let mut names = names.iter();
+        let mut names = HERE.iter();
         names.any(|name| self.name == *name && self.address == address(name))
     }
 }
+
+/// What every machine calls itself.
+const HERE: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// A host as it was written once; a list may name it several times.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -221,6 +223,27 @@ impl FromStr for HostList {
             true => Err(Problem::Empty),
             false => Ok(Self(entries)),
         }
+    }
+}
+
+/// The names that a list stands for, where hosts are named for something else than ranks.
+///
+/// # Errors
+/// [`Problem`]; whether a host can have such a name is for the caller to check.
+pub fn expand(text: &str) -> Result<Vec<String>, Problem> {
+    let mut found = Vec::new();
+    for word in names::split(text)? {
+        match names::ipv6(word) {
+            Some(address) => found.push(address.to_string()),
+            None => found.extend(names::expand(word).ok_or_else(|| Problem::Range(word.into()))?),
+        }
+        if found.len() > HOSTS_MAX {
+            return Err(Problem::TooMany);
+        }
+    }
+    match found.is_empty() {
+        true => Err(Problem::Empty),
+        false => Ok(found),
     }
 }
 
@@ -390,6 +413,30 @@ pub fn merge(entries: Vec<Entry>) -> Result<Vec<HostSpec>, Problem> {
         }
     }
     Ok(hosts)
+}
+
+/// Gives this machine the name of its agent where it is called `localhost` or the like, which means another
+/// machine on each of them. `own` tells that name, and where the agent can be reached if that is known. A list
+/// of this machine alone stays unless `alone`.
+pub fn name_here(
+    entries: &mut [Entry],
+    alone: bool,
+    own: impl FnOnce() -> Option<(String, Option<String>)>,
+) {
+    let is_here = |entry: &Entry| HERE.contains(&&*entry.name) && entry.address.is_none();
+    let any = entries.iter().any(is_here);
+    if !any || !alone && entries.iter().all(is_here) {
+        return;
+    }
+    let Some((name, address)) = own() else {
+        return;
+    };
+    // What the list says of it counts.
+    let known = entries.iter().any(|entry| entry.name == name);
+    for entry in entries.iter_mut().filter(|entry| is_here(entry)) {
+        entry.name.clone_from(&name);
+        entry.address = address.clone().filter(|_| !known);
+    }
 }
 
 impl Entry {

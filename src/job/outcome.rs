@@ -197,6 +197,11 @@ pub enum Cause {
         /// Why, with the remedy.
         error: String,
     },
+    /// The launcher has lost all hosts, or all but its own: the fault is not theirs.
+    CutOff {
+        /// What was lost, and why, with the remedy.
+        error: String,
+    },
     /// A fence did not complete.
     FenceFailed {
         /// Why, for people.
@@ -235,7 +240,7 @@ impl Cause {
             | Self::FenceFailed { .. }
             | Self::FenceTimeout(_) => EXIT_FAILURE,
             Self::NotStarted { code, .. } => *code,
-            Self::HostFailed { .. } | Self::NodeFailed { .. } => EXIT_WIREUP,
+            Self::HostFailed { .. } | Self::NodeFailed { .. } | Self::CutOff { .. } => EXIT_WIREUP,
             Self::Timeout(_) => EXIT_TIMEOUT,
             Self::Interrupted(number) | Self::EndedBy { signal: number, .. } => of_signal(*number),
             Self::OutputLost { pipe: true, .. } => of_signal(13),

@@ -126,7 +126,7 @@ pub enum MapBy {
 }
 
 /// Up to this many nodes are a star, unless the user says otherwise.
-pub const STAR_LIMIT: u32 = 128;
+pub const STAR_LIMIT: u32 = 32;
 
 /// Children of a node in a larger launch, unless the user says otherwise.
 pub const TREE_WIDTH: u32 = 32;

@@ -9,8 +9,6 @@
 mod error;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,10 +22,13 @@ use super::name;
 use super::snapshot::Snapshot;
 use super::{Job, Rank, State};
 use crate::agent::held::Held;
+use crate::agent::leftovers;
+use crate::agent::privileges::{NOBODY, as_user};
 use crate::agent::procfs::{self, Process};
 use crate::job::spec::GRACE;
-use crate::launcher::guard::Cleaning;
+use crate::launcher::guard::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 use crate::launcher::plate::{self, Stage};
+use crate::launcher::remains::{self, Remains};
 use crate::launcher::signals;
 
 /// How often a job without a launcher is looked at while it ends.
@@ -272,26 +273,56 @@ fn send(held: &Held, process: &Process, signal: Signal) -> Result<(), EndError> 
     }
 }
 
-/// Ends a job that nobody else will end, and removes what lies about.
+/// Ends a job that nobody else will end, and removes what lies about. Its user may have prepared for that what
+/// leads elsewhere, so root does it with that user's rights.
 fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
     let Some(name) = job.name.as_deref().filter(|name| name::is_job(name)) else {
         return Err(EndError::NoRanks);
     };
-    let mut tmpdirs: BTreeSet<PathBuf> = job.tmpdirs.iter().map(PathBuf::from).collect();
+    let work = || clean_up(name, job, signal);
+    let all_ended = match rustix::process::geteuid().is_root() && job.uid != 0 {
+        true => {
+            let member = job.members.iter().find_map(|member| {
+                let owner = procfs::owner(member.pid)?;
+                (owner.0 == job.uid).then_some(owner)
+            });
+            // Nothing of it lives: then its group is not needed to look into processes.
+            let (uid, gid) = member.unwrap_or((job.uid, NOBODY));
+            as_user((uid, gid), || u8::from(!work())).map(|code| code == 0)
+        }
+        false => Ok(work()),
+    };
+    match all_ended {
+        Ok(true) => Ok(Sent::to(Receiver::Leftovers(job.members.len()), Vec::new())),
+        Ok(false) => {
+            let left = leftovers::of_job(name, |_| false);
+            Err(EndError::Survived(left.iter().map(|p| p.pid).collect()))
+        }
+        Err(error) => Err(EndError::NotAsUser {
+            uid: job.uid,
+            reason: error.to_string(),
+        }),
+    }
+}
+
+/// Ends a job of this process's user; whether all of it has ended.
+fn clean_up(name: &str, job: &Job, signal: Signal) -> bool {
+    let remains = remains::of_job(name);
+    let mut tmpdirs: BTreeSet<PathBuf> = remains.iter().map(Remains::tmpdir).collect();
     tmpdirs.insert(std::env::temp_dir());
     tmpdirs.insert("/tmp".into());
     let tmpdirs: Vec<PathBuf> = tmpdirs.into_iter().collect();
-    // Whoever may write into a directory for temporary files could have put something there.
-    let owned = |path: &PathBuf| {
-        let meta = fs::symlink_metadata(path);
-        meta.is_ok_and(|meta| meta.is_dir() && meta.uid() == job.uid)
-    };
-    let directories = tmpdirs.iter().map(|tmp| tmp.join(name));
-    let directories: Vec<PathBuf> = directories.filter(owned).collect();
+    let recorded = remains.iter().flat_map(Remains::directories).cloned();
+    let usual = tmpdirs.iter().map(|tmp| tmp.join(name));
+    let directories: BTreeSet<PathBuf> = recorded.chain(usual).collect();
+    let directories: Vec<PathBuf> = directories.into_iter().collect();
+    let groups = remains.iter().flat_map(Remains::groups).cloned();
+    let groups: Vec<PathBuf> = groups.collect();
     let work = Cleaning {
         job: name,
         is_ours: &|_, _| false,
         directories: &directories,
+        groups: &groups,
         tmpdirs: &tmpdirs,
         uid: job.uid,
         since: SystemTime::now()
@@ -301,13 +332,12 @@ fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
             true => Duration::ZERO,
             false => GRACE,
         },
+        look_at_least: LOOK_AT_LEAST,
+        give_up: GIVE_UP,
     };
     let left = work.carry_out();
-    if !left.is_empty() {
-        return Err(EndError::Survived(left.iter().map(|p| p.pid).collect()));
-    }
-    let receiver = Receiver::Leftovers(job.members.len());
-    Ok(Sent::to(receiver, Vec::new()))
+    remains.into_iter().for_each(Remains::remove);
+    left.is_empty()
 }
 
 /// Waits until nothing of a job is left, at most so long; whether that came. If its launcher and

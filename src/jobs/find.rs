@@ -182,7 +182,6 @@ impl<'a> Look<'a> {
             node_count,
             elapsed: self.age(&led.first.process),
             command,
-            tmpdirs: tmpdirs(members.iter().map(|member| member.1)),
             members: members.into_iter().map(|member| member.0).collect(),
             launcher: led.launcher.map(|seen| seen.process.clone()),
             steps,
@@ -278,7 +277,6 @@ impl<'a> Look<'a> {
                 node_count: own().find_map(|mark| mark.nodes),
                 elapsed: self.age(&first.process),
                 command: Vec::new(),
-                tmpdirs: tmpdirs(marks()),
                 members: marked.iter().map(|seen| seen.process.clone()).collect(),
                 ranks,
             });
@@ -356,11 +354,6 @@ impl<'a> Look<'a> {
         let started = procfs::ticks(process.started);
         self.snapshot.now.saturating_sub(started)
     }
-}
-
-fn tmpdirs<'m>(marks: impl Iterator<Item = &'m Mark>) -> Vec<OsString> {
-    let given: BTreeSet<&OsString> = marks.filter_map(|mark| mark.tmpdir.as_ref()).collect();
-    given.into_iter().cloned().collect()
 }
 
 /// What a launcher was told to run.

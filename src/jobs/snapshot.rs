@@ -27,8 +27,6 @@ pub struct Mark {
     pub nodes: Option<u32>,
     /// Number and name of the node.
     pub node: Option<(u32, String)>,
-    /// The directory for temporary files.
-    pub tmpdir: Option<OsString>,
 }
 
 impl Mark {
@@ -37,7 +35,6 @@ impl Mark {
         let text = |name: &str| std::str::from_utf8(env.get(name)?).ok();
         let number = |name: &str| text(name)?.parse().ok();
         let job = text(JOB).filter(|job| name::is_job(job))?.to_owned();
-        let tmpdir = env.get("TMPDIR").map(<[u8]>::to_vec);
         // It is shown on terminals, and may be anything.
         let host = text("WIREUP_HOST").filter(|host| !host.contains(char::is_control));
         let host = host.map(str::to_owned);
@@ -48,7 +45,6 @@ impl Mark {
             size: number("WIREUP_SIZE"),
             nodes: number("WIREUP_NNODES"),
             node: number("WIREUP_NODE").zip(host),
-            tmpdir: tmpdir.map(std::os::unix::ffi::OsStringExt::from_vec),
         })
     }
 }
@@ -105,7 +101,7 @@ impl Snapshot {
         let own_file = file_id(Path::new("/proc/self/exe"));
         let see = |process: Process| {
             let pid = process.pid;
-            let uid = procfs::owner(pid)?;
+            let (uid, _) = procfs::owner(pid)?;
             let env = Environment::of(pid);
             let mark = env.as_ref().and_then(Mark::of);
             let role = role(&process, own_file);
@@ -160,7 +156,7 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
         command: words.into_iter().skip(2).collect(),
         starting: threads
             .iter()
-            .any(|name| name == crate::agent::start::THREAD),
+            .any(|name| name.as_bytes() == crate::agent::start::THREAD.to_bytes()),
         plate,
     })
 }

@@ -35,7 +35,7 @@ pub(super) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromCrew)
             .is_none_or(|ranks| ranks.iter().all(|rank| known.rank(*rank))),
         FromCrew::FenceLate(late) => known.absences(&late.absences),
         FromCrew::Log(text) => text.rank.is_none_or(|rank| known.rank(rank)),
-        FromCrew::Waits(waiting) => known.waiting(*waiting),
+        FromCrew::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
         // What the launcher says to itself.
         FromCrew::Joined { .. } | FromCrew::Refused(_) => false,
         FromCrew::Ready
@@ -195,7 +195,8 @@ mod tests {
             let waiting = Waiting::For(rank);
             let failed = |cause| FromCrew::Failed { cause, state: None };
             assert_eq!(admitted(failed(cause.clone())), there);
-            assert_eq!(admitted(FromCrew::Waits(waiting)), there);
+            let waits = [waiting].into_iter().collect();
+            assert_eq!(admitted(FromCrew::Waits(waits)), there);
             let not_started = FromCrew::NotStarted {
                 rank: GlobalRank(2),
                 cause: Some(cause.clone()),
@@ -245,7 +246,8 @@ mod tests {
             };
             assert_eq!(admitted(FromCrew::JobRefused { job, failure }), there);
             let session = Waiting::Session(job);
-            assert_eq!(admitted(FromCrew::Waits(session)), there);
+            let waits = [session].into_iter().collect();
+            assert_eq!(admitted(FromCrew::Waits(waits)), there);
         }
         let end = RankEnd::Code(1);
         let rank = GlobalRank(0);

@@ -6,6 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
+use super::awaited::Awaited;
 use super::carried::{Carried, Description};
 use super::message::{FromCrew, Refusal, ToCrew};
 use super::plan::tests::{plan, spec};
@@ -56,6 +57,10 @@ fn waiting() -> BoxedStrategy<Waiting> {
         process().prop_map(Waiting::For)
     ]
     .boxed()
+}
+
+fn awaited() -> BoxedStrategy<Awaited> {
+    vec(waiting(), 0..4).prop_map(Awaited::from_iter).boxed()
 }
 
 fn refusal() -> BoxedStrategy<Refusal> {
@@ -139,7 +144,7 @@ fn from_crew() -> BoxedStrategy<FromCrew> {
         (cause(), option::of(state())).prop_map(|(cause, state)| FromCrew::Failed { cause, state }),
         demand().prop_map(FromCrew::Demanded),
         late_fence().prop_map(FromCrew::FenceLate),
-        waiting().prop_map(FromCrew::Waits),
+        awaited().prop_map(FromCrew::Waits),
         log,
     ];
     let about_others = prop_oneof![
@@ -178,7 +183,7 @@ fn from_crew() -> BoxedStrategy<FromCrew> {
 pub(super) fn carried() -> BoxedStrategy<Carried> {
     let orders = prop_oneof![
         any::<i32>().prop_map(ToCrew::Signal),
-        waiting().prop_map(ToCrew::Ask),
+        awaited().prop_map(ToCrew::Ask),
         job().prop_map(ToCrew::DropJob),
         any::<bool>().prop_map(|abnormal| ToCrew::Finish { abnormal }),
     ];

@@ -8,6 +8,7 @@
 mod end;
 mod hosts;
 mod job;
+mod lookout;
 mod made;
 mod nodes;
 mod outside;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::Pid;
 
+use self::lookout::Lookout;
 use super::directory::JobDirectory;
 use super::guard::{Guard, Leaving};
 use super::luggage::Unpacked;
@@ -35,15 +37,17 @@ use super::run::RunFailure;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
 use super::syslog::Syslog;
+use crate::agent::cgroup::{self, Group};
 use crate::agent::channel::Channel;
 use crate::agent::event::{Event, PeerMessage};
 use crate::agent::namespace::NodeNamespaces;
 use crate::agent::poll::{Poll, Ready, Source};
 use crate::agent::spawn::Child;
-use crate::agent::start::Started;
+use crate::agent::start::{Started, Threads};
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::roster::Roster;
+use crate::link::frame::Address;
 use crate::queries::Asked;
 
 use end::End;
@@ -91,8 +95,10 @@ pub(super) struct Crew {
     pub(super) guard: Option<Guard>,
     namespaces: Option<Arc<NodeNamespaces>>,
     directory: Option<JobDirectory>,
+    group: Option<Arc<Group>>,
     /// Reports of the starting threads go here.
     results_to: Sender<Started>,
+    threads: Threads,
     results: Receiver<Started>,
     /// When they are looked at next, while threads start ranks.
     look: Option<Duration>,
@@ -114,7 +120,7 @@ pub(super) struct Crew {
     /// To and from nodes that are here.
     peers: VecDeque<(NodeId, NodeId, PeerMessage)>,
     /// To nodes of other hosts.
-    outbound: Vec<(NodeId, PeerMessage)>,
+    outbound: Vec<(Address, PeerMessage)>,
     /// What the launcher has not heard yet.
     told: VecDeque<FromCrew>,
     /// What ranks did whose start has not been reported.
@@ -139,6 +145,7 @@ pub(super) struct Crew {
     ready_told: bool,
     /// Nodes that the cores know could not join.
     absent: BTreeSet<NodeId>,
+    lookout: Lookout,
     /// The guard, once it was dismissed: the last field, since to drop it waits.
     pub(super) leaving: Option<Leaving>,
 }
@@ -153,6 +160,8 @@ pub(super) struct Parts<'a> {
     pub(super) namespaces: Option<NodeNamespaces>,
     pub(super) surroundings: &'a Surroundings,
     pub(super) poll: Poll,
+    /// How long a sidecar may be silent.
+    pub(super) silence: Duration,
 }
 
 impl Crew {
@@ -191,8 +200,10 @@ impl Crew {
             guard: Some(parts.guard),
             namespaces: parts.namespaces.map(Arc::new),
             directory,
+            group: made.group.map(Arc::new),
             jobs: Roster::new(first),
             results_to,
+            threads: Threads::default(),
             results,
             look: None,
             stdin_pipes: Vec::new(),
@@ -217,6 +228,7 @@ impl Crew {
             surroundings: parts.surroundings.clone(),
             ready_told: false,
             absent: BTreeSet::new(),
+            lookout: Lookout::default(),
             leaving: None,
             plan: Arc::clone(parts.plan),
         })
@@ -234,8 +246,16 @@ impl Crew {
         if let Some(directory) = self.directory.take() {
             let _ = directory.remove();
         }
+        self.end_group();
         if let Some(guard) = self.guard.take() {
             guard.dismiss();
+        }
+    }
+
+    /// Nothing of the launch is left in its control group, or what is will not be waited for.
+    fn end_group(&mut self) {
+        if let Some(group) = self.group.take() {
+            cgroup::end(group.path());
         }
     }
 
@@ -293,11 +313,7 @@ impl Crew {
                     self.signal_some(&ranks, signal);
                 }
             }
-            ToCrew::Ask(waiting) => {
-                if self.waits(waiting) {
-                    self.tell(FromCrew::Waits(waiting));
-                }
-            }
+            ToCrew::Ask(awaited) => self.look_out_for(awaited),
             ToCrew::Look { app, ranks } => {
                 if let Some(seen) = self.look_at(&ranks) {
                     self.tell(FromCrew::Seen { app, seen });
@@ -334,6 +350,7 @@ impl Crew {
     /// The job is being ended.
     fn stop_starting(&mut self) {
         self.ending = true;
+        self.lookout = Lookout::default();
         for (_, job) in self.jobs.jobs() {
             if let Some(starter) = &job.starter {
                 starter.stop();
@@ -404,6 +421,7 @@ impl Crew {
         [
             cores.map(|at| at.0),
             self.look,
+            self.lookout.at,
             self.closed.values().min().copied(),
             self.held.as_ref().map(|(_, until)| *until),
             (!self.dying.0.is_empty()).then_some(self.dying.1),
@@ -431,6 +449,9 @@ impl Crew {
             {
                 self.feed(self.part.node_at(index), Event::Tick);
             }
+        }
+        if self.lookout.at.is_some_and(|at| at <= now) {
+            self.look_out();
         }
         self.judge_closed(now);
         self.judge_held(now);

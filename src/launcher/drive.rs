@@ -8,6 +8,7 @@ mod heard;
 mod progress;
 mod pty;
 mod rendezvous;
+mod room;
 mod signals;
 mod spawn;
 mod status;
@@ -43,6 +44,7 @@ use allocations::Allotments;
 use alone::Alone;
 use growth::Growth;
 use rendezvous::Meeting;
+use room::Crowd;
 use spawn::Family;
 
 /// What is known of the process of one rank.
@@ -63,6 +65,11 @@ pub(super) struct Life {
 impl Life {
     fn runs(&self) -> bool {
         self.pid.is_some() && self.end.is_none()
+    }
+
+    /// It has a slot no more: it has ended, or was never started.
+    fn is_over(&self) -> bool {
+        self.end.is_some() || self.fate.is_some()
     }
 }
 
@@ -113,6 +120,8 @@ pub(super) struct Drive {
     family: Family,
     /// Hosts that are to join.
     growth: Growth,
+    /// Spawns that wait for slots.
+    crowd: Crowd,
     /// Looks out for ranks that never will be.
     alone: Alone,
     /// What is shown of what is waited for.
@@ -167,6 +176,7 @@ impl Drive {
             names: JobNames::of(&parts.plan.job.nspace),
             family: Family::new(size),
             growth: Growth::default(),
+            crowd: Crowd::default(),
             alone: Alone::new(parts.plan.apps.len()),
             end_expected: false,
             progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),
@@ -273,6 +283,7 @@ impl Drive {
             self.meeting.next_deadline(),
             self.family.next_deadline(),
             self.growth.next_deadline(),
+            self.crowd.next_deadline(),
             self.allotments.next_deadline(),
         ]
         .into_iter()
@@ -288,6 +299,7 @@ impl Drive {
         self.release_terminal(now);
         self.look_at_growth(now);
         self.look_at_family(now);
+        self.look_at_crowd(now);
         self.look_at_allocations(now);
         // As of then: since, the pipes may have got the ends of lines that waited.
         self.streams.tick(woken)?;

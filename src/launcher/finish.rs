@@ -18,10 +18,12 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
     if result.is_err() {
         drive.fail(Cause::Interrupted(libc::SIGKILL));
     }
+    explain(&mut drive);
     if result.is_ok() {
         tell_failures(&mut drive);
         drive.tell_singletons();
     }
+    let known = drive.supervisor.cause().is_some();
     // Who is killed on purpose leaves as much behind as who dies.
     let killed = |life: &Life| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
     let abnormal = drive.supervisor.cause().is_some()
@@ -36,6 +38,13 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
     if drive.run_until(|drive| drive.over).is_ok() {
         drive.hands.dismiss_guard();
     }
+    if !known && result.is_ok() {
+        // The ranks had ended; a host was lost before it was known to have told everything.
+        explain(&mut drive);
+        if let Some(line) = failure_line(&drive, drive.supervisor.cause()) {
+            drive.tell(&line);
+        }
+    }
     let code = drive.supervisor.exit_code();
     drive.streams.end_lines();
     drive.tell_result(code, result.as_ref().err());
@@ -43,6 +52,14 @@ pub(super) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result
     flush(&mut drive);
     drive.leave_terminal();
     result.map(|()| code)
+}
+
+/// Looks whether the cause is known better by now.
+fn explain(drive: &mut Drive) {
+    let cause = drive.supervisor.cause();
+    if let Some(better) = cause.and_then(|cause| drive.hands.explain(cause)) {
+        drive.supervisor.explain(better);
+    }
 }
 
 /// Writes what is left. Whoever takes our output may be slow; an interrupt ends the wait. One that came

@@ -6,8 +6,10 @@ mod input;
 mod losses;
 mod node;
 mod open;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,9 +17,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use self::answers::Open;
 use self::input::Input;
+use self::losses::own_host;
 use self::node::NodeState;
 use super::admission::admits;
+use super::awaited::Awaited;
 use super::carried::{Carried, window};
 use super::crew::RankIo;
 use super::guard::Guard;
@@ -33,6 +38,7 @@ use super::surroundings::Surroundings;
 use crate::agent::core::{HEAD, JobContext};
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source};
+use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::job::roster::Roster;
@@ -84,11 +90,13 @@ pub(super) struct Fleet {
     held: VecDeque<(Duration, FromCrew)>,
     /// Streams of which nothing more is to come for now.
     paused: [bool; 2],
-    /// What is known of what was asked for.
-    waits: BTreeSet<Waiting>,
+    /// What the nodes look out for, what of that they are not told yet, and for what somebody waits.
+    asked: Awaited,
+    to_ask: Awaited,
+    waits: Awaited,
     input: Option<Input>,
-    /// Jobs that are not known to have been started on all nodes.
-    starting: BTreeSet<JobNumber>,
+    /// Of which nodes what is still to be heard.
+    open: Open,
     /// Spawned jobs that live, for nodes that join.
     living: BTreeMap<JobNumber, Box<SpawnedJob>>,
     /// What goes along with the first job, until it has gone.
@@ -100,6 +108,8 @@ pub(super) struct Fleet {
     end_at: Option<Duration>,
     /// When nodes are given up whose ranks were killed and are not known to have ended.
     killed_at: Option<Duration>,
+    /// Agents of which there was no sign of life any more.
+    silent: u32,
 }
 
 impl Fleet {
@@ -126,19 +136,19 @@ impl Fleet {
             self.take(envelope, &body);
         }
         if let Err(error) = result {
-            self.lose_link(error.to_string());
+            self.lose_link(&error.to_string());
         }
     }
 
     fn take(&mut self, envelope: Envelope, body: &[u8]) {
         if envelope.class == Class::Control {
             return match decode(body) {
-                Ok(FromAgent::Refused { reason }) => self.lose_link(reason),
+                Ok(FromAgent::Refused { reason }) => self.lose_link(&reason),
                 Ok(FromAgent::Unreachable { nodes, reason, .. }) => {
                     self.lose_branch(&nodes, &reason)
                 }
                 Ok(FromAgent::Nodes(_)) => {}
-                Err(error) => self.lose_link(format!("the agent sent garbage: {error}")),
+                Err(error) => self.lose_link(&format!("the agent sent garbage: {error}")),
             };
         }
         let Address::Node(node) = envelope.from else {
@@ -156,7 +166,7 @@ impl Fleet {
             Ok(Carried::Refused(refusal)) => {
                 match self.nodes[node.index()].is_guest() {
                     true => self.not_joined(node, refusal),
-                    false => self.nodes[node.index()].refuse(refusal),
+                    false => self.refused(node, refusal),
                 }
                 self.check_ready();
             }
@@ -183,21 +193,26 @@ impl Fleet {
                 if state.joins {
                     return self.joined(node);
                 }
+                self.open.answered(node);
                 return self.check_ready();
             }
             FromCrew::AllStarted { job } => {
-                state.started.insert(job);
-                return self.check_started(job);
+                self.open.started(job, node);
+                return self.check_started();
             }
             FromCrew::Over => {
                 state.over = true;
+                self.open.over(node);
                 return self.check_over();
             }
             // It keeps the names.
             FromCrew::Rendezvous { .. } if node != HEAD => return,
             FromCrew::Output {
                 stream, ref bytes, ..
-            } => state.owed[stream as usize] += bytes.len() as u32,
+            } => {
+                state.owed[stream as usize] += bytes.len() as u32;
+                self.give_credit(node, stream);
+            }
             FromCrew::NotStarted { rank, .. } | FromCrew::Gone { rank } => {
                 self.ranks[rank.index()] = Stage::Done;
             }
@@ -216,8 +231,8 @@ impl Fleet {
                     self.states.insert(rank, state.clone());
                 }
             }
-            FromCrew::Waits(waiting) => {
-                self.waits.insert(waiting);
+            FromCrew::Waits(awaited) => {
+                self.waits.extend(awaited);
                 return;
             }
             _ => {}
@@ -226,7 +241,6 @@ impl Fleet {
             true => self.held.push_back((self.now() + CONSEQUENCE, told)),
             false => self.tell(told),
         }
-        self.regulate();
     }
 
     /// Whether something is likely to be the consequence of the end of a rank on another host. A
@@ -254,22 +268,22 @@ impl Fleet {
         }
     }
 
-    /// Gives nodes credit for output that was taken.
-    fn regulate(&mut self) {
+    /// Gives a node credit for output of its that was taken.
+    fn give_credit(&mut self, node: NodeId, stream: Stream) {
         let window = window(self.plan.job.ranks.nodes());
-        for index in 0..self.nodes.len() {
-            for stream in [Stream::Stdout, Stream::Stderr] {
-                let owed = self.nodes[index].owed[stream as usize];
-                if self.paused[stream as usize] || owed < window / 2 {
-                    continue;
-                }
-                self.nodes[index].owed[stream as usize] = 0;
-                let credit = Carried::Credit {
-                    stream,
-                    bytes: owed,
-                };
-                self.send(Address::Node(NodeId(index as u32)), &credit);
-            }
+        let owed = &mut self.nodes[node.index()].owed[stream as usize];
+        if !self.paused[stream as usize] && *owed >= window / 2 {
+            let bytes = std::mem::take(owed);
+            let credit = Carried::Credit { stream, bytes };
+            self.send(Address::Node(node), &credit);
+        }
+    }
+
+    /// Has the nodes look out for what they are not told yet.
+    fn ask(&mut self) {
+        if !self.to_ask.is_empty() {
+            let order = ToCrew::Ask(std::mem::take(&mut self.to_ask));
+            self.send(Address::EveryNode, &Carried::Order(order));
         }
     }
 }
@@ -320,12 +334,19 @@ impl Hands for Fleet {
             }
         }
         self.give_up_late(now);
+        self.ask();
+        if let Some(silent) = self.link.look(Moment(now), &self.poll) {
+            let own = own_host();
+            self.lose_link(&format!("the agent of {own}{silent}; was it stopped?"));
+        }
         Ok(())
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let held = self.held.front().map(|(until, _)| *until);
-        let limits = [held, self.end_at, self.killed_at];
+        let ask = (!self.to_ask.is_empty()).then_some(Duration::ZERO);
+        let agent = self.link.next_deadline().map(|at| at.0);
+        let limits = [held, self.end_at, self.killed_at, ask, agent];
         limits.into_iter().flatten().min()
     }
 
@@ -364,7 +385,11 @@ impl Hands for Fleet {
 
     fn add_job(&mut self, job: Box<SpawnedJob>, _plan: &Arc<Plan>) {
         let number = self.jobs.add(Arc::clone(&job.job));
-        self.starting.insert(number);
+        // One that joins has no rank of a job that is started meanwhile.
+        let there = |node: &NodeState| !node.is_lost() && !node.is_guest();
+        let nodes = (0..).map(NodeId).zip(&self.nodes);
+        let nodes = nodes.filter(|(_, node)| there(node)).map(|(node, _)| node);
+        self.open.start(number, nodes);
         self.ranks.resize(self.jobs.size() as usize, Stage::Alive);
         let message = Carried::AddJob(job);
         self.send(Address::EveryNode, &message);
@@ -385,17 +410,23 @@ impl Hands for Fleet {
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
         let before = std::mem::replace(&mut self.paused[stream as usize], paused);
         if before && !paused {
-            self.regulate();
+            for node in (0..self.nodes.len() as u32).map(NodeId) {
+                self.give_credit(node, stream);
+            }
         }
         Ok(())
     }
 
     fn waits(&mut self, waiting: Waiting) -> bool {
-        if self.waits.remove(&waiting) {
-            return true;
+        if !self.asked.contains(waiting) {
+            self.asked.insert(waiting);
+            self.to_ask.insert(waiting);
         }
-        self.send(Address::EveryNode, &Carried::Order(ToCrew::Ask(waiting)));
-        false
+        self.waits.contains(waiting)
+    }
+
+    fn explain(&self, cause: &Cause) -> Option<Cause> {
+        self.cut_off(cause)
     }
 
     fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen> {

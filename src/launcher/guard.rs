@@ -17,19 +17,18 @@
 #![allow(unsafe_code)]
 
 mod charge;
+mod cleaning;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::ffi::CStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::path::Path;
+use std::time::SystemTime;
 
-use rustix::event::{Timespec, poll};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
@@ -38,29 +37,24 @@ use rustix::process::{Pid, Signal};
 
 use super::luggage::Identity;
 use super::pty::TerminalCharge;
+use super::remains::{self, Keeper, Record};
 use crate::agent::descriptors::FIRST_FREE;
-use crate::agent::leftovers;
-use crate::agent::procfs::{self, Process};
 use crate::agent::rendezvous;
 use crate::job::ids::Nspace;
 use crate::job::spec::GRACE;
 use charge::{Ear, read_charge};
+pub use cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 
 /// The guard's name among the processes.
 pub const NAME: &CStr = c"wireup-guard";
-
-/// How long processes are looked for at least: one that was being started when the launcher died
-/// bears no mark before it executes its program.
-const LOOK_AT_LEAST: Duration = Duration::from_millis(200);
-
-/// How long the guard repeats SIGKILL before it gives up on a process that does not die of it.
-const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// The launcher's end.
 #[derive(Debug)]
 pub struct Guard {
     pid: Pid,
     pipe: File,
+    /// Of the guard's record.
+    record: u64,
 }
 
 impl Guard {
@@ -75,6 +69,8 @@ impl Guard {
             SocketFlags::CLOEXEC,
             None,
         )?;
+        let record = remains::number()?;
+        let launcher = rustix::process::getpid();
         // A fork whose end raises no signal: such a child is left out of waits for "any child", so
         // the launcher can tell an adopted orphan, and "no child left", from its guard.
         // SAFETY: the process has one thread (the caller's promise), so the child may run any
@@ -83,7 +79,7 @@ impl Guard {
         match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
             0 => {
                 drop(write);
-                watch(read, job);
+                watch(read, job, (launcher, record));
                 // SAFETY: ends the child without running the launcher's exit handlers.
                 unsafe { libc::_exit(0) }
             }
@@ -96,6 +92,7 @@ impl Guard {
                 Ok(Self {
                     pid,
                     pipe: File::from(write),
+                    record,
                 })
             }
         }
@@ -125,6 +122,14 @@ impl Guard {
     /// When the guard is gone.
     pub fn add_directory(&mut self, path: &Path) -> io::Result<()> {
         self.add_record(b'D', path.as_os_str().as_bytes())
+    }
+
+    /// Makes the guard responsible for a control group of the job.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn add_group(&mut self, path: &Path) -> io::Result<()> {
+        self.add_record(b'G', path.as_os_str().as_bytes())
     }
 
     /// Makes the guard responsible for a file of the job, as long as it is this one.
@@ -180,15 +185,18 @@ impl Guard {
 
     /// Ends the guard, since nothing is left to do; also one that somebody has stopped.
     pub fn dismiss(self) -> Leaving {
+        // Before it is killed, since we may be as well before it is waited for; then once more, since it may
+        // just make it.
+        remains::forget(self.record);
         // It is our child until we have waited for it, so the number cannot be another's.
         let _ = rustix::process::kill_process(self.pid, Signal::KILL);
-        Leaving(self.pid)
+        Leaving(self.pid, self.record)
     }
 }
 
 /// A guard that was dismissed. To drop it waits for its end.
 #[derive(Debug)]
-pub struct Leaving(Pid);
+pub struct Leaving(Pid, u64);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
@@ -201,11 +209,12 @@ impl Drop for Leaving {
                 libc::__WALL,
             );
         }
+        remains::forget(self.1);
     }
 }
 
 /// The guard's whole life.
-fn watch(pipe: OwnedFd, job: &Nspace) {
+fn watch(pipe: OwnedFd, job: &Nspace, (launcher, record): (Pid, u64)) {
     let started = SystemTime::now();
     let _ = rustix::process::setsid();
     // SAFETY: plain system calls in a single-threaded process.
@@ -226,10 +235,18 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
         descriptors: RefCell::default(),
     };
     ear.rest();
-    let charge = read_charge(&ear, || {
+    let keepers =
+        [launcher, rustix::process::getpid()].map(|pid| Keeper::of(pid.as_raw_nonzero().get()));
+    let keepers = keepers.into_iter().flatten().collect();
+    let mut kept = Record::make(record, keepers, job.as_str(), started).ok();
+    let start_rendezvous = || {
         for listener in ear.descriptors.borrow_mut().drain(..) {
             execute_rendezvous(listener.as_fd());
         }
+    };
+    let charge = read_charge(&ear, start_rendezvous, |thing| {
+        // Where nothing more can be kept, what was kept before is right.
+        let _ = kept.as_mut().map(|kept| kept.add(thing));
     });
     // First, since the user is already typing.
     if let Some(terminal) = &charge.terminal {
@@ -239,15 +256,19 @@ fn watch(pipe: OwnedFd, job: &Nspace) {
         job: job.as_str(),
         is_ours: &|session, exists| charge.is_ours(session, exists),
         directories: &charge.directories,
+        groups: &charge.groups,
         tmpdirs: &[std::env::temp_dir()],
         uid: rustix::process::getuid().as_raw(),
         since: started,
         grace: GRACE,
+        look_at_least: LOOK_AT_LEAST,
+        give_up: GIVE_UP,
     };
     work.carry_out();
     for (path, identity) in &charge.files {
         identity.remove(path);
     }
+    remains::forget(record);
 }
 
 /// Starts the rendezvous of the user's launches: with its listening socket and nothing else of ours,
@@ -281,87 +302,6 @@ fn execute_rendezvous(listener: BorrowedFd<'_>) {
         let own = c"/proc/self/exe";
         libc::execve(own.as_ptr(), argv.as_ptr(), envp.as_ptr());
         libc::_exit(127)
-    }
-}
-
-/// What is to be ended and removed of a job that has no launcher any more.
-pub struct Cleaning<'a> {
-    /// Name of the job.
-    pub job: &'a str,
-    /// Whether a session is the job's, by its number and whether a process has that number now.
-    pub is_ours: &'a dyn Fn(i32, bool) -> bool,
-    /// Directories of the job.
-    pub directories: &'a [PathBuf],
-    /// Where its MPI libraries may have made session directories.
-    pub tmpdirs: &'a [PathBuf],
-    /// Whose shared-memory files and session directories are looked at.
-    pub uid: u32,
-    /// Nothing older than this is removed there.
-    pub since: SystemTime,
-    /// Time between SIGTERM and SIGKILL.
-    pub grace: Duration,
-}
-
-impl Cleaning<'_> {
-    /// Sends SIGTERM at once to whatever is found, SIGKILL after the grace time, then removes.
-    /// Returns the processes that did not end.
-    pub fn carry_out(&self) -> Vec<Process> {
-        let mut ended = BTreeSet::new();
-        let left = self.end_processes(&mut ended);
-        for directory in self.directories {
-            let _ = fs::remove_dir_all(directory);
-        }
-        leftovers::remove_shared_memory(self.uid, self.since);
-        for tmp in self.tmpdirs {
-            leftovers::remove_session_directories(tmp, self.uid, self.since, &ended);
-        }
-        left
-    }
-
-    /// Fills `ended` with the numbers of all processes that were found.
-    fn end_processes(&self, ended: &mut BTreeSet<i32>) -> Vec<Process> {
-        let own = std::process::id();
-        let start = Instant::now();
-        let mut known: Vec<Process> = Vec::new();
-        loop {
-            let all = procfs::processes();
-            let exists = |pid: i32| all.iter().any(|process| process.pid == pid);
-            let mut found =
-                leftovers::of_job(self.job, |session| (self.is_ours)(session, exists(session)));
-            // Somebody may call us from inside the job.
-            found.retain(|process| u32::try_from(process.pid) != Ok(own));
-            let is_among = |list: &[Process], process: &Process| {
-                let same = |p: &Process| p.pid == process.pid && p.started == process.started;
-                list.iter().any(same)
-            };
-            let new: Vec<Process> = found
-                .iter()
-                .filter(|p| !is_among(&known, p))
-                .cloned()
-                .collect();
-            // What descended from a rank stays known by its number after its parents have gone.
-            let living: Vec<Process> = all.into_iter().filter(|p| !p.has_ended()).collect();
-            known.retain(|old| is_among(&living, old) && !is_among(&found, old));
-            found.append(&mut known);
-            known = found;
-            ended.extend(known.iter().map(|process| process.pid));
-            let waited = start.elapsed();
-            if known.is_empty() && waited >= LOOK_AT_LEAST || waited >= self.grace + GIVE_UP {
-                return known;
-            }
-            if waited >= self.grace {
-                leftovers::signal(&known, Signal::KILL);
-            } else {
-                leftovers::signal(&new, Signal::TERM);
-                leftovers::signal(&new, Signal::CONT);
-            }
-            // A timed wait on nothing: the dead cannot be waited for, they are not our children.
-            let nap = Timespec {
-                tv_sec: 0,
-                tv_nsec: 10_000_000,
-            };
-            let _ = poll(&mut [], Some(&nap));
-        }
     }
 }
 

@@ -19,7 +19,7 @@ use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
 use crate::agent::poll::{Poll, Ready};
 use crate::job::ids::{GlobalRank, NodeId};
-use crate::job::outcome::PmiState;
+use crate::job::outcome::{Cause, PmiState};
 
 /// See the module.
 pub(super) trait Hands {
@@ -88,6 +88,9 @@ pub(super) trait Hands {
     /// Whether some rank is known to wait for this. Where that has to be asked for, the answer
     /// counts at the next question.
     fn waits(&mut self, waiting: Waiting) -> bool;
+
+    /// A better explanation of why the job failed, now that it has ended.
+    fn explain(&self, cause: &Cause) -> Option<Cause>;
 
     /// Looks at the processes of some ranks of a program until one is found that has loaded an MPI;
     /// what takes longer comes as [`FromCrew::Seen`].
@@ -170,6 +173,11 @@ impl Hands for Crew {
 
     fn waits(&mut self, waiting: Waiting) -> bool {
         Crew::waits(self, waiting)
+    }
+
+    // What happens on one machine is seen as it happens.
+    fn explain(&self, _cause: &Cause) -> Option<Cause> {
+        None
     }
 
     fn look(&mut self, _app: u32, ranks: &[GlobalRank]) -> Option<Seen> {

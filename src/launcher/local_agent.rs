@@ -1,37 +1,52 @@
 //! The way to the agent of this machine.
+//!
+//! Where one looks for an agent, in `/tmp` say, somebody else may have made a directory or a socket. So a
+//! directory that others could have filled is passed over, nobody is waited for without a limit, and the
+//! kernel is asked who answers.
 
 use std::ffi::OsStr;
-use std::fmt::Display;
+use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
-};
+use rustix::net::{SocketAddrUnix, sockopt};
 
 use super::run::RunFailure;
+use crate::agent::unix::connect_within;
 use crate::job::ids::UserId;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::link::socket;
 
+/// How long an agent may take to accept a connection.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(10);
+
+/// The same where others wait meanwhile.
+const SHORT_LIMIT: Duration = Duration::from_secs(1);
+
 /// Why nobody is asked at a path.
 #[derive(Debug, thiserror::Error)]
-enum NoAgent {
+pub(super) enum NoAgent {
     #[error("{path}: {errno}")]
     Connect { path: String, errno: Errno },
     #[error("no {0}")]
     Absent(String),
     #[error("who listens at {path} is user {user}, neither you nor root")]
     Stranger { path: String, user: u32 },
+    #[error("who listens at {path} has accepted no connection within {seconds} s; was it stopped?")]
+    Silent { path: String, seconds: u64 },
+    #[error("{path} may be anybody's: its directory is not yours or root's alone")]
+    Directory { path: String },
 }
 
 /// Connects to the agent of this machine: the one whose socket is `given`, or the user's own, or the
 /// system's. `runtime` is the user's `XDG_RUNTIME_DIR`.
 ///
-/// Who is told everything about the job, environment included, must be trusted: where one looks for
-/// an agent, in `/tmp` say, somebody else may have made a socket. Whom the user names is his choice.
+/// Who is told everything about the job, environment included, must be trusted. Whom the user names is
+/// his choice.
 ///
 /// # Errors
 /// [`RunFailure`] with everywhere it was looked for.
@@ -40,45 +55,72 @@ pub fn find(
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, RunFailure> {
-    let (candidates, trusted) = match given {
-        Some(path) => (vec![path.to_owned()], true),
-        None => (socket::candidates(user, runtime), false),
-    };
-    let mut failures = Vec::new();
-    for path in &candidates {
-        let connected = connect_to(path).and_then(|socket| match trusted {
-            true => Ok(socket),
-            false => known(socket, path, user),
-        });
-        match connected {
-            Ok(socket) => return Ok(socket),
-            Err(failure) => failures.push(failure.to_string()),
+    look(given, user, runtime, ACCEPT_LIMIT).map_err(|failures| {
+        let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        RunFailure {
+            code: EXIT_WIREUP,
+            message: format!(
+                "no agent serves this machine ({}); start one with `wireup agent`, or name its socket \
+                 with --agent",
+                failures.join(", ")
+            ),
         }
-    }
-    Err(RunFailure {
-        code: EXIT_WIREUP,
-        message: format!(
-            "no agent serves this machine ({}); start one with `wireup agent`, or name its socket \
-             with --agent",
-            failures.join(", ")
-        ),
     })
 }
 
-/// The agent that [`find`] finds, if there is one.
+/// The agent that [`find`] finds, if there is one that does not keep others waiting.
 pub(super) fn try_find(
     given: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Option<OwnedFd> {
-    let candidates = match given {
-        Some(path) => return connect_to(path).ok(),
-        None => socket::candidates(user, runtime),
+    look(given, user, runtime, SHORT_LIMIT).ok()
+}
+
+fn look(
+    given: Option<&Path>,
+    user: UserId,
+    runtime: Option<&OsStr>,
+    limit: Duration,
+) -> Result<OwnedFd, Vec<NoAgent>> {
+    if let Some(path) = given {
+        return connect_to(path, limit).map_err(|failure| vec![failure]);
+    }
+    let mut failures = Vec::new();
+    for path in &socket::candidates(user, runtime) {
+        let connected = is_private(path, user)
+            .and_then(|()| connect_to(path, limit))
+            .and_then(|socket| known(socket, path, user));
+        match connected {
+            Ok(socket) => return Ok(socket),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    Err(failures)
+}
+
+/// Whether nobody but root and the user can have put a socket there. Root is asked for what is in the
+/// way to the directory: `/run` and `/tmp` are his, and nobody else can put another directory in its place.
+fn is_private(path: &Path, user: UserId) -> Result<(), NoAgent> {
+    let text = || path.display().to_string();
+    let Some(directory) = path.parent() else {
+        return Ok(());
     };
-    candidates.iter().find_map(|path| {
-        let connected = connect_to(path);
-        connected.and_then(|socket| known(socket, path, user)).ok()
-    })
+    let owned = |found: &Metadata| [0, user.0].contains(&found.uid());
+    // A link to it may be a stranger's.
+    let found = std::fs::symlink_metadata(directory).and_then(|link| match owned(&link) {
+        true => std::fs::metadata(directory),
+        false => Ok(link),
+    });
+    match found {
+        Ok(found) if owned(&found) && found.mode() & 0o022 == 0 => Ok(()),
+        Ok(_) => Err(NoAgent::Directory { path: text() }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(NoAgent::Absent(text())),
+        Err(error) => Err(NoAgent::Connect {
+            path: text(),
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+        }),
+    }
 }
 
 /// The socket, if root or the user himself listens there.
@@ -98,37 +140,21 @@ fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, NoAgent>
 ///
 /// # Errors
 /// In words, with the path.
-pub(super) fn connect_trusted(path: &Path, user: UserId) -> Result<OwnedFd, impl Display> {
-    connect_to(path).and_then(|socket| {
-        let socket = known(socket, path, user)?;
-        let flags = fcntl_getfl(&socket);
-        let set = flags.and_then(|flags| fcntl_setfl(&socket, flags | OFlags::NONBLOCK));
-        match set {
-            Ok(()) => Ok(socket),
-            Err(errno) => {
-                let path = path.display().to_string();
-                Err(NoAgent::Connect { path, errno })
-            }
-        }
-    })
+pub(super) fn connect_trusted(path: &Path, user: UserId) -> Result<OwnedFd, NoAgent> {
+    connect_to(path, SHORT_LIMIT).and_then(|socket| known(socket, path, user))
 }
 
-fn connect_to(path: &Path) -> Result<OwnedFd, NoAgent> {
-    let failed = |errno| {
+fn connect_to(path: &Path, limit: Duration) -> Result<OwnedFd, NoAgent> {
+    let connected = SocketAddrUnix::new(path).and_then(|address| connect_within(&address, limit));
+    connected.map_err(|errno| {
         let path = path.display().to_string();
         match errno {
             Errno::NOENT => NoAgent::Absent(path),
+            Errno::TIMEDOUT => NoAgent::Silent {
+                path,
+                seconds: limit.as_secs(),
+            },
             errno => NoAgent::Connect { path, errno },
         }
-    };
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(failed)?;
-    let address = SocketAddrUnix::new(path).map_err(failed)?;
-    connect(&socket, &address).map_err(failed)?;
-    Ok(socket)
+    })
 }

@@ -141,7 +141,7 @@ fn directory(job: &Nspace, node: NodeId) -> PathBuf {
 }
 
 /// Which file one is: what takes its place, or is made of it by writing, is another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Identity([i64; 4]);
 
 impl Identity {

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::awaited::Awaited;
 use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
@@ -165,8 +166,8 @@ pub(super) enum FromCrew {
         /// What was seen.
         seen: Seen,
     },
-    /// Somebody waits for what was asked about with [`ToCrew::Ask`].
-    Waits(Waiting),
+    /// Somebody waits for these of what was asked about with [`ToCrew::Ask`].
+    Waits(Awaited),
     /// Nothing more will be heard of a rank that had not ended: its host was lost.
     Gone {
         /// Which.
@@ -245,8 +246,8 @@ pub(super) enum ToCrew {
         /// Which ranks; those that live elsewhere are passed over.
         ranks: Vec<GlobalRank>,
     },
-    /// Say so if somebody waits for this.
-    Ask(Waiting),
+    /// From now on, say so when somebody waits for one of these.
+    Ask(Awaited),
     /// Look at the processes of these ranks of a program: has one loaded an MPI?
     Look {
         /// The program's number.

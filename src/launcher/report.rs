@@ -212,6 +212,7 @@ pub fn failure(
             let error: String = plain(error).collect();
             format!("host {name}: {error}")
         }
+        Cause::CutOff { error } => plain(error).collect(),
         Cause::FenceFailed { error } => error.clone(),
         Cause::FenceTimeout(late) => late::timeout(jobs, late, pid_of),
         Cause::Timeout(time) => format!("the job did not end within {} s", time.as_secs_f64()),

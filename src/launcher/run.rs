@@ -17,6 +17,7 @@ use super::message::ToCrew;
 use super::orders::Orders;
 use super::outputs;
 use super::plan::Plan;
+use super::remains;
 use super::signals::Signals;
 use super::status::{Status, Target};
 use super::stdin;
@@ -30,6 +31,7 @@ use crate::job::ids::Rank;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::shortage;
 use crate::job::spec::{JobSpec, StdinTarget};
+use crate::link::watch::SILENCE;
 
 mod across;
 mod beginning;
@@ -77,6 +79,7 @@ pub fn run(spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8
         let plan = Plan::new(spec, nspace, limit)?;
         return dry_run::show(plan, &surroundings);
     }
+    remains::collect();
     let started = Instant::now();
     let since = SystemTime::now();
     let status = Target::open(&spec.status, since)?;
@@ -131,6 +134,7 @@ fn prepare(
         guard,
         namespaces,
         surroundings: &surroundings,
+        silence: SILENCE,
     })?;
     let (signals, streams) = match outside((&crew.poll, &crew.wake), signals, show) {
         Ok(outside) => outside,

@@ -6,6 +6,7 @@
 //! the ranks by itself; what may be left then is cleared by its guard.
 
 mod begin;
+mod groups;
 mod input;
 mod orders;
 mod server;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use self::begin::{begin, make_crew, take_link};
+use self::begin::{Begun, begin, make_crew, take_link};
 use self::input::Feeds;
 pub use self::server::COMMAND as SERVER_COMMAND;
 use super::carried::{Carried, window};
@@ -35,6 +36,7 @@ use crate::agent::descriptors;
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source, Token};
 use crate::agent::start::StdinPlan;
+use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::job::outcome::Cause;
 use crate::link::frame::{Address, Class};
@@ -111,11 +113,18 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     let token = Token::new(Source::Link, 0);
     let mut link = LinkEnd::new(socket, Address::EveryNode, token, &poll).map_err(cannot_wait)?;
     let mut backlog = Messages::new();
-    let (node, tree, description) = begin(&mut poll, &mut link, &mut backlog)?;
+    let Begun {
+        node,
+        tree,
+        description,
+        silence,
+    } = begin(&mut poll, &mut link, &mut backlog)?;
     link.set_own(Address::Node(node));
     let plate = Plate::show(&description.decided, Some(node));
-    match make_crew(poll, node, description, variables, &surroundings) {
+    let description = (node, description);
+    match make_crew(poll, description, silence, variables, &surroundings) {
         Ok((crew, signals, plan, origin)) => {
+            link.watch(silence, true, Moment(origin.elapsed()));
             let window = i64::from(window(plan.job.ranks.nodes()));
             let mut step = Step {
                 crew,
@@ -176,6 +185,7 @@ impl Step {
                 self.crew.next_deadline(),
                 self.kill_at.filter(|_| !self.killed),
                 self.tell_by,
+                self.link.next_deadline().map(|at| at.0),
             ];
             let deadline = deadline.into_iter().flatten().min();
             let timeout = deadline.map(|at| at.saturating_sub(self.now()));
@@ -190,6 +200,7 @@ impl Step {
                 self.hear().map_err(broken)?;
             }
             self.crew.tick().map_err(broken)?;
+            self.look_at_agent();
             self.pass_on().map_err(broken)?;
             self.lead_orphans();
         }
@@ -222,6 +233,14 @@ impl Step {
             _ => self.crew.dispatch(event)?,
         }
         Ok(())
+    }
+
+    /// An agent that is silent leads nobody any more, and leads nobody to the launcher.
+    fn look_at_agent(&mut self) {
+        let now = Moment(self.now());
+        if let Some(silent) = self.link.look(now, &self.crew.poll) {
+            self.orphaned(&format!("this host's agent{silent}"));
+        }
     }
 
     fn take_signals(&mut self) {
@@ -323,6 +342,7 @@ impl Step {
         if !reason.is_empty() {
             say(&format!("{} ends: {reason}", self.plan.job.nspace));
         }
+        self.link.trust();
         self.kill_at = Some(self.now() + self.plan.spec.ending.grace.min(ORPHAN_GRACE));
         self.plate.turn(Stage::Ending);
         self.crew.order(ToCrew::Ending);

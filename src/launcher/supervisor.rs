@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::record::kind_of;
 use crate::job::exit_policy::Tally;
 use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
+use crate::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd, judge};
 use crate::job::spec::EndingSpec;
 
 /// How long others may wait in vain for a rank that left, before the job fails.
@@ -113,6 +113,8 @@ pub struct Supervisor {
     cause: Option<Cause>,
     /// The first failure, where failures do not end the job.
     tolerated: Option<Cause>,
+    /// Ranks whose end was not seen.
+    unseen: u32,
     /// Ranks that failed by themselves.
     failed: u32,
     tally: Tally,
@@ -159,6 +161,7 @@ impl Supervisor {
             remaining: size,
             cause: None,
             tolerated: None,
+            unseen: 0,
             failed: 0,
             tally: Tally::new(ending.exit),
             by_end: false,
@@ -281,6 +284,12 @@ impl Supervisor {
         absences.each.push((now, waiting, cause));
     }
 
+    /// Nothing more will be heard of a rank, and how it ends is not known.
+    pub fn rank_lost(&mut self) {
+        self.remaining = self.remaining.saturating_sub(1);
+        self.unseen += 1;
+    }
+
     /// A rank's process was never started because the job failed before.
     pub fn rank_skipped(&mut self) {
         self.remaining = self.remaining.saturating_sub(1);
@@ -293,6 +302,11 @@ impl Supervisor {
         }
         self.cause = Some(cause);
         self.terminate(SIGTERM, now, orders);
+    }
+
+    /// The cause in other words, now that more is known.
+    pub fn explain(&mut self, cause: Cause) {
+        self.cause = Some(cause);
     }
 
     /// The launcher got SIGINT.
@@ -429,10 +443,15 @@ impl Supervisor {
 
     /// The exit code of the run.
     pub fn exit_code(&self) -> u8 {
-        match (&self.cause, self.interrupted) {
+        let code = match (&self.cause, self.interrupted) {
             (Some(cause), _) if !self.by_end => cause.exit_code(),
             (None, Some(signal)) => Cause::Interrupted(signal).exit_code(),
             _ => self.tally.exit_code(),
+        };
+        // Whatever the policy is: a job that was not seen to end has not succeeded.
+        match (code, self.unseen) {
+            (0, 1..) => EXIT_WIREUP,
+            _ => code,
         }
     }
 

@@ -11,14 +11,24 @@
 //!    │ ── closes ───────▶ │ ── Orphaned ───────────────▶ │  ends its ranks, then itself
 //! ```
 
-use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::tree::{Shape, Tree};
 pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
+use crate::job::octets;
 
 /// Version of everything on the links. Agents and launchers of different versions refuse each other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The end of an agent's reason for a loss if it is silence.
+pub const NO_SIGN: &str = "there is no sign of life";
+
+/// Most nodes of a launch, and of a question about nodes.
+pub const NODES_MAX: usize = crate::job::hosts::HOSTS_MAX;
 
 /// One node of a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,7 +42,8 @@ pub struct Member {
 /// How a launch is spread over its nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Spread {
-    /// The nodes, in the order of their numbers. The first one's agent is the root.
+    /// The nodes, in the order of their numbers. The first one's agent is the root. At most [`NODES_MAX`].
+    #[serde(deserialize_with = "bounded")]
     pub members: Vec<Member>,
     /// How many of them joined after the launch had begun; these are the last ones.
     pub joined: u32,
@@ -76,14 +87,17 @@ pub enum ToAgent {
         /// Its nodes.
         spread: Spread,
         /// What the steps need to know; nothing for agents.
+        #[serde(with = "octets")]
         description: Vec<u8>,
     },
     /// More nodes are to join the launch that was opened on this connection. Those that cannot are
     /// told with [`FromAgent::Unreachable`], as always.
     Grow {
         /// They get the next numbers, in this order, whether they come to take part or not.
+        #[serde(deserialize_with = "bounded")]
         members: Vec<Member>,
         /// What their steps need to know.
+        #[serde(with = "octets")]
         description: Vec<u8>,
     },
     /// Asks what nodes this agent knows and how they are; answered by [`FromAgent::Nodes`].
@@ -91,6 +105,7 @@ pub enum ToAgent {
         /// [`VERSION`] of who asks.
         version: u32,
         /// Whom to ask; this agent alone when empty.
+        #[serde(deserialize_with = "bounded")]
         members: Vec<Member>,
     },
     /// To an agent, or to a process that is a rendezvous: a launch of the user who calls wants to meet
@@ -156,7 +171,10 @@ pub enum ToStep {
         launch: String,
         /// How the launch is spread.
         spread: Spread,
+        /// How long a process of the launch may be silent here.
+        silence: Duration,
         /// As the launcher gave it.
+        #[serde(with = "octets")]
         description: Vec<u8>,
     },
     /// The launcher cannot be reached any more.
@@ -164,4 +182,54 @@ pub enum ToStep {
         /// Why, for people.
         reason: String,
     },
+}
+
+/// Reads a list of at most [`NODES_MAX`] nodes. One that claims more is refused before it is held.
+fn bounded<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Member>, D::Error> {
+    struct Members;
+
+    impl<'de> Visitor<'de> for Members {
+        type Value = Vec<Member>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "at most {NODES_MAX} nodes")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<Member>, A::Error> {
+            let claimed = from.size_hint().unwrap_or(usize::MAX);
+            if claimed > NODES_MAX {
+                return Err(A::Error::invalid_length(claimed, &self));
+            }
+            let mut members = Vec::with_capacity(claimed);
+            while let Some(member) = from.next_element()? {
+                members.push(member);
+            }
+            Ok(members)
+        }
+    }
+
+    from.deserialize_seq(Members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{decode, encode};
+
+    #[test]
+    fn a_list_of_more_nodes_than_there_can_be_is_refused_where_it_is_read() {
+        let nodes = |count| {
+            let nobody = Member {
+                name: String::new(),
+                address: String::new(),
+            };
+            let members = vec![nobody; count];
+            decode::<ToAgent>(&encode(&ToAgent::Nodes {
+                version: VERSION,
+                members,
+            }))
+        };
+        assert!(nodes(NODES_MAX).is_ok());
+        assert!(nodes(NODES_MAX + 1).is_err());
+    }
 }

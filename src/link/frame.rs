@@ -75,6 +75,8 @@ pub enum Class {
     Carried,
     /// The neighbour on this link, whatever the destination: a [`control`](super::control) message.
     Control,
+    /// The neighbour on this link, about the link itself: a [`Sign`](super::watch::Sign).
+    Sign,
 }
 
 /// One frame.
@@ -135,6 +137,7 @@ impl Header {
         bytes[12] = match self.class {
             Class::Carried => 0,
             Class::Control => 1,
+            Class::Sign => 2,
         };
         bytes[13] = if self.more { MORE } else { 0 };
         bytes
@@ -164,6 +167,7 @@ impl Header {
         let class = match class {
             0 => Class::Carried,
             1 => Class::Control,
+            2 => Class::Sign,
             other => return Err(FrameError::Class(*other)),
         };
         if flags & !MORE != 0 {

@@ -57,7 +57,7 @@ pub fn write(envelope: Envelope, message: &impl Serialize, out: &mut Vec<u8>) {
 /// Gathers what is said to all `children` of a node, one after the other, into one message: the
 /// result of a fence, which may be large, is then written once and there once.
 pub fn gathered<M: PartialEq>(
-    messages: impl IntoIterator<Item = (NodeId, M)>,
+    messages: impl IntoIterator<Item = (Address, M)>,
     children: &[NodeId],
 ) -> Vec<(Address, M)> {
     let mut gathered: Vec<(Address, M)> = Vec::new();
@@ -66,11 +66,12 @@ pub fn gathered<M: PartialEq>(
     for (to, message) in messages {
         let goes_on = gathered.last().is_some_and(|(_, last)| *last == message);
         let next = if goes_on { same } else { 0 };
-        same = match children.get(next) == Some(&to) {
+        let is = |child: Option<&NodeId>| child.is_some_and(|child| Address::Node(*child) == to);
+        same = match is(children.get(next)) {
             true => next + 1,
-            false => usize::from(children.first() == Some(&to)),
+            false => usize::from(is(children.first())),
         };
-        gathered.push((Address::Node(to), message));
+        gathered.push((to, message));
         if same == children.len() && same > 1 {
             gathered.truncate(gathered.len() + 1 - same);
             gathered.last_mut().expect("at least one child").0 = Address::Children;

@@ -1,17 +1,60 @@
-//! What an agent says to `wireup steps`, the process from which its steps are forked.
+//! What an agent says to its helper, `wireup steps`: the process from which steps are forked and launchers
+//! started, and which alone keeps root's rights where the agent has given them up.
 //!
-//! With each order come two descriptors: the step's end of its link, and the pipe for what it says.
-//! With a good answer comes the step's pidfd. The step is a child of the agent.
+//! Every order has one answer. What is made is a child of the agent. Descriptors go beside the messages; which,
+//! and in which order, is said at each.
 
 use serde::{Deserialize, Serialize};
 
-/// A step is wanted.
+/// What the helper is to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Order {
-    /// Whose process it becomes, if it has to become somebody else's.
-    pub account: Option<Account>,
-    /// Its environment, in place of what there is: `NAME=value`.
-    pub environment: Vec<Vec<u8>>,
+pub enum Order {
+    /// From now on the agent is not believed: it is about to give up its rights. Once, with the socket of the
+    /// process that knows accounts.
+    Separate(Rules),
+    /// A step is wanted: its end of its link, the pipe for what it says, and for root the connection of the
+    /// launcher.
+    Step {
+        /// Whose process it becomes.
+        whose: Whose,
+        /// Its environment, in place of what there is: `NAME=value`.
+        environment: Vec<Vec<u8>>,
+    },
+    /// A launcher, `wireup run`, is wanted: its standard input, output and error, and what it gets as
+    /// descriptors 3, 4 and so on.
+    Launcher {
+        /// Whose process it becomes.
+        whose: Whose,
+        /// Its arguments after `run`.
+        arguments: Vec<Vec<u8>>,
+        /// Its environment, as that of a step.
+        environment: Vec<Vec<u8>>,
+    },
+    /// A signal for a process that the helper has made.
+    Signal {
+        /// Which, as it was answered.
+        id: u64,
+        /// Its number.
+        signal: i32,
+    },
+    /// The files of the node's certificate.
+    Credentials,
+}
+
+/// Whose process is wanted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Whose {
+    /// The helper's own user's.
+    Own,
+    /// That of these numbers. Of a believed agent only.
+    Numbers(Account),
+    /// That of a user whose groups the helper finds itself.
+    User {
+        /// User.
+        uid: u32,
+        /// One of his groups, if not his primary one.
+        gid: Option<u32>,
+    },
 }
 
 /// The numbers of a user.
@@ -25,18 +68,61 @@ pub struct Account {
     pub groups: Vec<u32>,
 }
 
+/// What holds for an agent that is not believed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rules {
+    /// The user that the agent becomes, as whom nothing else is started.
+    pub agent: u32,
+    /// The lowest number that a person has. Below it are accounts of the system.
+    pub lowest: u32,
+    /// Whether root's launches are taken from other nodes.
+    pub root_launches: bool,
+    /// Paths of the files of the node's certificate, as [`Order::Credentials`] gives them.
+    pub credentials: Vec<Vec<u8>>,
+    /// The socket of launchers.
+    pub socket: SocketFile,
+}
+
+/// A socket in the file system.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SocketFile {
+    /// Where it was put.
+    pub path: Vec<u8>,
+    /// Its file system.
+    pub dev: u64,
+    /// Its number there.
+    pub ino: u64,
+}
+
 /// What became of an order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// There is a step. That it becomes its user's is its own business: if it cannot, it says so and
-    /// ends.
+    /// There is a process, whose pidfd is here. That it becomes its user's is its own business: if it
+    /// cannot, it says so and ends.
     Made {
         /// Its process.
         pid: i32,
+        /// By which it can be signalled.
+        id: u64,
     },
-    /// There is none.
+    /// It is done.
+    Done,
+    /// The files of the certificate that are there come with it.
+    Files {
+        /// Which are, in the order of [`Rules::credentials`].
+        there: Vec<bool>,
+    },
+    /// It cannot be done.
     Failed {
         /// The system's reason.
         errno: i32,
     },
+    /// It is not done.
+    Refused {
+        /// One line.
+        reason: String,
+    },
 }
+
+/// What the process that knows accounts says of a number, as bytes of a pipe that comes with the number.
+pub type Found = Result<Account, String>;

@@ -70,6 +70,11 @@ impl Relays {
         self.pass(Waiting { by, from, to, body }, out);
     }
 
+    /// Bytes of what waits.
+    pub(super) fn bytes(&self) -> usize {
+        self.waiting.iter().map(|waiting| waiting.body.len()).sum()
+    }
+
     fn pass(&mut self, message: Waiting, out: &mut Vec<Reply>) {
         let Some(&to) = self.of_job.get(&message.to) else {
             return self.waiting.push(message);

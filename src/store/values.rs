@@ -198,6 +198,10 @@ impl Values {
         self.insert(id, value);
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }

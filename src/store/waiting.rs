@@ -93,6 +93,10 @@ impl<T> Waiting<T> {
         over.map(|(_, id)| *id).collect()
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }

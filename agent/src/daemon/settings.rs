@@ -13,14 +13,16 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::unistd::geteuid;
 use serde::Deserialize;
+use tracing::warn;
 use wireup::cli::handed::agent::{AgentArgs, LogFormat};
 use wireup::job::hosts::{self, HostList, PORT, Problem};
 use wireup::job::ids::UserId;
 use wireup::link::control::Member;
 use wireup::link::socket;
+use wireup::link::steps::Account;
 
 use crate::identity::Role;
-use crate::pki::{PkiError, default_directory};
+use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::tls::{CredentialsError, Heartbeat, Tls};
 
 /// Bounds of the heartbeat: less is noise on a busy machine, more would keep dead launches.
@@ -46,6 +48,10 @@ pub struct Settings {
     pub names: Vec<Member>,
     /// The executable of steps.
     pub step: PathBuf,
+    /// Whom the agent becomes, if it is to give up root's rights.
+    pub user: Option<Account>,
+    /// Whether root's launches are taken from other nodes all the same.
+    pub root_launches: bool,
 }
 
 /// How the log is to be; known first, since everything else may be logged.
@@ -97,6 +103,14 @@ pub enum SettingsError {
     /// The executable of steps.
     #[error("there is no {}, which runs launches on this node; install it there", .0.display())]
     Step(PathBuf),
+    /// Who would give up rights.
+    #[error("--user {0} is for an agent that root starts, and for an ordinary account")]
+    User(String),
+    /// The account of the agent.
+    #[error(
+        "there is no account {0} for the agent; make one (packaging/sysusers.d/wireup.conf), or name another (--user)"
+    )]
+    Account(String),
     /// Where this executable is.
     #[error("cannot find my own executable: {0}")]
     Own(io::Error),
@@ -113,6 +127,9 @@ struct Config {
     tls: Option<PathBuf>,
     /// In seconds.
     heartbeat: Option<f64>,
+    user: Option<String>,
+    #[serde(default)]
+    root_launches: bool,
     names: Option<Vec<String>>,
     log: Option<String>,
     log_format: Option<String>,
@@ -156,6 +173,8 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         tls: args.tls.or(config.tls),
         config: Some(path),
         heartbeat: args.heartbeat.or(heartbeat),
+        user: args.user.or(config.user),
+        root_launches: args.root_launches || config.root_launches,
         names: args.names.or(names),
         log: args.log.or(config.log),
         log_format: args.log_format.or(format),
@@ -178,21 +197,32 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`].
     pub fn new(args: AgentArgs) -> Result<Self, SettingsError> {
+        let host = host_name();
         let tls = match args.tls {
             Some(directory) => directory,
-            None => default_directory("tls", "--tls")?,
+            None => of_host(default_directory("tls", "--tls")?, &host),
         };
+        let directory = tls.clone();
         let tls = Tls::load(&tls)?;
         let identity = tls.identity();
         if identity.role != Role::Node {
             return Err(SettingsError::Role(identity.to_string()));
         }
+        let named = args.name.is_some();
         let name = args.name.unwrap_or_else(|| identity.name.clone());
         if name != identity.name {
             return Err(SettingsError::Name {
                 name,
                 certified: identity.name,
             });
+        }
+        if !named && !certified(&tls.names(), &host) {
+            warn!(
+                "this host is called {host}, but the certificate in {} is for {}: who calls it {host} is refused; \
+                 make one (wireup pki issue --name {host}), or say that it is meant (--name {name})",
+                directory.display(),
+                tls.names().join(" ")
+            );
         }
         if let Some(address) = &args.advertise {
             let port = address
@@ -223,8 +253,58 @@ impl Settings {
             heartbeat,
             names: names(args.names)?,
             step: step()?,
+            user: args.user.map(account).transpose()?,
+            root_launches: args.root_launches,
         })
     }
+}
+
+/// What this host calls itself.
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// The part of a name in front of its domain; an address as a whole.
+fn first_label(name: &str) -> &str {
+    match name.parse::<IpAddr>() {
+        Ok(_) => name,
+        Err(_) => name.split('.').next().unwrap_or(name),
+    }
+}
+
+/// The directory of this host in the one where all have theirs, as in a home that they share; otherwise
+/// that one itself.
+fn of_host(directory: PathBuf, host: &str) -> PathBuf {
+    let own = [host, first_label(host)].map(|name| directory.join(name));
+    let known = |own: &PathBuf| own.join(CERTIFICATE).exists();
+    let found = own.into_iter().find(known);
+    found.filter(|_| !host.is_empty()).unwrap_or(directory)
+}
+
+/// Whether a certificate for these names is for the host, whatever its domain is.
+fn certified(names: &[String], host: &str) -> bool {
+    let host = first_label(host);
+    host.is_empty()
+        || names
+            .iter()
+            .any(|name| first_label(name).eq_ignore_ascii_case(host))
+}
+
+/// The account of the agent: its own group and no other.
+fn account(name: String) -> Result<Account, SettingsError> {
+    let found = nix::unistd::User::from_name(&name).ok().flatten();
+    let Some(found) = found else {
+        return Err(SettingsError::Account(name));
+    };
+    if !geteuid().is_root() || found.uid.is_root() || found.gid.as_raw() == 0 {
+        return Err(SettingsError::User(name));
+    }
+    Ok(Account {
+        uid: found.uid.as_raw(),
+        gid: found.gid.as_raw(),
+        groups: vec![found.gid.as_raw()],
+    })
 }
 
 /// The agents of a list.

@@ -4,19 +4,21 @@ mod joining;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::stream::{self, AbortHandle, BoxStream, SelectAll};
 use futures_util::{Stream, StreamExt};
 use prost::bytes::Bytes;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tracing::{debug, info, warn};
 use wireup::job::ids::NodeId;
 use wireup::link::control::{FromAgent, ToStep};
 use wireup::link::encode;
+use wireup::link::watch::{Look, Sign};
 
 use super::growth::Pieces;
 use super::opening::Opening;
@@ -24,9 +26,13 @@ use super::queue::{Full, Queue};
 use super::registry::Seat;
 use super::router::{Action, Event, Neighbour, Place, Router};
 use super::step::{Process, start};
+use super::watch::StepWatch;
 use super::{Loss, Packet};
+use crate::budget::{Account, COPIED};
 use crate::daemon::Agent;
 use crate::local::link::{Incoming, LinkReader, LinkWriter};
+use crate::memory;
+use crate::peer::connection::Found;
 use crate::proto::v1;
 use crate::user::User;
 
@@ -34,11 +40,18 @@ use crate::user::User;
 /// and kills them. Then it is killed, and what it leaves is its guard's.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(20);
 
+/// So long nothing else happens while names are looked up; then they are looked up beside the rest. Who
+/// waits for a sign of life has to have it soon.
+const NAMES_FIRST: Duration = Duration::from_millis(800);
+
 /// How often a step that is to end is looked for while it is being started.
 const STARTING: Duration = Duration::from_millis(50);
 
-/// Refused frames of one launch that are logged.
-const REFUSALS: u32 = 10;
+/// Refused frames of one launch that are logged, and losses.
+const LINES: u32 = 10;
+
+/// From so many other agents on, what a launch took is given back to the system some time after its end.
+const WIDE: usize = 64;
 
 /// Who brought a launch here.
 pub enum Above {
@@ -48,6 +61,8 @@ pub enum Above {
         reader: LinkReader,
         /// To it.
         writer: LinkWriter,
+        /// Its connection, if it is root's.
+        root: Option<OwnedFd>,
     },
     /// Another agent.
     Agent {
@@ -76,6 +91,7 @@ struct Child {
 
 struct Drive {
     agent: Arc<Agent>,
+    account: Arc<Account>,
     launch: String,
     /// Without what the steps were told. Only where nodes can join.
     opening: Option<Opening>,
@@ -83,11 +99,14 @@ struct Drive {
     events: SelectAll<BoxStream<'static, Event>>,
     up: Up,
     step: Option<(LinkWriter, Process)>,
+    /// Over the step.
+    watch: StepWatch,
     children: BTreeMap<NodeId, Child>,
     /// When the step is killed.
     limit: Pin<Box<Sleep>>,
     orphaned: bool,
     refused: u32,
+    losses: u32,
 }
 
 /// Takes part in a launch until nothing of it is left here.
@@ -115,7 +134,13 @@ pub async fn drive(
         }
     }
     let scheduled = agent.scheduled.part(&opening.scheduled, uid);
-    let mut drive = Drive::start(&agent, opening, user, place, above);
+    let router = Router::new(place, opening.tree());
+    let below = router.below();
+    // Nothing is started for a launch with nodes that cannot be found.
+    let finding = agent.peers.find(&opening, &below, seat.account());
+    let found = timeout(NAMES_FIRST, finding).await.unwrap_or_default();
+    let wide = below.len() > WIDE;
+    let mut drive = Drive::start(&agent, opening, user, router, above, &seat, &found);
     let step = drive.step.as_ref().map(|(_, process)| process.clone());
     let abort = async {
         if let (Some(part), Some(step)) = (&scheduled, step) {
@@ -136,17 +161,34 @@ pub async fn drive(
     }
     drop(drive);
     drop(seat);
+    if wide {
+        memory::give_back_soon();
+    }
     let seconds = begun.elapsed().as_secs_f64();
     info!(%launch, uid, "ended after {seconds:.3} s: {reason}");
 }
 
 impl Drive {
-    fn start(agent: &Arc<Agent>, opening: Opening, user: User, place: Place, above: Above) -> Self {
-        let router = Router::new(place, opening.tree());
+    fn start(
+        agent: &Arc<Agent>,
+        opening: Opening,
+        user: User,
+        router: Router,
+        above: Above,
+        seat: &Seat,
+        found: &Found,
+    ) -> Self {
+        let (place, account) = (router.place(), seat.account());
         let mut events = SelectAll::new();
+        let mut caller = None;
         let up = match above {
-            Above::Launcher { reader, writer } => {
-                events.push(launcher(reader).boxed());
+            Above::Launcher {
+                reader,
+                writer,
+                root,
+            } => {
+                caller = root;
+                events.push(launcher(reader, Pieces::new(account)).boxed());
                 Up::Launcher(writer)
             }
             Above::Agent {
@@ -159,16 +201,23 @@ impl Drive {
             }
         };
         let mut step = None;
-        if let Some(node) = place.node() {
-            match start(user, Arc::clone(&agent.steps), &opening.launch) {
+        let absent = found.missing.len();
+        let not_asked = || format!("not asked: {absent} of the hosts cannot be found");
+        if absent > 0 {
+            let reason = not_asked();
+            events.push(stream::iter([Event::StepGone { reason }]).boxed());
+        } else if let Some(node) = place.node() {
+            let steps = Arc::clone(&agent.steps);
+            match start(user, steps, &opening.launch, account, caller) {
                 Ok((mut writer, from)) => {
                     let begin = ToStep::Begin {
                         node,
                         launch: opening.launch.clone(),
                         spread: opening.spread.clone(),
                         description: opening.description.to_vec(),
+                        silence: agent.silence,
                     };
-                    let begin = Bytes::from(encode(&begin));
+                    let begin = account.keep(Bytes::from(encode(&begin)));
                     writer
                         .control(&begin)
                         .expect("an opening is smaller than what may wait");
@@ -183,19 +232,26 @@ impl Drive {
         }
         let mut drive = Self {
             agent: Arc::clone(agent),
+            account: Arc::clone(account),
             launch: opening.launch.clone(),
             opening: None,
             router,
             events,
             up,
             step,
+            watch: StepWatch::new(agent.silence),
             children: BTreeMap::new(),
             limit: Box::pin(sleep(ORPHAN_LIMIT)),
             orphaned: false,
             refused: 0,
+            losses: 0,
         };
         for node in drive.router.below() {
-            drive.contact(&opening, node);
+            match found.missing.get(&node) {
+                Some(reason) => drive.not_contacted(node, reason.clone()),
+                None if absent > 0 => drive.not_contacted(node, not_asked()),
+                None => drive.contact(&opening, node),
+            }
         }
         if place.node() == Some(NodeId(0)) {
             drive.opening = Some(opening.without_description());
@@ -208,7 +264,17 @@ impl Drive {
         let mut actions = Vec::new();
         let mut why = String::new();
         loop {
-            let event = poll_fn(|cx| self.poll_event(cx)).await;
+            let mut event = poll_fn(|cx| self.poll_event(cx)).await;
+            if let Event::Carried(_, packet) = &mut event {
+                packet.body = self.account.keep(std::mem::take(&mut packet.body));
+            }
+            match &event {
+                Event::Carried(Neighbour::Step, _) | Event::Signed(Neighbour::Step, _) => {
+                    self.watch.heard();
+                }
+                Event::StepGone { .. } => self.watch.end(),
+                _ => {}
+            }
             if let Event::UpGone { reason } = &event
                 && why.is_empty()
             {
@@ -248,14 +314,44 @@ impl Drive {
         match self.events.poll_next_unpin(cx) {
             Poll::Ready(Some(event)) => Poll::Ready(event),
             // The router ends the launch before its last link is gone.
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+            Poll::Ready(None) | Poll::Pending => self.poll_watch(cx),
         }
+    }
+
+    /// Everything that came has been read: looks whether the step lives.
+    fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        while let Some((writer, process)) = &mut self.step {
+            match ready!(self.watch.poll_look(process, cx)) {
+                Look::Fine => {}
+                Look::Ask => {
+                    if let Some(event) = self.sign(Neighbour::Step, Sign::Ask) {
+                        return Poll::Ready(event);
+                    }
+                    if let Some((writer, _)) = &mut self.step {
+                        let _ = writer.poll_flush(cx);
+                    }
+                }
+                Look::Silent => {
+                    let _ = writer;
+                    process.give_up(self.watch.limit());
+                    warn!(launch = %self.launch, "its step is silent and is killed");
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Pending
     }
 
     /// Does what the router wants; the loss of a neighbour that takes nothing more is returned.
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Send(to, packet) => self.send(to, packet),
+            Action::Answer(to) => self.sign(
+                to,
+                Sign::Alive {
+                    silence: Some(self.agent.silence),
+                },
+            ),
             Action::Report(loss) => self.report(loss),
             Action::Orphan(reason) => {
                 self.up = Up::Gone;
@@ -277,7 +373,7 @@ impl Drive {
             }
             Action::Refuse(what) => {
                 self.refused += 1;
-                if self.refused <= REFUSALS {
+                if self.refused <= LINES {
                     warn!(launch = %self.launch, "dropped: {what}");
                 }
                 None
@@ -291,8 +387,12 @@ impl Drive {
         }
     }
 
-    fn send(&mut self, to: Neighbour, packet: Packet) -> Option<Event> {
+    fn send(&mut self, to: Neighbour, mut packet: Packet) -> Option<Event> {
         let body = packet.body.len();
+        if body <= COPIED && !matches!(to, Neighbour::Step) {
+            // It may wait for long, and is a part of what was read at once.
+            packet.body = Bytes::copy_from_slice(&packet.body);
+        }
         let result = match to {
             Neighbour::Up => match &mut self.up {
                 Up::Launcher(writer) => writer.carry(&packet),
@@ -319,16 +419,33 @@ impl Drive {
         result.err().and_then(|full| self.stuck(to, full))
     }
 
+    /// Says something about the link to a local neighbour.
+    fn sign(&mut self, to: Neighbour, sign: Sign) -> Option<Event> {
+        let writer = match (to, &mut self.up, &mut self.step) {
+            (Neighbour::Up, Up::Launcher(writer), _) => writer,
+            (Neighbour::Step, _, Some((writer, _))) => writer,
+            _ => return None,
+        };
+        let full = writer.sign(sign).err()?;
+        self.stuck(to, full)
+    }
+
     fn report(&mut self, loss: Loss) -> Option<Event> {
         let count = loss.nodes.len();
         let (first, behind) = (loss.nodes.first()?.0, count - 1);
         match loss.step {
             // How every launch ends.
             true => debug!(launch = %self.launch, "node {first}: {}", loss.reason),
-            false => warn!(
-                launch = %self.launch,
-                "lost node {first} and {behind} behind it: {}", loss.reason
-            ),
+            false => {
+                self.losses += 1;
+                if self.losses <= LINES {
+                    let reason = &loss.reason;
+                    warn!(launch = %self.launch, "lost node {first} and {behind} behind it: {reason}");
+                }
+                if self.losses == LINES {
+                    warn!(launch = %self.launch, "further losses of it are not logged");
+                }
+            }
         }
         let result = match &mut self.up {
             Up::Launcher(writer) => {
@@ -380,14 +497,14 @@ impl Drive {
 }
 
 /// What the launcher sends, and then its end.
-fn launcher(reader: LinkReader) -> impl Stream<Item = Event> + Send {
+fn launcher(reader: LinkReader, mut pieces: Pieces) -> impl Stream<Item = Event> + Send {
     let gone = |reason: &str| Event::UpGone {
         reason: reason.to_owned(),
     };
-    let mut pieces = Pieces::default();
     let events = reader.filter_map(move |incoming| {
         let event = match incoming {
             Ok(Incoming::Carried(packet)) => Some(Event::Carried(Neighbour::Up, packet)),
+            Ok(Incoming::Sign(sign)) => Some(Event::Signed(Neighbour::Up, sign)),
             Ok(Incoming::Control { more, body }) => match pieces.of_launcher(&body, more) {
                 Ok(growth) => growth.map(Event::Grow),
                 Err(what) => Some(gone(&format!("the launcher sent {what}"))),

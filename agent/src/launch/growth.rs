@@ -1,12 +1,17 @@
 //! Nodes that join a launch, on their way to the agent of its first node. No I/O.
 
+use std::sync::Arc;
+
 use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
+use prost::encoding::{DecodeContext, decode_key, skip_field};
+use wireup::link::control::NODES_MAX;
 use wireup::link::control::{Member, ToAgent};
 use wireup::link::decode;
 use wireup::link::frame::BODY_MAX;
 
 use super::opening::{OPENING_MAX, members_of, members_to};
+use crate::budget::{Account, Held};
 use crate::proto::v1;
 
 /// Nodes that are to join.
@@ -19,20 +24,38 @@ pub struct Growth {
 }
 
 /// A growth that comes in pieces.
-#[derive(Debug, Default)]
-pub struct Pieces(BytesMut);
+#[derive(Debug)]
+pub struct Pieces {
+    begun: BytesMut,
+    held: Held,
+}
 
 impl Pieces {
+    /// Of a launch of this user.
+    pub fn new(account: &Arc<Account>) -> Self {
+        Self {
+            begun: BytesMut::new(),
+            held: account.hold(0),
+        }
+    }
+
     /// Takes a piece; everything when it was the last one.
     fn take(&mut self, piece: &[u8], more: bool) -> Result<Option<Bytes>, String> {
-        if self.0.len() + piece.len() > OPENING_MAX {
+        if self.begun.len() + piece.len() > OPENING_MAX {
             let most = OPENING_MAX >> 20;
             return Err(format!(
                 "more than {most} MiB about nodes that are to join a launch"
             ));
         }
-        self.0.extend_from_slice(piece);
-        Ok((!more).then(|| self.0.split().freeze()))
+        let spent = self.held.grow(piece.len());
+        spent.map_err(|spent| format!("nodes that are to join, but {spent}"))?;
+        self.begun.extend_from_slice(piece);
+        if more {
+            return Ok(None);
+        }
+        let whole = std::mem::take(&mut self.begun).freeze();
+        self.held.set(0);
+        Ok(Some(self.held.account().keep(whole)))
     }
 
     /// Takes what a launcher sent.
@@ -49,7 +72,7 @@ impl Pieces {
                 description,
             }) => Ok(Some(Growth {
                 members,
-                description: description.into(),
+                description: self.held.account().keep(description.into()),
             })),
             Ok(_) => Err("a second request".to_owned()),
             Err(error) => Err(format!("a request that cannot be read: {error}")),
@@ -64,12 +87,34 @@ impl Pieces {
         let Some(whole) = self.take(&grow.growth, grow.more)? else {
             return Ok(None);
         };
+        check_count(&whole).map_err(|count| format!("{count} nodes that are to join"))?;
         let growth = v1::Growth::decode(whole)
             .map_err(|error| format!("nodes to join that cannot be read: {error}"))?;
         Ok(Some(Growth {
             members: members_of(growth.members),
             description: growth.description,
         }))
+    }
+}
+
+/// Refuses an encoded message with more nodes than there can be, before they are held: they are its
+/// field 1.
+///
+/// # Errors
+/// How many there are.
+pub(super) fn check_count(message: &[u8]) -> Result<(), usize> {
+    let mut rest = message;
+    let mut count = 0;
+    while let Ok((tag, wire)) = decode_key(&mut rest) {
+        count += usize::from(tag == 1);
+        if skip_field(wire, tag, &mut rest, DecodeContext::default()).is_err() {
+            // Decoding it finds that too.
+            break;
+        }
+    }
+    match count > NODES_MAX {
+        true => Err(count),
+        false => Ok(()),
     }
 }
 
@@ -98,6 +143,10 @@ impl Growth {
 mod tests {
     use super::*;
 
+    fn begun() -> Pieces {
+        Pieces::new(&crate::budget::Budgets::default().of(1))
+    }
+
     fn growth(bytes: usize) -> Growth {
         Growth {
             members: vec![Member {
@@ -116,7 +165,7 @@ mod tests {
                 members: asked.members.clone(),
                 description: asked.description.to_vec(),
             });
-            let mut pieces = Pieces::default();
+            let mut pieces = begun();
             let chunks: Vec<_> = request.chunks(BODY_MAX).collect();
             let mut found = None;
             for (at, chunk) in chunks.iter().enumerate() {
@@ -125,7 +174,7 @@ mod tests {
             }
             assert_eq!(found.as_ref(), Some(&asked));
 
-            let mut pieces = Pieces::default();
+            let mut pieces = begun();
             let mut found = None;
             for piece in asked.pieces() {
                 assert!(piece.growth.len() <= BODY_MAX);
@@ -138,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_is_no_growth_is_named() {
-        let said = |piece: &[u8]| Pieces::default().of_launcher(piece, false).unwrap_err();
+        let said = |piece: &[u8]| begun().of_launcher(piece, false).unwrap_err();
         assert!(said(b"\xff\xff\xff").contains("cannot be read"));
         let nodes = wireup::link::encode(&ToAgent::Nodes {
             version: 1,
@@ -149,8 +198,18 @@ mod tests {
             growth: Bytes::from_static(b"\xff\xff"),
             more: false,
         };
-        assert!(Pieces::default().of_parent(&garbage).is_err());
-        let mut pieces = Pieces::default();
+        assert!(begun().of_parent(&garbage).is_err());
+        let many = v1::Growth {
+            members: vec![v1::Member::default(); NODES_MAX + 1],
+            ..Default::default()
+        };
+        let grow = v1::Grow {
+            growth: many.encode_to_vec().into(),
+            more: false,
+        };
+        let refused = begun().of_parent(&grow).unwrap_err();
+        assert_eq!(refused, format!("{} nodes that are to join", NODES_MAX + 1));
+        let mut pieces = begun();
         let long = vec![0; BODY_MAX];
         let refused =
             (0..=OPENING_MAX / BODY_MAX).find_map(|_| pieces.of_launcher(&long, true).err());

@@ -3,14 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use prost::Message;
 use prost::bytes::Bytes;
 use wireup::job::ids::NodeId;
+pub use wireup::link::control::NODES_MAX;
 use wireup::link::control::{Member, Spread};
 use wireup::link::tree::Tree;
 
-use super::growth::Growth;
+use super::growth::{Growth, check_count};
+use crate::budget::{Account, Held, Spent};
 use crate::proto::v1;
 
 /// Most bytes of an opening: the nodes, the description and the 64 MiB of files that may go along.
@@ -19,14 +22,17 @@ pub const OPENING_MAX: usize = 80 * 1024 * 1024;
 /// Longest name of a launch, in bytes.
 pub const LAUNCH_MAX: usize = 255;
 
-/// Most nodes of a launch.
-pub const NODES_MAX: usize = 65_536;
-
 /// Longest name of a node, in bytes, as DNS has it.
 const NAME_MAX: usize = 253;
 
 /// Longest address of a node, in bytes: a name, brackets, a port.
 const ADDRESS_MAX: usize = 300;
+
+/// What a node costs besides its bytes.
+const MEMBER: usize = 128;
+
+/// Most other agents that one agent contacts for a launch; those of nodes that join are others.
+const CHILDREN_MAX: u32 = 4096;
 
 /// What proves that a stream belongs to a launch. Never shown.
 #[derive(Clone, Copy)]
@@ -49,6 +55,8 @@ pub struct Opening {
     pub description: Bytes,
     /// As it goes to the children: an encoded [`v1::Opening`].
     pub bytes: Bytes,
+    /// What its nodes take of its user's account.
+    held: Held,
 }
 
 /// What cannot be a launch.
@@ -62,6 +70,15 @@ pub enum OpeningError {
     /// Too many or no nodes.
     #[error("a launch over {0} nodes, where 1 to {NODES_MAX} are possible")]
     Nodes(usize),
+    /// Too many for one agent.
+    #[error(
+        "each agent of the launch would contact up to {0} others, where {CHILDREN_MAX} are possible: name a smaller \
+         --star-limit or --tree-width"
+    )]
+    Children(u32),
+    /// Its user has used up his share.
+    #[error(transparent)]
+    Spent(#[from] Spent),
     /// The name of a node.
     #[error("a node named {0:?}, where 1 to {NAME_MAX} printable ASCII characters are needed")]
     Name(String),
@@ -150,12 +167,14 @@ impl Opening {
         uid: u32,
         spread: Spread,
         description: Vec<u8>,
+        account: &Arc<Account>,
     ) -> Result<Self, OpeningError> {
         let known = Self {
             launch,
             scheduled,
             token: Token::random(),
             uid,
+            held: hold(&spread, account)?,
             spread,
             description: Bytes::new(),
             bytes: Bytes::new(),
@@ -184,6 +203,7 @@ impl Opening {
             scheduled: self.scheduled.clone(),
             token: self.token,
             uid: self.uid,
+            held: hold(&spread, self.held.account())?,
             spread,
             description: Bytes::new(),
             bytes: Bytes::new(),
@@ -210,6 +230,8 @@ impl Opening {
     /// With what its steps need to know, and as it goes to children.
     fn described(self, description: Bytes) -> Result<Self, OpeningError> {
         check(&self.launch, &self.scheduled, &self.spread)?;
+        let account = Arc::clone(self.held.account());
+        let description = account.keep(description);
         let opening = v1::Opening {
             members: members_to(&self.spread.members),
             star_limit: self.spread.star_limit,
@@ -224,17 +246,23 @@ impl Opening {
         }
         Ok(Self {
             description,
-            bytes,
+            bytes: account.keep(bytes),
             ..self
         })
     }
 
-    /// The launch that a parent brings, with what its first Hello and all openings say.
+    /// The launch that a parent brings, with what its first Hello and all openings say, which are
+    /// [kept](Account::keep).
     ///
     /// # Errors
     /// [`OpeningError`].
-    pub fn of_parent(hello: &v1::Hello, bytes: Bytes) -> Result<Self, OpeningError> {
+    pub fn of_parent(
+        hello: &v1::Hello,
+        bytes: Bytes,
+        account: &Arc<Account>,
+    ) -> Result<Self, OpeningError> {
         let token = Token::try_from(&hello.token[..])?;
+        check_count(&bytes).map_err(OpeningError::Nodes)?;
         let opening = v1::Opening::decode(bytes.clone())
             .map_err(|error| OpeningError::Encoding(error.to_string()))?;
         let spread = Spread {
@@ -255,6 +283,7 @@ impl Opening {
             scheduled: opening.scheduled,
             token,
             uid: hello.uid,
+            held: hold(&spread, account)?,
             spread,
             description: opening.description,
             bytes,
@@ -293,6 +322,12 @@ pub(super) fn members_of(members: Vec<v1::Member>) -> Vec<Member> {
     members.into_iter().map(member).collect()
 }
 
+/// What the nodes of a launch take.
+fn hold(spread: &Spread, account: &Arc<Account>) -> Result<Held, Spent> {
+    let bytes = |member: &Member| MEMBER + member.name.len() + member.address.len();
+    account.take(spread.members.iter().map(bytes).sum())
+}
+
 fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningError> {
     let printable = |text: &str, max: usize| {
         (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
@@ -307,6 +342,11 @@ fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningEr
     let first = members.len().saturating_sub(spread.joined as usize);
     if !(1..=NODES_MAX).contains(&members.len()) || first == 0 {
         return Err(OpeningError::Nodes(first));
+    }
+    let most = members.len().min(spread.star_limit as usize) as u32;
+    let most = most.max(spread.width.min(members.len() as u32));
+    if most > CHILDREN_MAX {
+        return Err(OpeningError::Children(most));
     }
     let mut names = BTreeSet::new();
     for (number, Member { name, address }) in members.iter().enumerate() {
@@ -334,6 +374,10 @@ fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningEr
 mod tests {
     use super::*;
 
+    fn account() -> Arc<Account> {
+        crate::budget::Budgets::default().of(1)
+    }
+
     fn spread(names: &[&str]) -> Spread {
         let member = |name: &&str| Member {
             name: (*name).to_owned(),
@@ -354,6 +398,7 @@ mod tests {
             1000,
             spread(&["n0", "n1"]),
             vec![1, 2],
+            &account(),
         )
         .unwrap();
         let mut hello = v1::Hello {
@@ -363,7 +408,7 @@ mod tests {
             node: 1,
             ..Default::default()
         };
-        let learnt = Opening::of_parent(&hello, asked.bytes.clone()).unwrap();
+        let learnt = Opening::of_parent(&hello, asked.bytes.clone(), &account()).unwrap();
         assert!(learnt.token.matches(asked.token));
         assert!(!learnt.token.matches(Token::random()));
         assert_eq!(learnt.spread, asked.spread);
@@ -372,12 +417,12 @@ mod tests {
 
         hello.node = 2;
         assert_eq!(
-            Opening::of_parent(&hello, asked.bytes.clone()).unwrap_err(),
+            Opening::of_parent(&hello, asked.bytes.clone(), &account()).unwrap_err(),
             OpeningError::Node { node: 2, nodes: 2 }
         );
         hello.token = Bytes::from_static(b"short");
         assert_eq!(
-            Opening::of_parent(&hello, asked.bytes).unwrap_err(),
+            Opening::of_parent(&hello, asked.bytes, &account()).unwrap_err(),
             OpeningError::Token(5)
         );
     }
@@ -385,7 +430,8 @@ mod tests {
     #[test]
     fn nodes_that_join_learn_of_all_and_are_below_the_first() {
         let names = ("l1".into(), "s1".into());
-        let first = Opening::of_launcher(names, 1000, spread(&["n0", "n1"]), vec![1]).unwrap();
+        let first =
+            Opening::of_launcher(names, 1000, spread(&["n0", "n1"]), vec![1], &account()).unwrap();
         let growth = |names: &[&str]| Growth {
             members: spread(names).members,
             description: Bytes::from_static(b"more"),
@@ -401,7 +447,7 @@ mod tests {
             node: 4,
             ..Default::default()
         };
-        let learnt = Opening::of_parent(&hello, grown.bytes.clone()).unwrap();
+        let learnt = Opening::of_parent(&hello, grown.bytes.clone(), &account()).unwrap();
         assert_eq!(learnt.spread, grown.spread);
         assert_eq!((learnt.spread.members.len(), learnt.spread.joined), (5, 3));
         assert_eq!(learnt.tree().parent(NodeId(4)), Some(NodeId(0)));
@@ -413,14 +459,25 @@ mod tests {
     #[test]
     fn what_cannot_be_a_launch_is_refused_with_its_name() {
         let open = |launch: &str, spread| {
-            Opening::of_launcher((launch.into(), String::new()), 0, spread, Vec::new())
-                .unwrap_err()
-                .to_string()
+            Opening::of_launcher(
+                (launch.into(), String::new()),
+                0,
+                spread,
+                Vec::new(),
+                &account(),
+            )
+            .unwrap_err()
+            .to_string()
         };
         assert!(open("", spread(&["n0"])).contains("is named \"\""));
         assert!(open("a b", spread(&["n0"])).contains("\"a b\""));
         assert!(open("l", spread(&[])).contains("over 0 nodes"));
         assert!(open("l", spread(&["n0", "n1", "n0"])).contains("node n0 is given twice"));
+        let many: Vec<String> = (0..=CHILDREN_MAX).map(|n| format!("n{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let mut star = spread(&many);
+        star.star_limit = u32::MAX;
+        assert!(open("l", star).contains("contact up to 4097 others"));
         let mut bad = spread(&["n0"]);
         bad.members[0].address = "n0".into();
         assert!(open("l", bad).contains("node n0 has the address \"n0\""));

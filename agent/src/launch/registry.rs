@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 
 use super::opening::Token;
 use super::router::Place;
+use crate::budget::{Account, Budgets, Spent, Taken};
 
 /// Why a launch is not taken.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -20,6 +21,9 @@ pub enum Refusal {
     /// The launch is known by another token.
     #[error("launch {0} is already there, and the caller has another token than it")]
     Token(String),
+    /// Its user has no place left.
+    #[error(transparent)]
+    Spent(#[from] Spent),
     /// The launch is known as another user's.
     #[error("launch {launch} is already there for user id {known}, not {uid}")]
     User {
@@ -54,6 +58,7 @@ struct Launches {
 /// The launches of an agent.
 #[derive(Debug, Default)]
 pub struct Registry {
+    budgets: Arc<Budgets>,
     launches: Mutex<Launches>,
     /// Told whenever a launch ends and when draining begins.
     changed: Notify,
@@ -65,6 +70,8 @@ pub struct Seat {
     registry: Arc<Registry>,
     launch: String,
     place: Place,
+    account: Arc<Account>,
+    _taken: Taken,
 }
 
 fn parts(place: Place) -> (bool, bool) {
@@ -72,6 +79,14 @@ fn parts(place: Place) -> (bool, bool) {
 }
 
 impl Registry {
+    /// Without launches; places in them are of these budgets.
+    pub fn new(budgets: Arc<Budgets>) -> Self {
+        Self {
+            budgets,
+            ..Self::default()
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Launches> {
         // Every change under the lock is one that cannot panic half-way.
         self.launches.lock().unwrap_or_else(PoisonError::into_inner)
@@ -89,6 +104,8 @@ impl Registry {
         place: Place,
     ) -> Result<Seat, Refusal> {
         let (entry, member) = parts(place);
+        let account = self.budgets.of(uid);
+        let taken = account.enter()?;
         let mut launches = self.lock();
         let draining = launches.draining;
         match launches.known.get_mut(launch) {
@@ -121,6 +138,8 @@ impl Registry {
             registry: self.clone(),
             launch: launch.to_owned(),
             place,
+            account,
+            _taken: taken,
         })
     }
 
@@ -187,6 +206,13 @@ impl Drop for Started {
     fn drop(&mut self) {
         self.0.lock().launchers -= 1;
         self.0.changed.notify_waiters();
+    }
+}
+
+impl Seat {
+    /// Of the launch's user.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 }
 

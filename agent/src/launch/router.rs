@@ -28,8 +28,10 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use wireup::job::ids::NodeId;
+use wireup::link::control::NODES_MAX;
 use wireup::link::frame::Address;
 use wireup::link::tree::Tree;
+use wireup::link::watch::Sign;
 
 use super::growth::Growth;
 use super::{Loss, Packet};
@@ -86,6 +88,8 @@ pub enum Event {
         /// How, for people.
         reason: String,
     },
+    /// A local neighbour wants to hear that this agent lives, or says that it lives itself.
+    Signed(Neighbour, Sign),
     /// Whoever is above wants nodes to join.
     Grow(Growth),
     /// The link to whoever is above has ended.
@@ -100,6 +104,8 @@ pub enum Event {
 pub enum Action {
     /// Queue a frame for a neighbour.
     Send(Neighbour, Packet),
+    /// Tell a local neighbour that this agent lives.
+    Answer(Neighbour),
     /// Tell whoever is above.
     Report(Loss),
     /// Tell the step that nobody is above any more.
@@ -149,6 +155,11 @@ impl Router {
         router
     }
 
+    /// Where this agent is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
     /// The nodes whose agents this one contacts.
     pub fn below(&self) -> Vec<NodeId> {
         match self.place.node() {
@@ -170,6 +181,8 @@ impl Router {
                 }
                 self.perhaps_end(out);
             }
+            Event::Signed(from, Sign::Ask) => out.push(Action::Answer(from)),
+            Event::Signed(_, Sign::Alive { .. }) => {}
             Event::Grow(growth) => self.grow(growth, out),
             Event::UpGone { reason } => {
                 if !std::mem::take(&mut self.up) {
@@ -293,7 +306,14 @@ impl Router {
         }
         let first = self.tree.nodes();
         let more = u32::try_from(growth.members.len()).unwrap_or(u32::MAX);
-        self.tree = self.tree.grown(first.saturating_add(more));
+        // Those that could not join have used up numbers too.
+        let after = first.saturating_add(more);
+        if after as usize > 2 * NODES_MAX {
+            return out.push(Action::Refuse(format!(
+                "{more} nodes join a launch that has had {first}"
+            )));
+        }
+        self.tree = self.tree.grown(after);
         if self.place == Place::Entry {
             return out.push(Action::PassOn(growth));
         }

@@ -22,37 +22,67 @@ use tokio_stream::Stream;
 use wireup::agent::spawn::Child;
 
 use super::router::{Event, Neighbour};
+use crate::budget::Account;
 use crate::local::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::user::User;
 use crate::user::says::relay;
-use crate::user::spawn::steps::Steps;
+use crate::user::spawn::end;
+use crate::user::spawn::steps::{Reins, Steps};
 
 /// How long a step may live after it has closed its link. Then it is killed.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A step's process, from when there is one.
 #[derive(Clone, Debug, Default)]
-pub struct Process(Arc<OnceLock<AsyncFd<OwnedFd>>>);
+pub struct Process(Arc<Started>);
+
+#[derive(Debug, Default)]
+struct Started {
+    fd: OnceLock<(AsyncFd<OwnedFd>, Reins)>,
+    pid: OnceLock<i32>,
+    /// How long it was silent when it was given up.
+    given_up: OnceLock<Duration>,
+}
 
 /// Starts a step. What is written to it at once waits until it reads.
 ///
 /// # Errors
 /// When there is no socket for it. That it cannot be started is its end.
-pub fn start(user: User, steps: Arc<Steps>, launch: &str) -> io::Result<(LinkWriter, StepEvents)> {
+/// For root `caller` is the connection of the launcher, if that is here.
+pub fn start(
+    user: User,
+    steps: Arc<Steps>,
+    launch: &str,
+    account: &Arc<Account>,
+    caller: Option<OwnedFd>,
+) -> io::Result<(LinkWriter, StepEvents)> {
     let who = format!("the step of launch {launch} (user id {})", user.uid);
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    let (reader, writer) = link(UnixStream::from_std(ours)?);
-    // The user can delay it.
+    let (reader, writer) = link(UnixStream::from_std(ours)?, account);
+    // It may be a fork, which takes its time.
     let starting = spawn_blocking(move || {
-        let started = steps.start(&user, theirs.into());
+        let started = steps.start(&user, theirs.into(), caller.as_ref());
         started.map_err(|error| error.to_string())
     });
     let process = Process::default();
     let started = process.clone();
     let starting = async move {
-        let (child, says) = starting.await.map_err(|error| error.to_string())??;
-        started.watch(child).map_err(|error| error.to_string())?;
+        let (step, says) = starting.await.map_err(|error| error.to_string())??;
+        if let Some(trouble) = step.trouble {
+            let problem = match trouble.told().await {
+                Ok(None) => None,
+                Ok(Some((what, error))) => Some(format!("{what}: {error}")),
+                Err(error) => Some(format!("exec: {error}")),
+            };
+            if let Some(problem) = problem {
+                end(&step.child);
+                return Err(format!("cannot start it: {problem}"));
+            }
+        }
+        started
+            .watch(step.child, step.reins)
+            .map_err(|error| error.to_string())?;
         let relayed = relay(says, who).map_err(|error| error.to_string())?;
         tokio::spawn(relayed);
         Ok(())
@@ -70,36 +100,49 @@ pub fn start(user: User, steps: Arc<Steps>, launch: &str) -> io::Result<(LinkWri
 }
 
 impl Process {
-    fn watch(&self, child: Child) -> io::Result<()> {
+    fn watch(&self, child: Child, reins: Reins) -> io::Result<()> {
         // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its
         // readiness is all that is asked for.
         let fd = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) }?;
         // Watched once, by the future that starts it.
-        let _ = self.0.set(fd);
+        let _ = self.0.pid.set(child.pid.as_raw_nonzero().get());
+        let _ = self.0.fd.set((fd, reins));
         Ok(())
     }
 
     /// Asks it to end its ranks and itself; its launch is told that it was.
     /// False if it has not been started yet.
     pub fn end(&self) -> bool {
-        let fd = self.0.get();
-        if let Some(fd) = fd {
-            // It may have ended.
-            let _ = rustix::process::pidfd_send_signal(fd.get_ref(), Signal::TERM);
-        }
-        fd.is_some()
+        self.signal(Signal::TERM)
     }
 
     /// Ends it, whatever it does.
     pub fn kill(&self) {
-        if let Some(fd) = self.0.get() {
-            // It may have ended.
-            let _ = rustix::process::pidfd_send_signal(fd.get_ref(), Signal::KILL);
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) -> bool {
+        let known = self.0.fd.get();
+        if let Some((fd, reins)) = known {
+            reins.signal(fd.get_ref(), signal);
         }
+        known.is_some()
+    }
+
+    /// Its number, once it is started.
+    pub fn pid(&self) -> Option<i32> {
+        self.0.pid.get().copied()
+    }
+
+    /// Ends it because it was silent for so long.
+    pub fn give_up(&self, silence: Duration) {
+        // The first one counts.
+        let _ = self.0.given_up.set(silence);
+        self.kill();
     }
 
     fn poll_end(&self, cx: &mut Context<'_>) -> Poll<String> {
-        let Some(fd) = self.0.get() else {
+        let Some((fd, _)) = self.0.fd.get() else {
             return Poll::Ready("was not started".to_owned());
         };
         loop {
@@ -150,6 +193,7 @@ impl StepEvents {
     fn take(&mut self, incoming: Result<Incoming, LinkError>) -> Option<Event> {
         match incoming {
             Ok(Incoming::Carried(packet)) => Some(Event::Carried(Neighbour::Step, packet)),
+            Ok(Incoming::Sign(sign)) => Some(Event::Signed(Neighbour::Step, sign)),
             Ok(Incoming::Control { .. }) => None,
             Err(error) => {
                 self.close(Some(error));
@@ -166,6 +210,14 @@ impl StepEvents {
 
     fn last(&mut self, how: &str) -> Event {
         self.done = true;
+        if let Some(silence) = self.process.0.given_up.get() {
+            let pid = self.process.pid().unwrap_or_default();
+            let seconds = silence.as_secs_f64();
+            let reason = format!(
+                "its step (pid {pid}) did not answer within {seconds} s and was killed; was it stopped?"
+            );
+            return Event::StepGone { reason };
+        }
         let broken = self.closed.take().flatten();
         let broken = broken.map(|error| format!(" (its link: {error})"));
         Event::StepGone {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use prost::bytes::{Bytes, BytesMut};
@@ -11,16 +12,15 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_stream::Stream;
 use wireup::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Header};
+use wireup::link::watch::Sign;
+use wireup::link::{decode, encode};
 
+use crate::budget::{Account, COPIED, Held};
 use crate::launch::Packet;
 use crate::launch::queue::{Full, LINK_MAX};
 
 /// Least room for a read, in bytes.
 const READ: usize = 16 * 1024;
-
-/// Bodies up to this many bytes are copied behind their header; larger ones are sent from where
-/// they are.
-const COPIED: usize = 4 * 1024;
 
 /// Most parts of one write.
 const PARTS: usize = 16;
@@ -37,6 +37,8 @@ pub enum Incoming {
         /// At most [`BODY_MAX`] bytes.
         body: Bytes,
     },
+    /// About the link itself.
+    Sign(Sign),
 }
 
 /// Why a link cannot be read on.
@@ -48,13 +50,16 @@ pub enum LinkError {
     /// The bytes are no frames.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// What it says about the link cannot be read.
+    #[error("a sign of life that is none")]
+    Sign,
     /// The neighbour closed the link within a frame.
     #[error("the connection ended within a frame")]
     Cut,
 }
 
-/// Both directions of a link.
-pub fn link(socket: UnixStream) -> (LinkReader, LinkWriter) {
+/// Both directions of a link of a user.
+pub fn link(socket: UnixStream, account: &Arc<Account>) -> (LinkReader, LinkWriter) {
     let (read, write) = socket.into_split();
     let reader = LinkReader {
         socket: read,
@@ -66,6 +71,7 @@ pub fn link(socket: UnixStream) -> (LinkReader, LinkWriter) {
         queue: VecDeque::new(),
         tail: BytesMut::new(),
         waiting: 0,
+        held: account.hold(0),
         broken: false,
     };
     (reader, writer)
@@ -81,7 +87,7 @@ pub struct LinkReader {
 
 impl LinkReader {
     /// The next frame of the bytes that are there.
-    fn parse(&mut self) -> Result<Option<Incoming>, FrameError> {
+    fn parse(&mut self) -> Result<Option<Incoming>, LinkError> {
         let Some(header) = Header::decode(&self.bytes)? else {
             return Ok(None);
         };
@@ -101,6 +107,7 @@ impl LinkReader {
                 body,
             }),
             Class::Control => Incoming::Control { more, body },
+            Class::Sign => Incoming::Sign(decode(&body).map_err(|_| LinkError::Sign)?),
         }))
     }
 
@@ -119,7 +126,7 @@ impl LinkReader {
         loop {
             match self.parse() {
                 Ok(Some(incoming)) => return Some(Ok(incoming)),
-                Err(error) => return Some(Err(error.into())),
+                Err(error) => return Some(Err(error)),
                 Ok(None) => {}
             }
             self.bytes.reserve(READ);
@@ -176,6 +183,8 @@ pub struct LinkWriter {
     /// Headers and small bodies behind the queue.
     tail: BytesMut,
     waiting: usize,
+    /// What of that is copied here.
+    held: Held,
     /// The neighbour is gone: what is queued goes nowhere.
     broken: bool,
 }
@@ -194,6 +203,22 @@ impl LinkWriter {
             body: packet.body.len(),
         };
         self.push(&header, &packet.body)
+    }
+
+    /// Queues a word about the link.
+    ///
+    /// # Errors
+    /// [`Full`]; it is dropped.
+    pub fn sign(&mut self, sign: Sign) -> Result<(), Full> {
+        let body = Bytes::from(encode(&sign));
+        let header = Header {
+            to: Address::EveryNode,
+            from: Address::EveryNode,
+            class: Class::Sign,
+            more: false,
+            body: body.len(),
+        };
+        self.push(&header, &body)
     }
 
     /// Queues a control message, cut as needed.
@@ -225,11 +250,18 @@ impl LinkWriter {
         }
         let bytes = HEADER + body.len();
         if self.waiting + bytes > LINK_MAX {
-            return Err(Full);
+            return Err(Full::Link);
+        }
+        if self.waiting > 0 {
+            self.held.account().check()?;
         }
         self.waiting += bytes;
+        let is_copied = body.len() <= COPIED;
+        let copied = if is_copied { bytes } else { HEADER };
+        self.held.set(self.held.bytes() + copied);
         self.tail.extend_from_slice(&header.encode());
-        if body.len() <= COPIED {
+        // Larger ones are sent from where they are.
+        if is_copied {
             self.tail.extend_from_slice(body);
         } else {
             self.queue.push_back(self.tail.split().freeze());
@@ -257,6 +289,7 @@ impl LinkWriter {
                     self.broken = true;
                     self.queue.clear();
                     self.waiting = 0;
+                    self.held.set(0);
                 }
             }
         }
@@ -275,6 +308,8 @@ impl LinkWriter {
 
     fn written(&mut self, mut bytes: usize) {
         self.waiting -= bytes;
+        // No more than waits is copied.
+        self.held.set(self.held.bytes().min(self.waiting));
         while let Some(first) = self.queue.front_mut() {
             if bytes < first.len() {
                 let _ = first.split_to(bytes);
@@ -294,6 +329,10 @@ mod tests {
 
     use super::*;
 
+    fn account() -> Arc<Account> {
+        crate::budget::Budgets::default().of(1)
+    }
+
     fn packet(to: u32, body: usize) -> Packet {
         Packet {
             to: Address::Node(NodeId(to)),
@@ -312,8 +351,8 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
             runtime.block_on(async {
                 let (here, there) = UnixStream::pair().unwrap();
-                let (_reader, mut writer) = link(here);
-                let (mut reader, _writer) = link(there);
+                let (_reader, mut writer) = link(here, &account());
+                let (mut reader, _writer) = link(there, &account());
                 let sent: Vec<Packet> = (0..).zip(&sizes).map(|(n, size)| packet(n, *size)).collect();
                 for packet in &sent {
                     writer.carry(packet).unwrap();
@@ -333,8 +372,8 @@ mod tests {
     #[tokio::test]
     async fn a_neighbour_that_leaves_with_something_unread_has_ended_as_any_other() {
         let (here, there) = UnixStream::pair().unwrap();
-        let (unread, mut writer) = link(here);
-        let (mut reader, mut towards) = link(there);
+        let (unread, mut writer) = link(here, &account());
+        let (mut reader, mut towards) = link(there, &account());
         writer.carry(&packet(1, 10)).unwrap();
         towards.carry(&packet(2, 10)).unwrap();
         tokio::join!(writer.flush(), towards.flush());
@@ -347,8 +386,8 @@ mod tests {
     #[tokio::test]
     async fn a_long_message_to_a_neighbour_is_cut_and_an_end_within_a_frame_is_an_error() {
         let (here, there) = UnixStream::pair().unwrap();
-        let (reader_here, mut writer) = link(here);
-        let (mut reader, _writer) = link(there);
+        let (reader_here, mut writer) = link(here, &account());
+        let (mut reader, _writer) = link(there, &account());
         let message = Bytes::from(vec![7; BODY_MAX + 1]);
         let receive = async {
             let mut got = Vec::new();

@@ -80,31 +80,32 @@ impl Caller {
         }
     }
 
-    /// Whether a launch that runs as `owner` may be steered and talked to.
-    pub fn may_steer(&self, owner: u32) -> bool {
-        !matches!(self, Self::Observer { .. }) && self.may_see(owner)
+    /// Whether a launch that runs as `owner` and was started by `starter` may be steered and talked to. A
+    /// scheduler's key is worth what its scheduler has started: what reads input from somebody else, root's
+    /// shell for instance, is none of that.
+    pub fn may_steer(&self, owner: u32, starter: &Self) -> bool {
+        match self {
+            Self::Local { .. } => self.may_see(owner),
+            Self::Scheduler { .. } => owner != 0 && self == starter,
+            Self::Observer { .. } => false,
+        }
     }
 
-    /// Whether this agent may be drained.
-    pub fn may_drain(&self) -> bool {
+    /// Whether an agent with the rights of `own` may be drained.
+    pub fn may_drain(&self, own: u32) -> bool {
         match self {
-            Self::Local { uid } => *uid == 0 || *uid == own(),
+            Self::Local { uid } => *uid == 0 || *uid == own,
             Self::Scheduler { .. } => true,
             Self::Observer { .. } => false,
         }
     }
 
-    /// As whom a request is carried out. Whether this agent does anything as that user is for its
-    /// [users](crate::user) to say.
+    /// As whom a request is carried out by an agent with the rights of `own`. Whether it does anything as that
+    /// user is for its [users](crate::user) to say.
     ///
     /// # Errors
     /// A status with the remedy.
-    pub fn runs_as(&self, request: &Request) -> Result<RunAs, Status> {
-        self.runs_as_by(request, own())
-    }
-
-    /// The same for an agent that runs as `own`.
-    fn runs_as_by(&self, request: &Request, own: u32) -> Result<RunAs, Status> {
+    pub fn runs_as(&self, request: &Request, own: u32) -> Result<RunAs, Status> {
         let denied = |text: String| Err(Status::permission_denied(text));
         let plain = |uid| RunAs { uid, gid: None };
         Ok(match (self, request.run_as) {
@@ -133,11 +134,6 @@ impl Caller {
     }
 }
 
-/// As whom this agent runs.
-fn own() -> u32 {
-    nix::unistd::geteuid().as_raw()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,7 +149,7 @@ mod tests {
             ..Default::default()
         };
         let request = Request::check(asked, "n1").unwrap();
-        caller.runs_as_by(&request, own).ok().map(|user| user.uid)
+        caller.runs_as(&request, own).ok().map(|user| user.uid)
     }
 
     #[test]
@@ -186,19 +182,27 @@ mod tests {
 
     #[test]
     fn nobody_sees_or_steers_launches_of_others_but_root_and_certificates_with_a_role() {
-        let name = String::from("c");
-        let sees = |caller: &Caller| (caller.may_see(1000), caller.may_steer(1000));
-        assert_eq!(sees(&Caller::Local { uid: 1000 }), (true, true));
-        assert_eq!(sees(&Caller::Local { uid: 1001 }), (false, false));
-        assert_eq!(sees(&Caller::Local { uid: 0 }), (true, true));
-        assert_eq!(
-            sees(&Caller::Scheduler { name: name.clone() }),
-            (true, true)
-        );
-        assert_eq!(
-            sees(&Caller::Observer { name: name.clone() }),
-            (true, false)
-        );
+        let scheduler = |name: &str| Caller::Scheduler { name: name.into() };
+        let starters = [Caller::Local { uid: 1000 }, scheduler("a")];
+        let may = |caller: &Caller, owner| {
+            let steers = |starter| caller.may_steer(owner, starter);
+            (
+                caller.may_see(owner),
+                steers(&starters[0]),
+                steers(&starters[1]),
+            )
+        };
+        for (caller, expected) in [
+            (Caller::Local { uid: 1000 }, (true, true, true)),
+            (Caller::Local { uid: 1001 }, (false, false, false)),
+            (Caller::Local { uid: 0 }, (true, true, true)),
+            (scheduler("a"), (true, false, true)),
+            (scheduler("b"), (true, false, false)),
+            (Caller::Observer { name: "a".into() }, (true, false, false)),
+        ] {
+            assert_eq!(may(&caller, 1000), expected, "{caller}");
+        }
+        assert_eq!(may(&scheduler("a"), 0), (true, false, false));
         let mut extensions = tonic::Extensions::new();
         assert!(Caller::of(&extensions).is_err());
         extensions.insert(LocalCaller { uid: 7 });

@@ -11,6 +11,7 @@ use super::exchange::{Ended, Entries, Exchange, ExchangeError};
 use super::output::Output;
 use super::progress::Progress;
 use super::request::{Place, Request};
+use crate::budget::Held;
 use crate::proto::v1::{LaunchInfo, LaunchState, RankInfo, StdioOutput};
 
 /// Ranks in one answer to a query.
@@ -35,6 +36,8 @@ pub struct Launch {
     /// Since when it waits to be brought here, if it is to be and was not.
     waits: Mutex<Option<Instant>>,
     ended: Mutex<Option<End>>,
+    /// What it takes of its owner's account.
+    _held: Held,
     /// This node's part is to end.
     aborted: watch::Sender<bool>,
 }
@@ -102,7 +105,7 @@ pub enum Order {
 
 impl Launch {
     /// A launch as it was asked for; `head` on its head node.
-    pub fn new(request: &Request, owner: u32, head: Option<Head>) -> Self {
+    pub fn new(request: &Request, owner: u32, head: Option<Head>, held: Held) -> Self {
         let nodes = u32::try_from(request.place.nodes.len()).expect("a message is shorter");
         Self {
             id: request.id.clone(),
@@ -114,6 +117,7 @@ impl Launch {
             waits: Mutex::new(head.is_none().then(Instant::now)),
             ended: Mutex::new(None),
             aborted: watch::Sender::new(false),
+            _held: held,
             head,
         }
     }

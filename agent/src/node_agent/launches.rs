@@ -40,13 +40,18 @@ type Names = BTreeMap<(String, u32), Known>;
 
 #[derive(Debug)]
 struct Known {
-    /// It was started by who starts launches for others.
-    for_others: bool,
+    /// Who has started it.
+    starter: Caller,
     /// Not while it is about to start.
     launch: Option<Arc<Launch>>,
 }
 
 impl Known {
+    /// It was started by who starts launches for others.
+    fn for_others(&self) -> bool {
+        self.starter.starts_for_others()
+    }
+
     fn lives(&self) -> bool {
         let launch = self.launch.as_ref();
         launch.is_none_or(|launch| launch.ended().is_none())
@@ -104,7 +109,7 @@ impl Launches {
         let mut names = lock(&self.names);
         forget(&mut names, now());
         let same =
-            |(whose, known): &(u32, &Known)| *whose == owner || for_others && known.for_others;
+            |(whose, known): &(u32, &Known)| *whose == owner || for_others && known.for_others();
         if let Some((_, known)) = named(&names, id).find(same) {
             let how = match known.lives() {
                 false => "has ended a short while ago",
@@ -116,7 +121,7 @@ impl Launches {
         }
         let live = names
             .iter()
-            .filter(|(_, known)| known.lives() && known.for_others == for_others);
+            .filter(|(_, known)| known.lives() && known.for_others() == for_others);
         let own = live.clone().filter(|((_, whose), _)| *whose == owner);
         if !for_others && own.count() >= PER_USER {
             return Err(Status::resource_exhausted(format!(
@@ -129,7 +134,7 @@ impl Launches {
             )));
         }
         let known = Known {
-            for_others,
+            starter: caller.clone(),
             launch: None,
         };
         names.insert(key.clone(), known);
@@ -157,11 +162,30 @@ impl Launches {
     /// # Errors
     /// The same status, whether there is none or it is not his; another if there are several.
     pub fn find(&self, id: &str, caller: &Caller) -> Result<Arc<Launch>, Status> {
+        self.named(id, caller).map(|(launch, _)| launch)
+    }
+
+    /// The same, to do something with it.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find), or that the caller may only look.
+    pub fn steer(&self, id: &str, caller: &Caller) -> Result<Arc<Launch>, Status> {
+        let (found, starter) = self.named(id, caller)?;
+        match caller.may_steer(found.owner, &starter) {
+            true => Ok(found),
+            false => Err(Status::permission_denied(format!(
+                "{caller} may only look at launch {id:?}, which {starter} has started"
+            ))),
+        }
+    }
+
+    /// The launch of this name, if the caller may see it, and who has started it.
+    fn named(&self, id: &str, caller: &Caller) -> Result<(Arc<Launch>, Caller), Status> {
         check_id(id).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let mut names = lock(&self.names);
         forget(&mut names, now());
         let seen = named(&names, id).filter(|(owner, _)| caller.may_see(*owner));
-        let first = seen.clone().find(|(_, known)| known.for_others);
+        let first = seen.clone().find(|(_, known)| known.for_others());
         let others = seen.clone().count() > 1;
         if first.is_none() && others {
             let owners: Vec<String> = seen.take(16).map(|(owner, _)| owner.to_string()).collect();
@@ -171,28 +195,17 @@ impl Launches {
             )));
         }
         let found = first.or_else(|| seen.clone().next());
-        let found = found.and_then(|(_, known)| known.launch.as_ref());
-        found.map(Arc::clone).ok_or_else(|| {
+        let found = found.and_then(|(_, known)| {
+            let launch = known.launch.as_ref()?;
+            Some((Arc::clone(launch), known.starter.clone()))
+        });
+        found.ok_or_else(|| {
             Status::not_found(format!(
                 "no launch {id:?} of yours is known here: it was started elsewhere, or ended more than \
                  {} minutes ago",
                 REMEMBERED.as_secs() / 60
             ))
         })
-    }
-
-    /// The same, to do something with it.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find), or that the caller may only look.
-    pub fn steer(&self, id: &str, caller: &Caller) -> Result<Arc<Launch>, Status> {
-        let found = self.find(id, caller)?;
-        match caller.may_steer(found.owner) {
-            true => Ok(found),
-            false => Err(Status::permission_denied(format!(
-                "{caller} may look at launches only"
-            ))),
-        }
     }
 
     /// All that the caller may see, by their names.

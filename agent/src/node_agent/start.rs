@@ -6,8 +6,8 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -25,13 +25,18 @@ use super::command::{Command, Word};
 use super::launch::{Head, Launch};
 use super::launcher::{Launcher, supervise};
 use super::request::{Request, RequestError};
+use crate::budget::Held;
 use crate::launch::registry::Started;
-use crate::user::User;
-use crate::user::spawn::{Program, SpawnError, spawn};
+use crate::user::spawn::SpawnError;
+use crate::user::spawn::steps::{Reins, Steps};
+use crate::user::{self, User};
 
 /// Variables of the agent that its launchers have too: a site's choices. Everything else comes from
 /// the user database and the request.
 const PASSED_ON: [&str; 1] = ["WIREUP_LIBPMIX"];
+
+/// The first descriptor behind those that every launcher gets.
+const FIRST_KEPT: usize = 4;
 
 /// Why a launcher does not run.
 #[derive(Debug, thiserror::Error)]
@@ -55,12 +60,12 @@ impl From<Errno> for StartError {
 
 /// A process that runs, until it was waited for.
 #[derive(Debug)]
-pub struct Process(AsyncFd<OwnedFd>);
+pub struct Process(AsyncFd<OwnedFd>, Reins);
 
 impl Process {
     /// Signals it; one that has ended needs none.
     pub fn signal(&self, signal: Signal) {
-        let _ = rustix::process::pidfd_send_signal(self.0.get_ref(), signal);
+        self.1.signal(self.0.get_ref(), signal);
     }
 
     /// Waits for its end, once.
@@ -80,23 +85,24 @@ impl Process {
 /// # Errors
 /// [`StartError`]; then nothing is left.
 pub async fn start(
-    wireup: PathBuf,
+    steps: Arc<Steps>,
     socket: &Path,
     request: &Request,
     user: User,
     started: Started,
+    held: Held,
 ) -> Result<(Arc<Launch>, i32), StartError> {
     let home = user.home.clone().unwrap_or_else(|| "/".into());
     let Command { words, env } = request.command(home.as_os_str(), socket)?;
     let mut kept = Vec::new();
     let mut arguments: Vec<OsString> = Vec::with_capacity(words.len());
-    for word in words {
+    // The first word is the command, which the helper knows.
+    for word in words.into_iter().skip(1) {
         arguments.push(match word {
             Word::Text(text) => text,
             Word::File(text) => {
-                let file = in_memory(&text)?;
-                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-                kept.push(file);
+                let path = format!("/proc/self/fd/{}", FIRST_KEPT + kept.len());
+                kept.push(in_memory(&text)?);
                 path.into()
             }
         });
@@ -118,25 +124,25 @@ pub async fn start(
     let control = pipe::Sender::from_owned_fd(control)?;
     let (told, orders) = mpsc::unbounded_channel();
     let uid = user.uid;
-    // The user can delay it.
+    let mut descriptors = vec![theirs, their_stdout, their_stderr, link];
+    descriptors.append(&mut kept);
+    // It is a fork, which takes its time.
     let starting = spawn_blocking(move || {
-        let program = Program {
-            path: &wireup,
+        let launcher = user::spawn::steps::Launcher {
             arguments,
             variables,
-            standard: [theirs, their_stdout, their_stderr],
-            link,
-            kept,
+            descriptors,
         };
-        spawn(&user, program)
+        steps.launch(&user, launcher)
     });
-    let child = starting.await.map_err(io::Error::other)??;
+    let user::spawn::steps::Started { child, reins, .. } =
+        starting.await.map_err(io::Error::other)??;
     let pid = child.pid.as_raw_nonzero().get();
     // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness
     // is all that is asked for.
     let process = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) };
     let launcher = Launcher {
-        process: Process(process.map_err(io::Error::from)?),
+        process: Process(process.map_err(io::Error::from)?, reins),
         control,
         stdout,
         stderr,
@@ -145,7 +151,7 @@ pub async fn start(
         started,
     };
     let head = Head::new(request, stdin, told);
-    let launch = Arc::new(Launch::new(request, uid, Some(head)));
+    let launch = Arc::new(Launch::new(request, uid, Some(head), held));
     tokio::spawn(supervise(Arc::clone(&launch), launcher));
     Ok((launch, pid))
 }

@@ -12,6 +12,7 @@ use wireup::link::frame::BODY_MAX;
 
 use super::connection::{Line, Peers};
 use super::packet;
+use crate::budget::Account;
 use crate::launch::opening::Opening;
 use crate::launch::queue::{Queue, queue};
 use crate::launch::router::{Event, Neighbour};
@@ -30,11 +31,12 @@ impl Peers {
         self: &Arc<Self>,
         opening: &Opening,
         node: NodeId,
+        account: &Arc<Account>,
     ) -> (
         Queue<v1::PeerDown>,
         impl Stream<Item = Event> + Send + use<>,
     ) {
-        let (queue, queued) = queue();
+        let (queue, queued) = queue(account);
         for (hello, bytes) in hellos(opening, node) {
             let message = v1::peer_down::Message::Hello(hello);
             queue
@@ -47,8 +49,9 @@ impl Peers {
                 .expect("an opening is smaller than what may wait");
         }
         let (peers, member) = (self.clone(), opening.member(node).clone());
+        let account = Arc::clone(account);
         let events = async move {
-            let joined = match peers.line(&member).await {
+            let joined = match peers.line(&member, &account).await {
                 Ok(line) => match line.client().join(queued).await {
                     Ok(response) => Ok((response.into_inner(), line)),
                     Err(status) => Err(line.failed(&status)),
@@ -70,7 +73,7 @@ impl Peers {
     }
 
     /// Asks an agent how it is.
-    pub async fn status(&self, member: &Member) -> NodeStatus {
+    pub async fn status(&self, member: &Member, account: &Arc<Account>) -> NodeStatus {
         let request = v1::StatusRequest { version: VERSION };
         let mut status = NodeStatus {
             name: member.name.clone(),
@@ -81,12 +84,15 @@ impl Peers {
             draining: false,
             problem: None,
         };
-        let asking = async {
-            let line = self.line(member).await?;
-            let answer = line.client().status(request).await;
-            answer.map_err(|status| line.failed(&status))
+        // That has limits of its own, and a user's turn may have to be waited for.
+        let line = match self.line(member, account).await {
+            Ok(line) => line,
+            Err(problem) => {
+                status.problem = Some(problem);
+                return status;
+            }
         };
-        match timeout(STATUS_TIMEOUT, asking).await {
+        match timeout(STATUS_TIMEOUT, line.client().status(request)).await {
             Ok(Ok(answer)) => {
                 let answer = answer.into_inner();
                 status.advertised = answer.address;
@@ -94,7 +100,7 @@ impl Peers {
                 status.launches = answer.launches;
                 status.draining = answer.draining;
             }
-            Ok(Err(problem)) => status.problem = Some(problem),
+            Ok(Err(failure)) => status.problem = Some(line.failed(&failure)),
             Err(_) => {
                 let seconds = STATUS_TIMEOUT.as_secs();
                 status.problem = Some(format!("no answer within {seconds} s"));

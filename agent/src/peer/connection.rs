@@ -4,16 +4,24 @@
 //! last: launches come in rows. It is watched: silence ends it, and with it all its streams.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
+use futures_util::{StreamExt, stream};
+use tokio::runtime::Handle;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit};
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::Channel;
+use wireup::job::ids::NodeId;
 use wireup::link::control::Member;
 
 use super::{MESSAGE_MAX, cause};
+use crate::budget::{Account, LOOKUPS};
+use crate::launch::opening::Opening;
 use crate::proto::v1::peer_client::PeerClient;
 use crate::tls::{ConnectError, Heartbeat, Tls, channel, dial};
 
@@ -23,18 +31,32 @@ const LINGER: Duration = Duration::from_secs(10);
 /// So often is a connection made for one use, if those found are lost.
 const ATTEMPTS: usize = 3;
 
+/// So long may a look-up take.
+const LOOKUP: Duration = Duration::from_secs(15);
+
 /// The other agents this one talks to.
 #[derive(Debug)]
 pub struct Peers {
     tls: Arc<Tls>,
     heartbeat: Heartbeat,
-    open: Mutex<BTreeMap<(String, String), Weak<Connection>>>,
+    /// Where connections are made and served.
+    network: Handle,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    connections: BTreeMap<(String, String), Weak<Connection>>,
+    /// With so many those that are gone are looked for.
+    full: usize,
 }
 
 /// A connection to be made, or made; ended with its last user.
 #[derive(Debug)]
-struct Connection {
+pub(crate) struct Connection {
     member: Member,
+    /// Where it leads to, found by its first user.
+    found: OnceCell<Result<Vec<SocketAddr>, String>>,
     /// Made by its first user; whoever waits for the same learns of the same failure.
     made: OnceCell<Result<Made, String>>,
     /// It was lost, or could not be made.
@@ -51,21 +73,71 @@ struct Made {
 #[derive(Debug)]
 pub(crate) struct Line(Arc<Connection>);
 
+/// What was found of some agents.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Kept until the connections are made.
+    _connections: Vec<Arc<Connection>>,
+    /// Why the others cannot be reached.
+    pub(crate) missing: BTreeMap<NodeId, String>,
+}
+
 impl Peers {
-    /// None yet.
-    pub fn new(tls: Arc<Tls>, heartbeat: Heartbeat) -> Self {
+    /// None yet; connections are made and served on that runtime.
+    pub fn new(tls: Arc<Tls>, heartbeat: Heartbeat, network: Handle) -> Self {
         Self {
             tls,
             heartbeat,
+            network,
             open: Mutex::default(),
         }
     }
 
+    /// Finds out where the agents of these nodes are, all at once, as far as connections are to be made.
+    pub(crate) async fn find(
+        &self,
+        opening: &Opening,
+        nodes: &[NodeId],
+        account: &Arc<Account>,
+    ) -> Found {
+        let connections = nodes
+            .iter()
+            .map(|node| (*node, self.connection(opening.member(*node))));
+        let connections: Vec<_> = connections.collect();
+        let looking = connections
+            .into_iter()
+            .map(|(node, connection)| async move {
+                let found = self.found(&connection, account).await;
+                (node, found.err(), connection)
+            });
+        let looking = stream::iter(looking).buffer_unordered(LOOKUPS);
+        let found: Vec<_> = looking.collect().await;
+        let missing = found
+            .iter()
+            .filter_map(|(node, why, _)| Some((*node, why.clone()?)));
+        Found {
+            missing: missing.collect(),
+            _connections: found.into_iter().map(|(.., known)| known).collect(),
+        }
+    }
+
     /// A connection that works as far as anybody knows; fails with one line for people.
-    pub(crate) async fn line(&self, member: &Member) -> Result<Line, String> {
+    pub(crate) async fn line(
+        &self,
+        member: &Member,
+        account: &Arc<Account>,
+    ) -> Result<Line, String> {
         for _ in 0..ATTEMPTS {
             let connection = self.connection(member);
-            let made = connection.made.get_or_init(|| self.make(member)).await;
+            if !connection.made.initialized() {
+                let found = self.found(&connection, account).await?;
+                // Before somebody else comes to wait for it.
+                let _one = account.dial().await;
+                let make = || self.make(member, found);
+                connection.made.get_or_init(make).await;
+            }
+            let made = connection.made.get();
+            let made = made.expect("it was made, or could not be");
             let alive = made.as_ref().is_ok_and(|made| made.life.strong_count() > 0);
             if alive {
                 return Ok(Line(connection));
@@ -85,32 +157,92 @@ impl Peers {
     fn connection(&self, member: &Member) -> Arc<Connection> {
         let key = (member.name.clone(), member.address.clone());
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = open.get(&key).and_then(Weak::upgrade);
+        let known = open.connections.get(&key).and_then(Weak::upgrade);
         if let Some(known) = known.filter(|known| !known.broken.load(Ordering::Relaxed)) {
             return known;
         }
-        open.retain(|_, connection| connection.strong_count() > 0);
+        // Seldom enough that it costs each of them little.
+        if open.connections.len() >= open.full {
+            open.connections
+                .retain(|_, connection| connection.strong_count() > 0);
+            open.full = 2 * open.connections.len() + 16;
+        }
         let connection = Arc::new(Connection {
             member: member.clone(),
+            found: OnceCell::new(),
             made: OnceCell::new(),
             broken: AtomicBool::new(false),
         });
-        open.insert(key, Arc::downgrade(&connection));
+        open.connections.insert(key, Arc::downgrade(&connection));
         connection
     }
 
-    async fn make(&self, member: &Member) -> Result<Made, String> {
-        let Member { name, address } = member;
-        let making = async {
-            let stream = dial(&self.tls, name, address).await?;
-            let life = stream.life();
-            let channel = channel(stream, self.heartbeat).await?;
-            Ok(Made { channel, life })
+    /// Where a connection leads to.
+    async fn found(
+        &self,
+        connection: &Connection,
+        account: &Arc<Account>,
+    ) -> Result<Vec<SocketAddr>, String> {
+        let address = &connection.member.address;
+        let found = match (connection.found.get(), address.parse()) {
+            (Some(found), _) => found,
+            (None, Ok(address)) => {
+                let known = || std::future::ready(Ok(vec![address]));
+                connection.found.get_or_init(known).await
+            }
+            (None, Err(_)) => {
+                // Before somebody else comes to wait for it.
+                let one = account.lookup().await;
+                let look = || self.look_up(&connection.member, one);
+                connection.found.get_or_init(look).await
+            }
         };
-        making.await.map_err(|error: ConnectError| {
-            format!("the agent of {name} at {address} cannot be reached: {error}")
-        })
+        if found.is_err() {
+            connection.broken.store(true, Ordering::Relaxed);
+        }
+        found.clone()
     }
+
+    async fn look_up(
+        &self,
+        member: &Member,
+        one: OwnedSemaphorePermit,
+    ) -> Result<Vec<SocketAddr>, String> {
+        let address = member.address.clone();
+        let looking = self.network.spawn_blocking(move || {
+            // Nothing ends a look-up but itself.
+            let _one = one;
+            address.to_socket_addrs().map(Iterator::collect)
+        });
+        let found = match timeout(LOOKUP, looking).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => Err(io::Error::other(error)),
+            Err(_) => {
+                let limit = LOOKUP.as_secs();
+                Err(io::Error::other(format!("no answer within {limit} s")))
+            }
+        };
+        found.map_err(|error| unreachable(member, &ConnectError::unknown(&member.address, error)))
+    }
+
+    async fn make(&self, member: &Member, found: Vec<SocketAddr>) -> Result<Made, String> {
+        let (tls, heartbeat) = (Arc::clone(&self.tls), self.heartbeat);
+        let Member { name, address } = member.clone();
+        let making = self.network.spawn(async move {
+            let stream = dial(&tls, &name, &address, &found).await?;
+            let life = stream.life();
+            let channel = channel(stream, heartbeat).await?;
+            Ok(Made { channel, life })
+        });
+        match making.await {
+            Ok(made) => made.map_err(|error| unreachable(member, &error)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn unreachable(Member { name, address }: &Member, error: &ConnectError) -> String {
+    format!("the agent of {name} at {address} cannot be reached: {error}")
 }
 
 impl Line {
@@ -141,7 +273,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let runtime = tokio::runtime::Handle::try_current();
+        let runtime = Handle::try_current();
         if let (false, Ok(runtime)) = (self.0.broken.load(Ordering::Relaxed), runtime) {
             let kept = self.0.clone();
             runtime.spawn(async move {

@@ -13,6 +13,7 @@ use wireup::rendezvous::MEET_MAX;
 
 use super::client::PROGRAM_VERSION;
 use super::{cause, packet};
+use crate::budget::{Budgets, Held};
 use crate::daemon::Agent;
 use crate::identity::Role;
 use crate::launch::drive::{Above, drive};
@@ -119,7 +120,7 @@ impl PeerService {
             ));
         }
         let agent = &self.0;
-        let (opening, node) = opening(&mut stream).await?;
+        let (opening, node) = opening(&agent.budgets, &mut stream).await?;
         let member = opening.member(node);
         if member.name != agent.name {
             return Err(Status::invalid_argument(format!(
@@ -146,7 +147,7 @@ impl PeerService {
             .enter(&opening.launch, opening.token, opening.uid, place)
             .map_err(|refusal| refused(&refusal))?;
 
-        let (up, queued) = queue();
+        let (up, queued) = queue(seat.account());
         let welcome = v1::peer_up::Message::Welcome(v1::Welcome {
             version: VERSION,
             agent: PROGRAM_VERSION.to_owned(),
@@ -158,7 +159,12 @@ impl PeerService {
         let above = Above::Agent {
             name: caller.identity.name.clone(),
             queue: up,
-            events: events(stream, caller.identity.name.clone()).boxed(),
+            events: events(
+                stream,
+                caller.identity.name.clone(),
+                Pieces::new(seat.account()),
+            )
+            .boxed(),
         };
         tokio::spawn(drive(agent.clone(), opening, user, place, above, seat));
         Ok(Response::new(queued.map(Ok).boxed()))
@@ -178,6 +184,7 @@ fn refused(refusal: &Refusal) -> Status {
     let text = refusal.to_string();
     match refusal {
         Refusal::Draining => Status::unavailable(text),
+        Refusal::Spent(_) => Status::resource_exhausted(text),
         Refusal::Twice(_) => Status::already_exists(text),
         Refusal::Token(_) | Refusal::User { .. } => Status::permission_denied(text),
     }
@@ -197,8 +204,12 @@ fn same_version(version: u32, program: Option<&str>) -> Result<(), Status> {
 }
 
 /// Reads what opens a stream: the launch, and which of its nodes this is.
-async fn opening(stream: &mut Streaming<v1::PeerDown>) -> Result<(Opening, NodeId), Status> {
+async fn opening(
+    budgets: &Budgets,
+    stream: &mut Streaming<v1::PeerDown>,
+) -> Result<(Opening, NodeId), Status> {
     let mut first: Option<v1::Hello> = None;
+    let mut held: Option<Held> = None;
     let mut pieces = BytesMut::new();
     loop {
         let message = stream.message().await?.and_then(|down| down.message);
@@ -215,6 +226,9 @@ async fn opening(stream: &mut Streaming<v1::PeerDown>) -> Result<(Opening, NodeI
         if bytes > OPENING_MAX {
             return Err(invalid(&OpeningError::Size(bytes)));
         }
+        let held = held.get_or_insert_with(|| budgets.of(hello.uid).hold(0));
+        held.grow(piece.len())
+            .map_err(|spent| Status::resource_exhausted(spent.to_string()))?;
         let hello = first.get_or_insert(hello);
         if more {
             pieces.extend_from_slice(&piece);
@@ -227,7 +241,10 @@ async fn opening(stream: &mut Streaming<v1::PeerDown>) -> Result<(Opening, NodeI
                 pieces.freeze()
             }
         };
-        let opening = Opening::of_parent(hello, bytes).map_err(|error| invalid(&error))?;
+        let account = Arc::clone(held.account());
+        held.set(0);
+        let opening = Opening::of_parent(hello, account.keep(bytes), &account)
+            .map_err(|error| invalid(&error))?;
         return Ok((opening, NodeId(hello.node)));
     }
 }
@@ -237,8 +254,11 @@ fn invalid(error: &OpeningError) -> Status {
 }
 
 /// What the parent's stream says.
-fn events(stream: Streaming<v1::PeerDown>, parent: String) -> impl Stream<Item = Event> + Send {
-    let mut pieces = Pieces::default();
+fn events(
+    stream: Streaming<v1::PeerDown>,
+    parent: String,
+    mut pieces: Pieces,
+) -> impl Stream<Item = Event> + Send {
     let events = stream.filter_map(move |message| {
         let event = match message.map(|down| down.message) {
             Ok(Some(v1::peer_down::Message::Frame(frame))) => {

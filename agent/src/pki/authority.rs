@@ -4,13 +4,16 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use time::OffsetDateTime;
 
 use crate::identity::{Certificate, Identity, IdentityError, Role};
+use crate::revoked::Serials;
 
 /// Certificates are valid from a little before they are made: clocks of nodes differ.
 const SKEW: Duration = Duration::from_secs(60 * 60);
@@ -33,6 +36,9 @@ pub enum AuthorityError {
     /// A name cannot be written into a certificate.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// A list of revoked certificates cannot be made.
+    #[error("cannot make a list of revoked certificates: {0}")]
+    List(rcgen::Error),
     /// The library refuses.
     #[error("cannot make a certificate: {0}")]
     Making(rcgen::Error),
@@ -180,16 +186,40 @@ impl Authority {
     }
 }
 
+impl Authority {
+    /// Makes a list of revoked certificates, in PEM. It says that the next one comes when the authority ends.
+    ///
+    /// # Errors
+    /// [`AuthorityError`]
+    pub fn revoke(&self, serials: &Serials, now: SystemTime) -> Result<String, AuthorityError> {
+        if self.not_after <= now {
+            return Err(AuthorityError::Expired);
+        }
+        let revoked = serials.iter().map(|(serial, since)| RevokedCertParams {
+            serial_number: SerialNumber::from_slice(serial),
+            revocation_time: OffsetDateTime::from(*since),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let number = now.duration_since(SystemTime::UNIX_EPOCH);
+        let list = CertificateRevocationListParams {
+            this_update: OffsetDateTime::from(now),
+            next_update: OffsetDateTime::from(self.not_after),
+            crl_number: SerialNumber::from(number.unwrap_or_default().as_secs()),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let made = list.signed_by(&self.issuer).map_err(AuthorityError::List)?;
+        made.pem().map_err(AuthorityError::List)
+    }
+}
+
 fn params(name: &str, validity: Validity) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
-    let epoch = date_time_ymd(1970, 1, 1);
-    let since = |time: SystemTime| {
-        let since = time.duration_since(SystemTime::UNIX_EPOCH);
-        epoch + since.unwrap_or_default()
-    };
-    params.not_before = since(validity.not_before);
-    params.not_after = since(validity.not_after);
+    params.not_before = OffsetDateTime::from(validity.not_before);
+    params.not_after = OffsetDateTime::from(validity.not_after);
     params
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use wireup::cli::table;
 use wireup::job::wall::WallClock;
 
-use super::{CA, CERTIFICATE, PkiError, issued, read};
+use super::{CA, CERTIFICATE, PkiError, issued, read, revoked};
 use crate::identity::{Certificate, role_name};
 
 /// One certificate, as it is shown.
@@ -18,6 +18,10 @@ struct Shown {
     name: String,
     /// What it may do; "authority" of those that sign.
     role: &'static str,
+    /// Its number, in hexadecimal.
+    serial: String,
+    /// Its authority has taken it back, by the list beside it.
+    revoked: bool,
     /// End of its validity, RFC 3339.
     expires: String,
     /// Days until then; negative when it is past.
@@ -51,7 +55,8 @@ pub(super) fn main(
     let mut shown = Vec::new();
     for path in paths {
         let certificate = read(&path)?;
-        shown.push(shown_as(certificate, path, now));
+        let revoked = revoked::is_revoked(&path)?;
+        shown.push(shown_as(certificate, revoked, path, now));
     }
     let text = match json {
         true => serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n",
@@ -62,7 +67,7 @@ pub(super) fn main(
     Ok(0)
 }
 
-fn shown_as(certificate: Certificate, file: PathBuf, now: SystemTime) -> Shown {
+fn shown_as(certificate: Certificate, revoked: bool, file: PathBuf, now: SystemTime) -> Shown {
     let left = match certificate.not_after.duration_since(now) {
         Ok(left) => days(left),
         Err(past) => -days(past.duration()) - 1,
@@ -75,6 +80,8 @@ fn shown_as(certificate: Certificate, file: PathBuf, now: SystemTime) -> Shown {
     Shown {
         name,
         role,
+        serial: revoked::hexadecimal(&certificate.serial),
+        revoked,
         expires: WallClock::utc(since_epoch(certificate.not_after))
             .at(Duration::ZERO)
             .to_string(),
@@ -89,6 +96,7 @@ fn text(shown: &[Shown]) -> String {
         .iter()
         .map(|one| {
             let left = match one.days {
+                _ if one.revoked => "revoked".to_owned(),
                 past if past < 0 => "expired".to_owned(),
                 days => days.to_string(),
             };

@@ -136,12 +136,47 @@ pub(crate) fn check_private(path: &Path) -> Result<(), StoreError> {
     check(path, &found, 0o077, 0o700)
 }
 
+/// Refuses a directory that others may change, or whose place they may give to another one: it, and all above
+/// it up to the root, must be this user's or root's. In one that is sticky, as `/tmp` is, nobody renames what
+/// is not his.
+///
+/// # Errors
+/// [`StoreError`]
+pub(crate) fn check_place(path: &Path) -> Result<(), StoreError> {
+    let found = fs::metadata(path).map_err(failed("open", path))?;
+    if !found.is_dir() {
+        return Err(StoreError::Kind {
+            path: path.to_owned(),
+            wanted: "directory",
+        });
+    }
+    check(path, &found, 0o022, 0o700)?;
+    // As it was named, where somebody could put another link, and where that leads.
+    let named = std::path::absolute(path).map_err(failed("open", path))?;
+    let real = fs::canonicalize(path).map_err(failed("open", path))?;
+    for above in named.ancestors().chain(real.ancestors()).skip(1) {
+        let found = fs::metadata(above).map_err(failed("open", above))?;
+        let sticky = found.mode() & libc::S_ISVTX != 0;
+        let forbidden = if sticky { 0 } else { 0o022 };
+        check(above, &found, forbidden, 0o755)?;
+    }
+    Ok(())
+}
+
 /// Reads a file that only its owner may read.
 ///
 /// # Errors
 /// [`StoreError`]
 pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, StoreError> {
-    read(path, 0o077, SECRET)
+    read_secret_of(open(path)?, path)
+}
+
+/// The same of one that is open.
+///
+/// # Errors
+/// [`StoreError`]
+pub(crate) fn read_secret_of(file: File, path: &Path) -> Result<Vec<u8>, StoreError> {
+    read(file, path, 0o077, SECRET)
 }
 
 /// Reads a file that only its owner may change.
@@ -149,16 +184,34 @@ pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, StoreError> {
 /// # Errors
 /// [`StoreError`]
 pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, StoreError> {
-    read(path, 0o022, PUBLIC)
+    read_public_of(open(path)?, path)
 }
 
-fn read(path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>, StoreError> {
+/// The same of one that is open.
+///
+/// # Errors
+/// [`StoreError`]
+pub(crate) fn read_public_of(file: File, path: &Path) -> Result<Vec<u8>, StoreError> {
+    read(file, path, 0o022, PUBLIC)
+}
+
+/// That a file is not there.
+pub(crate) fn absent(path: &Path) -> StoreError {
+    failed("open", path)(io::ErrorKind::NotFound.into())
+}
+
+/// Opens a file.
+///
+/// # Errors
+/// [`StoreError`]
+pub(crate) fn open(path: &Path) -> Result<File, StoreError> {
     // A FIFO in its place is refused, not waited for.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .map_err(failed("open", path))?;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    options.open(path).map_err(failed("open", path))
+}
+
+fn read(file: File, path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>, StoreError> {
     let found = file.metadata().map_err(failed("open", path))?;
     if !found.is_file() {
         return Err(StoreError::Kind {
@@ -197,6 +250,24 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreErr
     }
     written.map_err(failed("write", path))?;
     sync_directory(path)
+}
+
+/// Adds a line to a file, which is made if it is not there.
+///
+/// # Errors
+/// [`StoreError`]
+pub(crate) fn append(path: &Path, line: &str, mode: u32) -> Result<(), StoreError> {
+    let opened = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(mode)
+        .open(path);
+    // In one piece: others may add theirs at the same time.
+    let written = opened.and_then(|mut file| {
+        file.write_all(line.as_bytes())
+            .and_then(|()| file.sync_all())
+    });
+    written.map_err(failed("write", path))
 }
 
 /// Makes the names in a file's directory last.

@@ -49,7 +49,7 @@ fn what_is_secret_is_for_its_owner_alone() {
     assert_eq!((mode(&dir), mode(&node)), (0o700, 0o700));
     assert_eq!(mode(&dir.join(CA_KEY)), 0o600);
     assert_eq!(mode(&node.join(KEY)), 0o600);
-    assert_eq!(files(&dir), ["ca.key", "ca.pem", "n1"]);
+    assert_eq!(files(&dir), ["ca.key", "ca.pem", "issued.tsv", "n1"]);
     assert_eq!(files(&node), ["ca.pem", "cert.pem", "key.pem"]);
 }
 
@@ -102,7 +102,7 @@ fn nothing_is_valid_longer_than_its_authority() {
         error.to_string().contains("the authority expired"),
         "{error}"
     );
-    assert_eq!(files(&dir), ["ca.key", "ca.pem", "n1"]);
+    assert_eq!(files(&dir), ["ca.key", "ca.pem", "issued.tsv", "n1"]);
 }
 
 #[test]
@@ -150,14 +150,14 @@ fn nothing_that_exists_is_overwritten_and_nothing_is_made_by_half() {
     let twice = ["n2", "n2"].map(str::to_owned);
     let result = issue(&dir, &twice, &[], Role::Node, valid(1));
     assert!(matches!(result, Err(PkiError::Issued { .. })));
-    for name in ["../n3", "", "a/b", "ca.pem", "ca.key"] {
+    for name in ["../n3", "", "a/b", "ca.pem", "ca.key", "crl.pem"] {
         assert!(issue_one(&dir, name, &[], Role::Node).is_err(), "{name}");
     }
     assert!(issue_one(&dir, "n3", &["not a name"], Role::Node).is_err());
     let pair = ["n3", "n4"].map(str::to_owned);
     let result = issue(&dir, &pair, &["x".into()], Role::Node, valid(1));
     assert!(matches!(result, Err(PkiError::Addresses)));
-    assert_eq!(files(&dir), ["ca.key", "ca.pem", "n1"]);
+    assert_eq!(files(&dir), ["ca.key", "ca.pem", "issued.tsv", "n1"]);
     assert_eq!(fs::read(dir.join(CA_KEY)).unwrap(), key);
 }
 
@@ -184,4 +184,93 @@ fn what_is_missing_or_foreign_is_named() {
     fs::write(dir.join(CA), "nonsense").unwrap();
     let error = load(&dir).err().unwrap().to_string();
     assert!(error.contains("no certificate of an authority"), "{error}");
+}
+
+#[test]
+fn revoking_a_name_takes_back_all_that_it_was_ever_given_and_nothing_else() {
+    let (_top, dir) = authority();
+    let one = issue_one(&dir, "n1", &[], Role::Node).unwrap();
+    let two = issue_one(&dir, "n2", &[], Role::Node).unwrap();
+    let pem = |node: &Path| fs::read(node.join(CERTIFICATE)).unwrap();
+    let first = pem(&one);
+    let authority = load(&dir).unwrap();
+    renew(&dir, &authority, "n1", valid(50)).unwrap();
+    let second = pem(&one);
+    assert_eq!(
+        revoked::revoke(&dir, &["n1".into()], &[], now()).unwrap(),
+        2
+    );
+    // The new one is not taken back, and its directory has the list.
+    renew(&dir, &authority, "n1", valid(50)).unwrap();
+    let is_revoked = |pem: &[u8]| {
+        let ca = CertificateDer::from_pem_slice(authority.certificate().as_bytes()).unwrap();
+        let list = fs::read(one.join(REVOKED)).unwrap();
+        let list = crate::revoked::Revoked::read(&list, &[ca]).unwrap();
+        list.contains(&CertificateDer::from_pem_slice(pem).unwrap())
+    };
+    let seen = [&first, &second, &pem(&one), &pem(&two)].map(|pem| is_revoked(pem));
+    assert_eq!(seen, [true, true, false, false]);
+
+    // By its number, as `show` and openssl have it; what was revoked before stays so.
+    let serial = read(&two.join(CERTIFICATE)).unwrap().serial;
+    let serial = revoked::hexadecimal(&serial).to_uppercase();
+    assert_eq!(revoked::revoke(&dir, &[], &[serial], now()).unwrap(), 1);
+    let seen = [&first, &second, &pem(&one), &pem(&two)].map(|pem| is_revoked(pem));
+    assert_eq!(seen, [true, true, false, true]);
+    let shown = |node: &Path| revoked::is_revoked(&node.join(CERTIFICATE)).unwrap();
+    assert_eq!((shown(&one), shown(&two)), (false, true));
+    // A directory that is gone is no way out, and its name is not given again unseen.
+    fs::remove_dir_all(&two).unwrap();
+    assert_eq!(
+        revoked::revoke(&dir, &["n2".into()], &[], now()).unwrap(),
+        0
+    );
+    let error = revoked::revoke(&dir, &["n9".into()], &[], now()).unwrap_err();
+    assert!(
+        error.to_string().contains("no certificate of n9"),
+        "{error}"
+    );
+    let error = revoked::revoke(&dir, &[], &["n1".into()], now()).unwrap_err();
+    assert!(matches!(error, PkiError::Serial(_)), "{error}");
+}
+
+#[test]
+fn a_list_of_somebody_else_is_refused() {
+    let (_top, dir) = authority();
+    let (_other_top, other) = authority();
+    issue_one(&dir, "n1", &[], Role::Node).unwrap();
+    revoked::revoke(&dir, &["n1".into()], &[], now()).unwrap();
+    fs::copy(dir.join(REVOKED), other.join(REVOKED)).unwrap();
+    issue_one(&other, "n1", &[], Role::Node).unwrap();
+    // Of the same name, as authorities have by default.
+    let error = revoked::is_revoked(&other.join("n1").join(CERTIFICATE)).unwrap_err();
+    assert!(
+        error.to_string().contains("signed by no authority"),
+        "{error}"
+    );
+    let error = revoked::revoke(&other, &["n1".into()], &[], now()).unwrap_err();
+    assert!(
+        error.to_string().contains("signed by no authority"),
+        "{error}"
+    );
+}
+
+#[test]
+fn names_are_given_as_in_lists_of_hosts_and_keep_their_zeros() {
+    let lists = ["n[05-08],login", "10.0.0.1", "fd00::1"].map(str::to_owned);
+    let names = expand(&lists).unwrap();
+    assert_eq!(
+        names,
+        ["n05", "n06", "n07", "n08", "login", "10.0.0.1", "fd00::1"]
+    );
+    let (_top, dir) = authority();
+    let made = issue(&dir, &names, &[], Role::Node, valid(10)).unwrap();
+    assert_eq!(made.len(), 7);
+    let found = read(&dir.join("n05").join(CERTIFICATE)).unwrap();
+    assert_eq!(found.names, ["n05"]);
+    for list in ["", "n[05", "n[8-5]"] {
+        assert!(expand(&[list.to_owned()]).is_err(), "{list}");
+    }
+    let slots = expand(&["n1:4".to_owned()]).unwrap();
+    assert!(issue(&dir, &slots, &[], Role::Node, valid(10)).is_err());
 }

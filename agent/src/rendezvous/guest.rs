@@ -6,8 +6,10 @@ use futures_util::StreamExt;
 use tokio_stream::Stream;
 use tracing::warn;
 use wireup::link::control::Member;
+use wireup::link::watch::Sign;
 
 use super::{Whose, refused};
+use crate::budget::Account;
 use crate::daemon::Agent;
 use crate::launch::Packet;
 use crate::launch::queue::{Queue, queue};
@@ -23,8 +25,11 @@ pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut write
         if member.name == agent.name {
             return here(&agent, whose, reader, writer).await;
         }
-        match agent.peers.meet(member, &whose).await {
-            Ok((queue, said)) => return elsewhere(member, queue, said, reader, writer).await,
+        let account = agent.budgets.of(uid);
+        match agent.peers.meet(member, &whose, &account).await {
+            Ok((queue, said)) => {
+                return elsewhere(&agent, member, (queue, said), reader, writer).await;
+            }
             Err(reason) => failures.push(reason),
         }
     }
@@ -37,6 +42,12 @@ pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut write
     if writer.control(&refused(reason)).is_ok() {
         writer.flush().await;
     }
+}
+
+/// Tells a launch that asks that its agent lives; false when it takes nothing.
+fn answered(sign: Sign, agent: &Agent, writer: &mut LinkWriter) -> bool {
+    let silence = Some(agent.silence);
+    sign != Sign::Ask || writer.sign(Sign::Alive { silence }).is_ok()
 }
 
 /// The rendezvous is here.
@@ -52,6 +63,7 @@ async fn here(agent: &Agent, whose: Whose, mut reader: LinkReader, mut writer: L
                         return;
                     }
                 }
+                Some(Ok(Incoming::Sign(sign))) if answered(sign, agent, &mut writer) => {}
                 _ => return,
             },
             packet = queued.next() => match packet {
@@ -65,9 +77,12 @@ async fn here(agent: &Agent, whose: Whose, mut reader: LinkReader, mut writer: L
 
 /// The rendezvous is at another agent.
 async fn elsewhere(
+    agent: &Agent,
     member: &Member,
-    queue: Queue<v1::MeetRequest>,
-    said: impl Stream<Item = Result<Packet, String>>,
+    (queue, said): (
+        Queue<v1::MeetRequest>,
+        impl Stream<Item = Result<Packet, String>>,
+    ),
     mut reader: LinkReader,
     mut writer: LinkWriter,
 ) {
@@ -75,14 +90,16 @@ async fn elsewhere(
     loop {
         let reason = tokio::select! {
             incoming = reader.next() => match incoming {
-                Some(Ok(Incoming::Carried(packet))) => {
+                Some(Ok(Incoming::Carried(mut packet))) => {
                     let bytes = packet.body.len();
+                    packet.body = queue.account().keep(packet.body);
                     let message = Some(v1::meet_request::Message::Frame(packet.into()));
                     match queue.push(v1::MeetRequest { message }, bytes) {
                         Ok(()) => continue,
                         Err(full) => full.to_string(),
                     }
                 }
+                Some(Ok(Incoming::Sign(sign))) if answered(sign, agent, &mut writer) => continue,
                 _ => return,
             },
             packet = said.next() => match packet {
@@ -108,6 +125,7 @@ impl crate::peer::connection::Peers {
         self: &Arc<Self>,
         member: &Member,
         (uid, name): &Whose,
+        account: &Arc<Account>,
     ) -> Result<
         (
             Queue<v1::MeetRequest>,
@@ -115,8 +133,8 @@ impl crate::peer::connection::Peers {
         ),
         String,
     > {
-        let line = self.line(member).await?;
-        let (to, queued) = queue();
+        let line = self.line(member, account).await?;
+        let (to, queued) = queue(account);
         let hello = v1::meet_request::Message::Hello(v1::MeetHello {
             version: wireup::link::control::VERSION,
             agent: crate::peer::client::PROGRAM_VERSION.to_owned(),

@@ -1,11 +1,18 @@
-//! Connections from others. Whoever is refused costs one line in the log.
+//! Connections from others. Whoever is refused costs a line in the log, and each address a bounded number.
+//!
+//! Until a caller has shown who it is, it takes one of a bounded number of places, and its address one of
+//! fewer: strangers at one address cannot keep out others.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
@@ -15,15 +22,23 @@ use tonic::transport::server::Connected;
 use tracing::warn;
 
 use super::credentials::Tls;
+use super::life::Life;
 use super::verify;
 use crate::identity::Identity;
-use crate::stream::{read_through, write_through};
+use crate::refusals::Refusals;
+use crate::stream::write_through;
 
 /// So long may a client take to show who it is.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// So long may it take to say anything at all.
+const FIRST_BYTE: Duration = Duration::from_secs(2);
+
 /// So many may be about to show it. More wait in the kernel.
-const HANDSHAKES: usize = 256;
+const HANDSHAKES: usize = 1024;
+
+/// So many of one address; for IPv6 of a network of the size that one host may have. More are refused.
+const PER_SOURCE: usize = 128;
 
 /// Pause after the system refused to accept, for instance for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -43,6 +58,7 @@ pub struct Peer {
 #[derive(Debug)]
 pub struct Connection {
     stream: TlsStream<TcpStream>,
+    life: Arc<Life>,
     peer: Peer,
 }
 
@@ -51,18 +67,21 @@ pub struct Connection {
 pub fn server_incoming(
     listener: TcpListener,
     tls: Arc<Tls>,
+    refusals: Arc<Refusals>,
 ) -> ReceiverStream<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(accept_all(listener, tls, sender));
+    tokio::spawn(accept_all(listener, tls, refusals, sender));
     ReceiverStream::new(receiver)
 }
 
 async fn accept_all(
     listener: TcpListener,
     tls: Arc<Tls>,
+    refusals: Arc<Refusals>,
     sender: mpsc::Sender<io::Result<Connection>>,
 ) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let sources = Arc::new(Sources::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -79,18 +98,75 @@ async fn accept_all(
         let Ok(permit) = handshakes.clone().acquire_owned().await else {
             return;
         };
-        let (tls, sender) = (tls.clone(), sender.clone());
+        let refused = move |refusals: &Refusals, reason: &str| {
+            refusals.log(&format!("connections from {}", address.ip()), || {
+                warn!("refused a connection from {address}: {reason}");
+            });
+        };
+        let Some(place) = sources.enter(address.ip()) else {
+            refused(
+                &refusals,
+                &format!("{PER_SOURCE} others from there have not said who they are"),
+            );
+            continue;
+        };
+        let (tls, refusals, sender) = (tls.clone(), refusals.clone(), sender.clone());
         tokio::spawn(async move {
             let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, shake(stream, address, &tls));
-            let result = handshake
-                .await
-                .unwrap_or_else(|_| Err("it did not say who it is in time".to_owned()));
-            drop(permit);
+            let result = handshake.await.unwrap_or_else(|_| Err(LATE.to_owned()));
+            drop((permit, place));
             match result {
                 Ok(connection) => drop(sender.send(Ok(connection)).await),
-                Err(reason) => warn!("refused a connection from {address}: {reason}"),
+                Err(reason) => refused(&refusals, &reason),
             }
         });
+    }
+}
+
+/// Said of who takes too long.
+const LATE: &str = "it did not say who it is in time";
+
+/// How many callers of each address have not shown who they are.
+#[derive(Debug, Default)]
+struct Sources(Mutex<BTreeMap<IpAddr, usize>>);
+
+/// A caller's place, given back when this is dropped.
+#[derive(Debug)]
+struct Place {
+    sources: Arc<Sources>,
+    source: IpAddr,
+}
+
+impl Sources {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+        // Every change under the lock is one that cannot panic half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        let source = match address {
+            IpAddr::V4(_) => address,
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        };
+        let mut sources = self.lock();
+        let count = sources.entry(source).or_default();
+        if *count == PER_SOURCE {
+            return None;
+        }
+        *count += 1;
+        let sources = Arc::clone(self);
+        Some(Place { sources, source })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut sources = self.sources.lock();
+        let count = sources.entry(self.source).or_default();
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            sources.remove(&self.source);
+        }
     }
 }
 
@@ -98,6 +174,8 @@ async fn shake(stream: TcpStream, address: SocketAddr, tls: &Tls) -> Result<Conn
     // Messages are small and waited for.
     let _ = stream.set_nodelay(true);
     let here = stream.local_addr().map_err(|error| words(&error))?;
+    let speaks = tokio::time::timeout(FIRST_BYTE, stream.readable()).await;
+    speaks.map_err(|_| LATE)?.map_err(|error| words(&error))?;
     let acceptor = TlsAcceptor::from(tls.current().server.clone());
     let stream = acceptor
         .accept(stream)
@@ -109,6 +187,7 @@ async fn shake(stream: TcpStream, address: SocketAddr, tls: &Tls) -> Result<Conn
         .map_err(|error| error.to_string())?;
     let here = canonical(here);
     Ok(Connection {
+        life: tls.life(certificates),
         stream,
         peer: Peer {
             identity,
@@ -154,5 +233,37 @@ impl Connected for Connection {
     }
 }
 
-read_through!(Connection, stream);
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.life.check(context)?;
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
 write_through!(Connection, stream);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_taken_the_places_of_an_address_leaves_those_of_others() {
+        let sources = Arc::new(Sources::default());
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mut places: Vec<_> = (0..PER_SOURCE)
+            .map(|n| sources.enter(at(&format!("fd00::{n:x}"))).unwrap())
+            .collect();
+        assert!(sources.enter(at("fd00::ffff")).is_none());
+        for other in ["fd00:0:0:1::1", "10.0.0.1"] {
+            assert!(sources.enter(at(other)).is_some());
+        }
+        places.pop();
+        assert!(sources.enter(at("fd00::ffff")).is_some());
+        drop(places);
+        assert!(sources.lock().is_empty());
+    }
+}

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -18,6 +18,7 @@ use tower::service_fn;
 
 use super::accept::{of_tls, words};
 use super::credentials::Tls;
+use super::life::Life;
 use super::verify::name_of_host;
 use super::{CONNECT_TIMEOUT, CONNECTION_WINDOW, Heartbeat, STREAM_WINDOW};
 use crate::stream::write_through;
@@ -58,19 +59,31 @@ pub enum ConnectError {
     Http(tonic::transport::Error),
 }
 
+impl ConnectError {
+    /// That an address cannot be found out.
+    pub fn unknown(address: &str, error: io::Error) -> Self {
+        Self::Address {
+            address: address.to_owned(),
+            error,
+        }
+    }
+}
+
 /// Connects to the agent of the node `name` at `address` (`HOST:PORT`). When this returns, either
 /// side has accepted the other's certificate. The channel is that one connection: when it breaks,
 /// the channel stays broken, and silence breaks it.
 ///
 /// # Errors
-/// [`ConnectError`], after [`CONNECT_TIMEOUT`] at the latest.
+/// [`ConnectError`], after [`CONNECT_TIMEOUT`] at the latest, besides the time that the look-up takes.
 pub async fn connect(
     tls: &Tls,
     name: &str,
     address: &str,
     heartbeat: Heartbeat,
 ) -> Result<Channel, ConnectError> {
-    let stream = dial(tls, name, address).await?;
+    let found = tokio::net::lookup_host(address).await;
+    let found = found.map_err(|error| ConnectError::unknown(address, error))?;
+    let stream = dial(tls, name, address, &found.collect::<Vec<_>>()).await?;
     channel(stream, heartbeat).await
 }
 
@@ -97,20 +110,30 @@ pub async fn channel(stream: Accepted, heartbeat: Heartbeat) -> Result<Channel, 
         .map_err(ConnectError::Http)
 }
 
-/// The connection alone.
+/// The connection alone, to what was found out of the address.
 ///
 /// # Errors
 /// As [`connect`].
-pub async fn dial(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectError> {
-    tokio::time::timeout(CONNECT_TIMEOUT, open(tls, name, address))
+pub async fn dial(
+    tls: &Tls,
+    name: &str,
+    address: &str,
+    found: &[SocketAddr],
+) -> Result<Accepted, ConnectError> {
+    tokio::time::timeout(CONNECT_TIMEOUT, open(tls, name, address, found))
         .await
         .unwrap_or(Err(ConnectError::Silent))
 }
 
-async fn open(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectError> {
+async fn open(
+    tls: &Tls,
+    name: &str,
+    address: &str,
+    found: &[SocketAddr],
+) -> Result<Accepted, ConnectError> {
     let expected = ServerName::try_from(name.to_owned());
     let expected = expected.map_err(|_| ConnectError::Name(name.to_owned()))?;
-    let stream = tcp(address).await?;
+    let stream = tcp(address, found).await?;
     // Messages are small and waited for.
     let _ = stream.set_nodelay(true);
     let connector = TlsConnector::from(tls.current().client.clone());
@@ -124,6 +147,7 @@ async fn open(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectE
         ConnectError::Tls(words(&error) + &hint.unwrap_or_default())
     })?;
     let mut accepted = Accepted {
+        watched: tls.life(stream.get_ref().1.peer_certificates()),
         stream,
         early: Vec::new(),
         taken: 0,
@@ -137,15 +161,10 @@ async fn open(tls: &Tls, name: &str, address: &str) -> Result<Accepted, ConnectE
 
 /// Tries every address of a name; each gets its share of the time, so that one that is silent does
 /// not hide the others.
-async fn tcp(address: &str) -> Result<TcpStream, ConnectError> {
-    let unknown = |error| ConnectError::Address {
-        address: address.to_owned(),
-        error,
-    };
-    let found: Vec<SocketAddr> = lookup_host(address).await.map_err(unknown)?.collect();
+async fn tcp(address: &str, found: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
     let share = CONNECT_TIMEOUT / u32::try_from(found.len().max(1)).unwrap_or(u32::MAX);
-    let mut last = unknown(io::ErrorKind::NotFound.into());
-    for address in found {
+    let mut last = ConnectError::unknown(address, io::ErrorKind::NotFound.into());
+    for &address in found {
         match tokio::time::timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => last = ConnectError::Tcp { address, error },
@@ -163,6 +182,8 @@ pub struct Accepted {
     early: Vec<u8>,
     taken: usize,
     life: Arc<()>,
+    /// Ends it when the other side is revoked.
+    watched: Arc<Life>,
 }
 
 impl Accepted {
@@ -205,6 +226,7 @@ impl AsyncRead for Accepted {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.watched.check(context)?;
         let early = &self.early[self.taken..];
         if early.is_empty() {
             return Pin::new(&mut self.stream).poll_read(context, buffer);

@@ -3,10 +3,11 @@
 //! They are read again when they change, without a restart: looked at when a connection is made,
 //! at most once a second. What does not fit together is not used; the previous ones stay.
 
-use std::fs;
+use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::pki_types::pem::PemObject;
@@ -14,10 +15,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing::{info, warn};
 
+use super::life::{Life, Lives};
 use super::verify::{self, Receipts};
 use crate::identity::{Certificate, Identity, IdentityError};
 use crate::pki::store::{self, StoreError};
-use crate::pki::{CA, CERTIFICATE, KEY, show};
+use crate::pki::{CA, CERTIFICATE, KEY, REVOKED, show};
+use crate::revoked::Revoked;
+use crate::user::spawn::steps::Steps;
 
 /// Files are looked at again after so long.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -38,6 +42,9 @@ pub enum CredentialsError {
     /// A file cannot be read, or others may.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The helper does not open them.
+    #[error("the helper does not open them: {0}")]
+    Helper(io::Error),
     /// A file has not what it should.
     #[error("{}: {reason}", path.display())]
     Content {
@@ -54,6 +61,8 @@ pub(super) struct Loaded {
     pub(super) server: Arc<ServerConfig>,
     pub(super) client: Arc<ClientConfig>,
     identity: Identity,
+    names: Vec<String>,
+    revoked: Arc<Revoked>,
     not_before: SystemTime,
     not_after: SystemTime,
 }
@@ -64,7 +73,7 @@ type Stamp = Option<(u64, u64, i64, i64, u64)>;
 #[derive(Debug)]
 struct State {
     loaded: Arc<Loaded>,
-    stamps: [Stamp; 3],
+    stamps: [Stamp; 4],
     looked: Instant,
 }
 
@@ -72,33 +81,80 @@ struct State {
 #[derive(Debug)]
 pub struct Tls {
     dir: PathBuf,
-    // Held for a look at three files, never over an await.
+    /// Who opens the files, once this process may not.
+    opener: OnceLock<Arc<Steps>>,
+    // Held for a look at four files, never over an await.
     state: Mutex<State>,
+    lives: Lives,
 }
 
 impl Tls {
-    /// Reads `ca.pem`, `cert.pem` and `key.pem` of a directory.
+    /// Reads `ca.pem`, `cert.pem` and `key.pem` of a directory, and `crl.pem` if it is there.
     ///
     /// # Errors
     /// [`CredentialsError`], also when they do not fit together, or the certificate is not valid
     /// now.
     pub fn load(dir: &Path) -> Result<Arc<Self>, CredentialsError> {
-        let stamps = stamps(dir);
-        let loaded = Arc::new(read(dir)?);
+        if let Err(error) = store::check_place(dir) {
+            return Err(missing(dir, error));
+        }
+        let files = paths(dir).map(|path| store::open(&path));
+        let stamps = files.each_ref().map(stamp);
+        let loaded = Arc::new(read(dir, files)?);
         warn_of_expiry(&loaded, dir);
         Ok(Arc::new(Self {
             dir: dir.to_owned(),
+            opener: OnceLock::new(),
             state: Mutex::new(State {
                 loaded,
                 stamps,
                 looked: Instant::now(),
             }),
+            lives: Lives::default(),
+        }))
+    }
+
+    /// The files, in the order in which the helper hands them over.
+    pub fn paths(&self) -> [PathBuf; 4] {
+        paths(&self.dir)
+    }
+
+    /// From now on the helper opens the files. Where they are was checked: the directory is root's.
+    pub fn opened_by(&self, helper: Arc<Steps>) {
+        // Once.
+        let _ = self.opener.set(helper);
+    }
+
+    /// Opens the files.
+    fn open(&self) -> Result<Files, CredentialsError> {
+        let Some(helper) = self.opener.get() else {
+            store::check_place(&self.dir).map_err(|error| missing(&self.dir, error))?;
+            return Ok(self.paths().map(|path| store::open(&path)));
+        };
+        let files = helper.credentials().map_err(CredentialsError::Helper)?;
+        let mut files = files.into_iter();
+        Ok(self.paths().map(|path| {
+            let file = files.next().flatten();
+            file.ok_or_else(|| store::absent(&path))
         }))
     }
 
     /// Who this node is.
     pub fn identity(&self) -> Identity {
         self.current().identity.clone()
+    }
+
+    /// Names and addresses its certificate is for.
+    pub fn names(&self) -> Vec<String> {
+        self.current().names.clone()
+    }
+
+    /// Watches over a connection whose other side showed this chain, for as long as what this returns is kept.
+    pub(super) fn life(&self, chain: Option<&[CertificateDer<'_>]>) -> Arc<Life> {
+        let life = self.lives.add(chain);
+        // It may have been revoked since the chain was checked.
+        life.end_if(&self.current().revoked);
+        life
     }
 
     /// When its certificate expires.
@@ -131,20 +187,32 @@ impl Tls {
             return state.loaded.clone();
         }
         state.looked = Instant::now();
+        let files = match self.open() {
+            Ok(files) => files,
+            Err(error) => {
+                warn!("the certificate cannot be looked at: {error}");
+                return state.loaded.clone();
+            }
+        };
         // Taken first: what changes while it is read is read again.
-        let stamps = stamps(&self.dir);
+        let stamps = files.each_ref().map(stamp);
         if stamps == state.stamps {
             return state.loaded.clone();
         }
-        state.stamps = stamps;
-        match read(&self.dir) {
+        let before = std::mem::replace(&mut state.stamps, stamps);
+        match read(&self.dir, files) {
             Ok(loaded) => {
-                info!(
-                    "the certificate in {} was renewed; it is valid until {}",
-                    self.dir.display(),
-                    show::date(loaded.not_after)
-                );
-                warn_of_expiry(&loaded, &self.dir);
+                let dir = self.dir.display();
+                if before[..3] != stamps[..3] {
+                    let until = show::date(loaded.not_after);
+                    info!("the certificate in {dir} was renewed; it is valid until {until}");
+                    warn_of_expiry(&loaded, &self.dir);
+                }
+                if before[3] != stamps[3] {
+                    let count = loaded.revoked.count();
+                    info!("{count} certificates are revoked by the list in {dir} ({REVOKED})");
+                    self.lives.end(&loaded.revoked);
+                }
                 state.loaded = Arc::new(loaded);
             }
             Err(error) => warn!("the changed certificate is not used: {error}"),
@@ -153,12 +221,25 @@ impl Tls {
     }
 }
 
-fn stamps(dir: &Path) -> [Stamp; 3] {
-    [CA, CERTIFICATE, KEY].map(|name| {
-        let found = fs::metadata(dir.join(name)).ok()?;
-        let (dev, ino, size) = (found.dev(), found.ino(), found.size());
-        Some((dev, ino, found.ctime(), found.ctime_nsec(), size))
-    })
+/// Files that are open, or why not: authorities, certificate, key, what is revoked.
+type Files = [Result<File, StoreError>; 4];
+
+/// The files of a directory, in the same order.
+fn paths(dir: &Path) -> [PathBuf; 4] {
+    [CA, CERTIFICATE, KEY, REVOKED].map(|name| dir.join(name))
+}
+
+fn stamp(file: &Result<File, StoreError>) -> Stamp {
+    let found = file.as_ref().ok()?.metadata().ok()?;
+    let (dev, ino, size) = (found.dev(), found.ino(), found.size());
+    Some((dev, ino, found.ctime(), found.ctime_nsec(), size))
+}
+
+fn missing(dir: &Path, error: StoreError) -> CredentialsError {
+    match store::is_missing(&error) {
+        true => CredentialsError::None(dir.to_owned()),
+        false => error.into(),
+    }
 }
 
 fn warn_of_expiry(loaded: &Loaded, dir: &Path) {
@@ -182,18 +263,17 @@ fn warn_of_expiry(loaded: &Loaded, dir: &Path) {
 }
 
 /// Reads and checks everything.
-fn read(dir: &Path) -> Result<Loaded, CredentialsError> {
-    let [ca, certificate, key] = [CA, CERTIFICATE, KEY].map(|name| dir.join(name));
-    let missing = |error: StoreError| match store::is_missing(&error) {
-        true => CredentialsError::None(dir.to_owned()),
-        false => error.into(),
-    };
-    let key_pem = store::read_secret(&key).map_err(missing)?;
+fn read(dir: &Path, files: Files) -> Result<Loaded, CredentialsError> {
+    let [ca, certificate, key, list] = paths(dir);
+    let [ca_file, certificate_file, key_file, list_file] = files;
+    let missing = |error| missing(dir, error);
+    let key_pem = key_file.and_then(|file| store::read_secret_of(file, &key));
+    let key_pem = key_pem.map_err(missing)?;
     let wrong = |path: &Path, reason: String| CredentialsError::Content {
         path: path.to_owned(),
         reason,
     };
-    let chain = certificates(&certificate).map_err(missing)?;
+    let chain = certificates(certificate_file, &certificate).map_err(missing)?;
     let Some(own) = chain.first() else {
         return Err(wrong(
             &certificate,
@@ -204,8 +284,9 @@ fn read(dir: &Path) -> Result<Loaded, CredentialsError> {
     let identity = parsed.identity.clone().ok_or(IdentityError::Nobody);
     let identity = identity.map_err(|error| wrong(&certificate, error.to_string()))?;
     let mut roots = RootCertStore::empty();
-    for authority in certificates(&ca).map_err(missing)? {
-        let added = roots.add(authority);
+    let authorities = certificates(ca_file, &ca).map_err(missing)?;
+    for authority in &authorities {
+        let added = roots.add(authority.clone());
         added.map_err(|error| wrong(&ca, error.to_string()))?;
     }
     if roots.is_empty() {
@@ -213,7 +294,9 @@ fn read(dir: &Path) -> Result<Loaded, CredentialsError> {
     }
     let private = PrivateKeyDer::from_pem_slice(&key_pem)
         .map_err(|_| wrong(&key, "there is no private key in it (PEM)".into()))?;
-    let verifiers = verify::Verifiers::new(roots).map_err(|e| wrong(&ca, e.to_string()))?;
+    let revoked = Arc::new(revoked(list_file, list, &authorities)?);
+    let verifiers = verify::Verifiers::new(roots, revoked.clone());
+    let verifiers = verifiers.map_err(|e| wrong(&ca, e.to_string()))?;
     // Others would refuse it: better said here, where the remedy is.
     verifiers
         .check(own, chain.get(1..).unwrap_or_default())
@@ -230,13 +313,34 @@ fn read(dir: &Path) -> Result<Loaded, CredentialsError> {
         server: Arc::new(server),
         client: Arc::new(client),
         identity,
+        names: parsed.names,
+        revoked,
         not_before: parsed.not_before,
         not_after: parsed.not_after,
     })
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let pem = store::read_public(path)?;
+/// What the authorities have revoked, as far as it is known here.
+fn revoked(
+    file: Result<File, StoreError>,
+    path: PathBuf,
+    authorities: &[CertificateDer<'_>],
+) -> Result<Revoked, CredentialsError> {
+    match file.and_then(|file| store::read_public_of(file, &path)) {
+        Ok(pem) => Revoked::read(&pem, authorities).map_err(|error| CredentialsError::Content {
+            path,
+            reason: error.to_string(),
+        }),
+        Err(error) if store::is_missing(&error) => Ok(Revoked::default()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn certificates(
+    file: Result<File, StoreError>,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+    let pem = store::read_public_of(file?, path)?;
     // What cannot be read is missed by its reader.
     Ok(CertificateDer::pem_slice_iter(&pem)
         .filter_map(Result::ok)

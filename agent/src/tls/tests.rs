@@ -13,6 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -128,8 +129,8 @@ async fn serve(tls: Arc<Tls>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
-    let incoming = server_incoming(listener, tls);
-    let serving = server(Heartbeat::default(), Arc::default())
+    let incoming = server_incoming(listener, tls, Arc::default());
+    let serving = server(Heartbeat::default(), Arc::default(), Handle::current())
         .add_service(health)
         .serve_with_incoming(incoming);
     tokio::spawn(serving);
@@ -193,7 +194,7 @@ async fn nodes_reach_each_other_and_know_who_calls() {
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let mut incoming = server_incoming(listener, one);
+    let mut incoming = server_incoming(listener, one, Arc::default());
     let (reached, accepted) = tokio::join!(
         connect(&two, "n1", &address, Heartbeat::default()),
         tokio_stream::StreamExt::next(&mut incoming)
@@ -460,4 +461,135 @@ async fn a_peer_that_falls_silent_is_lost() {
     let lost = tokio::time::timeout(DEADLINE, watching.message()).await;
     lost.expect("within the deadline").unwrap_err();
     carrying.abort();
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_is_refused_by_either_side_and_its_connections_end() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.node("n1"), cluster.node("n2"));
+    let address = serve(one.clone()).await.to_string();
+    let bad = serve(two.clone()).await.to_string();
+    let reach = async |tls: &Tls, name: &str, address: &str| {
+        let reached = connect(tls, name, address, Heartbeat::default()).await;
+        reached.map_err(|error| error.to_string())
+    };
+    let mut watching = Vec::new();
+    // One connection from the node that is to be revoked, one to it.
+    for channel in [
+        reach(&two, "n1", &address).await.unwrap(),
+        reach(&one, "n2", &bad).await.unwrap(),
+    ] {
+        let mut client = HealthClient::new(channel);
+        let stream = client.watch(HealthCheckRequest::default()).await.unwrap();
+        let mut stream = stream.into_inner();
+        stream.message().await.unwrap().unwrap();
+        watching.push(stream);
+    }
+    let third = cluster.node("n3");
+    let bystander = reach(&third, "n1", &address).await.unwrap();
+
+    let (log, _guard) = Log::start();
+    let now = SystemTime::now();
+    pki::revoked::revoke(&cluster.dir, &["n2".into()], &[], now).unwrap();
+    one.reload();
+    for mut stream in watching {
+        let ended = tokio::time::timeout(DEADLINE, stream.message()).await;
+        ended.expect("within the deadline").unwrap_err();
+    }
+    let words = "ended a connection with node n2: its certificate was revoked";
+    let lines = log.lines();
+    let ended = lines.iter().filter(|line| line.contains(words)).count();
+    assert_eq!(ended, 2, "{lines:?}");
+    assert!(lines[0].contains("1 certificates are revoked"), "{lines:?}");
+    check(bystander).await.unwrap();
+
+    let refused = "it refuses this node's certificate: it was revoked";
+    assert_eq!(reach(&two, "n1", &address).await.unwrap_err(), refused);
+    let words = "its certificate was revoked";
+    assert_eq!(reach(&one, "n2", &bad).await.unwrap_err(), words);
+    check(reach(&third, "n1", &address).await.unwrap())
+        .await
+        .unwrap();
+    // Its own agent does not begin with it, and does with another one.
+    let dir = cluster.dir.join("n2");
+    let error = Tls::load(&dir).unwrap_err().to_string();
+    assert!(error.contains("it was revoked (crl.pem)"), "{error}");
+    let authority = pki::load(&cluster.dir).unwrap();
+    pki::renew(&cluster.dir, &authority, "n2", valid(10)).unwrap();
+    let again = Tls::load(&dir).unwrap();
+    check(reach(&again, "n1", &address).await.unwrap())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_list_that_cannot_be_used_is_said_and_the_one_before_stays() {
+    let cluster = Cluster::new();
+    let one = cluster.node("n1");
+    let two = cluster.node("n2");
+    let address = serve(one.clone()).await.to_string();
+    let now = SystemTime::now();
+    pki::revoked::revoke(&cluster.dir, &["n2".into()], &[], now).unwrap();
+    one.reload();
+    let other = Cluster::new();
+    other.node("n1");
+    pki::revoked::revoke(&other.dir, &["n1".into()], &[], now).unwrap();
+    let (log, _guard) = Log::start();
+    let list = cluster.dir.join("n1").join(pki::REVOKED);
+    fs::copy(other.dir.join(pki::REVOKED), &list).unwrap();
+    one.reload();
+    log.one(&[
+        "is not used: ",
+        "crl.pem: its list of CN=wireup",
+        "no authority",
+    ])
+    .await;
+    let error = connect(&two, "n1", &address, Heartbeat::default()).await;
+    assert!(error.unwrap_err().to_string().contains("it was revoked"));
+    fs::write(&list, "nonsense").unwrap();
+    let error = Tls::load(&cluster.dir.join("n1")).unwrap_err().to_string();
+    assert!(error.contains("there is no list"), "{error}");
+}
+
+#[test]
+fn a_directory_in_which_others_could_put_other_files_is_refused() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let cluster = Cluster::new();
+    let dir = cluster.issue("n1", Role::Node, valid(10));
+    let chmod = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let refusal = |dir: &Path| Tls::load(dir).unwrap_err().to_string();
+    for mode in [0o770, 0o707, 0o1777] {
+        chmod(&dir, mode);
+        let error = refusal(&dir);
+        let expected = format!(
+            "may be changed by others (mode {mode:04o}); write: chmod 700 {}",
+            dir.display()
+        );
+        assert!(error.ends_with(&expected), "{error}");
+    }
+    chmod(&dir, 0o755);
+    Tls::load(&dir).unwrap();
+    // Who can rename what is above it can put another one there.
+    chmod(&cluster.dir, 0o777);
+    let above = cluster.dir.display().to_string();
+    assert!(refusal(&dir).ends_with(&format!("chmod 755 {above}")));
+    chmod(&cluster.dir, 0o1777);
+    Tls::load(&dir).unwrap();
+    chmod(&cluster.dir, 0o700);
+    // A link is as good as where it is.
+    let open = tempfile::tempdir().unwrap();
+    let link = open.path().join("tls");
+    symlink(&dir, &link).unwrap();
+    Tls::load(&link).unwrap();
+    chmod(open.path(), 0o777);
+    assert!(refusal(&link).contains("may be changed by others"));
+    if nix::unistd::geteuid().is_root() {
+        chown(&dir, Some(65_534), None).unwrap();
+        assert!(refusal(&dir).contains("belongs to user 65534"));
+        chown(&dir, Some(0), None).unwrap();
+        chown(&cluster.dir, Some(65_534), None).unwrap();
+        assert!(refusal(&dir).contains("belongs to user 65534"));
+    }
 }

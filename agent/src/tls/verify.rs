@@ -14,6 +14,7 @@ use rustls::{
 };
 
 use crate::identity::{Identity, IdentityError, Role};
+use crate::revoked::Revoked;
 
 /// The protocol on top, as TLS calls it.
 const ALPN: &[u8] = b"h2";
@@ -31,6 +32,19 @@ fn unwanted(reason: Unwanted) -> Error {
     CertificateError::Other(OtherError(Arc::new(reason))).into()
 }
 
+/// Refuses a chain of which one has been revoked.
+fn check_revoked(
+    revoked: &Revoked,
+    certificate: &CertificateDer<'_>,
+    rest: &[CertificateDer<'_>],
+) -> Result<(), Error> {
+    let mut chain = std::iter::once(certificate).chain(rest);
+    match chain.any(|one| revoked.contains(one)) {
+        true => Err(CertificateError::Revoked.into()),
+        false => Ok(()),
+    }
+}
+
 /// Checks of both sides, from the same authorities.
 #[derive(Debug)]
 pub(super) struct Verifiers {
@@ -40,8 +54,11 @@ pub(super) struct Verifiers {
 }
 
 impl Verifiers {
-    /// Accepts what one of these authorities signed.
-    pub(super) fn new(roots: RootCertStore) -> Result<Self, VerifierBuilderError> {
+    /// Accepts what one of these authorities signed, and none has taken back.
+    pub(super) fn new(
+        roots: RootCertStore,
+        revoked: Arc<Revoked>,
+    ) -> Result<Self, VerifierBuilderError> {
         let provider = Arc::new(ring::default_provider());
         let roots = Arc::new(roots);
         let clients =
@@ -50,8 +67,8 @@ impl Verifiers {
             WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build()?;
         Ok(Self {
             provider,
-            clients: Arc::new(Clients(clients)),
-            servers: Arc::new(Servers(servers)),
+            clients: Arc::new(Clients(clients, revoked.clone())),
+            servers: Arc::new(Servers(servers, revoked)),
         })
     }
 
@@ -119,7 +136,7 @@ impl StoresServerSessions for Receipts {
 
 /// Those who may call: whoever has an identity.
 #[derive(Debug)]
-struct Clients(Arc<dyn ClientCertVerifier>);
+struct Clients(Arc<dyn ClientCertVerifier>, Arc<Revoked>);
 
 impl ClientCertVerifier for Clients {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -133,6 +150,7 @@ impl ClientCertVerifier for Clients {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.0.verify_client_cert(certificate, rest, now)?;
+        check_revoked(&self.1, certificate, rest)?;
         Identity::of_der(certificate).map_err(|error| unwanted(error.into()))?;
         Ok(verified)
     }
@@ -164,7 +182,7 @@ impl ClientCertVerifier for Clients {
 
 /// Those who may be called: nodes, by one of their names.
 #[derive(Debug)]
-struct Servers(Arc<WebPkiServerVerifier>);
+struct Servers(Arc<WebPkiServerVerifier>, Arc<Revoked>);
 
 impl ServerCertVerifier for Servers {
     fn verify_server_cert(
@@ -178,6 +196,7 @@ impl ServerCertVerifier for Servers {
         let verified = self
             .0
             .verify_server_cert(certificate, rest, name, ocsp, now)?;
+        check_revoked(&self.1, certificate, rest)?;
         let identity = Identity::of_der(certificate).map_err(|error| unwanted(error.into()))?;
         match identity.role {
             Role::Node => Ok(verified),
@@ -219,6 +238,9 @@ pub(super) fn own(error: &Error) -> String {
         Error::InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
         ) => "it expired; renew it (wireup pki renew)".to_owned(),
+        Error::InvalidCertificate(CertificateError::Revoked) => {
+            "it was revoked (crl.pem); make another one (wireup pki renew --name NAME)".to_owned()
+        }
         _ => theirs(error),
     }
 }
@@ -245,6 +267,7 @@ pub(super) fn theirs(error: &Error) -> String {
             Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
                 "its certificate is not valid yet; compare the clocks".to_owned()
             }
+            Bad::Revoked => "its certificate was revoked".to_owned(),
             Bad::NotValidForName => "its certificate is for another name".to_owned(),
             Bad::NotValidForNameContext {
                 expected,
@@ -301,6 +324,7 @@ fn refusal(alert: AlertDescription) -> String {
             "it does not trust the authority that signed it; compare ca.pem".to_owned()
         }
         AlertDescription::CertificateExpired => "it expired".to_owned(),
+        AlertDescription::CertificateRevoked => "it was revoked".to_owned(),
         other => format!("{other:?}"),
     }
 }

@@ -1,11 +1,11 @@
 //! Starts a process as a user: the only place of the agent that forks, and [`steps`], from whose
-//! helper the steps come.
+//! helper steps and launchers come.
 //!
 //! The process is forked and not cloned with shared memory as ranks are: between the change of user
 //! and exec it can be signalled and stopped by that user, while it still is a part of this
-//! program. A copy of the memory keeps that away from the agent, a limit keeps a stopped one from
-//! holding it up; the kernel lets the user neither trace the process nor read its memory, since a
-//! change of user makes it undumpable.
+//! program. A copy of the memory keeps that away from the agent, and no thread waits for one that may be
+//! stopped: whether it was executed is [awaited](Trouble::told). The kernel lets the user neither trace the
+//! process nor read its memory, since a change of user makes it undumpable.
 //!
 //! Rule: the process has no privilege to regain, and nothing of the agent's but its link. What it says
 //! goes through a pipe: the agent's own standard error would let it write, truncate or type there.
@@ -30,6 +30,7 @@ use rustix::process::Signal;
 use wireup::agent::descriptors::FIRST_FREE;
 use wireup::agent::spawn::{Child, open_pidfd, wait};
 
+pub use self::child::Trouble;
 use self::child::{Plan, fork, told};
 use super::User;
 use super::files::of_users;
@@ -74,8 +75,6 @@ pub struct Program<'a> {
     pub standard: [OwnedFd; 3],
     /// What it gets as descriptor 3.
     pub link: OwnedFd,
-    /// What it gets under the numbers these have, which are higher than 3.
-    pub kept: Vec<OwnedFd>,
 }
 
 /// The arguments and descriptors of a program of wireup's own: nothing to read, a pipe for what it
@@ -94,18 +93,37 @@ fn wireup<'a>(
         variables: Vec::new(),
         standard: [null.into(), copy, says],
         link,
-        kept: Vec::new(),
     })
 }
 
-/// Starts a program as a user, in a session of its own, at the root of the file system.
-///
-/// Waits until the program is executed, which the user can delay: not for a thread that others wait
-/// for.
+/// Starts a program of the agent's own as the agent's user: waits until it is executed, which another user
+/// could delay. In a session of its own, at the root of the file system.
 ///
 /// # Errors
 /// [`SpawnError`]; no process is left then.
-pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
+fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
+    let path = program.path;
+    let (child, trouble) = begin(user, program)?;
+    match told(&trouble) {
+        Ok(None) => Ok(()),
+        Ok(Some((what, error))) => Err(SpawnError::new(user, path, what, error)),
+        Err(error) => Err(SpawnError::new(user, path, "exec", error)),
+    }
+    .inspect_err(|_| end(&child))?;
+    Ok(child)
+}
+
+/// Ends a process that was not executed.
+pub fn end(child: &Child) {
+    let _ = rustix::process::pidfd_send_signal(&child.pidfd, Signal::KILL);
+    let _ = wait(&child.pidfd);
+}
+
+/// The same for any user: the program may not have been executed yet.
+///
+/// # Errors
+/// [`SpawnError`]; no process is left then.
+pub fn begin(user: &User, program: Program<'_>) -> Result<(Child, Trouble), SpawnError> {
     let failed = |what, error| SpawnError::new(user, program.path, what, error);
     let descriptors = |error: Errno| failed("descriptors", error.into());
     // The lower one is closed.
@@ -119,9 +137,6 @@ pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
         high(program.link)?,
     ];
     let tells = high(tells)?;
-    let kept: Vec<RawFd> = program.kept.iter().map(AsRawFd::as_raw_fd).collect();
-    let mut open = [&kept[..], &[tells.as_raw_fd()]].concat();
-    open.sort_unstable();
 
     let text =
         |bytes: Vec<u8>| CString::new(bytes).map_err(|error| failed("its words", error.into()));
@@ -148,8 +163,6 @@ pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
             let to = number.next().unwrap_or(LINK);
             (source.as_raw_fd(), to)
         }),
-        open: &open,
-        kept: &kept,
         trouble: tells.as_raw_fd(),
         user,
         files: of_users(),
@@ -164,14 +177,7 @@ pub fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
         failed("pidfd", errno.into())
     })?;
-    let problem = match told(&trouble) {
-        Ok(None) => return Ok(child),
-        Ok(Some(problem)) => problem,
-        Err(error) => ("exec", error),
-    };
-    let _ = rustix::process::pidfd_send_signal(&child.pidfd, Signal::KILL);
-    let _ = wait(&child.pidfd);
-    Err(failed(problem.0, problem.1))
+    Ok((child, Trouble(trouble)))
 }
 
 /// A minimal environment of a user, `NAME=value`; the variables beyond it count more.

@@ -244,3 +244,22 @@ fn a_connection_is_shared_and_kept_for_the_next_launch() {
     third.begun(2);
     assert_eq!(connections(), one);
 }
+
+#[test]
+fn a_stopped_step_is_killed_and_named_after_twice_the_heartbeat() {
+    let cluster = Cluster::start(1, &["--heartbeat", "1"]);
+    let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
+    let pids = launcher.begun(1);
+    launcher.tell(0, "stop");
+    let since = Instant::now();
+    let (lost, reason, step) = launcher.lost();
+    let noticed = since.elapsed();
+    let words = format!(
+        "its step (pid {}) did not answer within 2 s and was killed",
+        pids[0]
+    );
+    assert!(reason.contains(&words), "{reason}");
+    assert_eq!((&lost[..], step), (&[0][..], true), "{reason}");
+    assert!(noticed < Duration::from_secs(6), "{noticed:?}");
+    gone(&pids);
+}

@@ -9,6 +9,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, Status, Streaming};
 use wireup::link::control::{Spread, ToAgent, VERSION};
 use wireup::link::frame::{Address, Class, Frame};
+use wireup_agent::budget::Budgets;
 use wireup_agent::identity::Role;
 use wireup_agent::launch::opening::{OPENING_MAX, Opening};
 use wireup_agent::proto::v1;
@@ -103,8 +104,9 @@ const LAUNCHER: u32 = u32::MAX;
 
 /// What makes the agent of a node take part in a launch.
 fn hello(launch: &str, spread: Spread, node: u32, uid: u32) -> v1::Hello {
-    let opening =
-        Opening::of_launcher((launch.into(), String::new()), uid, spread, vec![1]).unwrap();
+    let account = Budgets::default().of(uid);
+    let names = (launch.into(), String::new());
+    let opening = Opening::of_launcher(names, uid, spread, vec![1], &account).unwrap();
     v1::Hello {
         version: VERSION,
         agent: "9.9.9".into(),

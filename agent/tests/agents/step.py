@@ -43,9 +43,9 @@ def frame():
     return to, source, kind, more, read(length - 10)
 
 
-def send(to, text, source=0):
+def send(to, text, source=0, kind=0):
     body = text if isinstance(text, bytes) else text.encode()
-    link.sendall(struct.pack("<IIIBB", 10 + len(body), to, source, 0, 0) + body)
+    link.sendall(struct.pack("<IIIBB", 10 + len(body), to, source, kind, 0) + body)
 
 
 def begin():
@@ -65,7 +65,8 @@ def begin():
     for _ in range(2 * members):
         length, at = varint(body, at)
         at += length
-    for _ in range(3):
+    # The shape of the trees, and how long who may be silent.
+    for _ in range(5):
         _, at = varint(body, at)
     described, at = varint(body, at)
     assert described == len(body) - at, "the description is cut"
@@ -83,6 +84,10 @@ def main():
         to, source, kind, more, body = frame()
         if kind == 1:
             sys.exit(0)  # Orphaned
+        if kind == 2:
+            if body == b"\0":
+                send(EVERY, b"\1\0", kind=2)  # It lives.
+            continue
         if source != LAUNCHER:
             text = body.decode() if len(body) < 200 else f"{len(body)} bytes"
             send(LAUNCHER, f"got {source} {text}")

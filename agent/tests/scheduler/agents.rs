@@ -27,7 +27,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) type Client = NodeAgentClient<Channel>;
 
-/// Agents `n0`, `n1`, … and certificates of the scheduler `s` and the observer `o`.
+/// Agents `n0`, `n1`, … and certificates of the schedulers `s` and `t` and the observer `o`.
 pub(crate) struct Agents {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) agents: Vec<Agent>,
@@ -59,6 +59,11 @@ pub(crate) fn is_root() -> bool {
 
 impl Agents {
     pub(crate) fn start(count: usize) -> Self {
+        Self::start_with(count, &[])
+    }
+
+    /// With these options of agents.
+    pub(crate) fn start_with(count: usize, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         // Other users connect too.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -68,11 +73,11 @@ impl Agents {
         let names: Vec<String> = (0..count).map(|n| format!("n{n}")).collect();
         let issue = |names: &[String], role| pki::issue(&pki, names, &[], role, validity).unwrap();
         issue(&names, Role::Node);
-        issue(&["s".into()], Role::Scheduler);
+        issue(&["s".into(), "t".into()], Role::Scheduler);
         issue(&["o".into()], Role::Observer);
         let agents = names
             .into_iter()
-            .map(|name| Agent::start(directory.path(), name));
+            .map(|name| Agent::start(directory.path(), name, options));
         let agents = agents.collect();
         Self { directory, agents }
     }
@@ -143,7 +148,7 @@ impl Agents {
 }
 
 impl Agent {
-    fn start(root: &Path, name: String) -> Self {
+    fn start(root: &Path, name: String, options: &[&str]) -> Self {
         let socket = root.join(format!("{name}.sock"));
         built("wireup");
         let mut child = Command::new(env!("CARGO_BIN_EXE_wireup-agent"))
@@ -152,6 +157,7 @@ impl Agent {
             .arg(root.join("pki").join(&name))
             .arg("--socket")
             .arg(&socket)
+            .args(options)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

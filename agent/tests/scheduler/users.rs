@@ -3,7 +3,7 @@
 use tonic::Code;
 use wireup_agent::proto::v1;
 
-use crate::agents::{Agents, eventually, is_root, script, watch};
+use crate::agents::{Agents, Client, eventually, is_root, output, rank_is, script, watch};
 use crate::skip::skip;
 
 const NOBODY: u32 = 65_534;
@@ -105,4 +105,139 @@ async fn launches_that_a_user_makes_known_and_never_brings_are_in_nobodys_way() 
     let mut root = agents.local().await;
     root.launch_processes(request).await.unwrap();
     assert!(watch(&mut root, "x0").await.1.success);
+}
+
+/// What a call that steers is refused with.
+async fn steering(client: &mut Client, id: &str) -> Vec<Option<tonic::Status>> {
+    let launch_id = id.to_owned();
+    let kvs = v1::PmiFenceRequest {
+        launch_id: launch_id.clone(),
+        ..Default::default()
+    };
+    let complete = v1::PmiFenceCompleteRequest {
+        launch_id: launch_id.clone(),
+        ..Default::default()
+    };
+    let signal = v1::SignalRequest {
+        launch_id: launch_id.clone(),
+        signal: libc::SIGKILL,
+        ranks: vec![0],
+    };
+    let abort = v1::AbortProcessesRequest {
+        launch_id: launch_id.clone(),
+        reason: String::new(),
+    };
+    let input = v1::StdioInput {
+        launch_id,
+        data: "echo stolen; id -u\n".as_bytes().to_vec().into(),
+        ..Default::default()
+    };
+    vec![
+        client.stdio(tokio_stream::once(input)).await.err(),
+        client.pmi_fence(kvs).await.err(),
+        client.pmi_fence_complete(complete).await.err(),
+        client.signal(signal).await.err(),
+        client.abort_processes(abort).await.err(),
+    ]
+}
+
+#[tokio::test]
+async fn a_scheduler_cannot_reach_into_a_shell_that_somebody_else_has_started() {
+    if !is_root() {
+        return skip("launches of several users need root");
+    }
+    let agents = Agents::start(1);
+    let mut scheduler = agents.remote(0, "s").await;
+    // A shell that reads what it is to do.
+    let shell = |id: &str, uid: Option<u32>| {
+        let mut request = script(id, 1, "exec sh -s");
+        request.run_as = uid.map(|uid| v1::RunAs { uid, gid: None });
+        let job = request.job.as_mut().unwrap();
+        job.hold_output = true;
+        job.stdin = Some(v1::StdinTarget {
+            target: Some(v1::stdin_target::Target::Rank(0)),
+        });
+        request
+    };
+    let mut root = agents.local().await;
+    let mut user = agents.local_as(NOBODY).await;
+    let running = v1::RankState::Started;
+    root.launch_processes(shell("roots", None)).await.unwrap();
+    let lent = shell("lent", Some(NOBODY));
+    root.launch_processes(lent).await.unwrap();
+    user.launch_processes(shell("users", None)).await.unwrap();
+    for id in ["roots", "lent", "users"] {
+        rank_is(&mut scheduler, id, 0, running).await;
+        for refused in steering(&mut scheduler, id).await {
+            let refused = refused.expect("it is not the scheduler's");
+            assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+            assert!(refused.message().contains("may only look"), "{refused}");
+        }
+    }
+    // Nothing was done to them: each still does what its own user says.
+    for (client, id) in [(&root, "roots"), (&root, "lent"), (&user, "users")] {
+        let mut client = client.clone();
+        let printed = output(&mut client, id, &["echo mine\n"]).await;
+        assert_eq!(printed[&Some(0)], "mine\n");
+        assert!(watch(&mut client, id).await.1.success);
+    }
+    // What it has started itself is its own, and no other scheduler's.
+    let its = shell("its", Some(NOBODY));
+    scheduler.launch_processes(its).await.unwrap();
+    let mut other = agents.remote(0, "t").await;
+    rank_is(&mut other, "its", 0, running).await;
+    for refused in steering(&mut other, "its").await {
+        assert_eq!(refused.unwrap().code(), Code::PermissionDenied);
+    }
+    let printed = output(&mut scheduler, "its", &["id -u\n"]).await;
+    assert_eq!(printed[&Some(0)], format!("{NOBODY}\n"));
+    assert!(watch(&mut scheduler, "its").await.1.success);
+}
+
+#[tokio::test]
+async fn an_agent_that_has_given_up_its_rights_starts_signals_and_ends_launches() {
+    if !is_root() {
+        return skip("giving up root's rights needs them");
+    }
+    let options = ["--user", "nobody", "--root-launches"];
+    let agents = Agents::start_with(1, &options);
+    let mut root = agents.local().await;
+    let mut request = script("one", 2, "echo $OWN $(id -u)");
+    let job = request.job.as_mut().unwrap();
+    job.hold_output = true;
+    request.env = [("OWN".to_owned(), "variable".to_owned())].into();
+    root.launch_processes(request).await.unwrap();
+    let printed = output(&mut root, "one", &[]).await;
+    for rank in 0..2 {
+        assert_eq!(printed[&Some(rank)], "variable 0\n");
+    }
+    assert!(watch(&mut root, "one").await.1.success);
+    // A launcher that does not listen is killed by who may.
+    let stubborn = script("two", 1, "kill -STOP $PPID; exec sleep 1000");
+    let started = root.launch_processes(stubborn).await.unwrap().into_inner();
+    let stat = format!("/proc/{}/stat", started.launcher_pid);
+    eventually("it is stopped", || {
+        let stat = std::fs::read_to_string(&stat).unwrap();
+        stat.contains(") T ").then_some(())
+    });
+    let request = v1::AbortProcessesRequest {
+        launch_id: "two".into(),
+        reason: String::new(),
+    };
+    root.abort_processes(request).await.unwrap();
+    assert!(!watch(&mut root, "two").await.1.success);
+
+    // Whose the machine's accounts are it starts nothing, the agent's own among them.
+    for (uid, words) in [(NOBODY, "the agent's own"), (1, "UID_MIN")] {
+        let mut other = agents.local_as(uid).await;
+        let refused = other.launch_processes(script("three", 1, "true")).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.message().contains(words), "{refused}");
+    }
+    // Without the option schedulers and their like start nothing as root.
+    let agents = Agents::start_with(1, &options[..2]);
+    let mut root = agents.local().await;
+    let refused = root.launch_processes(script("one", 1, "true")).await;
+    let refused = refused.unwrap_err();
+    assert!(refused.message().contains("--root-launches"), "{refused}");
 }

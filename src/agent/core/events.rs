@@ -39,12 +39,8 @@ impl NodeCore {
     }
 
     pub(super) fn carry(&self, event: &Arc<Notification>, actions: &mut Vec<Action>) {
-        for to in self.jobs.node_ids().filter(|node| *node != self.node) {
-            actions.push(Action::SendPeer {
-                to,
-                message: PeerMessage::Notify(Arc::clone(event)),
-            });
-        }
+        let message = PeerMessage::Notify(Arc::clone(event));
+        actions.push(Action::SendEveryPeer(message));
     }
 
     /// An event of another node, or of the host itself.

@@ -10,12 +10,13 @@
 use std::time::Duration;
 
 use super::{NodeCore, PmixState};
-use crate::agent::event::{Action, Report};
+use crate::agent::event::{Action, Doing, Report};
 use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
 use crate::job::ids::JobNumber;
 use crate::job::patience::Patience;
 use crate::job::shortage;
+use crate::link::watch::{BUSY_LIMIT, SILENCE};
 use crate::modex::ModexInput;
 use crate::pmix::control::{Control, ControlReply, Failed, Stage};
 use crate::pmix::host::{HostEvent, RequestId};
@@ -29,16 +30,13 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const START_LIMIT_PER_NODE: Duration = Duration::from_millis(250);
 /// From the request to stop until the process is gone.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// Between the answer to a probe and the next one, while ranks run.
-const PROBE_EVERY: Duration = Duration::from_secs(15);
-/// From a probe to its answer. A machine that swaps is slow for everybody; ending a job of days for
-/// that would be worse than to wait.
-const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the end of a rank waits for the answer to a probe.
 const DOUBT_LIMIT: Duration = Duration::from_secs(1);
 /// From the end of a socket until the process is gone. A process that dies closes its sockets
 /// first, and its exit tells more. It may need two seconds if it wants to leave in order.
 const CLOSED_LIMIT: Duration = Duration::from_secs(3);
+/// So often a sidecar that starts may be seen to be stopped.
+const STOPPED_LOOKS: u32 = 1;
 
 /// What to do when both sides do not speak the same language.
 const UNINTELLIGIBLE: &str = "; use wireup together with the wireup-pmix-host it was built with";
@@ -76,8 +74,14 @@ pub(super) struct HostLife {
     probe_at: Option<Moment>,
     /// The probe whose answer `patience` waits for.
     probe: Option<RequestId>,
+    /// How long it may be silent.
+    silence: Duration,
+    /// Since when it has not answered.
+    silent_since: Moment,
     /// A probe made because a rank ended badly, and how long that end waits for it.
     doubt: Option<(RequestId, Moment)>,
+    /// So often in a row it was seen to be stopped while it started.
+    seen_stopped: u32,
 }
 
 impl HostLife {
@@ -94,7 +98,10 @@ impl HostLife {
             patience: None,
             probe_at: None,
             probe: None,
+            silence: SILENCE,
+            silent_since: Moment::default(),
             doubt: None,
+            seen_stopped: 0,
         }
     }
 
@@ -128,6 +135,7 @@ impl HostLife {
     fn settle(&mut self, state: HostState) {
         *self = Self {
             state,
+            silence: self.silence,
             ..Self::new(true)
         };
     }
@@ -143,6 +151,12 @@ impl NodeCore {
         for request in requests {
             self.control(request, now, actions);
         }
+    }
+
+    /// Gives up a sidecar that is silent for so long.
+    pub fn impatient_after(mut self, silence: Duration) -> Self {
+        self.host.silence = silence;
+        self
     }
 
     /// Makes a request of the sidecar.
@@ -218,7 +232,7 @@ impl NodeCore {
                     self.host.state = HostState::Ready;
                     if !self.host.closed {
                         self.host.patience = None;
-                        self.host.probe_at = Some(now + PROBE_EVERY);
+                        self.host.probe_at = Some(now + self.host.silence / 2);
                     }
                     actions.push(Action::Report(Report::HostReady {
                         job: JobNumber(0),
@@ -259,7 +273,7 @@ impl NodeCore {
         if life.probe == Some(id) && !life.closed && life.state == HostState::Ready {
             life.probe = None;
             life.patience = None;
-            life.probe_at = Some(now + PROBE_EVERY);
+            life.probe_at = Some(now + life.silence / 2);
         }
     }
 
@@ -316,16 +330,50 @@ impl NodeCore {
         life.doubt = life.doubt.filter(|(_, until)| now < *until);
         if life.probe_at.is_some_and(|at| now >= at) {
             life.probe_at = None;
-            life.patience = Some(Patience::new(SILENCE_LIMIT, now));
+            life.silent_since = now;
+            life.patience = Some(Patience::new(life.silence / 2, now));
             self.host.probe = self.control(&Control::Probe, now, actions);
         }
-        if let Some(patience) = &mut self.host.patience
-            && patience.exhausted(now)
-        {
-            let seconds = patience.limit().as_secs();
-            let text = self.impatient(seconds);
-            self.host_broken(text, now, actions);
+        let Some(patience) = &mut self.host.patience else {
+            return;
+        };
+        let due = now >= patience.next();
+        let (over, limit) = (patience.exhausted(now), patience.limit());
+        match (self.host.state, self.host.closed) {
+            // One that is stopped does not start any more; one that waits may wait for a file system.
+            (HostState::Starting, false) if due && !over => actions.push(Action::LookAtHost),
+            (HostState::Ready, false) if over => actions.push(Action::LookAtHost),
+            _ if over => self.host_impatient(limit, now, actions),
+            _ => {}
         }
+    }
+
+    /// What the sidecar's process was seen to do when it was silent.
+    pub(super) fn host_seen(&mut self, doing: Doing, now: Moment, actions: &mut Vec<Action>) {
+        let life = &mut self.host;
+        match (life.state, doing) {
+            (HostState::Starting, Doing::Stopped) => {
+                life.seen_stopped += 1;
+                // One that was stopped for a moment goes on.
+                if life.seen_stopped > STOPPED_LOOKS {
+                    self.host_broken("its process is stopped".to_owned(), now, actions);
+                }
+            }
+            (HostState::Starting, _) => life.seen_stopped = 0,
+            (HostState::Ready, Doing::Works) if now.since(life.silent_since) < BUSY_LIMIT => {
+                life.patience = Some(Patience::new(life.silence / 2, now));
+            }
+            (HostState::Ready, _) => {
+                let limit = now.since(life.silent_since) + life.silence / 2;
+                self.host_impatient(limit, now, actions);
+            }
+            _ => {}
+        }
+    }
+
+    fn host_impatient(&mut self, limit: Duration, now: Moment, actions: &mut Vec<Action>) {
+        let text = self.impatient(limit.as_secs());
+        self.host_broken(text, now, actions);
     }
 
     /// What was waited for in vain, and what to do.

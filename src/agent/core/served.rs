@@ -54,13 +54,20 @@ pub(super) fn deliver(
     cores[node as usize].handle(event, now, &mut actions);
     let mut actions: VecDeque<_> = actions.into_iter().map(|action| (node, action)).collect();
     while let Some((node, action)) = actions.pop_front() {
-        let Action::SendPeer { to, message } = action else {
-            done.push((node, action));
-            continue;
+        let (to, message) = match action {
+            Action::SendPeer { to, message } => (to.0..to.0 + 1, message),
+            Action::SendEveryPeer(message) => (0..cores.len() as u32, message),
+            other => {
+                done.push((node, other));
+                continue;
+            }
         };
-        let (from, mut more) = (NodeId(node), Vec::new());
-        cores[to.index()].handle(Event::Peer { from, message }, now, &mut more);
-        actions.extend(more.into_iter().map(|action| (to.0, action)));
+        let from = NodeId(node);
+        for to in to.filter(|to| *to != node) {
+            let (message, mut more) = (message.clone(), Vec::new());
+            cores[to as usize].handle(Event::Peer { from, message }, now, &mut more);
+            actions.extend(more.into_iter().map(|action| (to, action)));
+        }
     }
     done
 }

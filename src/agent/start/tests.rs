@@ -24,6 +24,7 @@ fn shared(program: &str, ranks: u32) -> Arc<StartShared> {
         env: Vec::new(),
         node_env: Vec::new(),
         namespaces: None,
+        group: None,
         reset_signals: Vec::new(),
         null: null(),
         stdin: null(),
@@ -45,8 +46,10 @@ fn plans(count: u32) -> Vec<RankPlan> {
     (0..count).map(plan).collect()
 }
 
-/// Starts so many ranks and waits until the loop would be woken; returns what was reported by then.
+/// Starts so many ranks and waits until the loop would be woken; returns what was reported by then. The
+/// system ends the ranks with the threads of `pool`.
 fn reported(
+    pool: &mut Threads,
     program: &str,
     (ranks, threads): (u32, usize),
     after: impl FnOnce(&Starter),
@@ -56,7 +59,7 @@ fn reported(
     let starter = Starter::start(
         shared(program, ranks),
         plans(ranks),
-        threads,
+        (pool, threads),
         &results_to,
         &wake,
     );
@@ -72,7 +75,6 @@ fn reported(
     let mut count = [0; 8];
     rustix::io::read(&wake, &mut count).unwrap();
     assert_eq!(u64::from_ne_bytes(count), 1);
-    starter.join();
     assert!(results.try_recv().is_err(), "something was told later");
     told.sort_by_key(|(rank, _)| *rank);
     let ranks_told: Vec<u32> = told.iter().map(|(rank, _)| rank.0).collect();
@@ -82,8 +84,9 @@ fn reported(
 
 #[test]
 fn everything_has_been_reported_when_the_loop_is_woken() {
+    let mut pool = Threads::default();
     for size in [(1, 2), (1, 1), (2, 2), (5, 1), (8, 2), (8, 3), (40, 2)] {
-        for (rank, result) in reported("/bin/true", size, |_| {}) {
+        for (rank, result) in reported(&mut pool, "/bin/true", size, |_| {}) {
             let process = result.unwrap_or_else(|error| panic!("{rank:?} of {size:?}: {error:?}"));
             assert_eq!(wait(&process.child.pidfd), Ok(ExitStatus::Code(0)));
         }
@@ -92,8 +95,9 @@ fn everything_has_been_reported_when_the_loop_is_woken() {
 
 #[test]
 fn a_program_that_cannot_be_started_is_reported_for_every_rank() {
+    let mut pool = Threads::default();
     for size in [(1, 2), (3, 2), (20, 2)] {
-        for (_, result) in reported("/nonexistent", size, |_| {}) {
+        for (_, result) in reported(&mut pool, "/nonexistent", size, |_| {}) {
             let error = result.err();
             assert_eq!(error, Some(StartError::Spawn(Step::Exec, Errno::NOENT)));
         }
@@ -102,7 +106,8 @@ fn a_program_that_cannot_be_started_is_reported_for_every_rank() {
 
 #[test]
 fn what_is_stopped_is_reported_too() {
-    for process in reported("/bin/true", (200, 2), Starter::stop) {
+    let mut pool = Threads::default();
+    for process in reported(&mut pool, "/bin/true", (200, 2), Starter::stop) {
         match process.1 {
             Ok(process) => assert_eq!(wait(&process.child.pidfd), Ok(ExitStatus::Code(0))),
             Err(error) => assert_eq!(error, StartError::Skipped),

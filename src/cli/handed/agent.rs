@@ -18,10 +18,11 @@ Examples:
 Signals:
   TERM, INT    take no new launch and end with the last one; the second ends the agent, and with it
                all launches, at once
-  HUP          read a renewed certificate now, and not at the next connection
+  HUP          read a renewed certificate or list of revoked ones now, and not at the next connection
 
 Files:
-  /etc/wireup/tls           of root's agent: ca.pem, cert.pem, key.pem, as `wireup pki issue` makes them
+  /etc/wireup/tls           of root's agent: ca.pem, crl.pem, cert.pem, key.pem, as `wireup pki` makes them;
+                            or /etc/wireup/tls/HOSTNAME, where several hosts have one file system
   /etc/wireup/agent.toml    of root's agent: name = value for each of these options, without the dashes
   /run/wireup/agent.sock    of root's agent: serves every user of the node
   ~/.config/wireup          in place of /etc/wireup for another user's agent, or $XDG_CONFIG_HOME/wireup
@@ -48,7 +49,8 @@ pub struct AgentArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
 
-    /// Directory of this node's certificate [default: /etc/wireup/tls, or ~/.config/wireup/tls]
+    /// Directory of this node's certificate [default: /etc/wireup/tls, or ~/.config/wireup/tls; in it that
+    /// with this host's name, if there is one]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub tls: Option<PathBuf>,
 
@@ -60,6 +62,16 @@ pub struct AgentArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     pub heartbeat: Option<Duration>,
+
+    /// User as whom root's agent runs: it gives up root's rights for good, and a small helper keeps them
+    /// [default: root]
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+
+    /// With --user: also start root's launches that other nodes bring; without it root launches from its own
+    /// machine only
+    #[arg(long)]
+    pub root_launches: bool,
 
     /// Agents where launches of different machines meet (MPI_Publish_name, MPI_Comm_connect), as in
     /// --hosts: NAME or NAME@ADDRESS[:PORT]; the first that can be reached. The same list on every

@@ -7,16 +7,19 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 const EXAMPLES: &str = "\
 Examples:
   wireup pki init
-  wireup pki issue --name n1
+  wireup pki issue --name 'n[01-16]'
   wireup pki issue --name n2 --address n2.example.org --address 10.0.0.2
   wireup pki issue --name slurm --role scheduler
   wireup pki show
-  wireup pki renew";
+  wireup pki renew
+  wireup pki revoke --name n1";
 
 const FILES: &str = "\
 Files:
   DIR/ca.pem, DIR/ca.key    the certificate authority; its key stays on this machine
-  DIR/NAME/                 ca.pem, cert.pem and key.pem of NAME: copy it to NAME:/etc/wireup/tls";
+  DIR/crl.pem               the certificates that were revoked, once there are any
+  DIR/issued.tsv            the number, name and end of each certificate that was made
+  DIR/NAME/                 ca.pem, crl.pem, cert.pem and key.pem of NAME: copy it to NAME:/etc/wireup/tls";
 
 /// Arguments of `wireup pki`.
 #[derive(Debug, Args)]
@@ -49,11 +52,12 @@ pub enum What {
     /// Make a certificate and its key for a node, a scheduler or an observer
     #[command(after_help = "\
 Examples:
-  wireup pki issue --name n1 --name n2
+  wireup pki issue --name n1 --name 'n[05-08]'
   wireup pki issue --name n3 --address 10.0.0.3
   wireup pki issue --name slurm --role scheduler")]
     Issue {
-        /// Whose: the node's name as hosts are named to `wireup run`; may be given more than once
+        /// Whose: the node's name as hosts are named to `wireup run`, or several as in --hosts; may be
+        /// given more than once
         #[arg(long, required = true)]
         name: Vec<String>,
 
@@ -75,7 +79,7 @@ Examples:
   wireup pki renew               all that expire within 30 days
   wireup pki renew --name n1     this one, whenever it expires")]
     Renew {
-        /// Renew this one; may be given more than once
+        /// Renew this one, or these as in --hosts; may be given more than once
         #[arg(long, conflicts_with = "within")]
         name: Vec<String>,
 
@@ -86,6 +90,20 @@ Examples:
         /// How long the new ones are valid, in days
         #[arg(long, default_value_t = 365, value_parser = days())]
         days: u32,
+    },
+    /// Take certificates back: agents that have the new list (crl.pem) refuse them
+    #[command(after_help = "\
+Examples:
+  wireup pki revoke --name n1                  all that n1 was ever given
+  wireup pki revoke --serial 5d4c…             one; `wireup pki show --json` and issued.tsv have the numbers")]
+    Revoke {
+        /// Revoke every certificate of this one, or of these as in --hosts; may be given more than once
+        #[arg(long, required_unless_present = "serial")]
+        name: Vec<String>,
+
+        /// Revoke the certificate of this serial number, in hexadecimal; may be given more than once
+        #[arg(long, value_name = "NUMBER")]
+        serial: Vec<String>,
     },
     /// Show names, roles and expiry of all certificates, or of those in files
     #[command(after_help = "\

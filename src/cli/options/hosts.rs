@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
+use crate::cli::ps::nodes::own_node;
 use crate::job::hosts::{self, HostList, HostSpec};
 use crate::job::spec::SpreadSpec;
 use crate::launcher::hostfile;
@@ -49,28 +50,36 @@ impl HostsArgs {
             tree_width: self.tree_width,
             agent: self.agent,
         };
-        Ok((listed(self.hosts, self.hostfile.as_deref())?, spread))
+        // A launch on this machine alone needs no agent, unless one is named.
+        let alone = spread.agent.is_some();
+        let own = || own_node(spread.agent.as_deref());
+        let hosts = listed(self.hosts, self.hostfile.as_deref(), alone, own)?;
+        Ok((hosts, spread))
     }
 }
 
-/// The hosts of `--hosts` and `--hostfile`.
+/// The hosts of `--hosts` and `--hostfile`; `alone` and `own` as [`hosts::name_here`] has them.
 ///
 /// # Errors
 /// [`RunFailure`] with the option, file and line that are wrong.
 pub(in crate::cli) fn listed(
     lists: Vec<HostList>,
     file: Option<&Path>,
+    alone: bool,
+    own: impl FnOnce() -> Option<(String, Option<String>)>,
 ) -> Result<Vec<HostSpec>, RunFailure> {
     if let Some(path) = file {
         let wrong =
             |text: String| RunFailure::refused(format!("--hostfile {}: {text}", path.display()));
-        let entries = hostfile::read(path)
+        let mut entries = hostfile::read(path)
             .map_err(|error| RunFailure::refused(format!("--hostfile {error}")))?;
+        hosts::name_here(&mut entries, alone, own);
         return hosts::merge(entries).map_err(|problem| wrong(problem.to_string()));
     }
     if lists.is_empty() {
         return Ok(Vec::new());
     }
-    let entries = lists.into_iter().flat_map(|list| list.0).collect();
+    let mut entries: Vec<_> = lists.into_iter().flat_map(|list| list.0).collect();
+    hosts::name_here(&mut entries, alone, own);
     hosts::merge(entries).map_err(|problem| RunFailure::refused(format!("--hosts: {problem}")))
 }

@@ -1,8 +1,8 @@
 //! `wireup ps --nodes`: how the agents of nodes are, asked through the agent of this machine.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
@@ -44,15 +44,13 @@ pub(super) struct AskedArgs {
 
 /// Prints how they are; exit code 1 if one was not reached.
 pub(super) fn execute(args: AskedArgs, json: bool) -> Result<u8, RunFailure> {
-    let hosts = listed(args.hosts, args.hostfile.as_deref())?;
+    let own = || own_node(args.agent.as_deref());
+    let hosts = listed(args.hosts, args.hostfile.as_deref(), true, own)?;
     let members = hosts.into_iter().map(|host| Member {
         name: host.name,
         address: host.address,
     });
-    let user = UserId(rustix::process::geteuid().as_raw());
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    let socket = local_agent::find(args.agent.as_deref(), user, runtime.as_deref())?;
-    let nodes = ask(UnixStream::from(socket), members.collect())?;
+    let nodes = ask(args.agent.as_deref(), members.collect())?;
     let text = match json {
         true => {
             let mut text = serde_json::to_string_pretty(&nodes).expect("text and numbers only");
@@ -66,8 +64,35 @@ pub(super) fn execute(args: AskedArgs, json: bool) -> Result<u8, RunFailure> {
     Ok(u8::from(nodes.iter().any(|node| node.problem.is_some())))
 }
 
-fn ask(mut socket: UnixStream, members: Vec<Member>) -> Result<Vec<NodeStatus>, RunFailure> {
-    let failed = |error: std::io::Error| RunFailure::own("the agent does not answer", error);
+/// What this machine's agent is called, and where it can be reached; without one, the machine's own name.
+pub(in crate::cli) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)> {
+    let asked = ask(agent, Vec::new()).ok();
+    match asked.and_then(|nodes| nodes.into_iter().next()) {
+        Some(NodeStatus {
+            name, advertised, ..
+        }) => Some((name, Some(advertised).filter(|at| !at.is_empty()))),
+        None => {
+            let own = rustix::system::uname();
+            let own = own.nodename().to_str().ok()?;
+            Some((own.to_owned(), None))
+        }
+    }
+}
+
+/// Asks the agent of this machine how these nodes are, or itself if there are none.
+fn ask(agent: Option<&Path>, members: Vec<Member>) -> Result<Vec<NodeStatus>, RunFailure> {
+    let user = UserId(rustix::process::geteuid().as_raw());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    let socket = local_agent::find(agent, user, runtime.as_deref())?;
+    let mut socket = UnixStream::from(socket);
+    // A limit that has passed is no shortage, though the system's words for both are the same.
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::WouldBlock => RunFailure::refused(format!(
+            "the agent of this machine does not answer within {} s; was it stopped?",
+            LIMIT.as_secs()
+        )),
+        _ => RunFailure::own("the agent does not answer", error),
+    };
     let envelope = Envelope {
         to: Address::EveryNode,
         from: Address::Launcher,
@@ -79,6 +104,7 @@ fn ask(mut socket: UnixStream, members: Vec<Member>) -> Result<Vec<NodeStatus>, 
     };
     let mut bytes = Vec::new();
     write(envelope, &request, &mut bytes);
+    socket.set_nonblocking(false).map_err(failed)?;
     socket.set_read_timeout(Some(LIMIT)).map_err(failed)?;
     socket.set_write_timeout(Some(LIMIT)).map_err(failed)?;
     // An agent that refuses may have closed the connection; what it said is there.
@@ -101,10 +127,10 @@ fn ask(mut socket: UnixStream, members: Vec<Member>) -> Result<Vec<NodeStatus>, 
         match socket.read(&mut chunk) {
             Ok(0) => {
                 sent.map_err(failed)?;
-                return Err(failed(std::io::ErrorKind::UnexpectedEof.into()));
+                return Err(failed(ErrorKind::UnexpectedEof.into()));
             }
             Ok(count) => reader.push(&chunk[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(failed(error)),
         }
     }

@@ -29,6 +29,37 @@ fn slots(hosts: Result<Vec<HostSpec>, String>) -> Vec<(String, Option<u32>)> {
 }
 
 #[test]
+fn localhost_among_others_is_this_machine_by_the_name_of_its_agent() {
+    let named = |list: &str, alone, address: Option<&str>| {
+        let HostList(mut entries) = list.parse().unwrap();
+        name_here(&mut entries, alone, || {
+            Some(("n1".to_owned(), address.map(str::to_owned)))
+        });
+        let hosts = merge(entries).unwrap();
+        let host = |host: HostSpec| format!("{}@{}", host.name, host.address);
+        hosts.into_iter().map(host).collect::<Vec<_>>().join(" ")
+    };
+    let at = Some("10.0.0.1:7437");
+    assert_eq!(
+        named("localhost,n2", false, at),
+        "n1@10.0.0.1:7437 n2@n2:7437"
+    );
+    assert_eq!(
+        named("n2,127.0.0.1:4", false, None),
+        "n2@n2:7437 n1@n1:7437"
+    );
+    assert_eq!(
+        named("n1,n2,[::1]", false, at),
+        "n1@n1:7437 n2@n2:7437",
+        "named twice"
+    );
+    assert_eq!(named("localhost", true, at), "n1@10.0.0.1:7437");
+    assert_eq!(named("localhost", false, at), "localhost@localhost:7437");
+    let port = "localhost@localhost:1,n2";
+    assert_eq!(named(port, false, at), "localhost@localhost:1 n2@n2:7437");
+}
+
+#[test]
 fn a_word_is_a_name_with_slots_and_an_address_with_a_port() {
     assert_eq!(
         list("n1, n2:4 ,n3@10.0.0.3,n4:2@login:9000,").unwrap(),

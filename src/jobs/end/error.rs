@@ -37,6 +37,14 @@ pub enum EndError {
     /// The signal can only be sent where they are.
     #[error("{}", elsewhere(.0))]
     Elsewhere(Vec<(String, Vec<u32>)>),
+    /// Root could not become the job's user to clean up.
+    #[error("cannot clean up as user id {uid}: {reason}")]
+    NotAsUser {
+        /// The user.
+        uid: u32,
+        /// The reason.
+        reason: String,
+    },
     /// Processes survived SIGKILL.
     #[error("cannot end {}", pids(.0))]
     Survived(Vec<i32>),

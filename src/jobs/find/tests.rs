@@ -36,7 +36,6 @@ fn mark(job: &str, rank: Option<u32>) -> Option<Mark> {
         size: rank.map(|_| 2),
         nodes: rank.map(|_| 1),
         node: rank.map(|_| (0, "alpha".into())),
-        tmpdir: None,
     })
 }
 

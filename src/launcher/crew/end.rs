@@ -214,6 +214,7 @@ impl Crew {
             self.tell(FromCrew::Tell { text });
         }
         self.keep(Unpacked::default());
+        self.end_group();
         if abnormal {
             let uid = rustix::process::getuid().as_raw();
             leftovers::remove_shared_memory(uid, self.since);

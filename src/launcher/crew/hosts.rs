@@ -9,8 +9,9 @@ use rustix::process::{Signal, kill_process_group};
 use super::{Crew, Node, raw};
 use crate::agent::channel::Received;
 use crate::agent::core::Facts;
-use crate::agent::event::Event;
+use crate::agent::event::{Doing, Event};
 use crate::agent::poll::Source;
+use crate::agent::procfs;
 use crate::agent::sidecar::Sidecar;
 use crate::agent::spawn::{self, ExitStatus};
 use crate::job::clock::Moment;
@@ -191,6 +192,19 @@ impl Crew {
     /// Whether some sidecar may be about to end.
     pub(super) fn hosts_in_doubt(&self) -> bool {
         self.nodes.iter().any(|node| node.core.host_is_in_doubt())
+    }
+
+    /// What a sidecar's process does that is silent.
+    pub(super) fn host_does(&self, node: NodeId) -> Doing {
+        let sidecar = self.node(node).sidecar.as_ref();
+        let pid = sidecar.map(|sidecar| raw(sidecar.child.pid));
+        match pid {
+            Some(pid) if procfs::is_busy(pid) => Doing::Works,
+            Some(pid) if procfs::process(pid).is_some_and(|seen| seen.is_stopped()) => {
+                Doing::Stopped
+            }
+            _ => Doing::Waits,
+        }
     }
 
     /// Ends a sidecar, with whatever it may have started, without asking it.

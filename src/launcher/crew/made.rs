@@ -8,6 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::nodes::Node;
 use super::{Parts, start};
+use crate::agent::cgroup::Group;
 use crate::agent::core::{Facts, NodeCore, Terms, Voucher};
 use crate::agent::descriptors;
 use crate::agent::poll::{Source, Token};
@@ -22,6 +23,7 @@ pub(super) struct Made {
     pub(super) wake: Arc<OwnedFd>,
     pub(super) nodes: Vec<Node>,
     pub(super) directories: Vec<NodeDirectories>,
+    pub(super) group: Option<Group>,
 }
 
 impl Made {
@@ -67,6 +69,7 @@ impl Made {
                     Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
                 )
                 .map(|core| {
+                    let core = core.impatient_after(parts.silence);
                     let mut core = core.vouching(voucher.clone());
                     core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
                     if plan.offer.pmix {
@@ -81,6 +84,8 @@ impl Made {
             wake,
             nodes,
             directories,
+            // Last: nothing can go wrong any more that would leave it.
+            group: start::group(plan, part, &mut parts.guard),
         })
     }
 }

@@ -11,6 +11,7 @@ use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::log::SyslogPlace;
 use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
+use crate::link::frame::Address;
 use crate::pmix::control::Hello;
 use crate::queries::Asked;
 
@@ -62,8 +63,20 @@ impl Crew {
     }
 
     /// What is to be said to nodes of other hosts.
-    pub(in crate::launcher) fn take_outbound(&mut self) -> Vec<(NodeId, PeerMessage)> {
+    pub(in crate::launcher) fn take_outbound(&mut self) -> Vec<(Address, PeerMessage)> {
         std::mem::take(&mut self.outbound)
+    }
+
+    /// A node has something to say to all others: those that are here, or one message for all elsewhere.
+    fn say_to_all(&mut self, from: NodeId, message: PeerMessage) {
+        let all = self.jobs.nodes();
+        let here: Vec<NodeId> = self.part.nodes(all).collect();
+        for to in here.iter().filter(|node| **node != from) {
+            self.peers.push_back((*to, from, message.clone()));
+        }
+        if here.len() < all as usize {
+            self.outbound.push((Address::EveryNode, message));
+        }
     }
 
     /// A node of another host has something to say to the one here.
@@ -102,11 +115,16 @@ impl Crew {
                         sidecar.upcall.send(&bytes, &self.poll);
                     }
                 }
+                Action::LookAtHost => {
+                    let seen = Event::HostSeen(self.host_does(node));
+                    self.tell_core(node, seen);
+                }
                 Action::KillHost => self.kill_host(node),
                 Action::SendPeer { to, message } => match self.part.holds(to) {
                     true => self.peers.push_back((to, node, message)),
-                    false => self.outbound.push((to, message)),
+                    false => self.outbound.push((Address::Node(to), message)),
                 },
+                Action::SendEveryPeer(message) => self.say_to_all(node, message),
                 Action::AwaitStarts { asked, jobs } => {
                     self.awaiting.push((node, asked, jobs));
                     for (node, event) in self.starts_known() {

@@ -60,10 +60,9 @@ impl Crew {
     fn tell_started(&mut self) -> std::io::Result<()> {
         for number in (0..self.jobs.count()).map(JobNumber) {
             let job = self.jobs.get_mut(number).expect("below their number");
-            let Some(starter) = job.starter.take_if(|_| job.unreported == 0) else {
+            if job.starter.take_if(|_| job.unreported == 0).is_none() {
                 continue;
-            };
-            starter.join();
+            }
             self.all_started(number)?;
         }
         for (node, event) in self.starts_known() {

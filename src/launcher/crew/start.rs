@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::{Crew, Job, Part};
+use crate::agent::cgroup::{self, Group};
 use crate::agent::descriptors;
 use crate::agent::sidecar::{Sidecar, SidecarSpec};
 use crate::agent::start::{OutputPlan, PACE, RankPlan, StartShared, Starter, StdinPlan};
@@ -48,6 +49,18 @@ pub(super) fn job_directory(
     JobDirectory::create(path)
 }
 
+/// The control group of the launch here, where there can be one.
+pub(super) fn group(plan: &Plan, part: Part, guard: &mut Guard) -> Option<Group> {
+    let name = match part {
+        Part::Whole => plan.job.nspace.to_string(),
+        Part::Node(node) => format!("{}.n{node}", plan.job.nspace),
+    };
+    let place = cgroup::place(&name)?;
+    // Before there is one, as with the directory.
+    let _ = guard.add_group(&place);
+    Group::make(place)
+}
+
 impl Crew {
     /// The ranks here of the job the user asked for, ascending.
     pub(in crate::launcher) fn ranks_here(&self) -> Vec<Rank> {
@@ -73,12 +86,14 @@ impl Crew {
         };
         let env = rank_env::of_sidecar(&plan, &parts.libpmix);
         let reset = surroundings.signals_to_reset();
+        let group = self.group.clone();
         let spec = SidecarSpec {
             program: &parts.program,
             libpmix: &parts.libpmix.path,
             shim: &parts.shim,
             env: &env,
             reset_signals: &reset,
+            group: group.as_ref().map(|group| group.as_fd()),
         };
         for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
             let node = self.part.node_at(index);
@@ -138,7 +153,7 @@ impl Crew {
         let starter = Starter::start(
             shared,
             plans,
-            threads as usize,
+            (&mut self.threads, threads as usize),
             &self.results_to,
             &self.wake,
         )
@@ -192,6 +207,7 @@ impl Crew {
             env,
             node_env,
             namespaces: self.namespaces.clone(),
+            group: self.group.clone(),
             reset_signals: surroundings.signals_to_reset(),
             null,
             stdin,

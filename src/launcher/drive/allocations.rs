@@ -121,27 +121,28 @@ impl Drive {
         given
     }
 
-    /// By node: living processes, and those that ever were.
-    pub(super) fn census(&self) -> (Vec<u32>, Vec<u32>) {
+    /// By node: living processes that count, and those that ever were.
+    pub(super) fn census(&self, counts: impl Fn(GlobalRank) -> bool) -> (Vec<u32>, Vec<u32>) {
         let nodes = self.jobs.nodes() as usize;
         let (mut live, mut ever) = (vec![0; nodes], vec![0; nodes]);
         for (process, life) in (0..).map(GlobalRank).zip(&self.lives) {
             let node = self.jobs.home_of(process).index();
             ever[node] += 1;
-            live[node] += u32::from(life.end.is_none());
+            live[node] += u32::from(!life.is_over() && counts(process));
         }
         (live, ever)
     }
 
-    /// What is set aside.
-    pub(super) fn reserved(&self) -> Vec<Reserved<'_>> {
+    /// What is set aside, and by how many living processes that count it is taken.
+    pub(super) fn reserved(&self, counts: impl Fn(GlobalRank) -> bool) -> Vec<Reserved<'_>> {
         let nodes = self.jobs.nodes() as usize;
         let mut inside: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
         for (job, id) in self.family.in_allocations() {
             let live = inside.entry(id).or_insert_with(|| vec![0; nodes]);
             for process in self.jobs.processes_of(job) {
                 let node = self.jobs.home_of(process).index();
-                live[node] += u32::from(self.lives[process.index()].end.is_none());
+                let lives = !self.lives[process.index()].is_over();
+                live[node] += u32::from(lives && counts(process));
             }
         }
         let live = |id: &str| inside.get(id).cloned().unwrap_or_else(|| vec![0; nodes]);
@@ -149,8 +150,8 @@ impl Drive {
     }
 
     fn rooms(&self) -> Vec<Room> {
-        let (live, _) = self.census();
-        let reserved = self.reserved();
+        let (live, _) = self.census(|_| true);
+        let reserved = self.reserved(|_| true);
         let ground = Ground {
             live: &live,
             reserved: &reserved,

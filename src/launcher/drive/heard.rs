@@ -38,6 +38,7 @@ impl Drive {
                 self.rank_changed(rank, RankState::NotStarted);
                 let fate = cause.as_ref().map_or(JOB_ENDED, kind_of);
                 self.lives[rank.index()].fate = Some(fate);
+                self.crowd.freed();
                 if let Some(cause) = cause
                     && !self.fails_spawn(rank, &cause)
                 {
@@ -61,6 +62,7 @@ impl Drive {
             FromCrew::Ended { rank, end } => {
                 self.end_pty(Some(rank));
                 self.lives[rank.index()].end = Some((self.now(), end));
+                self.crowd.freed();
                 self.rank_changed(rank, RankState::Ended);
             }
             FromCrew::Judged { rank, end, state } => self.rank_judged(rank, end, &state),
@@ -125,7 +127,8 @@ impl Drive {
             FromCrew::Gone { rank } => {
                 let now = self.now();
                 self.lives[rank.index()].end.get_or_insert((now, None));
-                self.supervisor.rank_skipped();
+                self.crowd.freed();
+                self.supervisor.rank_lost();
                 self.rank_changed(rank, RankState::Ended);
                 self.process_over(rank);
             }

@@ -13,11 +13,13 @@ use super::Drive;
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Ready, Source, Token};
 use crate::agent::rendezvous::{self, Found};
+use crate::job::clock::Moment;
 use crate::launcher::local_agent;
 use crate::launcher::message::ToCrew;
 use crate::link::control::{FromAgent, ToAgent, VERSION};
 use crate::link::decode;
 use crate::link::frame::{Address, Class};
+use crate::link::watch::SILENCE;
 use crate::rendezvous::MEET_MAX;
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
@@ -53,7 +55,9 @@ pub(super) struct Meeting {
 
 impl Meeting {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.silent_until
+        let link = self.link.as_ref().and_then(LinkEnd::next_deadline);
+        let link = link.map(|at| at.0);
+        [self.silent_until, link].into_iter().flatten().min()
     }
 }
 
@@ -84,7 +88,7 @@ impl Drive {
         let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
         let socket = match local_agent::try_find(given, self.plan.job.user, runtime) {
             Some(socket) => socket,
-            None => match rendezvous::find(&name) {
+            None => match self.find_without_agent(&name) {
                 Ok(Found::There(socket)) => socket,
                 Ok(Found::New {
                     connection,
@@ -98,6 +102,7 @@ impl Drive {
                 Err(errno) => return Err(errno.to_string()),
             },
         };
+        let now = Moment(self.now());
         let poll = self.hands.poll();
         let token = Token::new(Source::Rendezvous, 0);
         let mut link = LinkEnd::new(socket, Address::Launcher, token, poll)
@@ -107,12 +112,27 @@ impl Drive {
             name,
         };
         link.send(Address::EveryNode, Class::Control, &meet, poll);
+        // The first launch has made its socket.
+        link.watch(SILENCE, false, now);
         for message in &self.meeting.unheard {
             send(&mut link, message, poll);
         }
         self.meeting.link = Some(link);
         self.meeting.silent_until = Some(self.now() + PATIENCE);
         Ok(())
+    }
+
+    fn find_without_agent(&mut self, name: &str) -> rustix::io::Result<Found> {
+        let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
+        let base = rendezvous::base(self.plan.job.user, runtime);
+        let mut why = None;
+        let found = rendezvous::find(name, &base, |reason| why = Some(reason.to_owned()));
+        if let Some(reason) = why.filter(|_| self.plan.spec.verbose > 0) {
+            self.tell(&format!(
+                "launches meet by a name that others could take, since {reason}"
+            ));
+        }
+        found
     }
 
     /// By which name the launch meets others; empty for none.
@@ -177,7 +197,12 @@ impl Drive {
     pub(super) fn give_up_rendezvous(&mut self, now: Duration) {
         if self.meeting.silent_until.is_some_and(|until| until <= now) {
             let seconds = PATIENCE.as_secs();
-            self.lose_rendezvous(&format!("it does not answer within {seconds} s"));
+            return self.lose_rendezvous(&format!("it does not answer within {seconds} s"));
+        }
+        let poll = self.hands.poll();
+        let link = self.meeting.link.as_mut();
+        if let Some(silent) = link.and_then(|link| link.look(Moment(now), poll)) {
+            self.lose_rendezvous(&format!("it{silent}"));
         }
     }
 

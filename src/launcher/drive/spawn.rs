@@ -74,6 +74,11 @@ impl Family {
         births.chain(self.orphans.iter().map(|(at, _)| *at)).min()
     }
 
+    /// A job, the one that spawned it, and so on up to the first.
+    pub(super) fn line_of(&self, job: JobNumber) -> impl Iterator<Item = JobNumber> {
+        std::iter::successors(Some(job), |job| self.members[job.index()].parent)
+    }
+
     /// The jobs that were spawned into allocations and live, and the names of these.
     pub(super) fn in_allocations(&self) -> impl Iterator<Item = (JobNumber, &str)> {
         let members = (0..).map(JobNumber).zip(&self.members);
@@ -91,15 +96,7 @@ fn ending() -> SpawnFailure {
 }
 
 impl Drive {
-    /// Starts what a process wants on the hosts there are.
-    pub(super) fn decide_spawn(&mut self, wanting: Wanting) {
-        match self.plan_spawn(wanting.by, &wanting.request) {
-            Ok((job, plan)) => self.begin_spawn(wanting, job, plan),
-            Err(failure) => self.answer_spawn(wanting.asker, wanting.by, Err(failure)),
-        }
-    }
-
-    fn plan_spawn(
+    pub(super) fn plan_spawn(
         &self,
         by: GlobalRank,
         request: &SpawnRequest,
@@ -113,8 +110,8 @@ impl Drive {
                 text: "who asked for it has ended".to_owned(),
             });
         }
-        let (live, before) = self.census();
-        let reserved = self.reserved();
+        let (live, before) = self.census(|_| true);
+        let reserved = self.reserved(|_| true);
         let (parent, rank) = self.jobs.plan_of(by);
         let standing = Standing {
             offset: GlobalRank(self.jobs.size()),
@@ -137,7 +134,7 @@ impl Drive {
         Ok((job, Arc::new(plan)))
     }
 
-    fn begin_spawn(&mut self, wanting: Wanting, job: SpawnedJob, plan: Arc<Plan>) {
+    pub(super) fn begin_spawn(&mut self, wanting: Wanting, job: SpawnedJob, plan: Arc<Plan>) {
         let Wanting {
             asker, by, limit, ..
         } = wanting;

@@ -34,6 +34,8 @@ impl Fleet {
         };
         let hosts = &plan.spec.layout.hosts;
         self.nodes.resize(hosts.len(), joining);
+        self.open
+            .join((first..hosts.len()).map(|node| NodeId(node as u32)));
         let grow = ToAgent::Grow {
             members: members(&hosts[first..]),
             // The first job has no ranks there.
@@ -64,6 +66,10 @@ impl Fleet {
     /// A node is ready to have ranks.
     pub(super) fn joined(&mut self, node: NodeId) {
         self.send(Address::Node(node), &Carried::Start);
+        if !self.asked.is_empty() {
+            let order = ToCrew::Ask(self.asked.clone());
+            self.send(Address::Node(node), &Carried::Order(order));
+        }
         let refusal = None;
         self.tell(FromCrew::Joined { node, refusal });
     }
@@ -106,11 +112,9 @@ impl Fleet {
             return;
         }
         state.refuse(refusal.clone());
+        self.open.gone(node);
         let refusal = Some(refusal);
         self.tell(FromCrew::Joined { node, refusal });
-        for job in self.starting.clone() {
-            self.check_started(job);
-        }
         self.check_over();
     }
 

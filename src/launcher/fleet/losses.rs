@@ -2,22 +2,31 @@
 
 use std::time::Duration;
 
+use super::node::NodeState;
 use super::{Fleet, Stage};
+use crate::job::hosts::compress;
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::{Cause, EXIT_WIREUP};
 use crate::launcher::carried::Carried;
 use crate::launcher::message::{FromCrew, Refusal, ToCrew};
+use crate::link::control::NO_SIGN;
 use crate::link::frame::Address;
+
+/// By which name this host knows itself.
+pub(super) fn own_host() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
+}
 
 impl Fleet {
     /// The local agent does not serve the launch any more.
-    pub(super) fn lose_link(&mut self, reason: String) {
+    pub(super) fn lose_link(&mut self, reason: &str) {
         if self.cut.is_some() {
             return;
         }
         let all: Vec<NodeId> = self.plan.job.ranks.node_ids().collect();
-        self.cut = Some(reason.clone());
-        self.lose_nodes(&all, &reason);
+        self.cut = Some(reason.to_owned());
+        self.lose_nodes(&all, reason);
     }
 
     /// Gives up nodes that did not do in time what they were told.
@@ -59,9 +68,42 @@ impl Fleet {
     /// to blame.
     pub(super) fn lose_branch(&mut self, nodes: &[NodeId], reason: &str) {
         let name = |node: &NodeId| self.plan.node_names.get(node.index()).cloned();
+        self.silent += u32::from(reason.ends_with(NO_SIGN));
         let first = nodes.first().and_then(name).unwrap_or_default();
         let behind = format!("its agent was not asked, since it is reached through {first}");
         self.lose(nodes, reason, &behind);
+    }
+
+    /// Says whose fault it is that the job has failed by the loss of a host, if all were lost but
+    /// one at most, which is the launcher's own then.
+    pub(super) fn cut_off(&self, cause: &Cause) -> Option<Cause> {
+        let Cause::NodeFailed { node, error } = cause else {
+            return None;
+        };
+        // A node that is over says nothing any more, whether it can be reached or not.
+        let heard = |node: &&NodeState| !node.is_lost() && !node.over;
+        let rest = self.nodes.iter().filter(heard).count();
+        if rest > 1 || !error.ends_with(NO_SIGN) {
+            return None;
+        }
+        let own = own_host();
+        Some(match self.silent {
+            1 => Cause::NodeFailed {
+                node: *node,
+                error: format!("{error} (or the network of {own}, where the launch began, is cut)"),
+            },
+            _ => {
+                let names = (0..).zip(&self.nodes).filter(|(_, node)| node.is_lost());
+                let names = names.filter_map(|(at, _)| self.plan.node_names.get::<usize>(at));
+                let names: Vec<&str> = names.map(String::as_str).collect();
+                let names = compress(names);
+                let error = format!(
+                    "host {own}, where the launch began, has lost all others ({names}) at once: look \
+                     at its own network; {NO_SIGN}"
+                );
+                Cause::CutOff { error }
+            }
+        })
     }
 
     /// Nothing more will be heard of some nodes.
@@ -96,9 +138,13 @@ impl Fleet {
                 state.refuse(refused(node));
             }
             state.lost = true;
+            self.open.gone(*node);
             if self.decided && lost.len() == 1 {
                 let error = reason.to_owned();
-                let cause = Cause::NodeFailed { node: *node, error };
+                let cause = match self.cut {
+                    Some(_) => Cause::CutOff { error },
+                    None => Cause::NodeFailed { node: *node, error },
+                };
                 self.tell_held();
                 self.tell(FromCrew::Failed { cause, state: None });
             }
@@ -123,9 +169,7 @@ impl Fleet {
             reason,
         };
         self.send(Address::EveryNode, &Carried::Order(order));
-        for job in self.starting.clone() {
-            self.check_started(job);
-        }
+        self.check_started();
         self.check_over();
     }
 }

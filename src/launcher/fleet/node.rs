@@ -1,8 +1,5 @@
 //! What a launcher knows of one node.
 
-use std::collections::BTreeSet;
-
-use crate::job::ids::JobNumber;
 use crate::launcher::message::Refusal;
 
 /// See the module.
@@ -14,8 +11,6 @@ pub(super) struct NodeState {
     pub(super) joins: bool,
     /// It cannot take part.
     pub(super) refusal: Option<Refusal>,
-    /// Jobs of which the start of each rank there was reported.
-    pub(super) started: BTreeSet<JobNumber>,
     /// Nothing of the job is left there.
     pub(super) over: bool,
     /// Nothing more will be heard of it.

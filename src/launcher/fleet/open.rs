@@ -1,16 +1,16 @@
 //! The way to the local agent, and the request with which a launch begins.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::answers::Open;
 use super::{Fleet, NodeState, Stage};
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Source, Token};
+use crate::job::clock::Moment;
 use crate::job::hosts::HostSpec;
-use crate::job::ids::JobNumber;
 use crate::job::roster::Roster;
 use crate::launcher::carried::Description;
 use crate::launcher::local_agent::find;
@@ -20,6 +20,7 @@ use crate::launcher::run::RunFailure;
 use crate::link::control::{Member, Spread, ToAgent, VERSION};
 use crate::link::encode;
 use crate::link::frame::{Address, Class};
+use crate::link::watch::SILENCE;
 
 impl Fleet {
     /// Connects to the local agent.
@@ -55,15 +56,18 @@ impl Fleet {
             told: Default::default(),
             held: Default::default(),
             paused: [false; 2],
+            asked: Default::default(),
+            to_ask: Default::default(),
             waits: Default::default(),
             input: None,
-            starting: BTreeSet::from([JobNumber(0)]),
+            open: Open::new(ranks.nodes()),
             living: Default::default(),
             decided: false,
             ending: false,
             luggage,
             end_at: None,
             killed_at: None,
+            silent: 0,
             plate: Plate::show(&plan.decided, None),
             plan: Arc::clone(plan),
         })
@@ -88,6 +92,8 @@ impl Fleet {
         };
         self.link
             .send(Address::EveryNode, Class::Control, &open, &self.poll);
+        let now = Moment(self.now());
+        self.link.watch(SILENCE, true, now);
     }
 
     /// What steps are told of the launch as it is now.

@@ -17,6 +17,7 @@ use rustix::process::Pid;
 use crate::agent::spawn::open_pidfd;
 use crate::launcher::luggage::Identity;
 use crate::launcher::pty::TerminalCharge;
+use crate::launcher::remains::Thing;
 
 /// How long the guard listens to nothing but the launcher's death. Ranks of a short run are started
 /// and have ended by then: to hear of each would take a processor from them.
@@ -29,6 +30,7 @@ pub(super) struct Charge {
     /// was no descriptor left.
     pub(super) sessions: BTreeMap<i32, Option<OwnedFd>>,
     pub(super) directories: Vec<PathBuf>,
+    pub(super) groups: Vec<PathBuf>,
     pub(super) files: Vec<(PathBuf, Identity)>,
     pub(super) terminal: Option<TerminalCharge>,
     /// Leaders that have a descriptor.
@@ -109,8 +111,12 @@ impl Read for &Ear {
     }
 }
 
-/// Reads records until the socket ends. A record cut short by the launcher's death is dropped.
-pub(super) fn read_charge(pipe: impl Read, start_rendezvous: impl Fn()) -> Charge {
+/// Reads records until the socket ends. What the launch makes is noted before anything else is read. A record cut short by the launcher's death is dropped.
+pub(super) fn read_charge(
+    pipe: impl Read,
+    start_rendezvous: impl Fn(),
+    mut note: impl FnMut(&Thing),
+) -> Charge {
     let mut pipe = BufReader::new(pipe);
     let mut charge = Charge::default();
     let mut word = [0; 4];
@@ -122,7 +128,7 @@ pub(super) fn read_charge(pipe: impl Read, start_rendezvous: impl Fn()) -> Charg
                 let leader = Pid::from_raw(number).and_then(|pid| open_pidfd(pid).ok());
                 charge.add_session(number, leader);
             }
-            b'D' | b'F' | b'T' if pipe.read_exact(&mut word).is_ok() => {
+            b'D' | b'F' | b'G' | b'T' if pipe.read_exact(&mut word).is_ok() => {
                 let mut bytes = vec![0; u32::from_le_bytes(word) as usize];
                 if pipe.read_exact(&mut bytes).is_err() {
                     break;
@@ -130,10 +136,20 @@ pub(super) fn read_charge(pipe: impl Read, start_rendezvous: impl Fn()) -> Charg
                 let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
                 match kind[0] {
                     b'T' => charge.terminal = TerminalCharge::from_bytes(&bytes),
-                    b'F' => charge.files.extend(
-                        Identity::parse(bytes).map(|(identity, rest)| (path(rest), identity)),
-                    ),
-                    _ => charge.directories.push(path(bytes)),
+                    b'F' => {
+                        if let Some((identity, rest)) = Identity::parse(bytes) {
+                            note(&Thing::File(identity, path(rest.clone())));
+                            charge.files.push((path(rest), identity));
+                        }
+                    }
+                    b'G' => {
+                        note(&Thing::Group(path(bytes.clone())));
+                        charge.groups.push(path(bytes));
+                    }
+                    _ => {
+                        note(&Thing::Directory(path(bytes.clone())));
+                        charge.directories.push(path(bytes));
+                    }
                 }
             }
             b'R' => start_rendezvous(),
@@ -152,7 +168,7 @@ mod tests {
         let mut bytes = vec![b'S', 7, 0, 0, 0, b'D', 4, 0, 0, 0];
         bytes.extend_from_slice(b"/tmp");
         bytes.extend_from_slice(&[b'S', 9, 0]);
-        let charge = read_charge(&bytes[..], || {});
+        let charge = read_charge(&bytes[..], || {}, |_| {});
         assert_eq!(charge.sessions.into_keys().collect::<Vec<_>>(), [7]);
         assert_eq!(charge.directories, [PathBuf::from("/tmp")]);
     }
@@ -178,13 +194,13 @@ mod tests {
     fn a_session_whose_number_was_given_to_a_stranger_is_not_ours() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
-        let charge = read_charge(&[b"S", &pid.to_le_bytes()[..]].concat()[..], || {});
+        let charge = read_charge(&[b"S", &pid.to_le_bytes()[..]].concat()[..], || {}, |_| {});
         child.wait().unwrap();
         // Its leader has ended: members may be left, but a process with its number is another.
         assert!(charge.is_ours(pid, false));
         assert!(!charge.is_ours(pid, true));
         let own = std::process::id() as i32;
-        let charge = read_charge(&[b"S", &own.to_le_bytes()[..]].concat()[..], || {});
+        let charge = read_charge(&[b"S", &own.to_le_bytes()[..]].concat()[..], || {}, |_| {});
         assert!(charge.is_ours(own, true));
         assert!(!charge.is_ours(pid, false));
     }

@@ -407,6 +407,7 @@ fn place(
     names: &[String],
 ) -> Result<Placed, SpawnFailure> {
     let mut placed = vec![(0, Vec::new()); asked.len()];
+    let mut before: Option<(&Wanted, Vec<(NodeId, u32)>)> = None;
     for choosy in [false, true] {
         let mine = asked.iter().zip(&mut placed);
         for ((app, wishes, wanted), (size, runs)) in
@@ -426,7 +427,9 @@ fn place(
                 None => app.count,
             };
             let full = |full| refuse(SpawnFailureKind::NoSlots, full);
-            *runs = wanted.place(*size, space, names).map_err(full)?;
+            let last = before.as_ref().map(|(wanted, runs)| (*wanted, &runs[..]));
+            *runs = wanted.place(*size, last, space, names).map_err(full)?;
+            before = Some((wanted, runs.clone()));
         }
     }
     let (sizes, runs): (Vec<_>, Vec<_>) = placed.into_iter().unzip();

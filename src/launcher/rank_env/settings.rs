@@ -12,14 +12,17 @@ use crate::launcher::plan::Plan;
 /// For more ranks than cores: a rank that waits gives its core to one that has something to do.
 /// What each of them brings: docs/environment.md#oversubscription.
 ///
-/// Intel MPI sleeps a little between its looks.
-const YIELD_PMI: [(&str, &str); 4] = [
+/// Intel MPI sleeps a little between its looks; MPICH from 5.0 on in the loops of its shared-memory
+/// collectives.
+const YIELD_PMI: [(&str, &str); 2] = [
     ("I_MPI_THREAD_YIELD", "3"),
-    // So does MPICH from 5.0 on, after this many looks that found nothing.
+    ("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1"),
+];
+/// MPICH from 5.0 on sleeps after this many looks that found nothing. Between nodes that makes some of
+/// its spawns hang, under every launcher: only a job that stays on one node gets it.
+const THROTTLE: [(&str, &str); 2] = [
     ("MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
     ("MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT", "32"),
-    // And in the loops of its shared-memory collectives, which make no such looks.
-    ("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1"),
 ];
 /// Open MPI lets others go first between its looks.
 const YIELD_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_yield_when_idle", "1");
@@ -29,6 +32,10 @@ pub(super) fn of_job(plan: &Plan) -> Vec<(&'static str, &'static str)> {
     let mut settings = Vec::new();
     if plan.oversubscribed && (plan.offer.pmi || plan.offer.pmix) {
         settings.extend(YIELD_PMI);
+        // More hosts can join a launch that has named one.
+        if plan.job.ranks.nodes() == 1 && !plan.spec.layout.across_hosts() {
+            settings.extend(THROTTLE);
+        }
     }
     if plan.oversubscribed && plan.offer.pmix {
         settings.push(YIELD_OPEN_MPI);

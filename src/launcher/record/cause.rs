@@ -76,6 +76,7 @@ pub fn kind_of(cause: &Cause) -> &'static str {
         Cause::NotStarted { .. } => "not_started",
         Cause::HostFailed { .. } => "pmix_server_failed",
         Cause::NodeFailed { .. } => "node_failed",
+        Cause::CutOff { .. } => "cut_off",
         Cause::FenceFailed { .. } => "fence_failed",
         Cause::FenceTimeout(_) => "fence_timeout",
         Cause::Timeout(_) => "timeout",

@@ -25,8 +25,9 @@ pub(super) fn prepare(
 ) -> Result<Drive, RunFailure> {
     let plan = Arc::new(plan);
     let show = show(&plan, since, status.as_ref());
-    let signals = Signals::take(&surroundings.ignored, false);
+    // There is nothing to be ended in order yet: a signal ends the process, whatever it waits for.
     let mut fleet = Fleet::connect(&plan, started)?;
+    let signals = Signals::take(&surroundings.ignored, false);
     let wake = Arc::clone(fleet.wake());
     let (signals, streams) = outside((fleet.poll(), &wake), signals, show)?;
     Ok(Drive::new(drive::Parts {

@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::{LINK_FD, Messages, cannot_wait};
 use crate::agent::link_end::LinkEnd;
@@ -16,6 +16,7 @@ use crate::launcher::carried::Description;
 use crate::launcher::crew::{self, Crew, Part};
 use crate::launcher::guard::Guard;
 use crate::launcher::plan::{Plan, Variable};
+use crate::launcher::remains;
 use crate::launcher::run::RunFailure;
 use crate::launcher::signals::Signals;
 use crate::launcher::surroundings::Surroundings;
@@ -43,12 +44,21 @@ pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {
     Ok(link)
 }
 
+/// What the agent's first message says.
+pub(super) struct Begun {
+    pub(super) node: NodeId,
+    pub(super) tree: Tree,
+    pub(super) description: Description,
+    /// How long a process of the launch may be silent here.
+    pub(super) silence: Duration,
+}
+
 /// Waits for the agent's first message.
 pub(super) fn begin(
     poll: &mut Poll,
     link: &mut LinkEnd,
     backlog: &mut Messages,
-) -> Result<(NodeId, Tree, Description), RunFailure> {
+) -> Result<Begun, RunFailure> {
     let broken = |error: &dyn std::fmt::Display| RunFailure::own("the agent's link", error);
     let mut ready = Vec::new();
     loop {
@@ -65,10 +75,16 @@ pub(super) fn begin(
                 node,
                 spread,
                 description,
+                silence,
                 ..
             }) => {
                 let description = decode(&description).map_err(|error| broken(&error))?;
-                return Ok((node, spread.tree(), description));
+                return Ok(Begun {
+                    node,
+                    tree: spread.tree(),
+                    description,
+                    silence,
+                });
             }
             Ok(ToStep::Orphaned { reason }) => return Err(broken(&reason)),
             Err(error) => return Err(broken(&error)),
@@ -79,11 +95,12 @@ pub(super) fn begin(
 /// Makes the node's plan and a crew that has started nothing.
 pub(super) fn make_crew(
     poll: Poll,
-    node: NodeId,
-    description: Description,
+    (node, description): (NodeId, Description),
+    silence: Duration,
     variables: Vec<Variable>,
     surroundings: &Surroundings,
 ) -> Result<(Crew, Signals, Arc<Plan>, Instant), RunFailure> {
+    remains::collect();
     let (started, since) = (Instant::now(), SystemTime::now());
     let Description {
         decided,
@@ -122,6 +139,7 @@ pub(super) fn make_crew(
         guard,
         namespaces: None,
         surroundings,
+        silence,
     })?;
     crew.keep(unpacked);
     let watched = crew

@@ -59,6 +59,20 @@ fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
 }
 
 #[test]
+fn a_job_not_all_of_whose_ranks_were_seen_to_end_has_not_succeeded_by_any_policy() {
+    for exit in [ExitPolicy::First, ExitPolicy::AnyZero, ExitPolicy::Last] {
+        let mut job = lenient(2, exit);
+        let mut orders = Vec::new();
+        let quiet = quiet();
+        let fine = gone(GlobalRank(0), RankEnd::Code(0), &quiet);
+        job.rank_ended(fine, T0, &mut orders);
+        job.rank_lost();
+        assert!(job.is_over());
+        assert_eq!(job.exit_code(), EXIT_WIREUP, "{exit}");
+    }
+}
+
+#[test]
 fn one_interrupt_is_passed_on_two_terminate_three_kill() {
     let mut job = Supervisor::new(1, &EndingSpec::default());
     let mut orders = Vec::new();

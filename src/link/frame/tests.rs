@@ -19,15 +19,17 @@ fn frames() -> impl Strategy<Value = Vec<Frame>> {
         1 => 60_000..70_000_usize,
         1 => Just(BODY_MAX),
     ];
-    let frame = (address(), address(), any::<(bool, bool, u8)>(), size);
+    let frame = (
+        address(),
+        address(),
+        (0..3_u8, any::<bool>(), any::<u8>()),
+        size,
+    );
     vec(
-        frame.prop_map(|(to, from, (control, more, seed), size)| Frame {
+        frame.prop_map(|(to, from, (class, more, seed), size)| Frame {
             to,
             from,
-            class: match control {
-                true => Class::Control,
-                false => Class::Carried,
-            },
+            class: [Class::Carried, Class::Control, Class::Sign][usize::from(class)],
             more,
             body: (0..size)
                 .map(|at| (at as u8).wrapping_mul(31) ^ seed)
@@ -111,7 +113,7 @@ fn what_cannot_be_a_frame_is_refused_as_soon_as_it_is_seen() {
     );
     let long = (HEADER - 4 + BODY_MAX + 1) as u32;
     assert_eq!(with(0, &long.to_le_bytes()), Err(FrameError::Length(long)));
-    assert_eq!(with(12, &[2]), Err(FrameError::Class(2)));
+    assert_eq!(with(12, &[3]), Err(FrameError::Class(3)));
     assert_eq!(with(13, &[3]), Err(FrameError::Flags(3)));
 
     let mut reader = FrameReader::default();

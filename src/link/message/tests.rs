@@ -118,11 +118,15 @@ fn a_lost_source_leaves_nothing_and_others_go_on() {
 fn what_is_said_to_all_children_in_a_row_is_said_once() {
     let gather = |children: &[u32], said: &[(u32, char)]| {
         let children: Vec<NodeId> = children.iter().copied().map(NodeId).collect();
-        let said = said.iter().map(|(to, what)| (NodeId(*to), *what));
+        let said = said.iter().map(|(to, what)| match to {
+            0 => (Address::EveryNode, *what),
+            to => (Address::Node(NodeId(*to)), *what),
+        });
         let gathered = gathered(said, &children).into_iter();
         let text = gathered.map(|(to, what)| match to {
             Address::Node(NodeId(node)) => format!("{node}{what}"),
             Address::Children => format!("*{what}"),
+            Address::EveryNode => format!("all{what}"),
             other => panic!("{other:?}"),
         });
         text.collect::<Vec<_>>().join(" ")
@@ -137,5 +141,7 @@ fn what_is_said_to_all_children_in_a_row_is_said_once() {
     let twice = [all, all].concat();
     assert_eq!(gather(&[3, 4, 5], &twice), "*a *a");
     let two = [(3, 'a'), (4, 'b'), (3, 'b'), (4, 'b'), (9, 'b'), (3, 'c')];
+    let event = [(3, 'a'), (4, 'a'), (0, 'b'), (3, 'b'), (4, 'b')];
+    assert_eq!(gather(&[3, 4], &event), "*a allb *b");
     assert_eq!(gather(&[3, 4], &two), "3a 4b *b 9b 3c");
 }

@@ -101,3 +101,30 @@ fn the_address_towards_others_is_told_though_a_bridge_comes_first() {
         other => skip(&format!("no network of its own: {other:?}")),
     }
 }
+
+#[test]
+fn a_host_finds_its_own_directory_among_those_of_others() {
+    let top = tempfile::tempdir().unwrap();
+    let tls = top.path().to_owned();
+    let of = |host: &str| of_host(tls.clone(), host);
+    assert_eq!(of("n1.example.org"), tls);
+    for name in ["n1", "n2.example.org"] {
+        std::fs::create_dir(tls.join(name)).unwrap();
+        std::fs::write(tls.join(name).join(CERTIFICATE), "").unwrap();
+    }
+    assert_eq!(of("n1"), tls.join("n1"));
+    assert_eq!(of("n1.example.org"), tls.join("n1"));
+    assert_eq!(of("n2.example.org"), tls.join("n2.example.org"));
+    assert_eq!((of("n3"), of("")), (tls.clone(), tls.clone()));
+}
+
+#[test]
+fn a_certificate_is_for_a_host_whatever_its_domain() {
+    let names = ["n1.example.org", "10.0.0.2"].map(str::to_owned);
+    for host in ["n1", "N1", "n1.cluster", "10.0.0.2", ""] {
+        assert!(certified(&names, host), "{host}");
+    }
+    for host in ["n2", "example.org", "10.0.0.3", "10"] {
+        assert!(!certified(&names, host), "{host}");
+    }
+}

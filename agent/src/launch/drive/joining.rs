@@ -1,6 +1,7 @@
 //! The agents of nodes below, those that join later included.
 
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
+use futures_util::stream::{self, AbortHandle};
 use tracing::info;
 use wireup::job::ids::NodeId;
 
@@ -13,11 +14,19 @@ use crate::proto::v1;
 impl Drive {
     /// Makes the agent of a node below take part.
     pub(super) fn contact(&mut self, opening: &Opening, node: NodeId) {
-        let (queue, from) = self.agent.peers.join(opening, node);
+        let (queue, from) = self.agent.peers.join(opening, node, &self.account);
         let (from, abort) = stream::abortable(from);
         self.events.push(from.boxed());
         let queue = Some(queue);
         self.children.insert(node, Child { queue, abort });
+    }
+
+    /// Does not ask the agent of a node below, since some cannot be found.
+    pub(super) fn not_contacted(&mut self, child: NodeId, reason: String) {
+        let gone = Event::ChildGone { child, reason };
+        self.events.push(stream::iter([gone]).boxed());
+        let (queue, (abort, _)) = (None, AbortHandle::new_pair());
+        self.children.insert(child, Child { queue, abort });
     }
 
     /// Makes the agents of nodes that join take part, from a number on.

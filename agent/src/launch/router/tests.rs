@@ -305,6 +305,8 @@ impl Launch {
                 // A step that is told ends.
                 Action::Orphan(_) => self.push(at, self.party(at, Neighbour::Step), Message::End),
                 Action::Close(child) => self.push(at, Party::Agent(child.0), Message::End),
+                // Only local neighbours ask, and none does here.
+                Action::Answer(_) => {}
                 Action::Refuse(what) => panic!("{what}"),
                 Action::PassOn(growth) => self.push(at, Party::Agent(0), Message::Grow(growth)),
                 Action::Join(first, growth) => {

@@ -32,7 +32,8 @@ fn registered(id: &str, owner: u32) -> Arc<Launch> {
         ..Default::default()
     };
     let request = Request::check(asked, "node01").unwrap();
-    Arc::new(Launch::new(&request, owner, None))
+    let held = crate::budget::Budgets::default().of(owner).hold(0);
+    Arc::new(Launch::new(&request, owner, None, held))
 }
 
 fn add(
@@ -131,4 +132,34 @@ fn what_a_user_ends_does_not_make_those_of_others_forgotten() {
     }
     assert!(launches.find("mine", &user(7)).is_ok());
     assert_eq!(launches.seen_by(&user(8)).len(), REMEMBERED_LAUNCHES);
+}
+
+#[test]
+fn a_scheduler_steers_what_it_has_started_and_looks_at_the_rest() {
+    let launches = Arc::default();
+    let other = Caller::Scheduler {
+        name: "other".into(),
+    };
+    add(&launches, "its", 7, &scheduler()).unwrap();
+    add(&launches, "roots", 0, &user(0)).unwrap();
+    add(&launches, "for", 7, &user(0)).unwrap();
+    add(&launches, "users", 7, &user(7)).unwrap();
+    let steers = |id: &str, caller: &_| match launches.steer(id, caller) {
+        Ok(_) => None,
+        Err(status) => Some((status.code(), status.message().to_owned())),
+    };
+    for (id, starter) in [("roots", 0), ("for", 0), ("users", 7)] {
+        let denied = format!(
+            "scheduler \"s\" may only look at launch {id:?}, which local user {starter} has started"
+        );
+        let denied = Some((Code::PermissionDenied, denied));
+        assert_eq!(steers(id, &scheduler()), denied);
+        assert!(launches.find(id, &scheduler()).is_ok());
+    }
+    assert_eq!(steers("its", &scheduler()), None);
+    assert!(steers("its", &other).is_some());
+    assert_eq!(
+        (steers("its", &user(7)), steers("its", &user(0))),
+        (None, None)
+    );
 }

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use wireup::link::control::NODES_MAX;
+
 /// What is wrong with a request. Every text names the field and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
@@ -102,6 +104,9 @@ pub enum RequestError {
         /// The field.
         size: u32,
     },
+    /// Too many nodes.
+    #[error("peers has {0} nodes: a launch has at most {NODES_MAX}")]
+    Nodes(usize),
     /// A node without a name, or whose name cannot be one.
     #[error("peers[{0}].node_id {1:?} cannot be a node's name: give the one its agent has")]
     NodeId(usize, String),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use wireup::link::control::NODES_MAX;
+
 use super::RequestError;
 use crate::proto::v1;
 
@@ -129,6 +131,9 @@ impl Place {
 }
 
 fn check_names(peers: &[v1::PeerInfo]) -> Result<(), RequestError> {
+    if peers.len() > NODES_MAX {
+        return Err(RequestError::Nodes(peers.len()));
+    }
     let mut names = BTreeSet::new();
     for (index, peer) in peers.iter().enumerate() {
         let name = &peer.node_id;

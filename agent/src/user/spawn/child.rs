@@ -13,6 +13,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Pid;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::timeout;
 use wireup::agent::privileges::{Part, give_up};
 
 use super::LINK;
@@ -76,10 +79,7 @@ pub(super) struct Plan<'a> {
     pub(super) envp: *const *const c_char,
     /// (source, number in the child); sources are at least `FIRST_FREE`.
     pub(super) descriptors: [(RawFd, RawFd); 4],
-    /// What else stays open, ascending; exec closes what is not `kept`.
-    pub(super) open: &'a [RawFd],
-    pub(super) kept: &'a [RawFd],
-    /// Where a failure is told; one of `open`.
+    /// Where a failure is told. All else is closed.
     pub(super) trouble: RawFd,
     pub(super) user: &'a User,
     /// How many files it may have open, if not as many as the agent.
@@ -88,15 +88,40 @@ pub(super) struct Plan<'a> {
     pub(super) privileged: bool,
 }
 
-/// What the child says about its start: nothing, if its program is executed.
-pub(super) fn told(trouble: &OwnedFd) -> io::Result<Option<(&'static str, io::Error)>> {
+/// Where a child says why its program is not executed: the reading end of a pipe.
+#[derive(Debug)]
+pub struct Trouble(pub(super) OwnedFd);
+
+impl Trouble {
+    /// What it says: nothing, if its program is executed. Waits without a thread, since the child's user can
+    /// stop it.
+    ///
+    /// # Errors
+    /// When nothing is known in the time that it may take.
+    pub async fn told(self) -> io::Result<Option<(&'static str, io::Error)>> {
+        let mut pipe = Receiver::from_owned_fd(self.0)?;
+        let mut bytes = [0; 8];
+        match timeout(LIMIT, pipe.read(&mut bytes)).await {
+            Ok(count) => said(bytes, count?),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+/// The same for a child of the agent's own user, waiting.
+pub(super) fn told(trouble: &Trouble) -> io::Result<Option<(&'static str, io::Error)>> {
     let limit = Timespec::try_from(LIMIT).expect("a few seconds");
-    let mut ready = [PollFd::new(trouble, PollFlags::IN)];
+    let mut ready = [PollFd::new(&trouble.0, PollFlags::IN)];
     if retry_on_intr(|| poll(&mut ready, Some(&limit)))? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let mut bytes = [0; 8];
-    match retry_on_intr(|| rustix::io::read(trouble, &mut bytes))? {
+    let count = retry_on_intr(|| rustix::io::read(&trouble.0, &mut bytes))?;
+    said(bytes, count)
+}
+
+fn said(bytes: [u8; 8], count: usize) -> io::Result<Option<(&'static str, io::Error)>> {
+    match count {
         0 => Ok(None),
         8 => {
             let [stage, errno] = [0, 4].map(|at| {
@@ -182,17 +207,8 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (Stage, c_int)> {
             let result = libc::syscall(libc::SYS_close_range, from, to, 0);
             check(result as c_int, Stage::Descriptors)
         };
-        let mut from = LINK + 1;
-        for open in plan.open {
-            if *open > from {
-                close(from, *open as libc::c_uint - 1)?;
-            }
-            from = *open + 1;
-        }
-        close(from, libc::c_uint::MAX)?;
-        for kept in plan.kept {
-            check(libc::fcntl(*kept, libc::F_SETFD, 0), Stage::Descriptors)?;
-        }
+        close(LINK + 1, plan.trouble as libc::c_uint - 1)?;
+        close(plan.trouble + 1, libc::c_uint::MAX)?;
         libc::umask(0o022);
         if let Some(limit) = &plan.files {
             let set = libc::setrlimit(libc::RLIMIT_NOFILE, limit);

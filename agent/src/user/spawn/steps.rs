@@ -1,44 +1,82 @@
-//! Steps: forked by a helper that waits for orders (`wireup steps`), or executed where there is none.
+//! Steps and launchers: made by a helper that waits for orders (`wireup steps`), or, steps only, executed where
+//! there is none.
 //!
 //! The agent is large and has threads: a copy of it that executes a program costs more than the program's own
-//! start, and the helper's copies need not even execute one. The helper is a convenience: when it is gone,
-//! steps are started without it, and a new one is started for those to come.
+//! start, and the helper's copies that are steps need not even execute one. Where the agent keeps its rights the
+//! helper is a convenience: when it is gone, a new one is started. Where it has given them up, only the helper has
+//! any, and its end is the agent's.
 
+use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
+use tokio::sync::Notify;
 use tracing::{debug, warn};
 use wireup::agent::handover::{receive, send};
 use wireup::agent::spawn::{Child, wait};
 use wireup::launcher::step::SERVER_COMMAND;
-use wireup::link::steps::{Account, Answer, Order};
+use wireup::link::steps::{Account, Answer, Order, Rules, Whose};
 use wireup::link::{decode, encode};
 
-use super::{SpawnError, User, environment, spawn, wireup};
+use super::{SpawnError, Trouble, User, begin, environment, spawn, wireup};
+use crate::user::accounts;
 
-/// How long the helper may take for a step, which is a fork.
+/// How long the helper may take for an order, which is a fork at most.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Where steps come from.
+/// Where steps and launchers come from.
 #[derive(Debug)]
 pub struct Steps {
     program: PathBuf,
     helper: Mutex<Option<Helper>>,
+    /// The agent has given up its rights; with the process that knows accounts.
+    separated: OnceLock<Child>,
+    /// The helper is no more, and there is no other.
+    lost: Notify,
 }
 
-/// The process that forks them.
+/// The process that makes them.
 #[derive(Debug)]
 struct Helper {
     child: Child,
     socket: UnixStream,
     /// It has made one: the program can.
     proven: bool,
+}
+
+/// How a process that was started is signalled: by itself or through the helper.
+#[derive(Clone, Debug)]
+pub struct Reins(Option<(Arc<Steps>, u64)>);
+
+/// A process that was started.
+#[derive(Debug)]
+pub struct Started {
+    /// It.
+    pub child: Child,
+    /// How to signal it.
+    pub reins: Reins,
+    /// Where it says why it is not executed, if it is still to be.
+    pub trouble: Option<Trouble>,
+}
+
+/// What a launcher gets.
+#[derive(Debug)]
+pub struct Launcher {
+    /// Its arguments after `run`.
+    pub arguments: Vec<OsString>,
+    /// Variables beyond a minimal environment of the user; they count more.
+    pub variables: Vec<(OsString, OsString)>,
+    /// Standard input, output and error, and what it gets as descriptors 3, 4 and so on.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 impl Steps {
@@ -48,69 +86,243 @@ impl Steps {
         Self {
             program,
             helper: Mutex::new(helper),
+            separated: OnceLock::new(),
+            lost: Notify::new(),
         }
+    }
+
+    /// From now on the helper checks what it is asked for: the agent is about to give up its rights.
+    ///
+    /// # Errors
+    /// When there is no helper, or the process cannot be started that knows accounts.
+    pub fn separate(&self, rules: Rules) -> io::Result<()> {
+        let own = std::env::current_exe()?;
+        let (theirs, ours) = UnixStream::pair()?;
+        let says = io::stderr().as_fd().try_clone_to_owned()?;
+        let program = wireup(&own, accounts::COMMAND, theirs.into(), says)?;
+        let accounts = spawn(&myself()?, program).map_err(io::Error::other)?;
+        let mut helper = self.lock();
+        let helper = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        helper.done(&Order::Separate(rules), &[ours.as_fd()])?;
+        // Once.
+        let _ = self.separated.set(accounts);
+        Ok(())
+    }
+
+    /// Whether the agent has given up its rights.
+    pub fn is_separated(&self) -> bool {
+        self.separated.get().is_some()
+    }
+
+    /// The helper's process, where its end is the agent's.
+    ///
+    /// # Errors
+    /// When there is none, or no descriptor is left.
+    pub fn helper(&self) -> io::Result<OwnedFd> {
+        let helper = self.lock();
+        let helper = helper.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        helper.child.pidfd.try_clone()
+    }
+
+    /// Waits until an order found no helper, where its end is the agent's.
+    pub async fn lost(&self) {
+        self.lost.notified().await;
     }
 
     /// Starts `wireup step` as a user: its end of the link as descriptor 3, nothing to read, a minimal
-    /// environment, in a session of its own. Also gives what it says, on standard output or error.
-    ///
-    /// May wait until the program is executed, which the user can delay: not for a thread that others
-    /// wait for.
+    /// environment, in a session of its own. Also gives what it says, on standard output or error. For root
+    /// `caller` is the connection of its launcher, if that is here.
     ///
     /// # Errors
     /// [`SpawnError`]; no process is left then.
-    pub fn start(&self, user: &User, link: OwnedFd) -> Result<(Child, OwnedFd), SpawnError> {
+    pub fn start(
+        self: &Arc<Self>,
+        user: &User,
+        link: OwnedFd,
+        caller: Option<&OwnedFd>,
+    ) -> Result<(Started, OwnedFd), SpawnError> {
         let failed = |what, error| SpawnError::new(user, &self.program, what, error);
         let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("a pipe", errno.into()))?;
         let (log, says) = pipe;
-        if let Some(child) = self.fork(user, &link, &says) {
-            return Ok((child, log));
+        let order = Order::Step {
+            whose: self.whose(user),
+            environment: environment(user, Vec::new()),
+        };
+        let caller = caller.map(AsFd::as_fd);
+        let descriptors: Vec<_> = [link.as_fd(), says.as_fd()]
+            .into_iter()
+            .chain(caller)
+            .collect();
+        match self.make(&order, &descriptors) {
+            Ok(started) => return Ok((started, log)),
+            Err(error) if self.is_separated() => return Err(failed("its helper", error)),
+            Err(error) => debug!("no helper starts a step: {error}"),
         }
+        drop(descriptors);
         let program = wireup(&self.program, "step", link, says);
         let program = program.map_err(|error| failed("its descriptors", error))?;
-        spawn(user, program).map(|child| (child, log))
+        let (child, trouble) = begin(user, program)?;
+        let started = Started {
+            child,
+            reins: Reins(None),
+            trouble: Some(trouble),
+        };
+        Ok((started, log))
     }
 
-    /// A step from the helper, if it makes one.
-    fn fork(&self, user: &User, link: &OwnedFd, says: &OwnedFd) -> Option<Child> {
+    /// Starts `wireup run` as a user.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; no process is left then. That it cannot become its user's or be executed is its end, and
+    /// stands on its standard error.
+    pub fn launch(
+        self: &Arc<Self>,
+        user: &User,
+        launcher: Launcher,
+    ) -> Result<Started, SpawnError> {
+        let bytes = |words: Vec<OsString>| words.into_iter().map(OsString::into_vec).collect();
+        let order = Order::Launcher {
+            whose: self.whose(user),
+            arguments: bytes(launcher.arguments),
+            environment: environment(user, launcher.variables),
+        };
+        let descriptors: Vec<_> = launcher.descriptors.iter().map(AsFd::as_fd).collect();
+        self.make(&order, &descriptors)
+            .map_err(|error| SpawnError::new(user, &self.program, "its helper", error))
+    }
+
+    /// The files of the certificate, as far as they are there.
+    ///
+    /// # Errors
+    /// The helper's, also that there is none.
+    pub fn credentials(&self) -> io::Result<Vec<Option<File>>> {
+        let (there, files) = match self.ask(&Order::Credentials, &[])? {
+            (Answer::Files { there }, files) => (there, files),
+            (answer, _) => return Err(unexpected(answer)),
+        };
+        let mut files = files.into_iter().map(File::from);
+        let file = |there: bool| there.then(|| files.next()).flatten();
+        Ok(there.into_iter().map(file).collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Helper>> {
         // What a panic leaves here is either whole or gives no answer.
-        let mut helper = self.helper.lock().unwrap_or_else(PoisonError::into_inner);
-        match helper.as_mut()?.order(user, link, says) {
-            Ok(child) => Some(child),
-            Err(error) => {
-                let proven = helper.take().is_some_and(|helper| helper.proven);
-                if proven {
-                    warn!("the helper that starts steps is replaced: {error}");
-                    *helper = Helper::start(&self.program);
-                } else {
-                    debug!("no helper starts steps: {error}");
-                }
-                None
-            }
+        self.helper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn whose(&self, user: &User) -> Whose {
+        if self.is_separated() {
+            return Whose::User {
+                uid: user.uid,
+                gid: Some(user.gid),
+            };
+        }
+        match nix::unistd::geteuid().is_root() {
+            true => Whose::Numbers(Account {
+                uid: user.uid,
+                gid: user.gid,
+                groups: user.groups.clone(),
+            }),
+            false => Whose::Own,
+        }
+    }
+
+    fn make(
+        self: &Arc<Self>,
+        order: &Order,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Started> {
+        let (pid, id, pidfd) = match self.ask(order, descriptors)? {
+            (Answer::Made { pid, id }, mut descriptors) => (pid, id, descriptors.pop()),
+            (answer, _) => return Err(unexpected(answer)),
+        };
+        let made = Pid::from_raw(pid).zip(pidfd);
+        let (pid, pidfd) = made.ok_or(io::ErrorKind::InvalidData)?;
+        let reins = self.is_separated().then(|| (Arc::clone(self), id));
+        Ok(Started {
+            child: Child { pid, pidfd },
+            reins: Reins(reins),
+            trouble: None,
+        })
+    }
+
+    /// Has an order carried out. A helper that does not answer is replaced, where the agent can, and the
+    /// new one asked, if the old one ever did anything.
+    fn ask(
+        &self,
+        order: &Order,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(Answer, Vec<OwnedFd>)> {
+        let mut helper = self.lock();
+        let asked = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let error = match asked.ask(order, descriptors) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let proven = asked.proven;
+        *helper = None;
+        if self.is_separated() {
+            self.lost.notify_one();
+            return Err(error);
+        }
+        if !proven {
+            return Err(error);
+        }
+        warn!("the helper that starts steps is replaced: {error}");
+        *helper = Helper::start(&self.program);
+        let asked = helper.as_mut().ok_or(error)?;
+        asked.ask(order, descriptors)
+    }
+}
+
+impl Reins {
+    /// Signals the process, which has this pidfd; one that has ended needs none.
+    pub fn signal(&self, pidfd: impl AsFd, signal: Signal) {
+        let Some((steps, id)) = &self.0 else {
+            let _ = rustix::process::pidfd_send_signal(pidfd, signal);
+            return;
+        };
+        let order = Order::Signal {
+            id: *id,
+            signal: signal.as_raw(),
+        };
+        if let Err(error) = steps.ask(&order, &[]) {
+            warn!("a process cannot be signalled: {error}");
+        }
+    }
+}
+
+/// As the agent's own user: it can become anybody whom the agent can become.
+fn myself() -> io::Result<User> {
+    let groups = nix::unistd::getgroups()?;
+    Ok(User {
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+        groups: groups.into_iter().map(nix::unistd::Gid::as_raw).collect(),
+        name: None,
+        home: None,
+    })
+}
+
+fn unexpected(answer: Answer) -> io::Error {
+    match answer {
+        Answer::Failed { errno } => io::Error::from_raw_os_error(errno),
+        Answer::Refused { reason } => io::Error::other(reason),
+        Answer::Made { .. } | Answer::Done | Answer::Files { .. } => {
+            io::ErrorKind::InvalidData.into()
         }
     }
 }
 
 impl Helper {
-    /// As the agent's own user: it can become anybody whom the agent can become.
     fn start(program: &Path) -> Option<Self> {
         let start = || {
-            let user = User {
-                uid: nix::unistd::geteuid().as_raw(),
-                gid: nix::unistd::getegid().as_raw(),
-                groups: nix::unistd::getgroups()?
-                    .into_iter()
-                    .map(nix::unistd::Gid::as_raw)
-                    .collect(),
-                name: None,
-                home: None,
-            };
             let (socket, theirs) = UnixStream::pair()?;
             socket.set_read_timeout(Some(LIMIT))?;
             socket.set_write_timeout(Some(LIMIT))?;
             let says = io::stderr().as_fd().try_clone_to_owned()?;
             let program = wireup(program, SERVER_COMMAND, theirs.into(), says)?;
-            let child = spawn(&user, program).map_err(io::Error::other)?;
+            let child = spawn(&myself()?, program).map_err(io::Error::other)?;
             Ok(Self {
                 child,
                 socket,
@@ -122,35 +334,53 @@ impl Helper {
         started.inspect_err(problem).ok()
     }
 
-    fn order(&mut self, user: &User, link: &OwnedFd, says: &OwnedFd) -> io::Result<Child> {
-        let privileged = nix::unistd::geteuid().is_root();
-        let order = Order {
-            account: privileged.then(|| Account {
-                uid: user.uid,
-                gid: user.gid,
-                groups: user.groups.clone(),
-            }),
-            environment: environment(user, Vec::new()),
-        };
-        send(&self.socket, &encode(&order), &[link.as_fd(), says.as_fd()])?;
+    fn ask(
+        &mut self,
+        order: &Order,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(Answer, Vec<OwnedFd>)> {
+        send(&self.socket, &encode(order), descriptors)?;
         let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let (body, mut descriptors) = receive(&self.socket)?.ok_or_else(ended)?;
-        match decode(&body).map_err(io::Error::other)? {
-            Answer::Made { pid } => {
-                let pid = Pid::from_raw(pid).zip(descriptors.pop());
-                let (pid, pidfd) = pid.ok_or(io::ErrorKind::InvalidData)?;
-                self.proven = true;
-                Ok(Child { pid, pidfd })
-            }
-            Answer::Failed { errno } => Err(io::Error::from_raw_os_error(errno)),
+        let (body, descriptors) = receive(&self.socket)?.ok_or_else(ended)?;
+        let answer = decode(&body).map_err(io::Error::other)?;
+        self.proven = true;
+        Ok((answer, descriptors))
+    }
+
+    fn done(&mut self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        match self.ask(order, descriptors)? {
+            (Answer::Done, _) => Ok(()),
+            (answer, _) => Err(unexpected(answer)),
         }
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Its steps live on: they are not its children.
-        let _ = rustix::process::pidfd_send_signal(&self.child.pidfd, Signal::KILL);
-        let _ = wait(&self.child.pidfd);
+        // Its steps live on: they are not its children. It ends by itself where it cannot be killed.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        if rustix::process::pidfd_send_signal(&self.child.pidfd, Signal::KILL).is_ok() {
+            let _ = wait(&self.child.pidfd);
+        } else {
+            collect(&self.child);
+        }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        *self.lock() = None;
+        if let Some(accounts) = self.separated.get() {
+            collect(accounts);
+        }
+    }
+}
+
+/// Waits a while for the end of a process that cannot be killed.
+fn collect(child: &Child) {
+    let limit = Timespec::try_from(LIMIT).expect("a few seconds");
+    let mut ready = [PollFd::new(&child.pidfd, PollFlags::IN)];
+    if poll(&mut ready, Some(&limit)).is_ok_and(|count| count > 0) {
+        let _ = wait(&child.pidfd);
     }
 }

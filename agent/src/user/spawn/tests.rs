@@ -1,10 +1,11 @@
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use wireup::agent::spawn::{ExitStatus, wait};
 
-use super::steps::Steps;
+use super::steps::{Started, Steps};
 use super::*;
 use crate::skip::skip;
 
@@ -35,7 +36,7 @@ fn root() -> bool {
 }
 
 /// A shell script, started as the user.
-fn shell(user: &User, script: &str, link: UnixStream, kept: Vec<OwnedFd>) -> Child {
+fn shell(user: &User, script: &str, link: UnixStream) -> Child {
     let null = || {
         OwnedFd::from(
             File::options()
@@ -51,7 +52,6 @@ fn shell(user: &User, script: &str, link: UnixStream, kept: Vec<OwnedFd>) -> Chi
         variables: vec![("LOGNAME".into(), "other".into())],
         standard: [null(), null(), null()],
         link: link.into(),
-        kept,
     };
     spawn(user, program).unwrap()
 }
@@ -59,7 +59,7 @@ fn shell(user: &User, script: &str, link: UnixStream, kept: Vec<OwnedFd>) -> Chi
 /// What a shell script prints on the link, started as the user, and how it ended.
 fn tells(user: &User, script: &str) -> (String, ExitStatus) {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let child = shell(user, script, theirs, Vec::new());
+    let child = shell(user, script, theirs);
     let mut text = String::new();
     ours.read_to_string(&mut text).unwrap();
     (text, wait(&child.pidfd).unwrap())
@@ -146,8 +146,8 @@ fn what_a_step_says_is_heard() {
     .unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let (_ours, theirs) = UnixStream::pair().unwrap();
-    let steps = Steps::new(program);
-    let (child, log) = steps.start(&me(), theirs.into()).unwrap();
+    let steps = Arc::new(Steps::new(program));
+    let (Started { child, .. }, log) = steps.start(&me(), theirs.into(), None).unwrap();
     let mut said = String::new();
     File::from(log).read_to_string(&mut said).unwrap();
     assert!(said.starts_with("step\nerr\npipe:["), "{said}");
@@ -155,30 +155,12 @@ fn what_a_step_says_is_heard() {
 }
 
 #[test]
-fn a_program_gets_what_is_kept_for_it_under_the_same_number_and_nothing_else() {
-    let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let open = || OwnedFd::from(File::open("/dev/null").unwrap());
-    let _held: Vec<OwnedFd> = (0..10).map(|_| open()).collect();
-    let high = || fcntl_dupfd_cloexec(open(), 40).unwrap();
-    let (one, other) = (high(), high());
-    let mut numbers = [one.as_raw_fd(), other.as_raw_fd()];
-    let child = shell(&me(), "exec ls /proc/self/fd >&3", theirs, vec![other, one]);
-    let mut text = String::new();
-    ours.read_to_string(&mut text).unwrap();
-    numbers.sort_unstable();
-    let expected: Vec<i32> = [0, 1, 2, 3, 4].into_iter().chain(numbers).collect();
-    let mut found: Vec<i32> = text.lines().map(|line| line.parse().unwrap()).collect();
-    found.sort_unstable();
-    assert_eq!(found, expected);
-    wait(&child.pidfd).unwrap();
-}
-
-#[test]
 fn what_cannot_be_started_is_told_with_the_reason() {
     let missing = |user: &User, program: &Path| {
         let (_ours, theirs) = UnixStream::pair().unwrap();
-        let error = Steps::new(program.to_owned()).start(user, theirs.into());
-        error.err().map(|error| error.to_string()).unwrap()
+        let says = File::options().write(true).open("/dev/null").unwrap();
+        let program = wireup(program, "step", theirs.into(), says.into()).unwrap();
+        spawn(user, program).unwrap_err().to_string()
     };
     let error = missing(&me(), Path::new("/no/such/wireup"));
     assert!(
@@ -206,4 +188,22 @@ fn what_cannot_be_started_is_told_with_the_reason() {
     };
     let error = missing(&impossible, Path::new("/bin/true"));
     assert!(error.contains("it would keep privileges"), "{error}");
+}
+
+/// A step that is stopped before it executes anything holds no thread.
+#[tokio::test]
+async fn whether_a_program_is_executed_is_awaited_without_a_thread() {
+    let said = |program: &str| {
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        let says = File::options().write(true).open("/dev/null").unwrap();
+        let program = wireup(Path::new(program), "step", theirs.into(), says.into()).unwrap();
+        begin(&me(), program).unwrap()
+    };
+    let (child, trouble) = said("/bin/true");
+    assert!(trouble.told().await.unwrap().is_none());
+    wait(&child.pidfd).unwrap();
+    let (child, trouble) = said("/no/such/program");
+    let (what, error) = trouble.told().await.unwrap().unwrap();
+    assert_eq!((what, error.kind()), ("exec", io::ErrorKind::NotFound));
+    end(&child);
 }

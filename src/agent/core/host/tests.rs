@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::super::{Terms, served};
 use super::*;
-use crate::agent::event::Event;
+use crate::agent::event::{Doing, Event};
 use crate::job::ids::{NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::pmix::control::serve::{self, Body};
@@ -15,6 +15,8 @@ struct Node {
     core: NodeCore,
     now: Moment,
     nspace: Nspace,
+    /// What its process is seen to do.
+    doing: Doing,
 }
 
 impl Node {
@@ -43,6 +45,7 @@ impl Node {
             core,
             now: Moment::default(),
             nspace,
+            doing: Doing::Waits,
         }
     }
 
@@ -62,6 +65,11 @@ impl Node {
     fn handle(&mut self, event: Event<'_>) -> Vec<Action> {
         let mut actions = Vec::new();
         self.core.handle(event, self.now, &mut actions);
+        if matches!(actions[..], [Action::LookAtHost]) {
+            actions.clear();
+            let seen = Event::HostSeen(self.doing);
+            self.core.handle(seen, self.now, &mut actions);
+        }
         actions
     }
 
@@ -159,12 +167,36 @@ fn a_sidecar_that_answers_probes_is_never_given_up() {
         assert!(is_probe(&node.wait(MINUTES)));
         node.reply(ControlKind::Probe, id, Body::Done);
     }
-    assert!(node.now.0 >= PROBE_EVERY * 97);
+    assert!(node.now.0 >= SILENCE / 2 * 97);
     assert!(is_probe(&node.wait(MINUTES)));
     let asked = node.now;
     let text = given_up(&node.wait(MINUTES)).to_owned();
-    assert!(text.contains("did not answer within 60 s"), "{text}");
-    assert_eq!(node.now.since(asked), SILENCE_LIMIT);
+    assert!(text.contains("did not answer within 10 s"), "{text}");
+    assert!(node.now.since(asked) <= SILENCE / 2);
+}
+
+#[test]
+fn a_sidecar_that_works_may_be_silent_for_a_minute() {
+    let mut node = Node::ready();
+    node.doing = Doing::Works;
+    assert!(is_probe(&node.wait(MINUTES)));
+    let asked = node.now;
+    let text = given_up(&node.wait(MINUTES)).to_owned();
+    assert!(text.contains("did not answer within 6"), "{text}");
+    let silent = node.now.since(asked);
+    assert!(
+        (BUSY_LIMIT..BUSY_LIMIT + SILENCE).contains(&silent),
+        "{silent:?}"
+    );
+}
+
+#[test]
+fn a_sidecar_that_is_stopped_while_it_starts_is_given_up_before_one_that_waits() {
+    let mut node = Node::new();
+    node.doing = Doing::Stopped;
+    let text = given_up(&node.wait(MINUTES)).to_owned();
+    assert!(text.contains("is stopped"), "{text}");
+    assert!(node.now.0 < Duration::from_secs(11), "{}", node.now);
 }
 
 #[test]

@@ -58,13 +58,15 @@ impl Job {
                     }
                 }
                 Action::SendPeer { .. }
+                | Action::SendEveryPeer(_)
                 | Action::SendControl(_)
                 | Action::AwaitStarts { .. }
                 | Action::Weigh { .. }
                 | Action::Report(_)
                 | Action::HoldOutput { .. }
                 | Action::Feed { .. }
-                | Action::KillHost => {}
+                | Action::KillHost
+                | Action::LookAtHost => {}
             }
         }
     }

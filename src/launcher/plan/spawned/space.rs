@@ -86,6 +86,30 @@ struct Room {
     most: u32,
 }
 
+/// Gives each rank to the place with the least load, the first of these in the order of `loads`, until none
+/// are `left` or no place has fewer than `limit` says. Returns those that no place takes.
+fn even_out(
+    shares: &mut [u32],
+    mut left: u32,
+    loads: impl Iterator<Item = (u32, usize)>,
+    limit: impl Fn(usize) -> u32,
+) -> u32 {
+    let loads = loads.enumerate();
+    let mut least: BinaryHeap<_> = loads
+        .map(|(turn, (load, at))| Reverse((load, turn, at)))
+        .collect();
+    while left > 0
+        && let Some(Reverse((load, turn, at))) = least.pop()
+    {
+        if shares[at] < limit(at) {
+            shares[at] += 1;
+            left -= 1;
+            least.push(Reverse((load + 1, turn, at)));
+        }
+    }
+    left
+}
+
 impl Wanted {
     fn rooms(&self, space: &[NodeSpace]) -> Vec<Room> {
         let per_node = self.per_node.unwrap_or(u32::MAX);
@@ -115,17 +139,36 @@ impl Wanted {
             .fold(0, |sum, room| sum.saturating_add(room.most))
     }
 
-    /// Gives `count` ranks to nodes, in the order of ranks.
+    /// Where an application begins that is placed behind these `runs` of one that wants the same: at the
+    /// node where that ended, or at the next if ranks go to nodes in turn or that has no more `rooms` for them.
+    fn behind(&self, runs: &[(NodeId, u32)], rooms: &[Room]) -> usize {
+        let last = runs.iter().rfind(|(_, ranks)| *ranks > 0);
+        let at = last.and_then(|(node, _)| self.on.iter().position(|(on, _)| on == node));
+        let Some((at, (_, ranks))) = at.zip(last) else {
+            return 0;
+        };
+        let (_, limit) = self.on[at];
+        let most = limit.into_iter().chain(self.per_node).min();
+        let is_full = rooms[at].free == 0 || most.is_some_and(|most| *ranks >= most);
+        match self.by == MapBy::Node || is_full {
+            true => (at + 1) % self.on.len(),
+            false => at,
+        }
+    }
+
+    /// Gives `count` ranks to nodes, in the order of ranks. They go on where the application `before` ended,
+    /// if that wanted the same nodes.
     ///
     /// Nodes are filled up to their slots in order, or get a rank in turn; those whose slots are not
     /// known take what the others do not, so that they come to have equally many processes. What is
-    /// more than all slots goes round in turn.
+    /// more than all slots goes to the nodes that have the fewest too many, in turn.
     ///
     /// # Errors
     /// [`Full`] when they do not fit.
     pub(super) fn place(
         &self,
         count: u32,
+        before: Option<(&Self, &[(NodeId, u32)])>,
         space: &mut [NodeSpace],
         names: &[String],
     ) -> Result<Vec<(NodeId, u32)>, Full> {
@@ -149,33 +192,46 @@ impl Wanted {
         if count > most {
             return Err(Full::Most { count, most });
         }
+        let begin = before
+            .filter(|(wanted, _)| wanted.on == self.on)
+            .map_or(0, |(wanted, runs)| wanted.behind(runs, &rooms));
+        let order: Vec<usize> = (begin..self.on.len()).chain(0..begin).collect();
+        let of = |at: &usize| space[self.on[*at].0.index()];
         let mut shares = vec![0; self.on.len()];
         let mut left = count;
         match self.by {
-            MapBy::Node => left = go_round(&mut shares, left, |at| rooms[at].free),
-            MapBy::Slot => {
-                let slots = |at: usize| space[self.on[at].0.index()].slots;
-                for at in (0..shares.len()).filter(|at| slots(*at).is_some()) {
-                    shares[at] = rooms[at].free.min(left);
-                    left -= shares[at];
-                }
-                let unknown = (0..shares.len()).filter(|at| slots(*at).is_none());
-                let load = |at: usize| space[self.on[at].0.index()].used;
-                let mut least: BinaryHeap<_> = unknown.map(|at| Reverse((load(at), at))).collect();
-                while left > 0
-                    && let Some(Reverse((load, at))) = least.pop()
-                {
-                    if shares[at] < rooms[at].free {
-                        shares[at] += 1;
-                        left -= 1;
-                        least.push(Reverse((load + 1, at)));
-                    }
+            MapBy::Node => {
+                let mut turns = vec![0; order.len()];
+                left = go_round(&mut turns, left, |turn| rooms[order[turn]].free);
+                for (at, share) in order.iter().zip(turns) {
+                    shares[*at] = share;
                 }
             }
+            MapBy::Slot => {
+                for at in order.iter().filter(|at| of(at).slots.is_some()) {
+                    shares[*at] = rooms[*at].free.min(left);
+                    left -= shares[*at];
+                }
+                let unknown = order.iter().filter(|at| of(at).slots.is_none());
+                let loads = unknown.map(|at| (of(at).used, *at));
+                left = even_out(&mut shares, left, loads, |at| rooms[at].free);
+            }
         }
-        go_round(&mut shares, left, |at| rooms[at].most);
-        let nodes = self.on.iter().map(|(node, _)| *node);
-        let shares: Vec<(NodeId, u32)> = nodes.zip(shares).collect();
+        let excess = |at: &usize| {
+            of(at)
+                .slots
+                .map_or(0, |slots| of(at).used.saturating_sub(slots))
+        };
+        // Behind the last node that was filled.
+        let filled = order.iter().rposition(|at| shares[*at] > 0);
+        let turns = match (self.by, filled) {
+            (MapBy::Slot, Some(last)) => [&order[last + 1..], &order[..=last]].concat(),
+            _ => order.clone(),
+        };
+        let excesses = turns.iter().map(|at| (excess(at), *at));
+        even_out(&mut shares, left, excesses, |at| rooms[at].most);
+        let shares = order.iter().map(|at| (self.on[*at].0, shares[*at]));
+        let shares: Vec<(NodeId, u32)> = shares.collect();
         for (node, share) in &shares {
             space[node.index()].used += share;
         }
@@ -234,7 +290,7 @@ mod tests {
     /// Nodes of the ranks, in order.
     fn placed(wanted: &Wanted, count: u32, space: &mut [NodeSpace]) -> Result<Vec<u32>, String> {
         let runs = wanted
-            .place(count, space, &names())
+            .place(count, None, space, &names())
             .map_err(|full| full.to_string())?;
         let ranks = |(node, ranks): (NodeId, u32)| vec![node.0; ranks as usize];
         Ok(runs.into_iter().flat_map(ranks).collect())
@@ -301,6 +357,51 @@ mod tests {
             refused.ends_with("they take 0; raise max_slots"),
             "{refused}"
         );
+    }
+
+    /// Nodes of the ranks of applications that want the same, each behind the one before.
+    fn one_by_one(wanted: &Wanted, counts: &[u32], space: &mut [NodeSpace]) -> Vec<u32> {
+        let mut before: Option<Vec<(NodeId, u32)>> = None;
+        let mut nodes = Vec::new();
+        for count in counts {
+            let last = before.as_ref().map(|runs| (wanted, &runs[..]));
+            let runs = wanted.place(*count, last, space, &names()).unwrap();
+            let ranks = |(node, ranks): &(NodeId, u32)| vec![node.0; *ranks as usize];
+            nodes.extend(runs.iter().flat_map(ranks));
+            before = Some(runs);
+        }
+        nodes
+    }
+
+    #[test]
+    fn an_application_goes_on_where_the_one_before_it_ended() {
+        let roomy = || space(&[(Some(4), 0), (Some(4), 0), (Some(4), 0)]);
+        let mut by_node = wanted(&[0, 1, 2]);
+        by_node.by = MapBy::Node;
+        let placed = one_by_one(&by_node, &[1, 1, 2, 3], &mut roomy());
+        assert_eq!(placed, [0, 1, 2, 0, 1, 2, 0]);
+        let mut each = wanted(&[0, 1, 2]);
+        each.per_node = Some(1);
+        assert_eq!(one_by_one(&each, &[1, 2, 1], &mut roomy()), [0, 1, 2, 0]);
+        let by_slot = wanted(&[0, 1, 2]);
+        let placed = one_by_one(&by_slot, &[2, 3, 1], &mut roomy());
+        assert_eq!(placed, [0, 0, 0, 0, 1, 1]);
+        let mut over = wanted(&[0, 1, 2]);
+        over.oversubscribe = true;
+        let mut full = space(&[(Some(1), 1), (Some(1), 1), (Some(1), 0)]);
+        let placed = one_by_one(&over, &[1, 1, 1, 1, 2], &mut full);
+        assert_eq!(placed, [2, 0, 1, 2, 0, 1]);
+    }
+
+    #[test]
+    fn what_is_too_much_goes_to_the_nodes_that_have_the_fewest_too_many() {
+        let mut over = wanted(&[0, 1, 2]);
+        over.oversubscribe = true;
+        let mut nodes = space(&[(Some(1), 2), (Some(1), 2), (Some(1), 1)]);
+        let placed: Vec<_> = (0..4)
+            .map(|_| placed(&over, 1, &mut nodes).unwrap())
+            .collect();
+        assert_eq!(placed.concat(), [2, 0, 1, 2]);
     }
 
     #[test]

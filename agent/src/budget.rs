@@ -1,0 +1,279 @@
+//! What one user may take of an agent at a time. Whoever has used up his share is refused; the others
+//! do not notice.
+//!
+//! Bytes are counted once for what is there once: a message that waits for many links is one
+//! ([`Account::keep`]). What has arrived already counts even when there is no room for it: then the next
+//! thing is refused that would wait longer, or anew.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use prost::bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Most bytes: some requests of the largest size, each with what is made of it, and what waits for some
+/// links that take nothing.
+pub const BYTES: usize = 1024 * 1024 * 1024;
+
+/// Most places in launches: one where the launcher is, and one for each node.
+pub const PLACES: usize = 1024;
+
+/// Most connections to other agents that are being made. More wait.
+pub const DIALS: usize = 128;
+
+/// Most names of hosts that are being looked up. More wait.
+pub const LOOKUPS: usize = 64;
+
+/// Up to so many bytes are copied, and counted where they wait; longer ones are shared.
+pub const COPIED: usize = 4 * 1024;
+
+/// The accounts of all users who have something here.
+#[derive(Debug, Default)]
+pub struct Budgets(Mutex<BTreeMap<u32, Weak<Account>>>);
+
+/// What a user has.
+#[derive(Debug)]
+pub struct Account {
+    uid: u32,
+    bytes: AtomicUsize,
+    places: AtomicUsize,
+    dials: Arc<Semaphore>,
+    lookups: Arc<Semaphore>,
+}
+
+/// A budget that is used up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Spent {
+    /// [`BYTES`].
+    #[error(
+        "user id {0} holds {most} MiB of this agent, the most for one user, with launch requests, messages for \
+         processes that do not read, names and registrations: let some of the user's launches end, or go on if \
+         they are stopped",
+        most = BYTES >> 20
+    )]
+    Bytes(u32),
+    /// [`PLACES`].
+    #[error(
+        "user id {0} takes part in {PLACES} launches at this agent, the most for one user: try again when one has \
+         ended"
+    )]
+    Places(u32),
+}
+
+/// Bytes of an account, given back when this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    account: Arc<Account>,
+    bytes: usize,
+}
+
+/// A place in a launch, given back when this is dropped.
+#[derive(Debug)]
+pub struct Taken(Arc<Account>);
+
+impl Budgets {
+    /// A user's account.
+    pub fn of(&self, uid: u32) -> Arc<Account> {
+        let mut accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = accounts.get(&uid).and_then(Weak::upgrade) {
+            return known;
+        }
+        accounts.retain(|_, account| account.strong_count() > 0);
+        let account = Arc::new(Account::new(uid));
+        accounts.insert(uid, Arc::downgrade(&account));
+        account
+    }
+}
+
+impl Account {
+    fn new(uid: u32) -> Self {
+        Self {
+            uid,
+            bytes: AtomicUsize::new(0),
+            places: AtomicUsize::new(0),
+            dials: Arc::new(Semaphore::new(DIALS)),
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
+        }
+    }
+
+    /// Takes bytes.
+    ///
+    /// # Errors
+    /// [`Spent::Bytes`]
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Result<Held, Spent> {
+        let mut held = self.hold(0);
+        held.grow(bytes)?;
+        Ok(held)
+    }
+
+    /// Counts bytes that are there, whether or not there is room for them.
+    pub fn hold(self: &Arc<Self>, bytes: usize) -> Held {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Held {
+            account: Arc::clone(self),
+            bytes,
+        }
+    }
+
+    /// Counts a message for as long as anybody has a part of it. Short ones are to be copied and counted
+    /// where they wait.
+    pub fn keep(self: &Arc<Self>, message: Bytes) -> Bytes {
+        if message.len() <= COPIED {
+            return message;
+        }
+        let held = self.hold(message.len());
+        Bytes::from_owner(Kept {
+            message,
+            _held: held,
+        })
+    }
+
+    /// Refuses what would wait when nothing is left.
+    ///
+    /// # Errors
+    /// [`Spent::Bytes`]
+    pub fn check(&self) -> Result<(), Spent> {
+        match self.bytes.load(Ordering::Relaxed) > BYTES {
+            true => Err(Spent::Bytes(self.uid)),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes a place in a launch.
+    ///
+    /// # Errors
+    /// [`Spent::Places`]
+    pub fn enter(self: &Arc<Self>) -> Result<Taken, Spent> {
+        let before = self.places.fetch_add(1, Ordering::Relaxed);
+        let taken = Taken(Arc::clone(self));
+        match before < PLACES {
+            true => Ok(taken),
+            false => Err(Spent::Places(self.uid)),
+        }
+    }
+
+    /// Waits until a connection may be made.
+    pub async fn dial(&self) -> OwnedSemaphorePermit {
+        permit(&self.dials).await
+    }
+
+    /// Waits until a name may be looked up.
+    pub async fn lookup(&self) -> OwnedSemaphorePermit {
+        permit(&self.lookups).await
+    }
+}
+
+async fn permit(of: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    let permit = Arc::clone(of).acquire_owned().await;
+    permit.expect("it is never closed")
+}
+
+impl Held {
+    /// Takes more.
+    ///
+    /// # Errors
+    /// [`Spent::Bytes`]; then it is as before.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Spent> {
+        let before = self.account.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > BYTES {
+            self.account.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(Spent::Bytes(self.account.uid));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Counts so many bytes from now on, whether or not there is room for them.
+    pub fn set(&mut self, bytes: usize) {
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        let count = &self.account.bytes;
+        match bytes.checked_sub(before) {
+            Some(more) => count.fetch_add(more, Ordering::Relaxed),
+            None => count.fetch_sub(before - bytes, Ordering::Relaxed),
+        };
+    }
+
+    /// So many bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whose it is.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.account.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.places.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A message with what it takes of its account.
+struct Kept {
+    message: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_used_up_his_bytes_is_refused_until_he_gives_some_back_and_others_are_not() {
+        let budgets = Budgets::default();
+        let (one, other) = (budgets.of(1), budgets.of(2));
+        let mut held = one.take(BYTES - 10).unwrap();
+        assert_eq!(budgets.of(1).take(11).unwrap_err(), Spent::Bytes(1));
+        assert_eq!(held.grow(11), Err(Spent::Bytes(1)));
+        assert_eq!(held.grow(10), Ok(()));
+        assert_eq!(one.check(), Ok(()));
+        let there = one.hold(1);
+        assert_eq!(one.check(), Err(Spent::Bytes(1)));
+        other.take(BYTES).unwrap();
+        drop(there);
+        held.set(0);
+        one.take(BYTES).unwrap();
+        let text = Spent::Bytes(7).to_string();
+        assert!(text.contains("user id 7 holds 1024 MiB"), "{text}");
+    }
+
+    #[test]
+    fn a_message_is_counted_once_until_the_last_part_of_it_is_gone() {
+        let account = Budgets::default().of(1);
+        let count = || account.bytes.load(Ordering::Relaxed);
+        let short = account.keep(Bytes::from(vec![0; COPIED]));
+        assert_eq!(count(), 0);
+        let long = account.keep(Bytes::from(vec![0; COPIED + 1]));
+        let part = long.slice(1..2);
+        let copies = [long.clone(), long];
+        assert_eq!(count(), COPIED + 1);
+        drop(copies);
+        assert_eq!(count(), COPIED + 1);
+        drop((part, short));
+        assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn places_in_launches_are_limited_and_come_back() {
+        let account = Budgets::default().of(1);
+        let mut taken: Vec<_> = (0..PLACES).map(|_| account.enter().unwrap()).collect();
+        assert_eq!(account.enter().unwrap_err(), Spent::Places(1));
+        taken.pop();
+        account.enter().unwrap();
+    }
+}

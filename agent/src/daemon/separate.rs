@@ -1,0 +1,111 @@
+//! An agent that gives up root's rights: its helper keeps them.
+
+// What is awaited of a process is its pidfd, which the runtime cannot know to be one.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::thread::set_no_new_privs;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use wireup::agent::privileges;
+use wireup::launcher::run::RunFailure;
+use wireup::link::steps::{Account, Rules};
+
+use super::settings::Settings;
+use crate::local::Socket;
+use crate::user::spawn::steps::Steps;
+
+/// Lowest number of a user where nothing else is said. Source: login.defs(5).
+const LOWEST: u32 = 1000;
+
+/// Makes this process the account's for good, which has one thread, and has its sockets and its certificate. It has
+/// read nothing of anybody else until now.
+///
+/// # Errors
+/// What failed. The process is then good for nothing but its end.
+pub(super) fn give_up(
+    settings: &Settings,
+    account: &Account,
+    steps: &Arc<Steps>,
+    socket: &Socket,
+) -> Result<(), RunFailure> {
+    let failed = |error: io::Error| RunFailure::own("cannot give up root's rights", error);
+    let paths = settings.tls.paths();
+    let rules = Rules {
+        agent: account.uid,
+        lowest: lowest(),
+        root_launches: settings.root_launches,
+        credentials: paths
+            .map(|path| path.as_os_str().as_bytes().to_vec())
+            .into(),
+        socket: socket.file(),
+    };
+    // Every other thread would keep them.
+    if std::fs::read_dir("/proc/self/task")
+        .map_err(failed)?
+        .count()
+        != 1
+    {
+        return Err(failed(io::Error::other("there are threads already")));
+    }
+    steps.separate(rules).map_err(failed)?;
+    settings.tls.opened_by(Arc::clone(steps));
+    privileges::give_up(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
+        let error = io::Error::from_raw_os_error(errno);
+        RunFailure::own(
+            &format!("cannot give up root's rights: {}", part.words()),
+            error,
+        )
+    })?;
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    set_no_new_privs(true)
+        .and_then(|()| set_dumpable_behavior(DumpableBehavior::NotDumpable))
+        .and_then(|()| setrlimit(Resource::Core, none))
+        .map_err(|errno| failed(errno.into()))
+}
+
+/// Returns when the helper has gone without which an agent that has given up its rights can start nothing.
+pub(super) async fn lost(steps: &Steps) -> RunFailure {
+    if !steps.is_separated() {
+        return std::future::pending().await;
+    }
+    let watched = steps.helper().and_then(|process| {
+        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness is all
+        // that is asked for.
+        Ok(unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?)
+    });
+    let ended = async {
+        match &watched {
+            Ok(process) => drop(process.readable().await),
+            Err(_) => steps.lost().await,
+        }
+    };
+    tokio::select! {
+        () = ended => {}
+        () = steps.lost() => {}
+    }
+    RunFailure::own(
+        "the agent ends, and its launches with it",
+        io::Error::other(
+            "its helper (wireup steps), which alone has root's rights, has ended or does not answer",
+        ),
+    )
+}
+
+/// The lowest number of a user. Source: `UID_MIN` in login.defs(5).
+fn lowest() -> u32 {
+    let text = std::fs::read_to_string("/etc/login.defs").unwrap_or_default();
+    let mut lines = text.lines().map(str::split_ascii_whitespace);
+    let found = lines.find_map(|mut words| match words.next() {
+        Some("UID_MIN") => words.next()?.parse().ok(),
+        _ => None,
+    });
+    found.unwrap_or(LOWEST)
+}

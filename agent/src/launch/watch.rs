@@ -1,0 +1,76 @@
+//! Whether the step of a launch lives.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep};
+use wireup::agent::procfs;
+use wireup::job::clock::Moment;
+use wireup::link::watch::{Look, Watch};
+
+use super::step::Process;
+
+/// See the module.
+#[derive(Debug)]
+pub struct StepWatch {
+    watch: Watch,
+    origin: Instant,
+    timer: Pin<Box<Sleep>>,
+    over: bool,
+}
+
+impl StepWatch {
+    /// Over a step that is about to be started, and may be silent for so long.
+    pub fn new(silence: Duration) -> Self {
+        let watch = Watch::new(silence, Moment::default());
+        Self {
+            watch,
+            origin: Instant::now(),
+            timer: Box::pin(sleep(watch.next_deadline().0)),
+            over: false,
+        }
+    }
+
+    /// How long it may be silent.
+    pub fn limit(&self) -> Duration {
+        self.watch.limit()
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.origin.elapsed())
+    }
+
+    /// It has given a sign of life.
+    pub fn heard(&mut self) {
+        let now = self.now();
+        self.watch.heard(now);
+    }
+
+    /// It has ended.
+    pub fn end(&mut self) {
+        self.over = true;
+    }
+
+    /// Ready when there is something to be done, and with [`Look::Fine`] when to ask again. After the
+    /// step was given up it never is.
+    pub fn poll_look(&mut self, process: &Process, cx: &mut Context<'_>) -> Poll<Look> {
+        if self.over {
+            return Poll::Pending;
+        }
+        ready!(self.timer.as_mut().poll(cx));
+        let now = self.now();
+        let look = match process.pid() {
+            Some(pid) => self.watch.look(now, || procfs::is_busy(pid)),
+            // To start it has limits of its own.
+            None => {
+                self.watch.heard(now);
+                Look::Fine
+            }
+        };
+        self.over = look == Look::Silent;
+        let next = self.origin + self.watch.next_deadline().0;
+        self.timer.as_mut().reset(next);
+        Poll::Ready(look)
+    }
+}

@@ -1,0 +1,176 @@
+//! Certificates that are taken back, and which there are to take back.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::authority::Pair;
+use super::store::{self, StoreError};
+use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read, show};
+use crate::identity::{Certificate, check_name, significant};
+use crate::revoked::{Revoked, RevokedError};
+
+/// What a list ends with.
+const END: &str = "-----END X509 CRL-----\n";
+
+/// Notes a certificate that is about to be used: once its directory has another one, nothing else tells its
+/// number.
+pub(super) fn remember(dir: &Path, pair: &Pair) -> Result<(), PkiError> {
+    let path = dir.join(MADE);
+    let unreadable = |error: &dyn std::fmt::Display| PkiError::Certificate {
+        path: path.clone(),
+        error: error.to_string(),
+    };
+    let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes());
+    let der = der.map_err(|error| unreadable(&error))?;
+    let made = Certificate::of_der(&der).map_err(|error| unreadable(&error))?;
+    let name = made.identity.map_or(made.subject, |identity| identity.name);
+    let line = format!(
+        "{}\t{name}\t{}\n",
+        hexadecimal(&made.serial),
+        show::date(made.not_after)
+    );
+    Ok(store::append(&path, &line, store::SECRET)?)
+}
+
+/// Revokes every certificate of these names, and those of these serial numbers: makes a list of them and of all
+/// that were revoked before, for the authority and all its holders. How many are new in it.
+///
+/// # Errors
+/// [`PkiError`]
+pub fn revoke(
+    dir: &Path,
+    names: &[String],
+    serials: &[String],
+    now: SystemTime,
+) -> Result<usize, PkiError> {
+    let authority = load(dir)?;
+    let path = dir.join(REVOKED);
+    let (own, others) = match read_text(&path)? {
+        None => (None, String::new()),
+        Some(text) => match text.find(END) {
+            Some(end) => {
+                let (own, others) = text.split_at(end + END.len());
+                (Some(own.to_owned()), others.to_owned())
+            }
+            None => (Some(text), String::new()),
+        },
+    };
+    let failed = |error| PkiError::Revoked {
+        path: path.clone(),
+        error,
+    };
+    let mut all = match own {
+        None => Default::default(),
+        Some(own) => {
+            let ca = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
+            let ca = ca.map_err(|error| failed(RevokedError::Malformed(error.to_string())))?;
+            let read = Revoked::read(own.as_bytes(), &[ca]);
+            read.map_err(failed)?.into_serials()
+        }
+    };
+    let before = all.len();
+    // Of any length: it is this user's own, and grows with every renewal.
+    let made = fs::read_to_string(dir.join(MADE)).unwrap_or_default();
+    for name in names {
+        check_name(name)?;
+        let mut found = numbers(&made, name);
+        let certificate = dir.join(name).join(CERTIFICATE);
+        if certificate.exists() {
+            found.push(read(&certificate)?.serial);
+        }
+        if found.is_empty() {
+            return Err(PkiError::Unknown {
+                name: name.clone(),
+                dir: dir.to_owned(),
+            });
+        }
+        for serial in found {
+            all.entry(serial).or_insert(now);
+        }
+    }
+    for text in serials {
+        let serial = number(text).ok_or_else(|| PkiError::Serial(text.clone()))?;
+        all.entry(serial).or_insert(now);
+    }
+    let list = authority.revoke(&all, now);
+    let list = list.map_err(|error| PkiError::Authority {
+        path: dir.join(CA),
+        error,
+    })?;
+    let text = list.replace("\r\n", "\n") + &others;
+    store::write(&path, text.as_bytes(), store::PUBLIC)?;
+    for name in issued(dir)? {
+        let path = dir.join(name).join(REVOKED);
+        store::write(&path, text.as_bytes(), store::PUBLIC)?;
+    }
+    Ok(all.len() - before)
+}
+
+/// Whether a certificate is in the list that is beside it, if there is one.
+///
+/// # Errors
+/// [`PkiError`]
+pub(super) fn is_revoked(certificate: &Path) -> Result<bool, PkiError> {
+    let path = certificate.with_file_name(REVOKED);
+    let Some(list) = read_text(&path)? else {
+        return Ok(false);
+    };
+    let authorities = store::read_public(&certificate.with_file_name(CA))?;
+    let authorities: Vec<_> = CertificateDer::pem_slice_iter(&authorities)
+        .filter_map(Result::ok)
+        .collect();
+    let failed = |error| PkiError::Revoked { path, error };
+    let revoked = Revoked::read(list.as_bytes(), &authorities).map_err(failed)?;
+    let pem = store::read_public(certificate)?;
+    let der = CertificateDer::from_pem_slice(&pem);
+    Ok(der.is_ok_and(|der| revoked.contains(&der)))
+}
+
+/// The numbers of a name's certificates in the list of all.
+fn numbers(made: &str, name: &str) -> Vec<Vec<u8>> {
+    let lines = made.lines().filter_map(|line| {
+        let mut fields = line.split('\t');
+        let serial = fields.next()?;
+        (fields.next()? == name).then(|| number(serial)).flatten()
+    });
+    lines.collect()
+}
+
+/// A serial number as people write it: hexadecimal, with colons or without.
+fn number(text: &str) -> Option<Vec<u8>> {
+    let digits: String = text.chars().filter(|c| *c != ':').collect();
+    let padded = match digits.len() % 2 {
+        0 => digits,
+        _ => format!("0{digits}"),
+    };
+    let hexadecimal = padded.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if padded.is_empty() || !hexadecimal {
+        return None;
+    }
+    let bytes: Option<Vec<u8>> = (0..padded.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&padded[at..at + 2], 16).ok())
+        .collect();
+    bytes.map(|bytes| significant(&bytes))
+}
+
+/// A serial number for people.
+pub(super) fn hexadecimal(serial: &[u8]) -> String {
+    serial.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn read_text(path: &Path) -> Result<Option<String>, StoreError> {
+    match store::read_public(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if store::is_missing(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

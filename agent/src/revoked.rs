@@ -1,0 +1,120 @@
+//! Certificates that their authority has taken back: lists of serial numbers that it has signed, as in RFC 5280.
+//!
+//! A list stays in force until another one takes its place. The time at which it says the next one will come
+//! is not heeded: a cluster is not to stand still because nobody has made a new list of the same.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use x509_parser::prelude::{CertificateRevocationList, FromDer};
+use x509_parser::{certificate::X509Certificate, parse_x509_certificate};
+
+use crate::identity::{moment, significant};
+
+/// Revoked serial numbers, without leading zeros, and since when.
+pub type Serials = BTreeMap<Vec<u8>, SystemTime>;
+
+/// What has been revoked by some authorities.
+#[derive(Debug, Default)]
+pub struct Revoked {
+    lists: Vec<List>,
+}
+
+#[derive(Debug)]
+struct List {
+    /// The certificate of the authority that signed it, in DER.
+    authority: Vec<u8>,
+    serials: Serials,
+}
+
+/// Why a list cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RevokedError {
+    /// Nothing in the file.
+    #[error("there is no list of revoked certificates in it (PEM)")]
+    Empty,
+    /// The bytes are no list.
+    #[error("not a list of revoked certificates: {0}")]
+    Malformed(String),
+    /// Somebody else's.
+    #[error(
+        "its list of {0} was signed by no authority of this node (ca.pem); remove it, or put there the list of \
+         an authority that is"
+    )]
+    Foreign(String),
+}
+
+impl Revoked {
+    /// Reads lists in PEM; each has to be signed by one of the authorities.
+    ///
+    /// # Errors
+    /// [`RevokedError`]
+    pub fn read(pem: &[u8], authorities: &[CertificateDer<'_>]) -> Result<Self, RevokedError> {
+        let malformed = |error: &dyn std::fmt::Display| RevokedError::Malformed(error.to_string());
+        let mut lists = Vec::new();
+        for der in CertificateRevocationListDer::pem_slice_iter(pem) {
+            let der = der.map_err(|error| malformed(&error))?;
+            let (rest, list) =
+                CertificateRevocationList::from_der(&der).map_err(|error| malformed(&error))?;
+            if !rest.is_empty() {
+                return Err(malformed(&"something follows it"));
+            }
+            let signed = |authority: &&CertificateDer<'_>| {
+                let parsed = parse_x509_certificate(authority);
+                parsed.is_ok_and(|(_, it)| list.verify_signature(it.public_key()).is_ok())
+            };
+            let Some(authority) = authorities.iter().find(signed) else {
+                return Err(RevokedError::Foreign(list.issuer().to_string()));
+            };
+            let serials = list.iter_revoked_certificates().map(|one| {
+                let since = moment(one.revocation_date.timestamp());
+                (significant(one.raw_serial()), since)
+            });
+            lists.push(List {
+                authority: authority.to_vec(),
+                serials: serials.collect(),
+            });
+        }
+        match lists.is_empty() {
+            true => Err(RevokedError::Empty),
+            false => Ok(Self { lists }),
+        }
+    }
+
+    /// Whether a certificate in DER has been revoked; one that cannot be read counts as such.
+    pub fn contains(&self, der: &[u8]) -> bool {
+        if self.lists.is_empty() {
+            return false;
+        }
+        let Ok((_, certificate)) = parse_x509_certificate(der) else {
+            return true;
+        };
+        let serial = significant(certificate.raw_serial());
+        let mut lists = self.lists.iter();
+        lists.any(|list| {
+            // Authorities number their certificates as they like.
+            list.serials.contains_key(&serial) && signed_by(&certificate, &list.authority)
+        })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.lists.iter().map(|list| list.serials.len()).sum()
+    }
+
+    /// All serial numbers, whoever gave them out.
+    pub fn into_serials(self) -> Serials {
+        let lists = self.lists.into_iter();
+        lists.flat_map(|list| list.serials).collect()
+    }
+}
+
+fn signed_by(certificate: &X509Certificate<'_>, authority: &[u8]) -> bool {
+    let authority = parse_x509_certificate(authority);
+    authority.is_ok_and(|(_, authority)| {
+        let key = authority.public_key();
+        certificate.verify_signature(Some(key)).is_ok()
+    })
+}

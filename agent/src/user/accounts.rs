@@ -1,0 +1,71 @@
+//! `wireup-agent accounts`: the process that looks up users for the agent's helper.
+//!
+//! The helper is linked without shared libraries, and must not wait: account databases (LDAP, SSSD) come as
+//! libraries and over networks. Each look-up is a copy of this process, which has the databases' libraries and
+//! nothing else; the answer goes to the pipe that came with the number. It keeps the rights of whoever started
+//! it: what it says decides whose groups a user's processes have.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use wireup::agent::handover::receive;
+use wireup::launcher::run::RunFailure;
+use wireup::link::steps::{Account, Found};
+use wireup::link::{decode, encode};
+
+use super::Served;
+use super::spawn::LINK;
+
+/// The command's name.
+pub const COMMAND: &str = "accounts";
+
+/// Answers until the helper has gone.
+///
+/// # Errors
+/// When nobody gave a socket, or it fails.
+pub fn main() -> Result<u8, RunFailure> {
+    let broken = |error: io::Error| RunFailure::own("the helper's socket", error);
+    // SAFETY: whoever starts this gives it the descriptor; if there is none, duplicating fails.
+    let socket = unsafe { BorrowedFd::borrow_raw(LINK) };
+    let socket = socket.try_clone_to_owned().map_err(broken)?;
+    // Root's is in a file everywhere: what every look-up needs is loaded then.
+    let _ = Served::Everybody.find(0);
+    // SAFETY: nobody waits for the copies.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    while let Some((body, mut descriptors)) = receive(&socket).map_err(broken)? {
+        let (Ok(uid), Some(reply)) = (decode::<u32>(&body), descriptors.pop()) else {
+            return Err(broken(io::ErrorKind::InvalidData.into()));
+        };
+        // SAFETY: the process has one thread, so its copy may run any code.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: libraries of databases may wait for processes of their own.
+                unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+                answer(reply, &look_up(uid));
+                // SAFETY: ends the copy.
+                unsafe { libc::_exit(0) }
+            }
+            1.. => {}
+            _ => answer(reply, &Err(io::Error::last_os_error().to_string())),
+        }
+    }
+    Ok(0)
+}
+
+fn look_up(uid: u32) -> Found {
+    let user = Served::Everybody.find(uid);
+    let user = user.map_err(|error| error.to_string())?;
+    Ok(Account {
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.groups,
+    })
+}
+
+fn answer(reply: OwnedFd, found: &Found) {
+    // Who asked may have gone.
+    let _ = File::from(reply).write_all(&encode(found));
+}

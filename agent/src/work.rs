@@ -1,0 +1,83 @@
+//! Two threads: one for the network, one for everything that users want.
+//!
+//! The network's thread accepts connections, makes them, encrypts, and shows the other sides that this
+//! agent lives. What a request costs is paid by the other thread, so that no user delays that.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinSet;
+use tower::{Layer, Service};
+
+/// Threads that look up names of hosts. One user has [a part of them](crate::budget::LOOKUPS).
+const LOOKUPS: usize = 512;
+
+/// The network's thread.
+///
+/// # Errors
+/// When the system refuses one.
+pub fn network() -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(LOOKUPS)
+        .thread_name("network")
+        .enable_all()
+        .build()
+}
+
+/// Has requests that come on the network's thread carried out elsewhere.
+#[derive(Clone, Debug)]
+pub struct OnWork(pub Handle);
+
+impl<S> Layer<S> for OnWork {
+    type Service = Worked<S>;
+
+    fn layer(&self, inner: S) -> Worked<S> {
+        Worked {
+            inner,
+            work: self.0.clone(),
+        }
+    }
+}
+
+/// What [`OnWork`] makes of a service.
+#[derive(Clone, Debug)]
+pub struct Worked<S> {
+    inner: S,
+    work: Handle,
+}
+
+impl<S, R> Service<R> for Worked<S>
+where
+    S: Service<R>,
+    S::Response: Send + 'static,
+    S::Error: Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let answer = self.inner.call(request);
+        // Dropped with the set when the caller goes away.
+        let mut one = JoinSet::new();
+        one.spawn_on(answer, &self.work);
+        Box::pin(async move {
+            match one.join_next().await {
+                Some(Ok(answer)) => answer,
+                Some(Err(error)) if error.is_panic() => {
+                    std::panic::resume_unwind(error.into_panic())
+                }
+                // The agent ends.
+                _ => std::future::pending().await,
+            }
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! Control groups: what is started in one stays in it, whatever becomes of sessions, parents and environments.
+//!
+//! A launch has one on each node where it may make one: below the group of whoever makes it. It limits
+//! nothing; it is there so that every process of the launch can be found and killed.
+//!
+//! Rules: only a group without members can be removed; `cgroup.kill` kills all members at once, those of
+//! groups below included; a process that has ended is no member. A process can be made in a group for little, to
+//! move one costs more than to make it. Source: the kernel's cgroup-v2 guide.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{Timespec, poll};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open, statfs};
+
+/// Where version 2 of the interface is mounted: alone, or beside version 1.
+const POINTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// Names of the groups made here begin with this.
+pub const PREFIX: &str = "wireup-";
+
+/// A group that has just lost its last member may take a moment to show it.
+const REMOVE_TRIES: u32 = 100;
+const REMOVE_PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: Duration::from_millis(1).as_nanos() as i64,
+};
+
+/// The place of a group called `name` below this process's own; `None` where it may make none.
+pub fn place(name: &str) -> Option<PathBuf> {
+    let own = own()?;
+    let may = |path: &Path, what| accessat(CWD, path, what, AtFlags::EACCESS).is_ok();
+    // To put a process into a group takes the right to take it out of that above.
+    let movable = may(&own.join("cgroup.procs"), Access::WRITE_OK);
+    (movable && may(&own, Access::WRITE_OK)).then(|| own.join(name))
+}
+
+/// The group of this process.
+pub fn own() -> Option<PathBuf> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = own_in(&text)?;
+    let is_v2 = |point: &&&str| {
+        statfs(**point).is_ok_and(|found| found.f_type == libc::CGROUP2_SUPER_MAGIC)
+    };
+    let point = Path::new(POINTS.iter().find(is_v2)?);
+    let own = point.join(path);
+    own.is_dir().then_some(own)
+}
+
+/// The path of the group of version 2 below its mount point, given the text of `/proc/self/cgroup`.
+fn own_in(text: &str) -> Option<&str> {
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    // Outside of what this process may see.
+    (!path.split('/').any(|part| part == "..")).then_some(path)
+}
+
+/// A group of one's own making.
+#[derive(Debug)]
+pub struct Group {
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+impl Group {
+    /// Makes the group at a [`place`].
+    pub fn make(path: PathBuf) -> Option<Self> {
+        fs::create_dir(&path).ok()?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match open(&path, flags, Mode::empty()) {
+            Ok(directory) => Some(Self { path, directory }),
+            Err(_) => {
+                let _ = fs::remove_dir(&path);
+                None
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl AsFd for Group {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
+/// The processes in a group and in those below it.
+pub fn members(group: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let mut members: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    for below in below(group) {
+        members.extend(self::members(&below));
+    }
+    members
+}
+
+/// Whether a group has members, those of groups below it included.
+pub fn is_populated(group: &Path) -> bool {
+    let events = fs::read_to_string(group.join("cgroup.events"));
+    events.is_ok_and(|text| text.lines().any(|line| line == "populated 1"))
+}
+
+/// Kills every process in a group at once.
+pub fn kill(group: &Path) {
+    // Where it cannot be written there is no such group, or the kernel is older than 5.14; then what is in
+    // it has been signalled one by one.
+    let _ = fs::write(group.join("cgroup.kill"), "1");
+}
+
+/// Kills what is in a group and removes it; whether it is gone.
+pub fn end(group: &Path) -> bool {
+    if is_populated(group) {
+        kill(group);
+    }
+    (0..REMOVE_TRIES).any(|_| {
+        let gone = remove(group);
+        if !gone {
+            let _ = poll(&mut [], Some(&REMOVE_PAUSE));
+        }
+        gone
+    })
+}
+
+/// Removes a group without members, with those below it; whether it is gone.
+pub fn remove(group: &Path) -> bool {
+    match fs::remove_dir(group) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::NotFound => true,
+        Err(_) => {
+            let mut below = below(group).into_iter().peekable();
+            below.peek().is_some() && {
+                let gone = below.all(|below| remove(&below));
+                gone && fs::remove_dir(group).is_ok()
+            }
+        }
+    }
+}
+
+/// Those directly below a group that were made here, by their names.
+pub fn made_in(group: &Path) -> Vec<PathBuf> {
+    let ours = |path: &PathBuf| {
+        let name = path.file_name().map(OsStr::as_encoded_bytes);
+        name.is_some_and(|name| name.starts_with(PREFIX.as_bytes()))
+    };
+    below(group).into_iter().filter(ours).collect()
+}
+
+fn below(group: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    groups.map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_that_of_version_2() {
+        assert_eq!(
+            own_in("4:memory:/a\n0::/user.slice/b\n"),
+            Some("user.slice/b")
+        );
+        assert_eq!(own_in("0::/\n"), Some(""));
+        assert_eq!(own_in("0::/../x\n"), None);
+        assert_eq!(own_in("4:memory:/a\n"), None);
+    }
+}

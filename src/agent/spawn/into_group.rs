@@ -1,0 +1,112 @@
+//! Making a process in a control group, which only `clone3` can, and which the C library does not offer with a
+//! stack of one's own.
+//!
+//! Elsewhere than here the child enters the group by itself, which takes the system more time.
+
+pub(super) use imp::{SUPPORTED, clone};
+
+#[cfg(target_arch = "x86_64")]
+mod imp {
+    use std::arch::asm;
+    use std::ffi::{c_int, c_void};
+    use std::os::fd::RawFd;
+    use std::ptr;
+
+    use super::super::child_main;
+
+    /// Whether [`clone`] does anything.
+    pub(in super::super) const SUPPORTED: bool = true;
+
+    /// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
+    const INTO_GROUP: u64 = 0x2_0000_0000;
+
+    /// `struct clone_args` of the kernel's `linux/sched.h`.
+    #[repr(C)]
+    struct Arguments {
+        flags: u64,
+        pidfd: u64,
+        child_tid: u64,
+        parent_tid: u64,
+        exit_signal: u64,
+        stack: u64,
+        stack_size: u64,
+        tls: u64,
+        set_tid: u64,
+        set_tid_size: u64,
+        group: u64,
+    }
+
+    /// As `libc::clone` with `child_main`, in a group; `None` when it cannot be made there.
+    ///
+    /// # Safety
+    /// As `libc::clone`: `stack` begins there and has so many bytes, which nothing else uses until the child
+    /// has executed its program, and `flags` makes this thread wait for that.
+    pub(in super::super) unsafe fn clone(
+        flags: c_int,
+        (stack, stack_size): (*mut u8, usize),
+        (argument, pidfd): (*mut c_void, &mut RawFd),
+        group: RawFd,
+    ) -> Option<libc::pid_t> {
+        let address = |pointer: *mut u8| pointer as usize as u64;
+        let arguments = Arguments {
+            flags: flags as u64 | INTO_GROUP,
+            pidfd: address(ptr::from_mut(pidfd).cast()),
+            child_tid: 0,
+            parent_tid: 0,
+            exit_signal: libc::SIGCHLD as u64,
+            stack: address(stack),
+            // Its end, where the child begins, has to be aligned.
+            stack_size: (stack_size - (address(stack) as usize + stack_size) % 16) as u64,
+            tls: 0,
+            set_tid: 0,
+            set_tid_size: 0,
+            group: group as u64,
+        };
+        let result: i64;
+        // SAFETY: the caller's promise. The system call leaves all registers but three as they are. The parent
+        // goes on behind the label; the child has the new stack, an aligned one, takes its argument as a
+        // function called by C does, and does not come back from `child_main`.
+        unsafe {
+            asm!(
+                "syscall",
+                "test rax, rax",
+                "jnz 2f",
+                "xor ebp, ebp",
+                "mov rdi, r12",
+                "call r13",
+                "ud2",
+                "2:",
+                inlateout("rax") libc::SYS_clone3 => result,
+                in("rdi") ptr::from_ref(&arguments),
+                in("rsi") size_of::<Arguments>(),
+                in("r12") argument,
+                in("r13") child_main as extern "C" fn(*mut c_void) -> c_int,
+                lateout("rcx") _,
+                lateout("r11") _,
+            );
+        }
+        libc::pid_t::try_from(result).ok().filter(|pid| *pid > 0)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod imp {
+    use std::ffi::{c_int, c_void};
+    use std::os::fd::RawFd;
+
+    /// Whether [`clone`] does anything.
+    pub(in super::super) const SUPPORTED: bool = false;
+
+    /// Makes nothing.
+    ///
+    /// # Safety
+    /// None is needed.
+    pub(in super::super) unsafe fn clone(
+        _: c_int,
+        _: (*mut u8, usize),
+        _: (*mut c_void, &mut RawFd),
+        _: RawFd,
+    ) -> Option<libc::pid_t> {
+        None
+    }
+}

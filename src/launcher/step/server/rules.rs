@@ -1,0 +1,179 @@
+//! What the helper does for an agent that has given up its rights: whose processes it starts.
+//!
+//! Rule: root is who connected to the agent's socket as root. The connection proves it, if it was accepted on
+//! that very socket: the one of a client shows who listens, which would be root as well. Source: unix(7),
+//! `SO_PEERCRED`; `SIOCUNIXFILE` in Linux's `net/unix/af_unix.c`.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+
+use crate::link::steps::{Rules, SocketFile};
+
+/// The request for the file to which a socket is bound. Source: `linux/un.h`.
+const SIOCUNIXFILE: libc::Ioctl = 0x89E0;
+
+/// What is to be started.
+pub(super) enum Wanted {
+    /// A step, and the launcher's connection to the agent if there is one.
+    Step { caller: Option<OwnedFd> },
+    /// A launcher of a scheduler.
+    Launcher,
+}
+
+/// File system and number of a socket.
+pub(super) fn identity(socket: &SocketFile) -> (u64, u64) {
+    (socket.dev, socket.ino)
+}
+
+/// Refuses users whose processes are not started.
+///
+/// # Errors
+/// One line, with the remedy.
+pub(super) fn check(rules: &Rules, uid: u32, wanted: &Wanted) -> Result<(), String> {
+    match (uid, wanted) {
+        (0, _) if rules.root_launches => Ok(()),
+        (
+            0,
+            Wanted::Step {
+                caller: Some(caller),
+            },
+        ) => is_root_s(rules, caller).map_err(|error| {
+            format!("it is not shown that root asks for a launch here: {error}; {REMEDY}")
+        }),
+        (0, _) => Err(format!(
+            "a launch of root is taken from root on this machine only; {REMEDY}"
+        )),
+        (uid, _) if uid == rules.agent => Err(format!("user id {uid} is the agent's own")),
+        (uid, _) if uid < rules.lowest => Err(format!(
+            "user id {uid} is an account of the system: users have {} and above (UID_MIN of /etc/login.defs)",
+            rules.lowest
+        )),
+        _ => Ok(()),
+    }
+}
+
+const REMEDY: &str =
+    "--root-launches (root-launches = true in agent.toml) allows those that other nodes bring";
+
+/// Whether it is a connection that root has made to the agent, and that goes on.
+fn is_root_s(rules: &Rules, caller: &OwnedFd) -> io::Result<()> {
+    let other = |what: &str| Err(io::Error::other(what));
+    let file = bound_to(caller)?;
+    if (file.dev(), file.ino()) != identity(&rules.socket) {
+        return other("this is no connection to the agent");
+    }
+    if !socket_peercred(caller)?.uid.is_root() {
+        return other("somebody else has connected");
+    }
+    let mut ready = [PollFd::new(caller, PollFlags::RDHUP)];
+    poll(&mut ready, Some(&Timespec::default()))?;
+    match ready[0]
+        .revents()
+        .intersects(PollFlags::HUP | PollFlags::RDHUP)
+    {
+        true => other("the launcher has gone"),
+        false => Ok(()),
+    }
+}
+
+/// The file to which a socket is bound; an accepted one is to that of its listener.
+fn bound_to(socket: &OwnedFd) -> io::Result<std::fs::Metadata> {
+    // SAFETY: a request without an argument on an open descriptor; what is opened is ours.
+    let file = unsafe {
+        let fd = libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        File::from_raw_fd(fd)
+    };
+    file.metadata()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    fn rules(socket: SocketFile) -> Rules {
+        Rules {
+            agent: 5000,
+            lowest: 1000,
+            root_launches: false,
+            credentials: Vec::new(),
+            socket,
+        }
+    }
+
+    fn nowhere() -> SocketFile {
+        SocketFile {
+            path: Vec::new(),
+            dev: 0,
+            ino: 0,
+        }
+    }
+
+    #[test]
+    fn people_are_started_and_neither_the_system_s_accounts_nor_the_agent_s_nor_root() {
+        let mut rules = rules(nowhere());
+        let refused = |rules: &Rules, uid, wanted| check(rules, uid, &wanted).err();
+        let step = || Wanted::Step { caller: None };
+        for uid in [1000, 4999, 70_000] {
+            assert_eq!(refused(&rules, uid, step()), None);
+            assert_eq!(refused(&rules, uid, Wanted::Launcher), None);
+        }
+        let why = |uid| refused(&rules, uid, step()).unwrap();
+        assert!(why(999).contains("UID_MIN"));
+        assert!(why(5000).contains("the agent's own"));
+        assert!(why(0).contains("--root-launches"));
+        assert!(refused(&rules, 0, Wanted::Launcher).is_some());
+        rules.root_launches = true;
+        assert_eq!(refused(&rules, 0, step()), None);
+    }
+
+    #[test]
+    fn root_is_who_connects_to_the_agent_s_own_socket_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let bind = |name: &str| {
+            let path = directory.path().join(name);
+            let listener = UnixListener::bind(&path).unwrap();
+            let found = std::fs::symlink_metadata(&path).unwrap();
+            (listener, path, found)
+        };
+        let (listener, path, found) = bind("agent");
+        let (others, others_path, _) = bind("other");
+        let rules = rules(SocketFile {
+            path: Vec::new(),
+            dev: found.dev(),
+            ino: found.ino(),
+        });
+        let refused = |caller: UnixStream| {
+            let caller = Some(caller.into());
+            check(&rules, 0, &Wanted::Step { caller }).err()
+        };
+        let client = UnixStream::connect(&path).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        if !rustix::process::geteuid().is_root() {
+            // Who is not root is not shown either.
+            assert!(refused(accepted).is_some());
+            return;
+        }
+        assert_eq!(refused(accepted.try_clone().unwrap()), None);
+        // The client's own end shows who listens.
+        assert!(refused(client.try_clone().unwrap()).is_some());
+        drop(client);
+        let why = refused(accepted).unwrap();
+        assert!(why.contains("has gone"), "{why}");
+        let _client = UnixStream::connect(&others_path).unwrap();
+        let why = refused(others.accept().unwrap().0).unwrap();
+        assert!(why.contains("no connection to the agent"), "{why}");
+        assert!(refused(UnixStream::pair().unwrap().0).is_some());
+    }
+}
