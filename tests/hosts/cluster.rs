@@ -43,8 +43,12 @@ struct Hosts {
     wireup: PathBuf,
     /// Whose the agents are, if not root's.
     user: Option<u32>,
+    /// Further options of theirs.
+    options: &'static [&'static str],
     /// Where launches of different hosts meet, if that is said.
     names: Option<String>,
+    /// The agents' heartbeat, if it is not the usual one.
+    heartbeat: Option<String>,
     agents: Vec<Mutex<Option<Agent>>>,
     /// Hosts that need not be clean for now.
     excused: Mutex<Vec<usize>>,
@@ -64,12 +68,20 @@ struct Agent {
 pub(crate) struct Builder {
     count: usize,
     user: Option<u32>,
+    options: &'static [&'static str],
     names: Option<String>,
+    heartbeat: Option<String>,
 }
 
 /// Users with an account on all hosts: number of the user and of the group.
 pub(crate) const ALICE: u32 = 54321;
 pub(crate) const BOB: u32 = 54322;
+/// Who means harm.
+pub(crate) const MALLORY: u32 = 54323;
+/// As whom root's agents run that give up root's rights, with an account on all hosts.
+pub(crate) const AGENT: u32 = 54390;
+/// The option for that.
+pub(crate) const SEPARATED: [&str; 2] = ["--user", "agent"];
 /// A further group of Alice's.
 pub(crate) const GROUP: u32 = 54400;
 
@@ -80,9 +92,21 @@ impl Builder {
         self
     }
 
+    /// Gives agents these options.
+    pub(crate) fn options(mut self, options: &'static [&'static str]) -> Self {
+        self.options = options;
+        self
+    }
+
     /// Tells the agents where launches of different hosts meet.
     pub(crate) fn names_at(mut self, list: &str) -> Self {
         self.names = Some(list.to_owned());
+        self
+    }
+
+    /// Gives the agents this heartbeat, in seconds.
+    pub(crate) fn heartbeat(mut self, seconds: &str) -> Self {
+        self.heartbeat = Some(seconds.to_owned());
         self
     }
 
@@ -96,13 +120,19 @@ impl Builder {
         let dir = tempfile::Builder::new().prefix("wireup-hosts-").tempdir();
         let dir = dir.unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let accounts =
-            format!("alice:x:{ALICE}:{ALICE}::/tmp:/bin/sh\nbob:x:{BOB}:{BOB}::/tmp:/bin/sh\n");
-        let groups = format!("alice:x:{ALICE}:\nbob:x:{BOB}:\nproject:x:{GROUP}:alice\n");
+        let users = [
+            ("alice", ALICE),
+            ("bob", BOB),
+            ("mallory", MALLORY),
+            ("agent", AGENT),
+        ];
+        let accounts = users.map(|(name, uid)| format!("{name}:x:{uid}:{uid}::/tmp:/bin/sh\n"));
+        let groups = users.map(|(name, uid)| format!("{name}:x:{uid}:\n"));
+        let groups = groups.concat() + &format!("project:x:{GROUP}:alice\n");
         let machines = |file| fs::read_to_string(file).unwrap();
         let mut builder = Lab::builder(self.count)
             .share(dir.path())
-            .file("/etc/passwd", machines("/etc/passwd") + &accounts)
+            .file("/etc/passwd", machines("/etc/passwd") + &accounts.concat())
             .file("/etc/group", machines("/etc/group") + &groups);
         // A repository and its surroundings may be below /tmp.
         let wireup = PathBuf::from(env!("CARGO_BIN_EXE_wireup"));
@@ -123,7 +153,9 @@ impl Builder {
             dir: dir.path().to_owned(),
             wireup: bin.join("wireup"),
             user: self.user,
+            options: self.options,
             names: self.names,
+            heartbeat: self.heartbeat,
             agents: (0..self.count).map(|_| Mutex::default()).collect(),
             excused: Mutex::default(),
             remains: (0..self.count).map(|_| Mutex::default()).collect(),
@@ -172,7 +204,9 @@ impl Cluster {
         Builder {
             count,
             user: None,
+            options: &[],
             names: None,
+            heartbeat: None,
         }
     }
 
@@ -281,6 +315,25 @@ impl Cluster {
         *self.hosts.remains[host].lock().unwrap() = std::mem::take(&mut agent.files);
     }
 
+    /// What is on the hosts that should not be, in words.
+    pub(crate) fn left(&self) -> Vec<String> {
+        self.hosts.left()
+    }
+
+    /// Ends the cluster as it is, whatever is on its hosts.
+    pub(crate) fn discard(self) {
+        for agent in &self.hosts.agents {
+            let agent = agent.lock();
+            let agent = agent
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .take();
+            if let Some(mut agent) = agent {
+                let _ = agent.child.kill();
+                let _ = agent.child.wait();
+            }
+        }
+    }
+
     /// What the agent of that host has logged.
     pub(crate) fn log(&self, host: usize) -> String {
         self.hosts.log(host)
@@ -292,6 +345,11 @@ impl Cluster {
         let agent = self.hosts.lock(host).take();
         let mut child = agent.expect("it was started").child;
         child.wait().unwrap()
+    }
+
+    /// Whether an agent was started on a host and not killed.
+    pub(crate) fn has_agent(&self, host: usize) -> bool {
+        self.hosts.lock(host).is_some()
     }
 
     /// Starts an agent where there is none any more, and waits until it serves.
@@ -338,8 +396,12 @@ impl Cluster {
         command
             .args(["agent", "--tls"])
             .arg(self.certificates(index));
+        command.args(self.hosts.options);
         if let Some(names) = &self.hosts.names {
             command.args(["--names", names]);
+        }
+        if let Some(heartbeat) = &self.hosts.heartbeat {
+            command.args(["--heartbeat", heartbeat]);
         }
         if let Some(user) = self.hosts.user {
             command.user(user, user, &[]).env("HOME", "/tmp");
@@ -426,9 +488,11 @@ impl Hosts {
     }
 }
 
-/// Whether it is what an agent's steps are forked from.
+/// Whether it is what an agent's steps are forked from, or what looks up accounts for that.
 pub(crate) fn is_helper(process: &Process) -> bool {
-    process.words.ends_with("wireup steps")
+    ["wireup steps", "wireup-agent accounts"]
+        .iter()
+        .any(|words| process.words.ends_with(words))
 }
 
 impl Elsewhere for Hosts {

@@ -5,21 +5,30 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+mod abandoned;
 mod agents;
 mod allocations;
+mod bystanders;
 mod cluster;
 mod failures;
 mod groups;
 mod grow;
+mod hostile;
 mod jobs;
+mod load;
 mod lost;
 mod mpi;
 mod plain;
 mod pmi;
 mod pmix;
 mod preload;
+mod random_faults;
 mod rendezvous;
+mod separated;
+mod setup;
 mod spawn;
+mod squatters;
+mod stopped;
 mod users;
 
 /// The tests of one machine, whose ways of starting and judging runs are used here.

@@ -36,6 +36,42 @@ fn ranks_run_on_the_hosts_that_were_named_in_their_order() {
 }
 
 #[test]
+fn this_machine_among_others_goes_by_the_name_of_its_agent() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for (hosts, second) in [
+        ("node01,localhost", "node02"),
+        ("node01,127.0.0.1:1", "node02"),
+    ] {
+        let run = cluster.run(1, ["--hosts", hosts, "-n", "2", "--map-by", "node"]);
+        let outcome = run.more(WHERE).run().expect_quiet_success();
+        let expected = ["rank 0 on node01".to_owned(), format!("rank 1 on {second}")];
+        assert_eq!(outcome.sorted_lines(), expected, "{hosts}");
+    }
+    let words = ["ps", "--nodes", "--hosts", "localhost,node03"].map(Into::into);
+    let wireup = cluster.wireup().as_os_str().to_owned();
+    let nodes = cluster.command(1, std::iter::once(wireup).chain(words));
+    let outcome = nodes.run().expect_quiet_success();
+    assert!(outcome.out().contains("\nnode02 "), "{outcome:?}");
+}
+
+#[test]
+fn a_host_given_by_its_address_alone_is_told_with_its_name() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let address = cluster.host(1).address();
+    let hosts = format!("node01,{address}");
+    let run = cluster.run(0, ["--hosts", &hosts, "-n", "2"]);
+    let outcome = run.more(WHERE).run().expect(125);
+    assert!(outcome.err().contains("node02"), "{outcome:?}");
+    let hosts = format!("node01:1,node02:1@{address}");
+    let run = cluster.run(0, ["--hosts", &hosts, "-n", "2"]);
+    run.more(WHERE).run().expect_quiet_success();
+}
+
+#[test]
 fn a_launcher_needs_no_rank_on_its_own_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
@@ -304,17 +340,24 @@ fn all_hosts_without_an_agent_are_named_at_once() {
     for host in [1, 3] {
         cluster.kill_agent(host);
     }
-    let hosts = "node01:1,node02:1,node03:1,node04:1,node05:1";
-    let outcome = cluster.run(0, ["--hosts", hosts, "-n", "5", "true"]).run();
+    let all = "node01:1,node02:1,node03:1,node04:1";
+    let outcome = cluster.run(0, ["--hosts", all, "-n", "4", "true"]).run();
+    assert_ne!(outcome.code, 0);
+    outcome.expect_one_line(&["on node[02,04]: ", "refused"]);
+    // Names are looked up first: nobody is asked while one is unknown.
+    let hosts = format!("{all},node05:1");
+    let outcome = cluster.run(0, ["--hosts", &hosts, "-n", "5", "true"]).run();
     assert_ne!(outcome.code, 0);
     let err = outcome.err();
     let lines: Vec<&str> = err.lines().collect();
     assert_eq!(lines.len(), 2, "one for each reason; {outcome:?}");
-    assert!(
-        lines[0].contains("on node[02,04]: ") && lines[0].contains("refused"),
-        "{err}"
-    );
-    assert!(lines[1].contains("on node05: "), "{err}");
+    let said = |words: &[&str]| {
+        lines
+            .iter()
+            .any(|line| words.iter().all(|w| line.contains(w)))
+    };
+    assert!(said(&["on node05: "]), "{err}");
+    assert!(said(&["on node[01-04]: ", "not asked"]), "{err}");
     // In a tree, where node04 is below node02.
     let tree = ["--star-limit", "1", "--tree-width", "2"];
     let hosts = ["--hosts", "node01:1,node02:1,node03:1,node04:1", "-n", "4"];

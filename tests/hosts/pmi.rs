@@ -204,3 +204,25 @@ fn a_rank_that_does_not_come_to_a_fence_is_named_with_its_host() {
         running.finish().expect(1).expect_one_line(&[&said]);
     }
 }
+
+#[test]
+fn a_rank_that_left_is_blamed_by_those_who_wait_for_it_on_other_hosts() {
+    let (Some(cluster), Some(raw), Some(wireup)) =
+        (Cluster::new(3), program("pmi_raw"), program("pmi_wireup"))
+    else {
+        return;
+    };
+    let init = "cmd=init pmi_version=1 pmi_subversion=1\\n";
+    // Rank 1 has left for more than 5 s when the others come to wait.
+    let script = format!(
+        "[ $WIREUP_RANK != 1 ] || exec {} 1 send '{init}cmd=finalize\\n'; sleep 7; exec {}",
+        raw.display(),
+        wireup.display()
+    );
+    let hosts = ["--hosts", "node01:1,node02:1,node03:1", "-n", "3"];
+    let run = cluster.run(0, hosts);
+    let outcome = run.more(["--pmi", "pmi1", "sh", "-c", &script]).run();
+    let words = ["left the job while other ranks wait for it"];
+    let line = outcome.expect(1).expect_one_line(&words);
+    assert!(line.starts_with("wireup: rank 1 ("), "{line}");
+}

@@ -40,6 +40,16 @@ macro_rules! for_each_mpi {
             }
 
             #[test]
+            fn programs_of_one_spawn_go_on_where_the_last_one_ended() {
+                let _ = mpi().map(|mpi| super::one_behind_the_other(&mpi));
+            }
+
+            #[test]
+            fn children_that_have_ended_leave_their_slots_to_the_next() {
+                let _ = mpi().map(|mpi| super::slots_again(&mpi));
+            }
+
+            #[test]
             fn a_program_goes_along_to_a_host_that_does_not_have_it() {
                 let _ = mpi().map(|mpi| super::program_along(&mpi));
             }
@@ -221,6 +231,51 @@ fn infos(mpi: &Mpi) {
         let lines = children(&outcome, 1, expected.len() as u32);
         assert_eq!(hosts(&lines), expected, "{info}; {outcome:?}");
     }
+}
+
+fn one_behind_the_other(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let [one, two, three] = ["node01", "node02", "node03"];
+    // Programs of one, two and three ranks, the parent on the first host.
+    for (list, info, expected) in [
+        (
+            "node01:4,node02:4,node03:4",
+            Some("info.map_by=node"),
+            [one, two, three, one, two, three],
+        ),
+        // One slot is free on each of the others.
+        (
+            "node01:1,node02:1,node03:1",
+            None,
+            [two, three, one, two, two, three],
+        ),
+    ] {
+        let run = run(&cluster, mpi, &["--hosts", list], 1, "spawn");
+        let run = run.more(["apps=3", "children=1"]).more(info);
+        let outcome = run.run().expect_success();
+        let lines = children(&outcome, 1, 6);
+        assert_eq!(hosts(&lines), expected, "{list}; {outcome:?}");
+    }
+}
+
+fn slots_again(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let list = "node01:1,node02:1,node03:1";
+    let run = cluster.run(0, ["--hosts", list, "-n", "1"]);
+    let run = run.more([mpi.program("spawn")]);
+    let env = mpi.env.iter();
+    let run = env.fold(run, |run, (name, value)| run.env(name, value));
+    // The last children have disconnected when the next are asked for, and are still about to end.
+    let outcome = run.more(["children=2", "times=10"]).run().expect_success();
+    let all: Vec<_> = outcome.out().lines().map(str::to_owned).collect();
+    let spawned = all.iter().filter(|line| line.starts_with("spawned "));
+    let spawned: Vec<_> = spawned.cloned().collect();
+    let on = |host| hosts(&spawned).into_iter().filter(|at| *at == host).count();
+    assert_eq!((on("node02"), on("node03")), (10, 10), "{outcome:?}");
 }
 
 fn halves(mpi: &Mpi) {

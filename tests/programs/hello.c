@@ -62,6 +62,11 @@ int main(int argc, char **argv)
     }
     report("hello rank=%d size=%d pid=%d host=%s processor=%s libpmix=%s pmix=\"%s\" library=\"%s\"",
            rank, size, (int)getpid(), host, processor, libpmix, pmix, library);
+#if defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION < 5
+    /* Open MPI 4 handles an event of MPI_Init in a thread; if MPI_Finalize unloads the plugin before
+     * that, the process dies of SIGSEGV, under every launcher (docs/mpis.md). */
+    usleep(50 * 1000);
+#endif
     MPI_Finalize();
     return 0;
 }

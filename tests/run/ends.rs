@@ -1,5 +1,6 @@
 //! How jobs end: exit codes, the one line about the first cause, and what becomes of the rest.
 
+mod abandoned;
 mod killed;
 mod limits;
 mod programs;

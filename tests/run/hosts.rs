@@ -378,8 +378,11 @@ fn an_agent_of_another_user_is_told_nothing() {
     let wireup = reachable.wireup();
     let runtime = wireup.parent().unwrap().join("runtime");
     std::fs::create_dir_all(runtime.join("wireup")).unwrap();
-    let open = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(runtime.join("wireup"), open).unwrap();
+    let mode = |mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(runtime.join("wireup"), permissions).unwrap();
+    };
+    mode(0o777);
     let socket = runtime.join("wireup/agent.sock");
     let listen = "use IO::Socket::UNIX; $| = 1; umask 0; \
                   my $s = IO::Socket::UNIX->new(Local => $ARGV[0], Listen => 1) or die $!; \
@@ -400,10 +403,15 @@ fn an_agent_of_another_user_is_told_nothing() {
     let mut line = [0; 8];
     told.read_exact(&mut line).unwrap();
     assert_eq!(&line, b"listens\n");
-    let run = Run::command([wireup.as_os_str(), "run".as_ref(), "--hosts".as_ref()]);
-    let run = run.more(["a", "true"]).env("XDG_RUNTIME_DIR", &runtime);
-    let outcome = run.under(as_user).run().expect(125);
-    outcome.expect_one_line(&["is user 54399, neither you nor root"]);
+    let refused = || {
+        let run = Run::command([wireup.as_os_str(), "run".as_ref(), "--hosts".as_ref()]);
+        let run = run.more(["a", "true"]).env("XDG_RUNTIME_DIR", &runtime);
+        run.under(as_user.clone()).run().expect(125)
+    };
+    refused().expect_one_line(&["may be anybody's: its directory is not yours or root's alone"]);
+    // It was open when the stranger came.
+    mode(0o755);
+    refused().expect_one_line(&["is user 54399, neither you nor root"]);
     let mut rest = String::new();
     told.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "not told\n");

@@ -388,6 +388,10 @@ fn ranks_give_their_core_away_while_they_wait_if_cores_are_fewer() {
     // Another name of the same.
     let chosen = chosen.env("MPICH_ENABLE_HEAVY_YIELD", "0");
     assert_eq!(printed(chosen), ["0 0 - 1".to_owned()].into());
+    // Between nodes MPICH's spawns hang with it.
+    let nodes = ["--virtual-nodes", "2", "--pmi", "all", "sh", "-c", script];
+    let nodes = Run::ranks(usable + 1, nodes);
+    assert_eq!(printed(nodes), ["1 3 1 -".to_owned()].into());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! the same machine: every test names its own jobs by pid, and `--all` is tried only where there
 //! are no others.
 
+mod elsewhere;
 mod kill;
 mod orphans;
 

@@ -249,6 +249,26 @@ fn the_loss_of_the_rendezvous_is_told_once_and_the_next_request_finds_another() 
 }
 
 #[test]
+fn a_rendezvous_that_is_stopped_keeps_no_lookup_waiting() {
+    let Some(stage) = stages().next() else {
+        return;
+    };
+    let run = launch(&stage, "offer a session want b 0");
+    let run = run.clean_within(Duration::from_secs(10)).start();
+    run.wait_for(Output::Stdout, "waits=b");
+    let rendezvous = rendezvous(&run);
+    kill_process(rendezvous, Signal::STOP).unwrap();
+    await_did(&run, "want");
+    kill_process(rendezvous, Signal::CONT).unwrap();
+    let outcome = run.finish().expect(0);
+    assert_eq!(did(&outcome)[1], "LOST-CONNECTION", "{outcome:?}");
+    assert!(
+        outcome.err().contains("did not answer within 10 s"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
 fn launches_meet_those_that_are_given_the_same_name() {
     for stage in stages() {
         let words = |what: &'static str| what.split(' ').collect::<Vec<_>>();

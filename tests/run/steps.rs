@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::pipe::pipe;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use wireup::agent::handover::{receive, send};
-use wireup::link::steps::{Account, Answer, Order};
+use wireup::link::steps::{Account, Answer, Order, Rules, SocketFile, Whose};
 use wireup::link::{decode, encode};
 
 use crate::common::{eventually, skip};
@@ -57,7 +57,7 @@ impl Helper {
         let descriptors = [theirs.as_fd(), says.as_fd()];
         send(&self.socket, &encode(order), &descriptors).unwrap();
         let (body, mut descriptors) = receive(&self.socket).unwrap().unwrap();
-        let Answer::Made { pid } = decode(&body).unwrap() else {
+        let Answer::Made { pid, .. } = decode(&body).unwrap() else {
             panic!("none is made");
         };
         let pidfd = descriptors.pop().unwrap();
@@ -67,6 +67,21 @@ impl Helper {
             pidfd,
             link,
             says: log.into(),
+        }
+    }
+
+    /// What it answers.
+    fn asked(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> Answer {
+        send(&self.socket, body, descriptors).unwrap();
+        decode(&receive(&self.socket).unwrap().unwrap().0).unwrap()
+    }
+
+    /// Why it does not do it.
+    #[track_caller]
+    fn refused(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
+        match self.asked(body, descriptors) {
+            Answer::Refused { reason } => reason,
+            answer => panic!("{answer:?}"),
         }
     }
 
@@ -105,8 +120,12 @@ impl Step {
 }
 
 fn order(account: Option<Account>) -> Order {
-    Order {
-        account,
+    step(account.map_or(Whose::Own, Whose::Numbers))
+}
+
+fn step(whose: Whose) -> Order {
+    Order::Step {
+        whose,
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
     }
 }
@@ -191,15 +210,38 @@ fn a_step_of_root_s_helper_is_wholly_the_user_s() {
 }
 
 #[test]
-fn what_is_no_order_ends_the_helper_with_a_reason() {
-    for body in [&b"\xff\xff"[..], &encode(&order(None))] {
-        let helper = Helper::start();
-        // Without descriptors even a good one is none.
-        send(&helper.socket, body, &[]).unwrap();
-        let (code, said) = helper.end();
-        assert_eq!(code, Some(125), "{said}");
-        assert!(said.starts_with("wireup: the agent's socket"), "{said}");
-    }
+fn what_is_no_order_is_refused_and_ends_nothing() {
+    let helper = Helper::start();
+    let living = helper.make(&order(None));
+    let refused = |body: &[u8], words: &str| {
+        let reason = helper.refused(body, &[]);
+        assert!(reason.contains(words), "{reason}");
+    };
+    refused(b"\xff\xff", "cannot be read");
+    refused(b"", "cannot be read");
+    // More than a message may have of anything that follows.
+    refused(&[encode(&order(None)), vec![0]].concat(), "cannot be read");
+    // Without descriptors even a good one is none.
+    refused(&encode(&order(None)), "without its link");
+    let launcher = Order::Launcher {
+        whose: Whose::Own,
+        arguments: Vec::new(),
+        environment: Vec::new(),
+    };
+    refused(&encode(&launcher), "cannot be executed");
+    let signal = |signal| encode(&Order::Signal { id: 1, signal });
+    refused(&signal(1000), "no signal 1000");
+    // Of what it has not made it knows nothing.
+    assert_eq!(
+        helper.asked(&encode(&Order::Signal { id: 99, signal: 9 }), &[]),
+        Answer::Done
+    );
+    settled(&living);
+    helper.make(&order(None)).end();
+    assert_eq!(helper.asked(&signal(9), &[]), Answer::Done);
+    let (code, _) = living.end();
+    assert_eq!(code, None, "it was killed");
+    assert_eq!(helper.end(), (Some(0), String::new()));
     let output = Command::new(env!("CARGO_BIN_EXE_wireup"))
         .arg("steps")
         .stdin(Stdio::null())
@@ -207,4 +249,185 @@ fn what_is_no_order_ends_the_helper_with_a_reason() {
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("is started by an agent"), "{said}");
+}
+
+#[test]
+fn what_is_longer_than_any_order_ends_the_helper() {
+    use std::io::Write as _;
+    let mut helper = Helper::start();
+    helper.socket.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    let (code, said) = helper.end();
+    assert_eq!(code, Some(125), "{said}");
+    assert!(said.starts_with("wireup: the agent's socket"), "{said}");
+}
+
+#[test]
+fn a_launcher_is_wireup_run_and_has_its_descriptors_in_order() {
+    let helper = Helper::start();
+    let (mut said, says) = pipe()
+        .map(|(ours, theirs)| (fs::File::from(ours), theirs))
+        .unwrap();
+    let null = || OwnedFd::from(fs::File::open("/dev/null").unwrap());
+    let descriptors = [
+        null(),
+        says.try_clone().unwrap(),
+        says,
+        null(),
+        null(),
+        OwnedFd::from(fs::File::open("/usr").unwrap()),
+    ];
+    let launcher = Order::Launcher {
+        whose: Whose::Own,
+        arguments: [
+            "--no-config",
+            "-n1",
+            "sh",
+            "-c",
+            "tr '\\0' ' ' </proc/$PPID/cmdline; readlink /proc/$PPID/fd/4 /proc/$PPID/fd/5",
+        ]
+        .map(Into::into)
+        .into(),
+        environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
+    };
+    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    let answer = helper.asked(&encode(&launcher), &borrowed);
+    assert!(matches!(answer, Answer::Made { .. }), "{answer:?}");
+    drop(descriptors);
+    let mut text = String::new();
+    said.read_to_string(&mut text).unwrap();
+    assert!(text.contains("wireup run --no-config"), "{text}");
+    assert!(text.ends_with("/dev/null\n/usr\n"), "{text}");
+    assert_eq!(helper.end(), (Some(0), String::new()));
+}
+
+/// The rules for an agent that has given up its rights, whose socket is nowhere.
+fn rules() -> Rules {
+    Rules {
+        agent: 54_390,
+        lowest: 1000,
+        root_launches: false,
+        credentials: vec![b"/etc/hostname".to_vec()],
+        socket: SocketFile {
+            path: b"/nowhere".to_vec(),
+            dev: 0,
+            ino: 0,
+        },
+    }
+}
+
+#[test]
+fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
+    let helper = Helper::start();
+    let separate = encode(&Order::Separate(rules()));
+    let (accounts, theirs) = UnixStream::pair().unwrap();
+    let user = |uid| encode(&step(Whose::User { uid, gid: None }));
+    let descriptors = || {
+        let (link, theirs) = UnixStream::pair().unwrap();
+        let (log, says) = pipe().unwrap();
+        (link, log, [OwnedFd::from(theirs), says])
+    };
+    let refused = |body: &[u8], words: &str| {
+        let (_link, _log, descriptors) = descriptors();
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let reason = helper.refused(body, &borrowed);
+        assert!(reason.contains(words), "{reason}");
+    };
+    // Before there are rules nobody is named.
+    refused(&user(1000), "rules are not given");
+    assert_eq!(helper.asked(&separate, &[theirs.as_fd()]), Answer::Done);
+    drop(theirs);
+    let other = rules();
+    refused(
+        &encode(&Order::Separate(Rules {
+            root_launches: true,
+            ..other
+        })),
+        "given once",
+    );
+    let numbers = Account {
+        uid: 1000,
+        gid: 0,
+        groups: vec![0],
+    };
+    refused(&encode(&order(None)), "names users only");
+    refused(&encode(&order(Some(numbers))), "names users only");
+    refused(&user(0), "--root-launches");
+    refused(&user(1), "UID_MIN");
+    refused(&user(54_390), "the agent's own");
+    // A connection that root has, to something else.
+    let (_link, _log, some) = descriptors();
+    let (root, _other) = UnixStream::pair().unwrap();
+    let borrowed = [some[0].as_fd(), some[1].as_fd(), root.as_fd()];
+    let reason = helper.refused(&user(0), &borrowed);
+    assert!(
+        reason.contains("it is not shown that root asks"),
+        "{reason}"
+    );
+    // Its files come as root has opened them.
+    send(&helper.socket, &encode(&Order::Credentials), &[]).unwrap();
+    let (_, files) = receive(&helper.socket).unwrap().unwrap();
+    assert_eq!(files.len(), 1);
+    // Who knows accounts was never asked about these; its end is the helper's.
+    drop(accounts);
+    let (code, said) = helper.end();
+    assert_eq!(code, Some(125), "{said}");
+    assert!(said.contains("the process that knows accounts"), "{said}");
+}
+
+#[test]
+fn groups_are_those_that_the_account_database_says_and_a_slow_one_delays_nobody_else() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("a step of another user needs root");
+    }
+    let helper = Helper::start();
+    let (accounts, theirs) = UnixStream::pair().unwrap();
+    let separate = encode(&Order::Separate(rules()));
+    assert_eq!(helper.asked(&separate, &[theirs.as_fd()]), Answer::Done);
+    let user = |gid| step(Whose::User { uid: 54_321, gid });
+    let waiting = helper.make(&user(None));
+    let second = helper.make(&user(Some(54_400)));
+    let third = helper.make(&user(Some(0)));
+    let mut replies = Vec::new();
+    for _ in 0..3 {
+        let (body, mut pipes) = receive(&accounts).unwrap().unwrap();
+        assert_eq!(decode::<u32>(&body).unwrap(), 54_321);
+        replies.push(fs::File::from(pipes.pop().unwrap()));
+    }
+    let found: Result<Account, String> = Ok(Account {
+        uid: 54_321,
+        gid: 54_321,
+        groups: vec![54_321, 54_400],
+    });
+    let say = |mut reply: fs::File| {
+        use std::io::Write as _;
+        reply.write_all(&encode(&found)).unwrap();
+    };
+    let (code, said) = {
+        say(replies.pop().unwrap());
+        third.end()
+    };
+    assert_eq!(code, Some(125));
+    assert!(said.contains("group 0 is none of its groups"), "{said}");
+    say(replies.pop().unwrap());
+    let is = |step: &Step, gid: u32| {
+        let gids = [gid; 4].map(|gid| gid.to_string()).join(" ");
+        eventually("it is the user's", || {
+            (step.field("Gid") == gids).then_some(())
+        });
+        eventually("and not root's", || {
+            step.field("Uid").starts_with("54321").then_some(())
+        });
+        assert_eq!(step.field("Groups"), "54321 54400");
+        assert_eq!(step.field("CapPrm"), "0000000000000000");
+    };
+    is(&second, 54_400);
+    // The first still waits, as root, and has no link to anything yet.
+    assert_eq!(waiting.field("Uid"), "0 0 0 0");
+    say(replies.pop().unwrap());
+    is(&waiting, 54_321);
+    for step in [waiting, second] {
+        pidfd_send_signal(&step.pidfd, Signal::KILL).unwrap();
+        step.end();
+    }
+    assert_eq!(helper.end(), (Some(0), String::new()));
 }

@@ -209,8 +209,15 @@ fn in_the_background_it_stops_only_when_a_rank_reads_the_terminal() {
     eventually("it is stopped", || {
         process(wireup.pid).filter(|p| stopped(p.state))
     });
-    shell.type_text("jobs -l\n");
-    shell.wait_for(Output::Stdout, "Stopped (tty input)");
+    // The kernel shows the stop before it has told the shell.
+    eventually("the shell knows", || {
+        shell.type_text("jobs -l\n");
+        shell.wait_for_many(Output::Stdout, PROMPT, 1);
+        let out = shell.so_far(Output::Stdout);
+        String::from_utf8_lossy(&out)
+            .contains("Stopped (tty input)")
+            .then_some(())
+    });
     shell.type_text("fg\n");
     eventually("it goes on", || {
         process(wireup.pid).filter(|p| going_on(p.state))

@@ -34,9 +34,9 @@ fn wireup_beside(process: i32, tmp: &Path, args: &[&str]) -> Answer {
 
 #[test]
 fn ranks_without_launcher_and_guard_are_shown_and_ended_with_all_they_made() {
-    // A PMIx job has a directory and servers; the second rank ignores what it is asked; both leave
-    // shared memory and children.
-    let script = "[ $WIREUP_RANK = 0 ] || trap '' TERM
+    // A PMIx job has a directory and servers; the ranks ignore what they are asked, and leave shared memory and
+    // children.
+    let script = "trap '' TERM
         : >/dev/shm/mpich_shm_test.$WIREUP_RANK; env -i sleep 1000 & echo ready; wait; sleep 1000";
     let words = ["--pmi", "pmix", "sh", "-c", script];
     let run = Run::ranks(2, words).clean_within(Duration::ZERO);
@@ -99,11 +99,12 @@ fn orphaned_ranks_take_other_signals_and_are_killed_at_once() {
     let answer = wireup(["kill", "-s", "USR1", &name]);
     assert_eq!(answer.status.code(), Some(0), "{answer:?}");
     assert!(err(&answer).ends_with("SIGUSR1 sent to 2 ranks\n"));
+    let rank = shown(&name).unwrap()["ranks"][0]["pid"].as_i64().unwrap() as i32;
     let answer = eventually("both heard it", || {
         let dir = running.work();
         (0..2)
             .all(|rank| dir.join(format!("heard.{rank}")).exists())
-            .then(|| wireup(["kill", "-s", "KILL", &name]))
+            .then(|| wireup_beside(rank, Path::new("/tmp"), &["kill", "-s", "KILL", &name]))
     });
     assert_eq!(answer.status.code(), Some(0), "{answer:?}");
     running.finish().expect(137);
@@ -154,9 +155,10 @@ fn a_guard_that_is_killed_while_it_cleans_up_is_replaced_by_whoever_waits() {
     eventually("the launcher is gone", || {
         shown(&name).filter(|job| text(job, "state") == "ending")
     });
+    let rank = shown(&name).unwrap()["ranks"][0]["pid"].as_i64().unwrap() as i32;
     let waiting = std::thread::spawn({
         let name = name.clone();
-        move || wireup(["kill", &name])
+        move || wireup_beside(rank, Path::new("/tmp"), &["kill", &name])
     });
     kill_process(guard, Signal::KILL).unwrap();
     let answer = waiting.join().unwrap();

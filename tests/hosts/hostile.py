@@ -1,0 +1,170 @@
+"""What a hostile user says to the agent of his machine: hostile.py ATTACK VERSION NODE ADDRESS."""
+
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+ATTACK, VERSION, NODE, ADDRESS = sys.argv[1:]
+BODY = 256 * 1024
+CARRIED, CONTROL = 0, 1
+NOBODY, LAUNCHER = 0xFFFFFFFE, 0xFFFFFFFF
+MIB = 1 << 20
+
+
+def varint(number):
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes(out + bytes([number]))
+
+
+def text(word):
+    word = word if isinstance(word, bytes) else word.encode()
+    return varint(len(word)) + word
+
+
+def members(nodes):
+    return varint(len(nodes)) + b"".join(text(name) + text(at) for name, at in nodes)
+
+
+def opening(launch, nodes, star, description):
+    spread = members(nodes) + varint(0) + varint(star) + varint(32)
+    return varint(0) + varint(int(VERSION)) + text(launch) + text("") + spread + text(description)
+
+
+def question(nodes):
+    return varint(2) + varint(int(VERSION)) + members(nodes)
+
+
+def meeting():
+    return varint(3) + varint(int(VERSION)) + text("")
+
+
+def frame(to, kind, more, body):
+    return struct.pack("<IIIBB", 10 + len(body), to, LAUNCHER, kind, more) + body
+
+
+class Agent:
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(60)
+        self.socket.connect("/run/wireup/agent.sock")
+
+    def ask(self, message):
+        while True:
+            body, message = message[:BODY], message[BODY:]
+            self.socket.sendall(frame(NOBODY, CONTROL, bool(message), body))
+            if not message:
+                return
+
+    def heard(self):
+        """Until it ends the connection."""
+        got = b""
+        try:
+            while piece := self.socket.recv(1 << 16):
+                got = (got + piece)[-(1 << 20):]
+        except OSError:
+            pass
+        return got
+
+
+def quietly(what):
+    try:
+        return what()
+    except OSError:
+        return b""
+
+
+def together(count, what):
+    threads = [threading.Thread(target=quietly, args=(lambda n=n: what(n),)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def others(count):
+    return [(f"m{n}", f"{ADDRESS}:1") for n in range(count)]
+
+
+def questions():
+    def ask(n):
+        agent = Agent()
+        agent.ask(question(others(100_000 if n % 4 == 0 else 16_000)))
+        said = agent.heard()
+        if n % 4 == 0:
+            print("16384 nodes" in said.decode(errors="replace"), flush=True)
+
+    together(8, ask)
+
+
+def openings():
+    def ask(n):
+        agent = Agent()
+        nodes = [(NODE, f"{ADDRESS}:7437")]
+        nodes += others(4_000 if n % 4 == 0 else 0)
+        agent.ask(opening(f"large{n}", nodes, 4096, b"x" * (1 * MIB if n % 4 == 0 else 60 * MIB)))
+        agent.socket.settimeout(10)
+        agent.heard()
+
+    together(16, ask)
+
+
+def meetings():
+    def meet(n):
+        agent = Agent()
+        agent.ask(meeting())
+        unfinished = frame(NOBODY, CARRIED, True, b"x" * BODY)
+        for _ in range(1200):
+            agent.socket.sendall(unfinished)
+        print("all taken", flush=True)
+        agent.heard()
+
+    together(9, meet)
+
+
+def steps():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{pid}").st_uid == os.getuid():
+                with open(f"/proc/{pid}/cmdline", "rb") as words:
+                    if b"wireup\0step\0" in words.read().replace(b"wireup step", b"wireup\0step\0"):
+                        yield int(pid)
+        except OSError:
+            pass
+
+
+def stopped():
+    over = threading.Event()
+
+    def stop():
+        while not over.wait(0.001):
+            for pid in steps():
+                quietly(lambda: os.kill(pid, signal.SIGSTOP))
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+
+    def send(n):
+        agent = Agent()
+        agent.ask(opening(f"stopped{n}", [(NODE, f"{ADDRESS}:7437")], 32, b"x" * (8 * MIB)))
+        one = frame(0, CARRIED, False, b"x" * BODY)
+        for _ in range(2000):
+            agent.socket.sendall(one)
+
+    together(12, send)
+    over.set()
+    stopping.join()
+    for pid in steps():
+        quietly(lambda: os.kill(pid, signal.SIGKILL))
+    while list(steps()):
+        time.sleep(0.05)
+
+
+globals()[ATTACK]()
+print("done", flush=True)

@@ -1,0 +1,151 @@
+//! What one user or a stranger may ask of an agent, and others go on undisturbed meanwhile.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use wireup::link::control::VERSION;
+
+use crate::bystanders::{Limits, during};
+use crate::cluster::{Cluster, MALLORY};
+use crate::common::Outcome;
+use crate::users::of;
+
+/// The most an agent may have had in MiB: what a user may hold, and as much again for what is being read.
+const MEMORY: u64 = 2560;
+
+const LIMITS: Limits = Limits {
+    launch: Duration::from_secs(20),
+    memory: MEMORY,
+};
+
+/// Has a hostile user say things to the agent of the first host, beside two others' jobs.
+fn attack(cluster: &Cluster, what: &str) -> Option<Outcome> {
+    let mut outcome = None;
+    let script = cluster.dir().join("hostile.py");
+    std::fs::write(&script, include_str!("hostile.py")).unwrap();
+    let seen = during(cluster, || {
+        let host = cluster.host(0);
+        let address = host.ipv4().to_string();
+        let version = VERSION.to_string();
+        let words = [
+            "/usr/bin/python3",
+            script.to_str().unwrap(),
+            what,
+            &version,
+            host.name(),
+            &address,
+        ];
+        let run = of(MALLORY, cluster.command(0, words));
+        outcome = Some(run.deadline(Duration::from_secs(240)).run());
+    })?;
+    let outcome = outcome.expect("the attack was made").expect(0);
+    assert!(outcome.out().ends_with("done\n"), "{outcome:?}");
+    seen.undisturbed(LIMITS);
+    assert_eq!(lines(cluster, "speaks link version"), 0);
+    Some(outcome)
+}
+
+/// How many lines of an agent's log have these words.
+fn lines(cluster: &Cluster, words: &str) -> usize {
+    let log = cluster.log(0);
+    log.lines().filter(|line| line.contains(words)).count()
+}
+
+#[test]
+fn questions_about_more_nodes_than_there_are_delay_nobody() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let Some(outcome) = attack(&cluster, "questions") else {
+        return;
+    };
+    assert_eq!(outcome.out().matches("True").count(), 2, "{outcome:?}");
+    assert!(lines(&cluster, "names more than 16384 nodes") <= 2);
+}
+
+#[test]
+fn launches_of_the_largest_size_at_once_delay_nobody_and_do_not_fill_the_log() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    if attack(&cluster, "openings").is_none() {
+        return;
+    }
+    assert!(lines(&cluster, "lost node") <= 4 * 10);
+}
+
+#[test]
+fn messages_that_never_end_are_refused_when_their_user_has_nothing_left() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let Some(outcome) = attack(&cluster, "meetings") else {
+        return;
+    };
+    assert!(
+        outcome.out().matches("all taken").count() < 9,
+        "{outcome:?}"
+    );
+    let refusal = format!("user id {MALLORY} holds 1024 MiB of this agent");
+    assert!(lines(&cluster, &refusal) > 0);
+}
+
+#[test]
+fn steps_that_are_stopped_cost_their_user_his_launches_and_nobody_else_anything() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    if attack(&cluster, "stopped").is_none() {
+        return;
+    }
+    assert!(lines(&cluster, "it does not take what is sent to it") > 0);
+}
+
+#[test]
+fn strangers_at_one_address_keep_out_nobody_and_do_not_fill_the_log() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let agent = SocketAddr::from((cluster.host(0).ipv4(), 7437));
+    let Some(seen) = during(&cluster, || {
+        let strange = || {
+            let mut silent = Vec::new();
+            let end = Instant::now() + Duration::from_secs(10);
+            while Instant::now() < end {
+                // They hold what places they can get, and others shout.
+                let connect = || TcpStream::connect_timeout(&agent, Duration::from_secs(1));
+                silent.extend((0..40).filter_map(|_| connect().ok()));
+                let quit = silent.len().saturating_sub(400);
+                silent.drain(..quit);
+                if let Ok(mut loud) = connect() {
+                    // It may have been refused.
+                    let _ = loud.write_all(b"GET / HTTP/1.1\r\n\r\n");
+                    let _ = loud.shutdown(Shutdown::Write);
+                    let _ = loud.read(&mut [0; 64]);
+                }
+            }
+        };
+        cluster.host(2).on_network(strange).unwrap();
+    }) else {
+        return;
+    };
+    seen.undisturbed(LIMITS);
+    // Twenty in each minute that it took.
+    let refused = lines(&cluster, "refused a connection from");
+    assert!((1..=100).contains(&refused), "{refused} lines");
+}
+
+#[test]
+fn names_that_nobody_knows_are_told_together_before_anything_is_started() {
+    let Some(cluster) = Cluster::new(1) else {
+        return;
+    };
+    let hosts = ["--hosts", "node01:1,nope1:1,nope2:1", "-n", "3", "true"];
+    let outcome = cluster.run(0, hosts).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    let err = outcome.err();
+    assert!(err.contains("on nope[1-2]: the agent of nope1"), "{err}");
+    assert!(err.contains("cannot find the address nope1:7437"), "{err}");
+    assert!(!cluster.log(0).contains("says:"), "{}", cluster.log(0));
+}

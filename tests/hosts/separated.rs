@@ -1,0 +1,204 @@
+//! Agents that root starts and that give up its rights: a helper keeps them.
+
+use std::fs;
+
+use rustix::process::Signal;
+
+use crate::cluster::{AGENT, ALICE, BOB, Cluster, SEPARATED, is_helper};
+use crate::common::{Output, eventually, field, pmix, program};
+use crate::users::of;
+
+/// On two hosts, a rank each.
+const TWO: [&str; 4] = ["--hosts", "node01:1,node02:1", "-n", "2"];
+
+/// With what other nodes bring of root's.
+const ROOTS_TOO: [&str; 3] = ["--user", "agent", "--root-launches"];
+
+/// A line of `/proc/PID/status`.
+fn status(pid: i32, name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let words = line.unwrap().split_whitespace();
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn an_agent_without_rights_starts_launches_of_users_everywhere() {
+    let Some(cluster) = Cluster::builder(3).options(&SEPARATED).start() else {
+        return;
+    };
+    for host in 0..3 {
+        let agent = cluster.agent(host).pid;
+        assert_eq!(
+            status(agent, "Uid:"),
+            [AGENT; 4].map(|id| id.to_string()).join(" ")
+        );
+        assert_eq!(
+            status(agent, "Gid:"),
+            [AGENT; 4].map(|id| id.to_string()).join(" ")
+        );
+        assert_eq!(status(agent, "Groups:"), AGENT.to_string());
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+            assert_eq!(status(agent, set), "0000000000000000");
+        }
+        assert_eq!(status(agent, "NoNewPrivs:"), "1");
+        // Nobody of its user may look at it.
+        let own = fs::metadata(format!("/proc/{agent}/fd")).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&own), 0);
+    }
+    let hosts = [
+        "--hosts",
+        "node01:2,node02:2,node03:2",
+        "-n",
+        "6",
+        "--oversubscribe",
+    ];
+    let script = "echo $(uname -n) $(id -u) $(id -G) $(grep NoNewPrivs /proc/self/status)";
+    for user in [ALICE, BOB] {
+        let run = cluster.run(0, hosts).more(["sh", "-c", script]);
+        let lines = of(user, run).run().expect_quiet_success().sorted_lines();
+        assert_eq!(lines.len(), 6);
+        let groups = match user {
+            ALICE => "54321 54400",
+            _ => "54322",
+        };
+        for line in lines {
+            assert!(
+                line.ends_with(&format!(" {user} {groups} NoNewPrivs: 0")),
+                "{line}"
+            );
+        }
+    }
+    for name in ["pmi_wireup", "pmi2_wireup"] {
+        let Some(program) = program(name) else {
+            return;
+        };
+        let program = cluster.copy(&program);
+        let run = cluster
+            .run(0, hosts)
+            .more([program.to_str().unwrap(), "64"]);
+        let lines = of(ALICE, run).run().expect_quiet_success().by_rank(name, 6);
+        assert!(
+            lines.iter().all(|line| field(line, "gets").is_some()),
+            "{lines:?}"
+        );
+    }
+    let Some(pmix) = pmix("pmix5") else {
+        return;
+    };
+    let client = cluster.copy(&pmix.dir.join("pmix_wireup"));
+    let run = cluster.run(0, hosts).more(["--libpmix", pmix.path()]);
+    let run = run.more([client.to_str().unwrap()]);
+    of(BOB, run).run().expect(0).by_rank("pmix_wireup", 6);
+}
+
+#[test]
+fn root_launches_where_it_is_and_elsewhere_if_that_is_allowed() {
+    let Some(cluster) = Cluster::builder(2).options(&SEPARATED).start() else {
+        return;
+    };
+    let here = cluster.run(0, ["--hosts", "node01:2", "-n", "2", "id", "-u"]);
+    assert_eq!(here.run().expect_quiet_success().sorted_lines(), ["0", "0"]);
+    let outcome = cluster.run(0, TWO).more(["id", "-u"]).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    assert_eq!(outcome.out(), "");
+    outcome.expect_one_line(&["node02", "--root-launches", "agent.toml"]);
+    // Accounts of the system are nobody's.
+    let run = cluster.run(0, ["--hosts", "node01:1", "-n", "1", "id", "-u"]);
+    let outcome = of(2, run).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    outcome.expect_one_line(&["user id 2", "UID_MIN"]);
+
+    let allowed = Cluster::builder(2).options(&ROOTS_TOO).start().unwrap();
+    let outcome = allowed.run(0, TWO).more(["id", "-u"]).run();
+    assert_eq!(outcome.expect_quiet_success().sorted_lines(), ["0", "0"]);
+}
+
+#[test]
+fn an_agent_whose_helper_has_gone_ends_with_its_launches_and_another_takes_its_place() {
+    let Some(cluster) = Cluster::builder(2).options(&SEPARATED).start() else {
+        return;
+    };
+    let run = cluster
+        .run(0, TWO)
+        .more(["sh", "-c", "echo up; exec sleep 1000"]);
+    let run = of(ALICE, run).start();
+    run.wait_for_many(Output::Stdout, "up", 2);
+    let processes = cluster.host(1).processes();
+    for process in processes.iter().filter(|process| is_helper(process)) {
+        process.signal(Signal::KILL);
+    }
+    assert!(!cluster.agent_ended(1).success());
+    let log = cluster.log(1);
+    assert!(log.contains("its helper (wireup steps)"), "{log}");
+    cluster.start_agent(1);
+    let outcome = run.finish();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    assert!(outcome.err().contains("node02"), "{outcome:?}");
+    let run = cluster.run(0, TWO).more(["id", "-u"]);
+    of(ALICE, run).run().expect_quiet_success();
+}
+
+#[test]
+fn an_agent_without_rights_uses_a_renewed_certificate() {
+    let Some(cluster) = Cluster::builder(2).options(&SEPARATED).start() else {
+        return;
+    };
+    let pki = cluster.certificates(1).parent().unwrap().to_owned();
+    let renewed = std::process::Command::new(cluster.wireup())
+        .arg("pki")
+        .arg("--dir")
+        .arg(pki)
+        .args(["renew", "--name", cluster.host(1).name()])
+        .output()
+        .unwrap();
+    assert!(renewed.status.success(), "{renewed:?}");
+    cluster.agent(1).signal(Signal::HUP);
+    eventually("a line in the log", || {
+        cluster
+            .log(1)
+            .contains("was renewed; it is valid until")
+            .then_some(())
+    });
+    let run = cluster.run(0, TWO).more(["id", "-u"]);
+    of(ALICE, run).run().expect_quiet_success();
+}
+
+/// More launches than the agent has threads that may wait.
+const STOPPED: usize = 10;
+
+#[test]
+fn a_user_who_stops_his_processes_before_they_are_his_delays_nobody() {
+    for options in [&SEPARATED[..], &[]] {
+        let Some(cluster) = Cluster::builder(2).options(options).start() else {
+            return;
+        };
+        let stopper = cluster.command(1, ["sh", "-c", "echo up; while :; do kill -STOP -1; done"]);
+        let stopper = of(ALICE, stopper).start();
+        stopper.wait_for(Output::Stdout, "up");
+        let stopped: Vec<_> = (0..STOPPED)
+            .map(|_| of(ALICE, cluster.run(0, TWO).more(["true"])).start())
+            .collect();
+        eventually("all are there", || {
+            let begun = cluster.log(1).matches("begins as node 1").count();
+            (begun == STOPPED).then_some(())
+        });
+        let run = cluster.run(0, TWO).more(["id", "-u"]);
+        let outcome = of(BOB, run).run().expect_quiet_success();
+        assert_eq!(outcome.sorted_lines(), [BOB.to_string(), BOB.to_string()]);
+        stopper.signal(Signal::KILL);
+        for launch in &stopped {
+            launch.signal(Signal::KILL);
+        }
+        // What was stopped goes on to its end.
+        for process in cluster.host(1).processes() {
+            process.signal(Signal::CONT);
+        }
+        stopper.finish().expect(137);
+        // Some may have been quicker than the loop.
+        for launch in stopped {
+            let code = launch.finish().code;
+            assert!([0, 137].contains(&code), "{code}");
+        }
+    }
+}

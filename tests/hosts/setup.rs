@@ -1,0 +1,100 @@
+//! What docs/agents.md says about setting up agents, carried out as it is written.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Child;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cluster::{ALICE, Cluster};
+use crate::common::eventually;
+
+/// The first block of code behind these words of docs/agents.md.
+fn recipe(words: &str) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/agents.md");
+    let page = fs::read_to_string(page).unwrap();
+    let behind = page.split_once(words).expect("the page says so").1;
+    let block = behind.split("```").nth(1).expect("a block of code");
+    block.strip_prefix("sh\n").unwrap().to_owned()
+}
+
+fn end(mut agent: Child) {
+    kill_process(Pid::from_child(&agent), Signal::TERM).unwrap();
+    assert!(agent.wait().unwrap().success());
+}
+
+#[test]
+fn users_set_up_agents_of_their_own_in_a_home_that_all_nodes_share() {
+    let Some(cluster) = Cluster::builder(2).agents_of(ALICE).start() else {
+        return;
+    };
+    // The hosts, and none of what was made ready for them.
+    for host in 0..2 {
+        cluster.agent(host).signal(Signal::TERM);
+        assert!(cluster.agent_ended(host).success());
+    }
+    let bin = cluster.wireup().parent().unwrap();
+    let home = bin.with_file_name("home");
+    fs::create_dir(&home).unwrap();
+    chown(&home, Some(ALICE), Some(ALICE)).unwrap();
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    let alices = |host: usize, script: &str| {
+        let mut command = cluster.host(host).command("sh");
+        command.args(["-ec", script]).user(ALICE, ALICE, &[]);
+        command.env("HOME", &home).env("PATH", &path);
+        command
+    };
+    let say = |host: usize, script: &str| {
+        let output = alices(host, script).output().unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{script}: {out}{err}");
+        (out, err)
+    };
+    let serve = |host: usize, words: &str, told: &str| {
+        let log = home.join(format!("log{host}"));
+        let file = File::create(&log).unwrap();
+        let mut command = alices(host, &format!("exec {words}"));
+        let agent = command.stderr(file).spawn().unwrap();
+        let read = || fs::read_to_string(&log).unwrap();
+        eventually(told, || read().contains(told).then_some(()));
+        (agent, read())
+    };
+    let names = |text: String| {
+        let text = text.replace("n[1-2]", "node[01-02]");
+        text.replace("/n1", "/node01").replace("/n2", "/node02")
+    };
+    let (_, said) = say(0, &names(recipe("all nodes have the same home")));
+    assert!(said.contains("made ") && said.contains("next, "), "{said}");
+
+    let agents: Vec<Child> = (0..2)
+        .map(|host| {
+            let ready = format!(" serves node node0{}", host + 1);
+            let (agent, log) = serve(host, "wireup agent", &ready);
+            assert!(!log.contains("WARN"), "{log}");
+            agent
+        })
+        .collect();
+    say(0, "wireup ps --nodes --hosts node01,node02");
+    let (out, _) = say(
+        0,
+        "cd / && wireup run --hosts node01,node02 --ppn 1 -n 2 uname -n",
+    );
+    let mut lines: Vec<&str> = out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["node01", "node02"]);
+    agents.into_iter().for_each(end);
+
+    // The certificate of another node, as a copy of one directory to all of them would be.
+    let other = "wireup agent --tls ~/.config/wireup/tls/node02";
+    let (agent, log) = serve(0, other, " serves node node02");
+    let said = "this host is called node01, but the certificate in ";
+    let remedy = "(wireup pki issue --name node01), or say that it is meant (--name node02)";
+    assert!(log.contains(said) && log.contains(remedy), "{log}");
+    end(agent);
+    let (agent, log) = serve(0, &format!("{other} --name node02"), " serves node node02");
+    assert!(!log.contains("this host is called"), "{log}");
+    end(agent);
+}

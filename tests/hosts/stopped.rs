@@ -1,0 +1,210 @@
+//! Processes that are stopped, one of each kind: the launch ends soon and names the one that does not
+//! answer, and its host. Only the launcher itself may be stopped for as long as its user likes.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use wireup_lab::Process;
+
+use crate::cluster::Cluster;
+use crate::common::{Outcome, Output, Running, eventually, pmix};
+
+/// Twice the default heartbeat.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Most that may pass between the stop of a process and the end of the launcher.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A launch on these hosts, started on the first one, all of whose ranks have met.
+fn running(cluster: &Cluster, hosts: &str) -> Option<Running> {
+    let program = pmix("pmix5")?.dir.join("pmix_wireup");
+    let ranks = hosts.split(',').count();
+    let run = cluster.run(0, ["--hosts", hosts, "-n", &ranks.to_string()]);
+    let run = run.more([program.to_str().unwrap(), "-w"]);
+    let running = run.deadline(Duration::from_secs(120)).start();
+    running.wait_for_many(Output::Stdout, "_wireup rank=", ranks);
+    Some(running)
+}
+
+fn find(cluster: &Cluster, host: usize, which: impl Fn(&Process) -> bool) -> Process {
+    let all = || cluster.host(host).processes().into_iter();
+    eventually("the process", || all().find(|process| which(process)))
+}
+
+fn step(cluster: &Cluster, host: usize) -> Process {
+    find(cluster, host, |process| {
+        process.words.ends_with("wireup step")
+    })
+}
+
+fn sidecar(cluster: &Cluster, host: usize) -> Process {
+    find(cluster, host, |process| process.name == "wireup-pmix-hos")
+}
+
+/// The launch has ended soon, not in order, and its cause has these words.
+#[track_caller]
+fn expect_end(outcome: &Outcome, since: Instant, words: &[&str]) {
+    assert!(since.elapsed() < 2 * SOON, "{outcome:?}");
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    let err = outcome.err();
+    let cause = err.lines().find(|line| line.starts_with("wireup: "));
+    let cause = cause.unwrap_or_else(|| panic!("no cause; {outcome:?}"));
+    for word in words {
+        assert!(cause.contains(word), "no {word:?} in {cause:?}");
+    }
+}
+
+/// Waits until the launcher has ended, at most as long as it may take.
+#[track_caller]
+fn await_end(running: &Running) {
+    let since = Instant::now();
+    let pid = running.pid();
+    eventually("the launcher ends", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        let ended = stat.map_or(true, |stat| stat.contains(") Z "));
+        assert!(ended || since.elapsed() < SOON, "it goes on");
+        ended.then_some(())
+    });
+}
+
+/// Stops a process of a host, has the launch end by that, and lets it go on.
+#[track_caller]
+fn stop(cluster: &Cluster, running: Running, (host, process): (usize, &Process), words: &[&str]) {
+    cluster.excuse(host);
+    process.signal(Signal::STOP);
+    let since = Instant::now();
+    await_end(&running);
+    // What was not killed for it.
+    process.signal(Signal::CONT);
+    cluster.expect_clean(host);
+    expect_end(&running.finish(), since, words);
+}
+
+#[test]
+fn a_stopped_agent_ends_the_launch_also_that_of_the_launchers_own_host() {
+    for (host, words) in [
+        (
+            0,
+            ["the agent of node01 (pid ", ") did not answer within 10 s"],
+        ),
+        (1, ["host node02: ", "no sign of life"]),
+    ] {
+        let Some(cluster) = Cluster::new(3) else {
+            return;
+        };
+        let Some(launch) = running(&cluster, "node01,node02,node03") else {
+            return;
+        };
+        let agent = cluster.agent(host);
+        stop(&cluster, launch, (host, &agent), &words);
+        let rest = ["--hosts", "node01,node02,node03", "-n", "3", "true"];
+        cluster.run(0, rest).run().expect_quiet_success();
+    }
+}
+
+#[test]
+fn a_stopped_step_is_killed_by_its_agent_and_named() {
+    for host in [0, 1] {
+        let Some(cluster) = Cluster::new(2) else {
+            return;
+        };
+        let Some(launch) = running(&cluster, "node01,node02") else {
+            return;
+        };
+        let step = step(&cluster, host);
+        let name = format!("host {}: ", cluster.host(host).name());
+        let pid = format!("its step (pid {}) did not answer", step.inner_pid);
+        stop(&cluster, launch, (host, &step), &[&name, &pid, "10 s"]);
+    }
+}
+
+#[test]
+fn a_stopped_sidecar_ends_the_launch_and_its_host_is_named() {
+    for host in [0, 1] {
+        let Some(cluster) = Cluster::new(2) else {
+            return;
+        };
+        let Some(launch) = running(&cluster, "node01,node02") else {
+            return;
+        };
+        let sidecar = sidecar(&cluster, host);
+        let name = format!("the PMIx server of {} failed: ", cluster.host(host).name());
+        let words = [&name, "it did not answer within 10 s"];
+        stop(&cluster, launch, (host, &sidecar), &words);
+    }
+}
+
+#[test]
+fn an_agent_that_is_stopped_before_it_takes_a_launch_is_named() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    cluster.agent(0).signal(Signal::STOP);
+    let since = Instant::now();
+    let both = ["--hosts", "node01,node02", "-n", "2", "true"];
+    let outcome = cluster.run(0, both).run();
+    cluster.agent(0).signal(Signal::CONT);
+    expect_end(&outcome, since, &["the agent of node01 (pid "]);
+    cluster.run(0, both).run().expect_quiet_success();
+}
+
+#[test]
+fn ps_says_that_a_stopped_agent_does_not_answer_and_nothing_of_limits() {
+    let Some(cluster) = Cluster::new(1) else {
+        return;
+    };
+    cluster.agent(0).signal(Signal::STOP);
+    let wireup = cluster.wireup().to_str().unwrap();
+    let asked = cluster.command(0, [wireup, "ps", "--nodes"]);
+    let outcome = asked.deadline(Duration::from_secs(60)).run().expect(125);
+    cluster.agent(0).signal(Signal::CONT);
+    outcome.expect_one_line(&["does not answer within 30 s", "was it stopped?"]);
+    assert!(!outcome.err().contains("ulimit"), "{outcome:?}");
+}
+
+#[test]
+fn a_launcher_that_was_stopped_for_long_goes_on_as_if_nothing_had_been() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let both = ["--hosts", "node01,node02", "-n", "2"];
+    let wait = ["sh", "-c", "echo up; read line; echo $line"];
+    let mut running = cluster
+        .run(0, both)
+        .more(["--stdin", "all"])
+        .more(wait)
+        .stdin_held()
+        .start();
+    running.wait_for_many(Output::Stdout, "up", 2);
+    running.signal(Signal::STOP);
+    let limit = rustix::event::Timespec {
+        tv_sec: SILENCE.as_secs() as i64 * 3 / 2,
+        tv_nsec: 0,
+    };
+    rustix::event::poll(&mut [], Some(&limit)).unwrap();
+    running.signal(Signal::CONT);
+    std::io::Write::write_all(&mut running.stdin(), b"on\n").unwrap();
+    let outcome = running.finish().expect_quiet_success();
+    assert_eq!(outcome.out().matches("on\n").count(), 2, "{outcome:?}");
+}
+
+#[test]
+fn a_cable_cut_at_the_launchers_own_host_is_not_blamed_on_another() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let Some(launch) = running(&cluster, "node01,node02,node03") else {
+        return;
+    };
+    cluster.lab().isolate(cluster.host(0)).unwrap();
+    let since = Instant::now();
+    await_end(&launch);
+    let outcome = launch.finish();
+    cluster.lab().heal_all().unwrap();
+    let words = [
+        "host node01, where the launch began, has lost all others",
+        "node[02-03]",
+        "its own network",
+    ];
+    expect_end(&outcome, since, &words);
+}

@@ -1,0 +1,154 @@
+//! Launcher and guard both killed, at once: the ranks end, and the next launch ends and removes the rest.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{Output, Run, Running, eventually, skip};
+
+/// Kills launcher and guard, of which neither can do anything about the other's end.
+fn kill_both(running: &Running) {
+    let all = running.processes();
+    let guard = all.iter().find(|process| process.name == "wireup-guard");
+    let guard = Pid::from_raw(guard.expect("the guard runs").pid).unwrap();
+    kill_process(guard, Signal::STOP).unwrap();
+    running.signal(Signal::STOP);
+    running.signal(Signal::KILL);
+    kill_process(guard, Signal::KILL).unwrap();
+}
+
+/// The numbers of processes with these arguments.
+fn called(words: &str) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let called = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        line.trim() == words
+    };
+    pids.filter(called).collect()
+}
+
+/// The control group of a launch, by what a rank printed of its own; `None`, said loudly, where there can be none.
+fn group_of(printed: &str) -> Option<PathBuf> {
+    let path = printed
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("group=0::/"));
+    let path = path.filter(|path| path.contains("wireup-"));
+    if path.is_none() {
+        skip("a launch's control group: this machine lets us make none");
+    }
+    let points = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+    let groups = points.map(|point| Path::new(point).join(path.unwrap_or_default()));
+    groups
+        .into_iter()
+        .find(|group| path.is_some() && group.is_dir())
+}
+
+const TELL_GROUP: &str = "echo group=$(grep ^0:: /proc/self/cgroup)";
+
+#[test]
+fn plain_ranks_end_when_launcher_and_guard_are_killed() {
+    // More than one thread starts these; those have ended long before.
+    let script = "echo ready; exec sleep 1000";
+    let run = Run::ranks(12, ["--oversubscribe", "sh", "-c", script]);
+    let next = Run::ranks(1, ["true"]).beside(&run);
+    let running = run.start();
+    running.wait_for_many(Output::Stdout, "ready", 12);
+    kill_both(&running);
+    eventually("no rank is left", || {
+        running.processes().is_empty().then_some(())
+    });
+    next.run().expect_quiet_success();
+    running.finish().expect(137);
+}
+
+#[test]
+fn the_next_launch_ends_and_removes_what_a_dead_one_left() {
+    // One rank ignores what it is told, and has a child that nothing connects with the launch but the group.
+    let alone = format!("sleep 1000{}", std::process::id());
+    let script = format!(
+        "trap '' TERM; (env -i setsid {alone} &); : >/dev/shm/mpich_shm_test.$WIREUP_RANK
+        {TELL_GROUP}; echo ready; while :; do sleep 1; done"
+    );
+    let words = ["--oversubscribe", "--pmi", "pmix", "sh", "-c", &script];
+    let run = Run::ranks(2, words).clean_within(Duration::ZERO);
+    let tmp = run.dir().parent().unwrap().join("tmp");
+    let next = Run::ranks(1, ["true"]).beside(&run);
+    let running = run.start();
+    let printed = running.wait_for_many(Output::Stdout, "ready", 2);
+    let group = group_of(&printed);
+    eventually("the lonely children run", || {
+        (called(&alone).len() == 2).then_some(())
+    });
+    kill_both(&running);
+    eventually("the launcher is gone", || {
+        (!running
+            .processes()
+            .iter()
+            .any(|process| process.name == "wireup"))
+        .then_some(())
+    });
+    let left = |path: &Path| std::fs::read_dir(path).unwrap().count();
+    assert_ne!(left(&tmp), 0, "a job's directory");
+    next.run().expect_quiet_success();
+    assert_eq!(left(&tmp), 0);
+    match group {
+        Some(group) => {
+            assert!(called(&alone).is_empty());
+            assert!(!group.exists());
+        }
+        // What has left everything behind cannot be known for the launch's.
+        None => called(&alone).into_iter().for_each(kill),
+    }
+    running.finish().expect(137);
+}
+
+fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_guard_ends_children_without_session_parent_and_environment() {
+    let alone = format!("sleep 2000{}", std::process::id());
+    let script = format!("(env -i setsid {alone} &); {TELL_GROUP}; echo ready; exec sleep 1000");
+    let run = Run::ranks(2, ["sh", "-c", &script]).clean_within(Duration::from_secs(20));
+    let running = run.start();
+    let printed = running.wait_for_many(Output::Stdout, "ready", 2);
+    let Some(group) = group_of(&printed) else {
+        running.signal(Signal::KILL);
+        running.finish().expect(137);
+        return called(&alone).into_iter().for_each(kill);
+    };
+    eventually("the lonely children run", || {
+        (called(&alone).len() == 2).then_some(())
+    });
+    running.signal(Signal::KILL);
+    running.finish().expect(137);
+    eventually("they have ended", || {
+        called(&alone).is_empty().then_some(())
+    });
+    eventually("the group is gone", || (!group.exists()).then_some(()));
+}
+
+#[test]
+fn a_launch_that_runs_is_not_taken_for_a_dead_one() {
+    let run = Run::ranks(
+        2,
+        ["--pmi", "pmix", "sh", "-c", "echo ready; read x; echo on"],
+    );
+    let next = Run::ranks(1, ["true"]).beside(&run);
+    let other = Run::ranks(1, ["true"]).beside(&run);
+    let mut running = run.stdin_held().start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    next.run().expect_quiet_success();
+    // Nor is one whose guard alone is gone.
+    let all = running.processes();
+    let guard = all.iter().find(|process| process.name == "wireup-guard");
+    kill(guard.unwrap().pid);
+    other.run().expect_quiet_success();
+    drop(running.stdin());
+    let outcome = running.finish().expect_quiet_success();
+    assert_eq!(outcome.out().matches("on\n").count(), 2);
+}
