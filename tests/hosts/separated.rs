@@ -164,6 +164,47 @@ fn an_agent_without_rights_uses_a_renewed_certificate() {
     of(ALICE, run).run().expect_quiet_success();
 }
 
+#[test]
+fn a_node_whose_certificate_is_revoked_takes_part_in_no_launch_any_more() {
+    for options in [&SEPARATED[..], &[]] {
+        let Some(cluster) = Cluster::builder(3).options(options).start() else {
+            return;
+        };
+        let through = of(ALICE, cluster.run(0, TWO).more(["sleep", "600"])).start();
+        eventually("it runs on both", || {
+            let begun = cluster.log(1).contains("begins as node 1");
+            begun.then_some(())
+        });
+        let pki = cluster.certificates(1).parent().unwrap().to_owned();
+        let revoked = std::process::Command::new(cluster.wireup())
+            .args(["pki", "--dir"])
+            .arg(&pki)
+            .args(["revoke", "--name", cluster.host(1).name()])
+            .output()
+            .unwrap();
+        assert!(revoked.status.success(), "{revoked:?}");
+        for host in [0, 2] {
+            let list = cluster.certificates(host).join("crl.pem");
+            fs::copy(pki.join("crl.pem"), list).unwrap();
+            cluster.agent(host).signal(Signal::HUP);
+        }
+        // The launch that goes through it ends, and no other can.
+        let outcome = through.finish();
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        assert!(outcome.err().contains("node02"), "{outcome:?}");
+        let outcome = of(ALICE, cluster.run(0, TWO).more(["true"])).run();
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        assert!(outcome.err().contains("revoked"), "{outcome:?}");
+        // Nor does anybody believe it when it calls.
+        let outcome = of(ALICE, cluster.run(1, TWO).more(["true"])).run();
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        assert!(cluster.log(0).contains("revoked"), "{}", cluster.log(0));
+        let rest = ["--hosts", "node01,node03", "-n", "2"];
+        let run = cluster.run(0, rest).more(["true"]);
+        of(ALICE, run).run().expect_quiet_success();
+    }
+}
+
 /// More launches than the agent has threads that may wait.
 const STOPPED: usize = 10;
 

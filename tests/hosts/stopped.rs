@@ -103,6 +103,19 @@ fn a_stopped_agent_ends_the_launch_also_that_of_the_launchers_own_host() {
 }
 
 #[test]
+fn the_launcher_waits_for_its_agent_as_long_as_that_says() {
+    let Some(cluster) = Cluster::builder(2).heartbeat("2").start() else {
+        return;
+    };
+    let Some(launch) = running(&cluster, "node01,node02") else {
+        return;
+    };
+    let agent = cluster.agent(0);
+    let words = ["the agent of node01 (pid ", ") did not answer within 4 s"];
+    stop(&cluster, launch, (0, &agent), &words);
+}
+
+#[test]
 fn a_stopped_step_is_killed_by_its_agent_and_named() {
     for host in [0, 1] {
         let Some(cluster) = Cluster::new(2) else {

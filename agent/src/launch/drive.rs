@@ -115,7 +115,7 @@ pub async fn drive(
     opening: Opening,
     user: User,
     place: Place,
-    above: Above,
+    mut above: Above,
     seat: Seat,
 ) {
     let begun = Instant::now();
@@ -125,6 +125,13 @@ pub async fn drive(
     };
     let (launch, uid) = (opening.launch.clone(), opening.uid);
     let nodes = opening.spread.members.len();
+    if let Above::Launcher { writer, .. } = &mut above {
+        // Its own limit may be longer than this agent's. A queue that is full is noticed when more is sent.
+        let _ = writer.sign(Sign::Alive {
+            silence: Some(agent.silence),
+        });
+        let _ = poll_fn(|cx| Poll::Ready(writer.poll_flush(cx))).await;
+    }
     match place.node() {
         Some(node) => {
             info!(%launch, uid, "begins as node {} of {nodes}, brought by {who}", node.0);

@@ -110,6 +110,8 @@ impl Launcher {
                     (Class::Carried, Address::Node(node)) => {
                         return Heard::Said(node.0, String::from_utf8(frame.body).unwrap());
                     }
+                    // How long the agent may be silent.
+                    (Class::Sign, _) => {}
                     (Class::Control, _) => {
                         self.control.extend_from_slice(&frame.body);
                         if !frame.more {

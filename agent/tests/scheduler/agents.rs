@@ -182,6 +182,15 @@ impl Agent {
         }
     }
 
+    /// The most memory it has had, in kB.
+    pub(crate) fn most_memory(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = fs::read_to_string(path).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+        let words: Vec<_> = line.unwrap().split_whitespace().collect();
+        words[1].parse().unwrap()
+    }
+
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }

@@ -107,6 +107,48 @@ async fn launches_that_a_user_makes_known_and_never_brings_are_in_nobodys_way() 
     assert!(watch(&mut root, "x0").await.1.success);
 }
 
+#[tokio::test]
+async fn wide_launches_that_a_user_makes_known_take_no_more_memory_than_a_user_may() {
+    if !is_root() {
+        return skip("callers of another user need root");
+    }
+    let agents = Agents::start(1);
+    let mut other = agents.local_as(NOBODY).await;
+    let wide = |n: u32| {
+        let mut peers: Vec<_> = (0..16_384)
+            .map(|first_rank| v1::PeerInfo {
+                node_id: format!("{first_rank:0>200}"),
+                grpc_address: "nowhere:7437".into(),
+                first_rank,
+                num_ranks: 1,
+            })
+            .collect();
+        peers[1].node_id = "n0".into();
+        v1::LaunchProcessesRequest {
+            peers,
+            node_index: Some(1),
+            first_rank: 1,
+            world_size: 16_384,
+            ..script(&format!("wide{n}"), 1, "true")
+        }
+    };
+    let mut count = 0;
+    let refused = loop {
+        match other.launch_processes(wide(count)).await {
+            Ok(_) => count += 1,
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let most = agents.agents[0].most_memory();
+    // What a user may have, 1 GiB, and what the agent has without him.
+    assert!(most < 1_280 * 1024, "{most} kB after {count}: {refused}");
+
+    let mut root = agents.local().await;
+    root.launch_processes(script("x", 1, "true")).await.unwrap();
+    assert!(watch(&mut root, "x").await.1.success);
+}
+
 /// What a call that steers is refused with.
 async fn steering(client: &mut Client, id: &str) -> Vec<Option<tonic::Status>> {
     let launch_id = id.to_owned();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Output, Run, Running, eventually, skip};
+use crate::users::{Reachable, USER, as_user};
 
 /// Kills launcher and guard, of which neither can do anything about the other's end.
 fn kill_both(running: &Running) {
@@ -111,10 +112,71 @@ fn kill(pid: i32) {
 
 #[test]
 fn a_guard_ends_children_without_session_parent_and_environment() {
-    let alone = format!("sleep 2000{}", std::process::id());
+    expect_lonely_children_end(2000, |script| Run::ranks(2, ["sh", "-c", script]));
+}
+
+/// A group of which a user may make others, as a service manager makes one for each session.
+struct Delegated(PathBuf);
+
+impl Delegated {
+    /// `None`, said loudly, where there can be none.
+    fn to(user: &str) -> Option<Self> {
+        let points = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+        let point = points
+            .into_iter()
+            .find(|point| point.join("cgroup.controllers").exists());
+        let made = point.map(|point| point.join(format!("delegated-{}", std::process::id())));
+        let Some(made) = made.filter(|made| std::fs::create_dir(made).is_ok()) else {
+            skip("a delegated control group: this machine lets us make none");
+            return None;
+        };
+        let made = Self(made);
+        std::fs::create_dir(made.session()).unwrap();
+        let chown = std::process::Command::new("chown")
+            .args(["-R", user])
+            .arg(&made.0)
+            .status();
+        assert!(chown.unwrap().success());
+        Some(made)
+    }
+
+    fn session(&self) -> PathBuf {
+        self.0.join("session")
+    }
+}
+
+impl Drop for Delegated {
+    fn drop(&mut self) {
+        let removed = std::fs::remove_dir(self.session());
+        let removed = removed.and_then(|()| std::fs::remove_dir(&self.0));
+        assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
+    }
+}
+
+#[test]
+fn a_user_to_whom_a_group_is_delegated_leaves_nothing_either() {
+    let Some(user) = as_user() else {
+        return;
+    };
+    let Some(delegated) = Delegated::to(USER) else {
+        return;
+    };
+    let reachable = Reachable::new();
+    let join = format!("echo $$ >{}/cgroup.procs;", delegated.session().display());
+    expect_lonely_children_end(3000, |script| {
+        let wireup = reachable.wireup();
+        let words = ["run", "--oversubscribe", "-n", "2", "sh", "-c", script];
+        let words = std::iter::once(wireup.as_path()).chain(words.map(Path::new));
+        Run::command(words).after_shell(&join).under(&user)
+    });
+}
+
+/// Kills a launcher whose ranks have children that only the control group connects with the launch. These
+/// sleep for a time that begins with `seconds`, by which they are known.
+fn expect_lonely_children_end(seconds: u32, run: impl FnOnce(&str) -> Run) {
+    let alone = format!("sleep {seconds}{}", std::process::id());
     let script = format!("(env -i setsid {alone} &); {TELL_GROUP}; echo ready; exec sleep 1000");
-    let run = Run::ranks(2, ["sh", "-c", &script]).clean_within(Duration::from_secs(20));
-    let running = run.start();
+    let running = run(&script).clean_within(Duration::from_secs(20)).start();
     let printed = running.wait_for_many(Output::Stdout, "ready", 2);
     let Some(group) = group_of(&printed) else {
         running.signal(Signal::KILL);
