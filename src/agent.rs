@@ -2,11 +2,7 @@
 
 pub mod cgroup;
 pub mod channel;
-pub mod core;
 pub mod descriptors;
-pub mod event;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzing;
 pub mod handover;
 pub mod held;
 pub mod leftovers;

@@ -27,10 +27,10 @@ const TARGETS: [(&str, Target); 7] = [
     ("carried", crate::launcher::fuzzing::carried),
     ("elf", crate::launcher::elf::fuzzing::elf),
     ("files", crate::launcher::fuzzing::files),
-    ("frame", crate::pmix::fuzzing::frame),
-    ("link", crate::agent::fuzzing::link),
-    ("pmi1", crate::pmi::fuzzing::pmi1),
-    ("pmi2", crate::pmi::fuzzing::pmi2),
+    ("frame", wireup_core::pmix::fuzzing::frame),
+    ("link", wireup_core::fuzzing::link),
+    ("pmi1", wireup_core::pmi::fuzzing::pmi1),
+    ("pmi2", wireup_core::pmi::fuzzing::pmi2),
 ];
 
 fn folder() -> PathBuf {
@@ -43,7 +43,7 @@ const STREAMS: usize = 400;
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     match name {
         "carried" => return crate::launcher::fuzzing::carried_seeds(STREAMS),
-        "link" => return crate::agent::fuzzing::link_seeds(STREAMS),
+        "link" => return wireup_core::fuzzing::link_seeds(STREAMS),
         _ => {}
     }
     let entries = std::fs::read_dir(folder().join("corpus").join(name)).unwrap();

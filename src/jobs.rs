@@ -20,9 +20,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::agent::procfs::{self, Process};
-use crate::job::ids::NodeId;
-use crate::job::rank_map::RankMap;
 use find::Scope;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::rank_map::RankMap;
 
 /// Where a job is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,19 +14,7 @@
 
 pub mod agent;
 pub mod cli;
-pub mod crossing;
-pub mod fence;
 #[cfg(test)]
 mod fuzzed;
-pub mod groups;
-pub mod job;
 pub mod jobs;
-pub mod kvs;
 pub mod launcher;
-pub mod link;
-pub mod modex;
-pub mod pmi;
-pub mod pmix;
-pub mod queries;
-pub mod rendezvous;
-pub mod store;

@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use wireup::agent::core::{JobContext, NodeCore, Terms};
-use wireup::agent::event::PeerMessage;
-use wireup::fence::{FenceId, FenceMessage, Participants, Released};
-use wireup::job::appnums::Appnums;
-use wireup::job::ids::{NodeId, Nspace, UserId};
-use wireup::job::rank_map::RankMap;
-use wireup::link::control::{Member, Spread};
-use wireup::link::frame::{Address, Class, FrameReader};
-use wireup::link::message::{Envelope, Reassembly, write};
-use wireup::link::{decode, encode};
-use wireup::pmix::job_info::{App, JobInfo};
+use wireup_core::event::PeerMessage;
+use wireup_core::fence::{FenceId, FenceMessage, Participants, Released};
+use wireup_core::job::appnums::Appnums;
+use wireup_core::job::ids::{NodeId, Nspace, UserId};
+use wireup_core::job::rank_map::RankMap;
+use wireup_core::link::control::{Member, Spread};
+use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::link::{decode, encode};
+use wireup_core::node::{JobContext, NodeCore, Terms};
+use wireup_core::pmix::job_info::{App, JobInfo};
 
 /// The system's allocator, and how many bytes it has given out.
 struct Counting;
@@ -145,8 +145,8 @@ fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
                 gid: 1000,
             };
             let infos = infos.infos().unwrap();
-            let mut request = wireup::pmix::wire::Writer::frame();
-            wireup::pmix::value::Info::encode_list(&infos, &mut request);
+            let mut request = wireup_core::pmix::wire::Writer::frame();
+            wireup_core::pmix::value::Info::encode_list(&infos, &mut request);
             drop(infos);
             let request = request.into_bytes().len();
             let core = NodeCore::new(OWN, Arc::new(job), true, true, Terms::default()).unwrap();

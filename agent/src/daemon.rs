@@ -26,7 +26,7 @@ use tracing::{info, warn};
 use wireup::agent::descriptors;
 use wireup::cli::handed::agent::AgentArgs;
 use wireup::launcher::run::RunFailure;
-use wireup::link::control::NodeStatus;
+use wireup_core::link::control::NodeStatus;
 
 use self::notify::notify;
 use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};

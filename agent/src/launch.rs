@@ -19,8 +19,8 @@ pub mod step;
 pub mod watch;
 
 use prost::bytes::Bytes;
-use wireup::job::ids::NodeId;
-use wireup::link::frame::Address;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::frame::Address;
 
 /// A frame of class Carried on its way. Cloning it does not copy the body.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,7 +31,7 @@ pub struct Packet {
     pub from: Address,
     /// The message goes on in the next packet of the same source.
     pub more: bool,
-    /// The message, or a part of it; at most [`BODY_MAX`](wireup::link::frame::BODY_MAX) bytes.
+    /// The message, or a part of it; at most [`BODY_MAX`](wireup_core::link::frame::BODY_MAX) bytes.
     pub body: Bytes,
 }
 

@@ -27,10 +27,10 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::warn;
 use wireup::agent::unix::connect_within;
-use wireup::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION};
-use wireup::link::steps::SocketFile;
-use wireup::link::{decode, encode};
-use wireup::rendezvous::MEET_MAX;
+use wireup_core::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION};
+use wireup_core::link::steps::SocketFile;
+use wireup_core::link::{decode, encode};
+use wireup_core::rendezvous::MEET_MAX;
 
 use self::client::{Client, Clients, LocalCaller};
 use self::link::{Incoming, LinkReader, LinkWriter, link};

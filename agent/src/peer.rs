@@ -11,9 +11,9 @@ pub mod server;
 use std::io::ErrorKind;
 
 use tonic::Status;
-use wireup::job::ids::NodeId;
-use wireup::link::control::NO_SIGN;
-use wireup::link::frame::{Address, BODY_MAX};
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::NO_SIGN;
+use wireup_core::link::frame::{Address, BODY_MAX};
 
 use crate::launch::{Loss, Packet};
 use crate::proto::v1;

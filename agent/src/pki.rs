@@ -23,8 +23,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use wireup::cli::handed::pki::{PkiArgs, Role, What};
-use wireup::job::hosts::{self, Problem};
 use wireup::launcher::run::RunFailure;
+use wireup_core::job::hosts;
+use wireup_core::job::hosts::Problem;
 
 use crate::identity::{Certificate, Identity, IdentityError};
 use crate::revoked::RevokedError;

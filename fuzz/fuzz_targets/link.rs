@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| wireup::agent::fuzzing::link(data));
+fuzz_target!(|data: &[u8]| wireup_core::fuzzing::link(data));

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| wireup::pmi::fuzzing::pmi1(data));
+fuzz_target!(|data: &[u8]| wireup_core::pmi::fuzzing::pmi1(data));

@@ -7,12 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use wireup::job::ids::Rank;
-use wireup::pmix::control::serve::Body;
-use wireup::pmix::control::{Client, ForkEnv, Refusal};
-use wireup::pmix::keys;
-use wireup::pmix::value::{Channels, DataRange, Info, Proc, ProcRank, Status, Text, Value, find};
-use wireup::pmix::wire::Reader;
+use wireup_core::job::ids::Rank;
+use wireup_core::pmix::control::serve::Body;
+use wireup_core::pmix::control::{Client, ForkEnv, Refusal};
+use wireup_core::pmix::keys;
+use wireup_core::pmix::value::{
+    Channels, DataRange, Info, Proc, ProcRank, Status, Text, Value, find,
+};
+use wireup_core::pmix::wire::Reader;
 
 use crate::foreign::{self, CBytes, CProc, Call, Infos, c_string, check};
 use crate::libs::Libraries;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use pmix_sys::pmix::{pmix_byte_object_t, pmix_info_t, pmix_proc_t, pmix_status_t};
 use pmix_sys::shim::{Shim, wireup_infos_t};
-use wireup::pmix::control::Refusal;
-use wireup::pmix::control::serve::Body;
-use wireup::pmix::value::{ProcRank, Status, Text};
+use wireup_core::pmix::control::Refusal;
+use wireup_core::pmix::control::serve::Body;
+use wireup_core::pmix::value::{ProcRank, Status, Text};
 
 use crate::replies::Replies;
 

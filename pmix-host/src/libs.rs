@@ -29,8 +29,8 @@ mod loaded {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
     use pmix_sys::pmix::LibPmix;
     use pmix_sys::shim::Shim;
-    use wireup::pmix::control::Stage;
-    use wireup::pmix::wire::SHIM_ABI;
+    use wireup_core::pmix::control::Stage;
+    use wireup_core::pmix::wire::SHIM_ABI;
 
     use crate::Fatal;
     use crate::version::Version;

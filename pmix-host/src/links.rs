@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use pmix_sys::shim::Shim;
-use wireup::pmix::control::Stage;
+use wireup_core::pmix::control::Stage;
 
 use crate::Fatal;
 

@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use replies::Replies;
-use wireup::pmix::control::{Failed, HostNotice, Stage};
+use wireup_core::pmix::control::{Failed, HostNotice, Stage};
 
 const USAGE: &str =
     "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N

@@ -28,7 +28,7 @@ use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 use rustix::net::sockopt::set_tcp_nodelay;
 use rustix::net::{getpeername, getsockname};
 
-use wireup::pmix::control::{HostNotice, Stage};
+use wireup_core::pmix::control::{HostNotice, Stage};
 
 use crate::Fatal;
 use crate::acks;

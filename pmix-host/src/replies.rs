@@ -7,9 +7,10 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use wireup::pmix::control::serve::{self, Body};
-use wireup::pmix::control::{ControlKind, HostNotice, Refusal};
-use wireup::pmix::value::{Status, Text};
+use wireup_core::pmix::control::serve;
+use wireup_core::pmix::control::serve::Body;
+use wireup_core::pmix::control::{ControlKind, HostNotice, Refusal};
+use wireup_core::pmix::value::{Status, Text};
 
 /// Writer and the requests that wait for their reply.
 #[derive(Debug)]

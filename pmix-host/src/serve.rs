@@ -16,10 +16,10 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-use wireup::pmix::control::serve::{Body, Request};
-use wireup::pmix::control::{ControlKind, Hello, HostNotice, Refusal, Stage};
-use wireup::pmix::value::{Status, Text};
-use wireup::pmix::wire::{Frame, FrameDecoder};
+use wireup_core::pmix::control::serve::{Body, Request};
+use wireup_core::pmix::control::{ControlKind, Hello, HostNotice, Refusal, Stage};
+use wireup_core::pmix::value::{Status, Text};
+use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
 use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use pmix_sys::pmix::{pmix_op_cbfunc_t, pmix_status_t};
-use wireup::pmix::value::Status;
+use wireup_core::pmix::value::Status;
 
 use crate::replies::lock;
 

@@ -13,11 +13,11 @@ use serde::Serialize;
 use super::channel::{Backlog, Channel, QUEUE_MAX, Received};
 use super::poll::{Poll, Token};
 use super::procfs;
-use crate::job::clock::Moment;
-use crate::link::decode;
-use crate::link::frame::{Address, Class, FrameReader};
-use crate::link::message::{Envelope, Reassembly, write};
-use crate::link::watch::{Look, Sign, Watch};
+use wireup_core::job::clock::Moment;
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::link::watch::{Look, Sign, Watch};
 
 /// Room that is kept for messages to be written in, in bytes.
 const KEPT: usize = 256 * 1024;

@@ -28,13 +28,13 @@ use self::private::Hidden;
 use super::link_end::LinkEnd;
 use super::poll::{Poll, Ready, Source, Token};
 use super::unix::connect_within;
-use crate::job::clock::Moment;
-use crate::job::ids::UserId;
-use crate::link::control::{FromAgent, ToAgent, VERSION};
-use crate::link::frame::{Address, Class};
-use crate::link::{decode, socket as places};
-use crate::rendezvous::message::ToRendezvous;
-use crate::rendezvous::{ClientId, Rendezvous, Reply};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::UserId;
+use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::{decode, socket as places};
+use wireup_core::rendezvous::message::ToRendezvous;
+use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
 
 /// The word on the command line.
 pub const COMMAND: &str = "rendezvous";
@@ -75,7 +75,7 @@ pub enum Found {
 }
 
 /// Finds the rendezvous of those launches of this process's user that meet by that name, which has at
-/// most [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes: below `base`, or, after a `note` why not there, by
+/// most [`MEET_MAX`](wireup_core::rendezvous::MEET_MAX) bytes: below `base`, or, after a `note` why not there, by
 /// a name that others could have taken.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::channel::{Backlog, Channel};
 use super::poll::{Poll, Source, Token};
 use super::spawn::{Child, Command, Namespaces, SpawnError, Spawner, Step};
-use crate::job::ids::NodeId;
+use wireup_core::job::ids::NodeId;
 
 /// Descriptor numbers in the sidecar.
 const CONTROL_FD: i32 = 3;

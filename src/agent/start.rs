@@ -21,7 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::cgroup::Group;
 use super::namespace::NodeNamespaces;
 use super::spawn::{Child, Command, Spawner, Step};
-use crate::job::ids::GlobalRank;
+use wireup_core::job::ids::GlobalRank;
 
 mod threads;
 

@@ -9,8 +9,8 @@ use super::line::Own;
 use super::negation::with_negations;
 use super::options::SurroundingsArgs;
 use super::problem;
-use crate::job::spec::{AppSpec, Preload, WrapSpec};
 use crate::launcher::run::RunFailure;
+use wireup_core::job::spec::{AppSpec, Preload, WrapSpec};
 
 /// Options that may be given for every program of a job.
 #[derive(Debug, Args)]

@@ -12,10 +12,10 @@ use clap::Args;
 
 use super::table;
 use crate::agent::procfs::Process;
-use crate::job::hosts::compress;
 use crate::jobs::find::Scope;
 use crate::jobs::{self, Job, name};
 use crate::launcher::run::RunFailure;
+use wireup_core::job::hosts::compress;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -101,7 +101,7 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<Scope, RunFailure> {
         (true, false) if named => Ok(Scope::All),
         (_, false) => Ok(Scope::User(user.as_raw())),
         (false, true) => Err(RunFailure {
-            code: crate::job::outcome::EXIT_WIREUP,
+            code: wireup_core::job::outcome::EXIT_WIREUP,
             message: "--all-users needs root: the system shows others' jobs to nobody else".into(),
         }),
     }

@@ -14,9 +14,9 @@ use super::line::Own;
 use super::negation::with_negations;
 use super::options::{EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
 use super::problem;
-use crate::job::spec::{EndingSpec, GRACE, JobSpec, StatusSpec};
 use crate::launcher::run::{Beginning, RunFailure, run};
 use crate::launcher::status::refused;
+use wireup_core::job::spec::{EndingSpec, GRACE, JobSpec, StatusSpec};
 
 const EXAMPLES: &str = "\
 Examples:

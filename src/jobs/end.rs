@@ -25,11 +25,11 @@ use crate::agent::held::Held;
 use crate::agent::leftovers;
 use crate::agent::privileges::{NOBODY, as_user};
 use crate::agent::procfs::{self, Process};
-use crate::job::spec::GRACE;
 use crate::launcher::guard::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 use crate::launcher::plate::{self, Stage};
 use crate::launcher::remains::{self, Remains};
 use crate::launcher::signals;
+use wireup_core::job::spec::GRACE;
 
 /// How often a job without a launcher is looked at while it ends.
 const LOOK: Duration = Duration::from_millis(20);

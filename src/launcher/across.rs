@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 
 use super::plan::Plan;
 use super::reasons::plural;
-use crate::job::hosts::{HostSpec, compress};
-use crate::job::ids::NodeId;
-use crate::link::socket;
-use crate::link::tree::Tree;
+use wireup_core::job::hosts::{HostSpec, compress};
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::socket;
+use wireup_core::link::tree::Tree;
 
 /// How many nodes of which kind.
 pub(super) fn nodes(plan: &Plan) -> String {

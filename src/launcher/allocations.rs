@@ -12,13 +12,13 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::allocation::{
-    Allocation, AllocationFailure, AllocationFailureKind as Kind, Directive, Share,
-};
-use crate::job::ids::{JobNumber, NodeId};
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 pub(super) use choice::Field;
 pub(super) use wanted::Wanted;
+use wireup_core::job::allocation::{
+    Allocation, AllocationFailure, AllocationFailureKind as Kind, Directive, Share,
+};
+use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// Slots of some nodes; of a node without a known number of slots, all of it.
 pub type Shares = BTreeMap<NodeId, Option<u32>>;

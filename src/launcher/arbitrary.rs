@@ -13,13 +13,13 @@ use super::plan::tests::{plan, spec};
 use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
-use crate::agent::event::SpawnTicket;
-use crate::agent::event::arbitrary::{cause, demand, late_fence, node, peer_message, process};
-use crate::job::ids::JobNumber;
-use crate::job::log::{Channel, LogText};
-use crate::job::outcome::{PmiState, RankEnd};
-use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest};
-use crate::pmi::command::Dialect;
+use wireup_core::event::SpawnTicket;
+use wireup_core::event::arbitrary::{cause, demand, late_fence, node, peer_message, process};
+use wireup_core::job::ids::JobNumber;
+use wireup_core::job::log::{Channel, LogText};
+use wireup_core::job::outcome::{PmiState, RankEnd};
+use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest};
+use wireup_core::pmi::command::Dialect;
 
 const TEXT: &str = "\\PC{0,9}";
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::supervisor::Waiting;
-use crate::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::ids::{GlobalRank, JobNumber};
 
 /// A set of [`Waiting`].
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ impl FromIterator<Waiting> for Awaited {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::encode;
+    use wireup_core::link::encode;
 
     #[test]
     fn runs_grow_together_in_any_order() {

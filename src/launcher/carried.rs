@@ -10,12 +10,12 @@ use super::inheritance::Inheritance;
 use super::message::{FromCrew, Refusal, ToCrew};
 use super::plan::{Decided, Luggage, SpawnedJob};
 use super::record::Stream;
-use crate::agent::core::JobContext;
-use crate::agent::event::PeerMessage;
-use crate::job::hosts::HostSpec;
-use crate::job::ids::NodeId;
-use crate::job::octets;
-use crate::job::spec::JobSpec;
+use wireup_core::event::PeerMessage;
+use wireup_core::job::hosts::HostSpec;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::octets;
+use wireup_core::job::spec::JobSpec;
+use wireup_core::node::JobContext;
 
 /// What every step is told about the job.
 #[derive(Clone, Debug, Serialize, Deserialize)]

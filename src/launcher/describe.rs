@@ -11,10 +11,11 @@ use super::plan::Plan;
 use super::rank_env;
 use super::run::RunFailure;
 use crate::agent::start::{AppStart, Executed};
-use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
-use crate::pmix::control::{Client, Control, Init};
-use crate::pmix::job_info::{self, JobInfo};
-use crate::pmix::value::Text;
+use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
+use wireup_core::pmix::control::{Client, Control, Init};
+use wireup_core::pmix::job_info;
+use wireup_core::pmix::job_info::JobInfo;
+use wireup_core::pmix::value::Text;
 
 /// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
 pub(super) fn app_start(

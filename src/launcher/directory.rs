@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::run::RunFailure;
-use crate::job::ids::{NodeId, Nspace};
-use crate::job::outcome::EXIT_WIREUP;
+use wireup_core::job::ids::{NodeId, Nspace};
+use wireup_core::job::outcome::EXIT_WIREUP;
 
 /// A directory that only the job's user can enter; removed with all it holds.
 #[derive(Debug)]

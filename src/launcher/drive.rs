@@ -35,10 +35,10 @@ use super::streams::Streams;
 use super::supervisor::{Order, Supervisor};
 use super::syslog::Syslog;
 use crate::agent::poll::{Ready, Source, Token};
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
-use crate::job::log::Channel;
-use crate::job::outcome::{Cause, PmiState, RankEnd};
-use crate::job::rank_set::RankSet;
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
+use wireup_core::job::log::Channel;
+use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
+use wireup_core::job::rank_set::RankSet;
 
 use allocations::Allotments;
 use alone::Alone;

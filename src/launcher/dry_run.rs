@@ -26,8 +26,8 @@ use super::reasons::plural;
 use super::run::RunFailure;
 use super::status::Target;
 use super::surroundings::Surroundings;
-use crate::agent::core::{NodeCore, Terms};
-use crate::job::ids::{AppNum, NodeId, Rank};
+use wireup_core::job::ids::{AppNum, NodeId, Rank};
+use wireup_core::node::{NodeCore, Terms};
 
 /// Refuses what a run would refuse beyond the plan, and prints the plan.
 ///

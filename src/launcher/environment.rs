@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-use crate::job::spec::Inherited;
+use wireup_core::job::spec::Inherited;
 
 pub mod file;
 mod local;

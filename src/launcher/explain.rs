@@ -7,7 +7,7 @@ use super::plan::{App, Plan};
 use super::rank_env;
 use super::reasons::{CountWhy, plural};
 use super::slots::online;
-use crate::job::ids::Rank;
+use wireup_core::job::ids::Rank;
 
 /// The decisions in short: one line each.
 pub fn short(plan: &Plan) -> Vec<String> {

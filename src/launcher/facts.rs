@@ -3,8 +3,8 @@
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::plan::Plan;
-use crate::agent::core::Facts;
-use crate::job::ids::{AppNum, NodeId};
+use wireup_core::job::ids::{AppNum, NodeId};
+use wireup_core::node::Facts;
 
 impl Facts for Plan {
     fn host(&self, node: NodeId) -> Option<&str> {

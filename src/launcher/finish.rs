@@ -7,7 +7,7 @@ use super::message::ToCrew;
 use super::report;
 use super::run::RunFailure;
 use super::status::{PATIENCE, Status};
-use crate::job::outcome::{Cause, RankEnd};
+use wireup_core::job::outcome::{Cause, RankEnd};
 
 /// Ends a run whose ranks have all ended, or which broke, and returns its exit code.
 ///

@@ -35,17 +35,17 @@ use super::run::RunFailure;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
-use crate::agent::core::{HEAD, JobContext};
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source};
-use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId};
-use crate::job::outcome::{Cause, PmiState, RankEnd};
-use crate::job::roster::Roster;
-use crate::link::control::FromAgent;
-use crate::link::decode;
-use crate::link::frame::{Address, Class};
-use crate::link::message::Envelope;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
+use wireup_core::job::roster::Roster;
+use wireup_core::link::control::FromAgent;
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::message::Envelope;
+use wireup_core::node::{HEAD, JobContext};
 
 /// How long the consequence of another rank's end is held back, in case it is heard first: hosts
 /// do not tell things in the order in which they happened.

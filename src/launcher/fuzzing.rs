@@ -14,14 +14,14 @@ use super::ldso::cache::Index;
 use super::message::FromCrew;
 use super::supervisor::{Departure, Order, Supervisor};
 use super::{libpmix, orders, plate};
-use crate::agent::core::JobContext;
-use crate::agent::fuzzing::job;
-use crate::job::hosts::file as hostfile;
-use crate::job::ids::{NodeId, Rank};
-use crate::job::roster::Roster;
-use crate::job::spec::EndingSpec;
-use crate::link::frame::Address;
-use crate::link::fuzzing::{messages, read};
+use wireup_core::fuzzing::job;
+use wireup_core::job::hosts::file as hostfile;
+use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::roster::Roster;
+use wireup_core::job::spec::EndingSpec;
+use wireup_core::link::frame::Address;
+use wireup_core::link::fuzzing::{messages, read};
+use wireup_core::node::JobContext;
 
 type Jobs = Roster<Arc<JobContext>>;
 
@@ -150,8 +150,8 @@ pub(crate) fn carried_seeds(count: usize) -> Vec<Vec<u8>> {
     use proptest::prelude::*;
 
     use super::arbitrary::{carried, description};
-    use crate::link::encode;
-    use crate::link::fuzzing::seeds::seeds;
+    use wireup_core::link::encode;
+    use wireup_core::link::fuzzing::seeds::seeds;
 
     let body = prop_oneof![
         20 => carried().prop_map(|message| encode(&message)),

@@ -40,10 +40,10 @@ use super::pty::TerminalCharge;
 use super::remains::{self, Keeper, Record};
 use crate::agent::descriptors::FIRST_FREE;
 use crate::agent::rendezvous;
-use crate::job::ids::Nspace;
-use crate::job::spec::GRACE;
 use charge::{Ear, read_charge};
 pub use cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
+use wireup_core::job::ids::Nspace;
+use wireup_core::job::spec::GRACE;
 
 /// The guard's name among the processes.
 pub const NAME: &CStr = c"wireup-guard";

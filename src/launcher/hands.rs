@@ -18,8 +18,8 @@ use super::singleton::Seen;
 use super::supervisor::Waiting;
 use super::surroundings::Surroundings;
 use crate::agent::poll::{Poll, Ready};
-use crate::job::ids::{GlobalRank, NodeId};
-use crate::job::outcome::{Cause, PmiState};
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::outcome::{Cause, PmiState};
 
 /// See the module.
 pub(super) trait Hands {

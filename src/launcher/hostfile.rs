@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use crate::job::hosts::{Entry, HOSTS_MAX, file};
+use wireup_core::job::hosts::{Entry, HOSTS_MAX, file};
 
 /// More than any list of hosts.
 const FILE_MAX: u64 = HOSTS_MAX as u64 * 256;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::environment;
 use super::plan::Variable;
 use super::run::RunFailure;
-use crate::job::octets;
+use wireup_core::job::octets;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

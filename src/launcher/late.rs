@@ -1,11 +1,12 @@
 //! Words for a fence to which not all ranks have come; no I/O.
 
+use crate::launcher::jobs::Plans;
 use std::time::Duration;
 
 use super::jobs::Jobs;
-use crate::job::absence::{Absent, NAMED_MAX, SomeNodes};
-use crate::job::ids::{GlobalRank, NodeId};
-use crate::job::outcome::{FenceKind, LateFence};
+use wireup_core::job::absence::{Absent, NAMED_MAX, SomeNodes};
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::outcome::{FenceKind, LateFence};
 
 /// Tells the process of a rank, if it has one.
 pub type PidOf<'a> = &'a dyn Fn(GlobalRank) -> Option<i32>;

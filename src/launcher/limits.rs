@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource as Raw, Rlimit, getrlimit, setrlimit};
 
-use crate::job::limit::{Bound, Limit, Resource};
+use wireup_core::job::limit::{Bound, Limit, Resource};
 
 /// A limit in the system's terms: the number of the resource, and its values.
 pub type RawLimit = (i32, libc::rlimit);

@@ -17,9 +17,9 @@ use rustix::net::{SocketAddrUnix, sockopt};
 
 use super::run::RunFailure;
 use crate::agent::unix::connect_within;
-use crate::job::ids::UserId;
-use crate::job::outcome::EXIT_WIREUP;
-use crate::link::socket;
+use wireup_core::job::ids::UserId;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::link::socket;
 
 /// How long an agent may take to accept a connection.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(10);

@@ -39,7 +39,7 @@ impl<C: Ord> Logged<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::log::Channel;
+    use wireup_core::job::log::Channel;
 
     #[test]
     fn a_text_is_new_once_and_memory_is_bounded() {

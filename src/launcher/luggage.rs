@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::ids::{AppNum, NodeId, Nspace};
-use crate::job::octets;
+use wireup_core::job::ids::{AppNum, NodeId, Nspace};
+use wireup_core::job::octets;
 
 /// Most bytes of all files of a job: they pass every agent on the way, in memory.
 const TOTAL_MAX: u64 = 64 * 1024 * 1024;

@@ -7,16 +7,16 @@ use super::awaited::Awaited;
 use super::record::Stream;
 use super::singleton::Seen;
 use super::supervisor::Waiting;
-use crate::agent::event::{AllocationTicket, SpawnTicket};
-use crate::job::allocation::{AllocationRequest, AllocationResult};
-use crate::job::demand::Demand;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId};
-use crate::job::log::{LogText, SyslogText};
-use crate::job::octets;
-use crate::job::outcome::{Cause, LateFence, PmiState, RankEnd};
-use crate::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
-use crate::pmi::command::Dialect;
-use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+use wireup_core::event::{AllocationTicket, SpawnTicket};
+use wireup_core::job::allocation::{AllocationRequest, AllocationResult};
+use wireup_core::job::demand::Demand;
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::log::{LogText, SyslogText};
+use wireup_core::job::octets;
+use wireup_core::job::outcome::{Cause, LateFence, PmiState, RankEnd};
+use wireup_core::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
+use wireup_core::pmi::command::Dialect;
+use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 /// What a crew tells the launcher.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

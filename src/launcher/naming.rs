@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 
 use super::run::RunFailure;
-use crate::job::ids::Nspace;
+use wireup_core::job::ids::Nspace;
 
 /// Names that are tried before one with known bits is taken: a launch may have had so many jobs that
 /// hardly any others are left.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::run::RunFailure;
 use super::status::readable;
-use crate::job::ids::GlobalRank;
+use wireup_core::job::ids::GlobalRank;
 
 /// Most bytes of a line: enough for many ranks.
 const LINE_MAX: usize = 1 << 20;

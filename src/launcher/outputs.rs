@@ -14,8 +14,8 @@ use super::pattern::Fields;
 use super::plan::Plan;
 use super::run::RunFailure;
 use crate::agent::start::OutputPlan;
-use crate::job::ids::Rank;
-use crate::job::outcome::EXIT_WIREUP;
+use wireup_core::job::ids::Rank;
+use wireup_core::job::outcome::EXIT_WIREUP;
 
 /// The files of one rank: for standard output, and for standard error if that is another one.
 type Files = (PathBuf, Option<PathBuf>);

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::libpmix;
 use super::run::RunFailure;
-use crate::job::outcome::EXIT_WIREUP;
-use crate::job::spec::JobSpec;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::job::spec::JobSpec;
 
 const HOST: &str = "wireup-pmix-host";
 const SHIM: &str = "libwireup-pmix-host.so";

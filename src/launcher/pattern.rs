@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::plan::Plan;
-use crate::job::ids::Rank;
+use wireup_core::job::ids::Rank;
 
 /// What the patterns of one rank stand for.
 #[derive(Clone, Copy, Debug)]

@@ -17,9 +17,9 @@ use std::os::unix::fs::FileExt as _;
 use rustix::fs::{MemfdFlags, Mode, OFlags, fcntl_get_seals, memfd_create, open};
 use serde::{Deserialize, Serialize};
 
-use crate::job::ids::NodeId;
-use crate::job::rank_map::RankMap;
 use crate::launcher::plan::Decided;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::rank_map::RankMap;
 
 /// Most bytes of a plate that are read: far more than one of a job of the largest size has.
 const MOST: u64 = 16 * 1024 * 1024;

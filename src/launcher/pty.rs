@@ -26,7 +26,7 @@ use rustix::termios::{
 
 use super::guard::Guard;
 use crate::agent::start::OutputPlan;
-use crate::job::ids::GlobalRank;
+use wireup_core::job::ids::GlobalRank;
 
 pub use modes::{Modes, TerminalCharge};
 

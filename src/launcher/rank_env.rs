@@ -8,10 +8,10 @@ use super::directory::NodeDirectories;
 use super::plan::{ALLOCATION, LAUNCH, Plan};
 use crate::agent::leftovers::JOB;
 use crate::agent::start::PMI_FD;
-use crate::job::hosts::compress;
-use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
-use crate::pmix::control::ForkEnv;
-use crate::pmix::value::Text;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use wireup_core::pmix::control::ForkEnv;
+use wireup_core::pmix::value::Text;
 
 mod settings;
 mod sidecar;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inspect::{Family, Finding, Opaque, Seen, Why};
 use super::libpmix::{Choice, PassedOver, Source, Unfit};
-use crate::job::spec::PmiChoice;
+use wireup_core::job::spec::PmiChoice;
 
 /// Where an application's number of ranks comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -97,19 +97,6 @@ impl fmt::Display for CountWhy {
                 f.write_str("one, since -n is not given and there are several programs")
             }
         }
-    }
-}
-
-impl fmt::Display for PmiChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Pmi1 => "pmi1",
-            Self::Pmi2 => "pmi2",
-            Self::Pmix => "pmix",
-            Self::All => "all",
-            Self::None => "none",
-        })
     }
 }
 

@@ -27,8 +27,8 @@ use super::luggage::Identity;
 use crate::agent::leftovers::JOB;
 use crate::agent::privileges::as_user;
 use crate::agent::procfs;
-use crate::job::octets;
-use crate::link::{decode, encode};
+use wireup_core::job::octets;
+use wireup_core::link::{decode, encode};
 
 /// Always on this machine, and empty after it has started.
 const PLACE: &str = "/dev/shm";

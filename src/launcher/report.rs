@@ -1,5 +1,6 @@
 //! Words for what went wrong: one line that names the thing and the remedy.
 
+use crate::launcher::jobs::Plans;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -9,8 +10,8 @@ use super::late::{self, PidOf};
 use super::plan::Plan;
 use crate::agent::spawn::{SpawnError, Step};
 use crate::agent::start::StartError;
-use crate::job::ids::{GlobalRank, Rank};
-use crate::job::outcome::{
+use wireup_core::job::ids::{GlobalRank, Rank};
+use wireup_core::job::outcome::{
     Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd,
 };
 

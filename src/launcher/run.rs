@@ -27,11 +27,11 @@ use super::zone::local_clock;
 use crate::agent::namespace::NodeNamespaces;
 use crate::agent::poll::{Poll, Source, Token};
 use crate::agent::start::StdinPlan;
-use crate::job::ids::Rank;
-use crate::job::outcome::EXIT_WIREUP;
-use crate::job::shortage;
-use crate::job::spec::{JobSpec, StdinTarget};
-use crate::link::watch::SILENCE;
+use wireup_core::job::ids::Rank;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::job::shortage;
+use wireup_core::job::spec::{JobSpec, StdinTarget};
+use wireup_core::link::watch::SILENCE;
 
 mod across;
 mod beginning;

@@ -211,7 +211,7 @@ pub fn warning(program: &str, ranks: u32, why: &Why, stage: Stage) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::spec::PmiChoice;
+    use wireup_core::job::spec::PmiChoice;
 
     const ALL: Offer = Offer {
         pmi: true,

@@ -21,8 +21,8 @@ use super::run::RunFailure;
 use super::streams::Streams;
 use super::zone::utc_clock;
 use crate::agent::poll::Source;
-use crate::job::spec::{StatusSpec, StatusTarget};
-use crate::job::wall::WallClock;
+use wireup_core::job::spec::{StatusSpec, StatusTarget};
+use wireup_core::job::wall::WallClock;
 
 /// How long the end of a run waits for a reader that takes nothing.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);

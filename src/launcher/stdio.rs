@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::record::{Record, Speaker, Stream};
-use crate::job::wall::WallClock;
+use wireup_core::job::wall::WallClock;
 
 /// Longest part of an unfinished line held per rank, in bytes.
 pub const LINE_MAX: usize = 64 * 1024;

@@ -36,11 +36,11 @@ use crate::agent::descriptors;
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Ready, Source, Token};
 use crate::agent::start::StdinPlan;
-use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId};
-use crate::job::outcome::Cause;
-use crate::link::frame::{Address, Class};
-use crate::link::message::{Envelope, gathered};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::outcome::Cause;
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::message::{Envelope, gathered};
 
 /// The descriptor on which a step finds its agent.
 pub const LINK_FD: RawFd = 3;

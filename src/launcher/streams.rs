@@ -15,8 +15,8 @@ use super::record::{Record, Speaker, Stream as Channel};
 use super::stdio::{Dress, Merger};
 use crate::agent::poll::Source;
 use crate::agent::start::OutputPlan;
-use crate::job::ids::JobNumber;
-use crate::job::wall::WallClock;
+use wireup_core::job::ids::JobNumber;
+use wireup_core::job::wall::WallClock;
 
 /// How the ranks' output is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::logged::Logged;
 use super::zone::local_clock;
-use crate::job::log::SyslogText;
+use wireup_core::job::log::SyslogText;
 
 /// Where every system with a log takes texts for it.
 const SOCKET: &str = "/dev/log";

@@ -7,10 +7,10 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::pattern::{Fields, PatternError};
 use super::program::{Program, ProgramError};
-use crate::job::ids::Rank;
-use crate::job::outcome::EXIT_WIREUP;
-use crate::job::rank_set::RankSet;
-use crate::job::spec::WrapSpec;
+use wireup_core::job::ids::Rank;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::job::rank_set::RankSet;
+use wireup_core::job::spec::WrapSpec;
 
 /// A command that was found, and the ranks it is for.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::job::wall::WallClock;
+use wireup_core::job::wall::WallClock;
 
 /// A clock in local time whose zero is `start`. The offset is that of the start; a run that goes on
 /// through a change of daylight saving time keeps it, and it is written beside every time.

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use rustix::process::Signal;
-use wireup::job::hosts::PORT;
+use wireup_core::job::hosts::PORT;
 
 use crate::cluster::{Cluster, is_helper};
 use crate::common::{Output, eventually, mpi, program};

@@ -1,6 +1,6 @@
 //! Slots of a launch on several hosts that its ranks set aside, give back and spawn into.
 
-use wireup::pmix::value::Status;
+use wireup_core::pmix::value::Status;
 
 use crate::cluster::Cluster;
 use crate::common::{Outcome, field};

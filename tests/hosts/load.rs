@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use wireup::link::control::VERSION;
+use wireup_core::link::control::VERSION;
 
 use crate::bystanders::{Limits, during};
 use crate::cluster::{Cluster, MALLORY};

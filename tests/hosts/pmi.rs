@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rustix::process::Signal;
-use wireup::job::hosts::PORT;
+use wireup_core::job::hosts::PORT;
 use wireup_lab::Host;
 
 use crate::cluster::Cluster;

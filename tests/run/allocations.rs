@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use wireup::pmix::value::Status;
+use wireup_core::pmix::value::Status;
 
 use crate::common::{Outcome, Pmix, Run, allocator, field, pmix};
 use crate::pmix::SERVERS;

@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wireup::fence::{
+use wireup_core::fence::{
     Contribution, Deadline, FenceEngine, FenceFailure, FenceInput, FenceMessage, FenceResult,
     Limits, Nodes, Output, Participants, Timeout,
 };
-use wireup::job::absence::{Absences, Absent};
-use wireup::job::clock::Moment;
-use wireup::job::ids::{GlobalRank, NodeId, Nspace, Rank};
-use wireup::job::proc::ProcRank;
-use wireup::link::tree::{Shape, Tree};
+use wireup_core::job::absence::{Absences, Absent};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, Rank};
+use wireup_core::job::proc::ProcRank;
+use wireup_core::link::tree::{Shape, Tree};
 
 use crate::for_each_seed;
 use crate::net::{Net, Rng};

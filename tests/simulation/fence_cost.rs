@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wireup::agent::event::PeerMessage;
-use wireup::fence::{
+use wireup_core::event::PeerMessage;
+use wireup_core::fence::{
     Contribution, Deadline, FenceEngine, FenceInput, Limits, Nodes, Output, Participants, Timeout,
 };
-use wireup::job::clock::Moment;
-use wireup::job::ids::{NodeId, Nspace};
-use wireup::link;
-use wireup::link::tree::Shape;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{NodeId, Nspace};
+use wireup_core::link;
+use wireup_core::link::tree::Shape;
 
 /// What one node sent and got.
 #[derive(Clone, Copy, Default)]

@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wireup::job::clock::Moment;
-use wireup::job::ids::{NodeId, Nspace, Rank};
-use wireup::job::proc::Proc;
-use wireup::modex::{ModexEngine, ModexFailure, ModexInput, ModexMessage, ModexResult, Output};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{NodeId, Nspace, Rank};
+use wireup_core::job::proc::Proc;
+use wireup_core::modex::{
+    ModexEngine, ModexFailure, ModexInput, ModexMessage, ModexResult, Output,
+};
 
 use crate::for_each_seed;
 use crate::net::{Net, Rng};

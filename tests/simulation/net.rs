@@ -1,6 +1,6 @@
 //! The scheduler's dice, and a network between nodes that is as unkind as it may be.
 
-use wireup::job::ids::NodeId;
+use wireup_core::job::ids::NodeId;
 
 /// A small deterministic generator (SplitMix64): the same seed gives the same run everywhere.
 pub(crate) struct Rng(u64);

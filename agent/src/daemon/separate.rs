@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use wireup::agent::privileges;
 use wireup::launcher::run::RunFailure;
-use wireup::link::steps::{Account, Rules};
+use wireup_core::link::steps::{Account, Rules};
 
 use super::settings::Settings;
 use crate::local::Socket;

@@ -15,11 +15,12 @@ use nix::unistd::geteuid;
 use serde::Deserialize;
 use tracing::warn;
 use wireup::cli::handed::agent::{AgentArgs, LogFormat};
-use wireup::job::hosts::{self, HostList, PORT, Problem};
-use wireup::job::ids::UserId;
-use wireup::link::control::Member;
-use wireup::link::socket;
-use wireup::link::steps::Account;
+use wireup_core::job::hosts;
+use wireup_core::job::hosts::{HostList, PORT, Problem};
+use wireup_core::job::ids::UserId;
+use wireup_core::link::control::Member;
+use wireup_core::link::socket;
+use wireup_core::link::steps::Account;
 
 use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};

@@ -15,10 +15,10 @@ use futures_util::{Stream, StreamExt};
 use prost::bytes::Bytes;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tracing::{debug, info, warn};
-use wireup::job::ids::NodeId;
-use wireup::link::control::{FromAgent, ToStep};
-use wireup::link::encode;
-use wireup::link::watch::{Look, Sign};
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::{FromAgent, ToStep};
+use wireup_core::link::encode;
+use wireup_core::link::watch::{Look, Sign};
 
 use super::growth::Pieces;
 use super::opening::Opening;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
 use prost::encoding::{DecodeContext, decode_key, skip_field};
-use wireup::link::control::NODES_MAX;
-use wireup::link::control::{Member, ToAgent};
-use wireup::link::decode;
-use wireup::link::frame::BODY_MAX;
+use wireup_core::link::control::NODES_MAX;
+use wireup_core::link::control::{Member, ToAgent};
+use wireup_core::link::decode;
+use wireup_core::link::frame::BODY_MAX;
 
 use super::opening::{OPENING_MAX, members_of, members_to};
 use crate::budget::{Account, Held};
@@ -161,7 +161,7 @@ mod tests {
     fn what_a_launcher_asks_for_arrives_in_as_many_pieces_as_it_takes() {
         for bytes in [0, 10, BODY_MAX, 3 * BODY_MAX] {
             let asked = growth(bytes);
-            let request = wireup::link::encode(&ToAgent::Grow {
+            let request = wireup_core::link::encode(&ToAgent::Grow {
                 members: asked.members.clone(),
                 description: asked.description.to_vec(),
             });
@@ -189,7 +189,7 @@ mod tests {
     fn what_is_no_growth_is_named() {
         let said = |piece: &[u8]| begun().of_launcher(piece, false).unwrap_err();
         assert!(said(b"\xff\xff\xff").contains("cannot be read"));
-        let nodes = wireup::link::encode(&ToAgent::Nodes {
+        let nodes = wireup_core::link::encode(&ToAgent::Nodes {
             version: 1,
             members: Vec::new(),
         });

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use prost::Message;
 use prost::bytes::Bytes;
-use wireup::job::ids::NodeId;
-pub use wireup::link::control::NODES_MAX;
-use wireup::link::control::{Member, Spread};
-use wireup::link::tree::Tree;
+use wireup_core::job::ids::NodeId;
+pub use wireup_core::link::control::NODES_MAX;
+use wireup_core::link::control::{Member, Spread};
+use wireup_core::link::tree::Tree;
 
 use super::growth::{Growth, check_count};
 use crate::budget::{Account, Held, Spent};

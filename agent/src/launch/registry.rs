@@ -235,7 +235,7 @@ impl Drop for Seat {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use wireup::job::ids::NodeId;
+    use wireup_core::job::ids::NodeId;
 
     use super::*;
 

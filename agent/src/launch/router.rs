@@ -27,11 +27,11 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wireup::job::ids::NodeId;
-use wireup::link::control::NODES_MAX;
-use wireup::link::frame::Address;
-use wireup::link::tree::Tree;
-use wireup::link::watch::Sign;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::NODES_MAX;
+use wireup_core::link::frame::Address;
+use wireup_core::link::tree::Tree;
+use wireup_core::link::watch::Sign;
 
 use super::growth::Growth;
 use super::{Loss, Packet};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 use wireup::agent::procfs;
-use wireup::job::clock::Moment;
-use wireup::link::watch::{Look, Watch};
+use wireup_core::job::clock::Moment;
+use wireup_core::link::watch::{Look, Watch};
 
 use super::step::Process;
 

@@ -11,9 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_stream::Stream;
-use wireup::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Header};
-use wireup::link::watch::Sign;
-use wireup::link::{decode, encode};
+use wireup_core::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Header};
+use wireup_core::link::watch::Sign;
+use wireup_core::link::{decode, encode};
 
 use crate::budget::{Account, COPIED, Held};
 use crate::launch::Packet;
@@ -325,7 +325,7 @@ impl LinkWriter {
 mod tests {
     use proptest::prelude::*;
     use tokio_stream::StreamExt;
-    use wireup::job::ids::NodeId;
+    use wireup_core::job::ids::NodeId;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use prost::bytes::Bytes;
-use wireup::job::exit_policy::ExitPolicy;
+use wireup_core::job::exit_policy::ExitPolicy;
 
 use super::super::proto::v1;
 

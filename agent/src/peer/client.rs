@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::timeout;
 use tokio_stream::Stream;
-use wireup::job::ids::NodeId;
-use wireup::link::control::{Member, NodeStatus, VERSION};
-use wireup::link::frame::BODY_MAX;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::{Member, NodeStatus, VERSION};
+use wireup_core::link::frame::BODY_MAX;
 
 use super::connection::{Line, Peers};
 use super::packet;

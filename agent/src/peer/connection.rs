@@ -16,8 +16,8 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::Channel;
-use wireup::job::ids::NodeId;
-use wireup::link::control::Member;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::Member;
 
 use super::{MESSAGE_MAX, cause};
 use crate::budget::{Account, LOOKUPS};

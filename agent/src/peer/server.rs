@@ -7,9 +7,9 @@ use futures_util::StreamExt;
 use prost::bytes::{Bytes, BytesMut};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
-use wireup::job::ids::NodeId;
-use wireup::link::control::VERSION;
-use wireup::rendezvous::MEET_MAX;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::VERSION;
+use wireup_core::rendezvous::MEET_MAX;
 
 use super::client::PROGRAM_VERSION;
 use super::{cause, packet};

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use wireup::cli::table;
-use wireup::job::wall::WallClock;
+use wireup_core::job::wall::WallClock;
 
 use super::{CA, CERTIFICATE, PkiError, issued, read, revoked};
 use crate::identity::{Certificate, role_name};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio_stream::Stream;
 use tracing::warn;
-use wireup::link::control::Member;
-use wireup::link::watch::Sign;
+use wireup_core::link::control::Member;
+use wireup_core::link::watch::Sign;
 
 use super::{Whose, refused};
 use crate::budget::Account;
@@ -136,7 +136,7 @@ impl crate::peer::connection::Peers {
         let line = self.line(member, account).await?;
         let (to, queued) = queue(account);
         let hello = v1::meet_request::Message::Hello(v1::MeetHello {
-            version: wireup::link::control::VERSION,
+            version: wireup_core::link::control::VERSION,
             agent: crate::peer::client::PROGRAM_VERSION.to_owned(),
             uid: *uid,
             name: name.clone(),

@@ -13,8 +13,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use wireup::agent::handover::receive;
 use wireup::launcher::run::RunFailure;
-use wireup::link::steps::{Account, Found};
-use wireup::link::{decode, encode};
+use wireup_core::link::steps::{Account, Found};
+use wireup_core::link::{decode, encode};
 
 use super::Served;
 use super::spawn::LINK;

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use wireup::link::control::{ToAgent, VERSION};
-use wireup::link::frame::Address;
+use wireup_core::link::control::{ToAgent, VERSION};
+use wireup_core::link::frame::Address;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone, nodes};
@@ -177,11 +177,11 @@ fn nodes_are_asked_how_they_are() {
     let cluster = Cluster::start(2, &["--heartbeat", "2"]);
     let mut members = cluster.spread(2, 2).members;
     // Nobody, and somebody else.
-    members.push(wireup::link::control::Member {
+    members.push(wireup_core::link::control::Member {
         name: "n9".into(),
         address: "127.0.0.1:1".into(),
     });
-    members.push(wireup::link::control::Member {
+    members.push(wireup_core::link::control::Member {
         name: "n8".into(),
         address: members[1].address.clone(),
     });

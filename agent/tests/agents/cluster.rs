@@ -11,10 +11,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use wireup::link::control::{Member, Spread};
 use wireup_agent::identity::Role;
 use wireup_agent::pki;
 use wireup_agent::pki::authority::Validity;
+use wireup_core::link::control::{Member, Spread};
 
 /// Never reached by what works, also on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);

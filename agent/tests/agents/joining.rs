@@ -1,7 +1,7 @@
 //! Nodes that join a running launch.
 
-use wireup::link::control::{Member, ToAgent, VERSION};
-use wireup::link::frame::BODY_MAX;
+use wireup_core::link::control::{Member, ToAgent, VERSION};
+use wireup_core::link::frame::BODY_MAX;
 
 use super::cluster::Cluster;
 use super::launcher::{Launcher, gone};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use wireup::link::frame::Address;
+use wireup_core::link::frame::Address;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
@@ -91,7 +91,7 @@ fn agents_that_cannot_be_reached_are_each_reported_once_with_what_is_behind_them
     while begun.len() + lost.len() < 7 {
         match launcher.hear() {
             Heard::Said(node, _) => begun.push(node),
-            Heard::Agent(wireup::link::control::FromAgent::Unreachable {
+            Heard::Agent(wireup_core::link::control::FromAgent::Unreachable {
                 nodes,
                 reason,
                 step: false,

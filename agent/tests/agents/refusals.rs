@@ -7,14 +7,14 @@ use nix::unistd::geteuid;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, Status, Streaming};
-use wireup::link::control::{Spread, ToAgent, VERSION};
-use wireup::link::frame::{Address, Class, Frame};
 use wireup_agent::budget::Budgets;
 use wireup_agent::identity::Role;
 use wireup_agent::launch::opening::{OPENING_MAX, Opening};
 use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::peer_client::PeerClient;
 use wireup_agent::tls::{Heartbeat, Tls, connect};
+use wireup_core::link::control::{Spread, ToAgent, VERSION};
+use wireup_core::link::frame::{Address, Class, Frame};
 
 use super::cluster::{Agent, Cluster};
 use super::launcher::{Heard, Launcher, gone};

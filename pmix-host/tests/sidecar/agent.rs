@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
-use wireup::job::ids::{Nspace, Rank};
-use wireup::pmix::control::{Control, ControlReply, Failed, Hello, Init};
-use wireup::pmix::host::{HostEvent, HostLink, RequestId, UpcallId};
-use wireup::pmix::upcall::Answer;
-use wireup::pmix::value::Text;
+use wireup_core::job::ids::{Nspace, Rank};
+use wireup_core::pmix::control::{Control, ControlReply, Failed, Hello, Init};
+use wireup_core::pmix::host::{HostEvent, HostLink, RequestId, UpcallId};
+use wireup_core::pmix::upcall::Answer;
+use wireup_core::pmix::value::Text;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 const SIDECAR: &str = env!("CARGO_BIN_EXE_wireup-pmix-host");

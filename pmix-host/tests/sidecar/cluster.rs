@@ -7,13 +7,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use wireup::job::ids::{NodeId, Nspace, Rank};
-use wireup::job::rank_map::RankMap;
-use wireup::pmix::control::{Client, Control, ControlReply, ForkEnv};
-use wireup::pmix::host::{HostEvent, RequestId, UpcallId};
-use wireup::pmix::job_info::{App, JobInfo};
-use wireup::pmix::upcall::{Answer, Upcall, UpcallKind};
-use wireup::pmix::value::{Info, Proc, Status, Text, Value};
+use wireup_core::job::ids::{NodeId, Nspace, Rank};
+use wireup_core::job::rank_map::RankMap;
+use wireup_core::pmix::control::{Client, Control, ControlReply, ForkEnv};
+use wireup_core::pmix::host::{HostEvent, RequestId, UpcallId};
+use wireup_core::pmix::job_info::{App, JobInfo};
+use wireup_core::pmix::upcall::{Answer, Upcall, UpcallKind};
+use wireup_core::pmix::value::{Info, Proc, Status, Text, Value};
 
 use crate::agent::{DEADLINE, Node, SPAWN, client_program, poll_nodes};
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use wireup::pmix::control::{Control, ControlReply, Stage};
-use wireup::pmix::value::Status;
+use wireup_core::pmix::control::{Control, ControlReply, Stage};
+use wireup_core::pmix::value::Status;
 
 use crate::agent::{Node, libpmix_libraries, shim, system_libpmix};
 use crate::cluster::Cluster;
@@ -119,7 +119,7 @@ fn hello_names_the_version_and_warns_about_a_vulnerable_one() {
 fn requests_out_of_order_are_refused_and_do_no_harm() {
     let mut node = Node::start("solo", &system_libpmix());
     let early = node.send(&Control::RegisterJob {
-        nspace: wireup::job::ids::Nspace::new("early").unwrap(),
+        nspace: wireup_core::job::ids::Nspace::new("early").unwrap(),
         infos: Vec::new(),
         clients: Vec::new(),
     });

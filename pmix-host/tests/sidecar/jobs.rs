@@ -1,10 +1,10 @@
 //! Jobs over one and two nodes.
 
-use wireup::job::ids::{Nspace, Rank};
-use wireup::pmix::control::{Control, ControlReply};
-use wireup::pmix::upcall::{Upcall, UpcallKind};
-use wireup::pmix::value::{Channels, DataRange, Proc, ProcRank, Status};
-use wireup::pmix::{keys, value};
+use wireup_core::job::ids::{Nspace, Rank};
+use wireup_core::pmix::control::{Control, ControlReply};
+use wireup_core::pmix::upcall::{Upcall, UpcallKind};
+use wireup_core::pmix::value::{Channels, DataRange, Proc, ProcRank, Status};
+use wireup_core::pmix::{keys, value};
 
 use crate::agent::libpmix_libraries;
 use crate::cluster::Cluster;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use wireup::job::ids::{NodeId, Rank};
-use wireup::job::rank_map::RankMap;
-use wireup::pmix::upcall::Upcall;
+use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::rank_map::RankMap;
+use wireup_core::pmix::upcall::Upcall;
 
 use crate::agent::libpmix_libraries;
 use crate::cluster::Cluster;

@@ -1,10 +1,10 @@
 //! Several jobs over the same sidecars.
 
-use wireup::job::ids::{NodeId, Nspace, Rank};
-use wireup::pmix::control::{Control, ControlReply};
-use wireup::pmix::keys;
-use wireup::pmix::upcall::{Upcall, UpcallKind};
-use wireup::pmix::value::{Status, Value};
+use wireup_core::job::ids::{NodeId, Nspace, Rank};
+use wireup_core::pmix::control::{Control, ControlReply};
+use wireup_core::pmix::keys;
+use wireup_core::pmix::upcall::{Upcall, UpcallKind};
+use wireup_core::pmix::value::{Status, Value};
 
 use crate::agent::libpmix_libraries;
 use crate::cluster::Cluster;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, ValueHint};
 
 use crate::cli::options::parse_seconds;
-use crate::job::hosts::HostList;
+use wireup_core::job::hosts::HostList;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::job::exit_policy::ExitPolicy;
-use crate::job::spec::{Children, EndingSpec, FenceLimit};
+use wireup_core::job::exit_policy::ExitPolicy;
+use wireup_core::job::spec::{Children, EndingSpec, FenceLimit};
 
 /// When and how the job ends.
 #[derive(Debug, Args)]

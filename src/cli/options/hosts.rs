@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueHint};
 
 use crate::cli::ps::nodes::own_node;
-use crate::job::hosts::{self, HostList, HostSpec};
-use crate::job::spec::SpreadSpec;
 use crate::launcher::hostfile;
 use crate::launcher::run::RunFailure;
-use crate::link::tree::{STAR_LIMIT, WIDTH};
+use wireup_core::job::hosts;
+use wireup_core::job::hosts::{HostList, HostSpec};
+use wireup_core::job::spec::SpreadSpec;
+use wireup_core::link::tree::{STAR_LIMIT, WIDTH};
 
 /// On which hosts the ranks live, and how these are reached.
 #[derive(Debug, Args)]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::job::spec::{InterfaceSpec, PmiChoice};
-use crate::rendezvous::MEET_MAX;
+use wireup_core::job::spec::{InterfaceSpec, PmiChoice};
+use wireup_core::rendezvous::MEET_MAX;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Pmi {

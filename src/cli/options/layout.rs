@@ -3,10 +3,10 @@
 use clap::{Args, ValueEnum};
 
 use super::HostsArgs;
-use crate::job::ids::NodeId;
-use crate::job::pset::ProcessSet;
-use crate::job::spec::{LayoutSpec, MapBy};
 use crate::launcher::run::RunFailure;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::spec::{LayoutSpec, MapBy};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Order {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use crate::job::spec::{StatusSpec, StatusTarget};
+use wireup_core::job::spec::{StatusSpec, StatusTarget};
 
 /// What is told about the job.
 #[derive(Debug, Args)]

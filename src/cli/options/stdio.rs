@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::job::ids::Rank;
-use crate::job::spec::{StdinTarget, StdioSpec};
+use wireup_core::job::ids::Rank;
+use wireup_core::job::spec::{StdinTarget, StdioSpec};
 
 /// The ranks' input and output.
 #[derive(Debug, Args)]

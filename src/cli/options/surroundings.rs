@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 
-use crate::job::limit::Limit;
-use crate::job::rank_set::RankSet;
-use crate::job::spec::Inherited;
+use wireup_core::job::limit::Limit;
+use wireup_core::job::rank_set::RankSet;
+use wireup_core::job::spec::Inherited;
 
 /// What the ranks of a program find around them.
 #[derive(Debug, Args)]

@@ -9,14 +9,14 @@ use clap::{Args, ValueHint};
 
 use super::{table, width};
 use crate::cli::options::listed;
-use crate::job::hosts::HostList;
-use crate::job::ids::UserId;
 use crate::launcher::local_agent;
 use crate::launcher::run::RunFailure;
-use crate::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
-use crate::link::decode;
-use crate::link::frame::{Address, Class, FrameReader};
-use crate::link::message::{Envelope, Reassembly, write};
+use wireup_core::job::hosts::HostList;
+use wireup_core::job::ids::UserId;
+use wireup_core::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::message::{Envelope, Reassembly, write};
 
 /// How long the agent may take: it gives every other one a few seconds.
 const LIMIT: Duration = Duration::from_secs(30);

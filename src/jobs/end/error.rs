@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::job::hosts::compress;
+use wireup_core::job::hosts::compress;
 
 /// Why a signal could not be sent.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 use super::*;
-use crate::job::ids::NodeId;
-use crate::job::rank_map::RankMap;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::rank_map::RankMap;
 
 const OUTER: &str = "wireup-00000000000000aa";
 const INNER: &str = "wireup-00000000000000bb";

@@ -1,9 +1,9 @@
 //! Which slots become an allocation, and which are given back first. No I/O.
 
 use super::{Room, Shares, Wanted, refuse};
-use crate::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
-use crate::job::hosts::compress;
-use crate::job::ids::NodeId;
+use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::NodeId;
 
 /// The nodes of a launch as a request finds them.
 #[derive(Clone, Debug)]

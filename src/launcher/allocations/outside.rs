@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::channel::{Backlog, Channel, Received};
 use crate::agent::poll::{Poll, Source, Token};
-use crate::job::allocation::{Directive, Share};
-use crate::job::ids::{Rank, UserId};
 use crate::launcher::local_agent;
+use wireup_core::job::allocation::{Directive, Share};
+use wireup_core::job::ids::{Rank, UserId};
 
 /// Version of what is said.
 const VERSION: u32 = 1;

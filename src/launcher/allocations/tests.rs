@@ -1,8 +1,8 @@
 //! Allocations as processes ask for them and give them back.
 
 use super::*;
-use crate::job::spawn::SpawnInfo;
-use crate::pmix::keys;
+use wireup_core::job::spawn::SpawnInfo;
+use wireup_core::pmix::keys;
 
 const FIRST: JobNumber = JobNumber(0);
 
@@ -74,7 +74,7 @@ impl Launch {
         let named = match wanted.hosts.is_empty() {
             true => Vec::new(),
             false => {
-                let hosts = crate::job::hosts::merge(wanted.hosts.clone()).unwrap();
+                let hosts = wireup_core::job::hosts::merge(wanted.hosts.clone()).unwrap();
                 hosts
                     .iter()
                     .map(|host| (node(&host.name), host.slots))

@@ -5,10 +5,10 @@
 //! it is required.
 
 use super::refuse;
-use crate::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
-use crate::job::hosts::{Entry, HostList};
-use crate::job::spawn::SpawnInfo;
-use crate::pmix::keys;
+use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
+use wireup_core::job::hosts::{Entry, HostList};
+use wireup_core::job::spawn::SpawnInfo;
+use wireup_core::pmix::keys;
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]

@@ -6,13 +6,13 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::Crew;
-use crate::agent::event::Event;
 use crate::agent::leftovers;
 use crate::agent::procfs::Process;
-use crate::job::spec::GRACE;
 use crate::launcher::luggage::Unpacked;
 use crate::launcher::message::FromCrew;
-use crate::pmix::upcall::UpcallKind;
+use wireup_core::event::Event;
+use wireup_core::job::spec::GRACE;
+use wireup_core::pmix::upcall::UpcallKind;
 
 /// How long killed processes may take to go, before the run ends without them: one that the system
 /// cannot end, or that became another user's, must not hold the launcher for ever.

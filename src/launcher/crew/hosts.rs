@@ -8,18 +8,18 @@ use rustix::process::{Signal, kill_process_group};
 
 use super::{Crew, Node, raw};
 use crate::agent::channel::Received;
-use crate::agent::core::Facts;
-use crate::agent::event::{Doing, Event};
 use crate::agent::poll::Source;
 use crate::agent::procfs;
 use crate::agent::sidecar::Sidecar;
 use crate::agent::spawn::{self, ExitStatus};
-use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, NodeId};
-use crate::job::outcome::{Cause, RankEnd};
 use crate::launcher::message::FromCrew;
 use crate::launcher::plan::Plan;
 use crate::launcher::report;
+use wireup_core::event::{Doing, Event};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::outcome::{Cause, RankEnd};
+use wireup_core::node::Facts;
 
 /// Bytes of a sidecar's output kept for a failure report.
 const HOST_OUTPUT_MAX: usize = 8 * 1024;

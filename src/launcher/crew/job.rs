@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::agent::core::JobContext;
 use crate::agent::start::Starter;
-use crate::job::ids::Nspace;
-use crate::job::rank_map::RankMap;
-use crate::job::roster::Placed;
 use crate::launcher::directory::NodeDirectories;
 use crate::launcher::jobs::Planned;
 use crate::launcher::luggage::Unpacked;
 use crate::launcher::plan::Plan;
-use crate::pmix::control::ForkEnv;
+use wireup_core::job::ids::Nspace;
+use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::roster::Placed;
+use wireup_core::node::JobContext;
+use wireup_core::pmix::control::ForkEnv;
 
 use super::RankIo;
 

@@ -9,14 +9,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::nodes::Node;
 use super::{Parts, start};
 use crate::agent::cgroup::Group;
-use crate::agent::core::{Facts, NodeCore, Terms, Voucher};
 use crate::agent::descriptors;
 use crate::agent::poll::{Source, Token};
-use crate::job::ids::JobNumber;
 use crate::launcher::directory::{JobDirectory, NodeDirectories};
 use crate::launcher::guard::become_subreaper;
 use crate::launcher::plan::size;
 use crate::launcher::run::RunFailure;
+use wireup_core::job::ids::JobNumber;
+use wireup_core::node::{Facts, NodeCore, Terms, Voucher};
 
 /// What a crew needs and may not get: descriptors, directories, the nodes' state.
 pub(super) struct Made {

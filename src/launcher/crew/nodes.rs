@@ -1,19 +1,19 @@
 //! The nodes here: what happens is handed to their cores, and what these order is done.
 
 use super::{Crew, RankSlot, raw};
-use crate::agent::core::{HEAD, NodeCore};
-use crate::agent::event::{Action, Event, PeerMessage, Report};
 use crate::agent::procfs;
 use crate::agent::sidecar::Sidecar;
-use crate::job::clock::Moment;
-use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use crate::job::log::SyslogPlace;
-use crate::job::outcome::Cause;
 use crate::launcher::message::FromCrew;
-use crate::link::frame::Address;
-use crate::pmix::control::Hello;
-use crate::queries::Asked;
+use wireup_core::event::{Action, Event, PeerMessage, Report};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::demand::{Demand, Wish};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
+use wireup_core::job::log::SyslogPlace;
+use wireup_core::job::outcome::Cause;
+use wireup_core::link::frame::Address;
+use wireup_core::node::{HEAD, NodeCore};
+use wireup_core::pmix::control::Hello;
+use wireup_core::queries::Asked;
 
 /// One node of the job.
 pub(super) struct Node {

@@ -6,9 +6,9 @@ use rustix::process::kill_process_group;
 use super::{Crew, RankSlot, raw};
 use crate::agent::leftovers;
 use crate::agent::procfs::Process;
-use crate::job::ids::GlobalRank;
 use crate::launcher::sight::find_mpi;
 use crate::launcher::singleton::Seen;
+use wireup_core::job::ids::GlobalRank;
 
 /// Orphans that are remembered, for what they may have left.
 const ORPHANS: usize = 1024;

@@ -1,8 +1,8 @@
 //! Which part of a launch is on this host.
 
-use crate::job::ids::{GlobalRank, JobNumber, NodeId};
-use crate::job::rank_map::RankMap;
-use crate::job::roster::{Placed, Roster};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::roster::{Placed, Roster};
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

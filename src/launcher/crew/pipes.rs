@@ -7,12 +7,12 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use super::{CHUNK, Crew};
-use crate::agent::event::Event;
 use crate::agent::poll::{Poll, Source, Token};
-use crate::job::ids::GlobalRank;
 use crate::launcher::message::FromCrew;
 use crate::launcher::record::Stream;
-use crate::pmix::value::Channels;
+use wireup_core::event::Event;
+use wireup_core::job::ids::GlobalRank;
+use wireup_core::pmix::value::Channels;
 
 /// One of them.
 #[derive(Debug)]

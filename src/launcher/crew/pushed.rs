@@ -3,6 +3,7 @@
 //! A reader sets the pace of those who wait until their input is read. What others leave behind is
 //! bounded: what would make it more than `WAITING_MAX` is refused.
 
+use crate::launcher::jobs::Plans;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 
@@ -10,9 +11,9 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::{Crew, Job};
-use crate::agent::event::{Event, Fed};
 use crate::agent::poll::{Interest, Poll, Source, Token};
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
+use wireup_core::event::{Event, Fed};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 
 /// Bytes that may wait for a rank to read them.
 const WAITING_MAX: usize = 16 << 20;

@@ -1,5 +1,6 @@
 //! The ranks' processes: from the report of a starting thread to the judgement of their end.
 
+use crate::launcher::jobs::Plans;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -7,16 +8,16 @@ use rustix::process::kill_process_group;
 
 use super::{Crew, Part, RankSlot, raw};
 use crate::agent::channel::{Backlog, Channel, Received};
-use crate::agent::event::Event;
 use crate::agent::poll::{Source, Token};
 use crate::agent::procfs;
 use crate::agent::spawn::{self, ExitStatus};
 use crate::agent::start::{PACE, Process, StartError};
-use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::outcome::{Cause, RankEnd, judge};
 use crate::launcher::message::FromCrew;
 use crate::launcher::supervisor::Waiting;
 use crate::launcher::{report, stdin};
+use wireup_core::event::Event;
+use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::outcome::{Cause, RankEnd, judge};
 
 /// How long a rank may live on after it closed its PMI connection before that is held against it.
 const CLOSED_GRACE: Duration = Duration::from_secs(1);

@@ -8,19 +8,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Crew, Job, RankIo, RankSlot};
-use crate::agent::core::{Facts, JobContext};
-use crate::agent::event::Event;
 use crate::agent::start::StdinPlan;
-use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, NodeId};
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 use crate::launcher::describe::register_request;
 use crate::launcher::luggage::{Identity, Unpacked};
 use crate::launcher::message::FromCrew;
 use crate::launcher::outputs;
 use crate::launcher::plan::{Plan, SpawnedJob};
 use crate::launcher::run::RunFailure;
-use crate::pmix::control::{Control, ForkEnv};
+use wireup_core::event::Event;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::node::{Facts, JobContext};
+use wireup_core::pmix::control::{Control, ForkEnv};
 
 fn failed(text: String) -> SpawnFailure {
     SpawnFailure {

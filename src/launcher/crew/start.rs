@@ -10,9 +10,6 @@ use crate::agent::cgroup::{self, Group};
 use crate::agent::descriptors;
 use crate::agent::sidecar::{Sidecar, SidecarSpec};
 use crate::agent::start::{OutputPlan, PACE, RankPlan, StartShared, Starter, StdinPlan};
-use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
-use crate::job::outcome::EXIT_WIREUP;
 use crate::launcher::describe::{self, app_start, host_requests};
 use crate::launcher::directory::{self, JobDirectory};
 use crate::launcher::guard::Guard;
@@ -22,6 +19,9 @@ use crate::launcher::plan::Plan;
 use crate::launcher::run::RunFailure;
 use crate::launcher::surroundings::Surroundings;
 use crate::launcher::{rank_env, report};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use wireup_core::job::outcome::EXIT_WIREUP;
 
 /// Ranks that may have a starting thread for each processor, whatever share of these is ours.
 const FEW: usize = 16;

@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Drive;
-use crate::agent::event::AllocationTicket;
-use crate::job::allocation::{
-    Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest,
-    AllocationResult, Directive, Share,
-};
-use crate::job::ids::{GlobalRank, JobNumber, NodeId};
 use crate::launcher::allocations::outside::{Outside, ToAllocator};
 use crate::launcher::allocations::{Field, Ground, Holdings, Reserved, Room, Wanted};
 use crate::launcher::message::ToCrew;
+use wireup_core::event::AllocationTicket;
+use wireup_core::job::allocation::{
+    Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest,
+    AllocationResult, Directive, Share,
+};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 
 /// Who waits for an answer: a node, and its name for the request.
 type Asker = (NodeId, AllocationTicket);

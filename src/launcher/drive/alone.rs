@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Drive;
-use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::outcome::Cause;
 use crate::launcher::inspect::Wants;
 use crate::launcher::plan::Plan;
 use crate::launcher::singleton::{Seen, Stage, Why, below, warning};
+use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::outcome::Cause;
 
 /// When, after all ranks were started, their processes are looked at first; looks are never closer.
 const FIRST: Duration = Duration::from_millis(50);

@@ -1,19 +1,20 @@
 //! Hosts that a spawner wants to join the launch. Until they have, or have not, nothing is placed on
 //! them, and others that want hosts to join wait.
 
+use crate::launcher::jobs::Plans;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Drive;
 use super::spawn::Asker;
-use crate::job::hosts::{HostSpec, compress};
-use crate::job::ids::{GlobalRank, NodeId};
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 use crate::launcher::message::Refusal;
 use crate::launcher::plan::Plan;
 use crate::launcher::report::by_node;
 use crate::launcher::run::RunFailure;
+use wireup_core::job::hosts::{HostSpec, compress};
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 
 /// A spawn that was not decided yet.
 #[derive(Debug)]

@@ -2,15 +2,15 @@
 
 use super::{Drive, Life, Loaded};
 use crate::agent::poll::Source;
-use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::log::{Channel, LogText};
-use crate::job::outcome::{PmiState, RankEnd};
-use crate::job::spec::PmiChoice;
 use crate::launcher::message::FromCrew;
 use crate::launcher::record::{RankState, kind_of};
 use crate::launcher::supervisor::{Departure, JOB_ENDED};
 use crate::launcher::{late, report};
-use crate::pmi::command::Dialect;
+use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::log::{Channel, LogText};
+use wireup_core::job::outcome::{PmiState, RankEnd};
+use wireup_core::job::spec::PmiChoice;
+use wireup_core::pmi::command::Dialect;
 
 impl Drive {
     /// Hears everything that has been told.

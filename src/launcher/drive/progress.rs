@@ -1,12 +1,13 @@
 //! Finds out what the job is waiting for, and shows it.
 
+use crate::launcher::jobs::Plans;
 use std::time::Duration;
 
 use super::Drive;
-use crate::job::ids::GlobalRank;
 use crate::launcher::inspect::Wants;
 use crate::launcher::progress::{Line, NAMED, Wait};
 use crate::launcher::supervisor::Phase;
+use wireup_core::job::ids::GlobalRank;
 
 impl Drive {
     /// Renews the line that says what is waited for, if it is time.

@@ -6,8 +6,8 @@ use rustix::process::Signal;
 
 use super::Drive;
 use crate::agent::start::OutputPlan;
-use crate::job::ids::{GlobalRank, JobNumber, Rank};
 use crate::launcher::pty::Pty;
+use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
 
 /// How long the terminal stays as its rank had it after the rank's end: written later, the last of
 /// its output would only show some returns twice.

@@ -13,15 +13,15 @@ use super::Drive;
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Ready, Source, Token};
 use crate::agent::rendezvous::{self, Found};
-use crate::job::clock::Moment;
 use crate::launcher::local_agent;
 use crate::launcher::message::ToCrew;
-use crate::link::control::{FromAgent, ToAgent, VERSION};
-use crate::link::decode;
-use crate::link::frame::{Address, Class};
-use crate::link::watch::SILENCE;
-use crate::rendezvous::MEET_MAX;
-use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+use wireup_core::job::clock::Moment;
+use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::watch::SILENCE;
+use wireup_core::rendezvous::MEET_MAX;
+use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 /// How long a rendezvous may take to show that it is there.
 const PATIENCE: Duration = Duration::from_secs(10);

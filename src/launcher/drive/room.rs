@@ -1,14 +1,15 @@
 //! Spawns for which there are too few slots, and that wait a moment: processes of other jobs may be about to
 //! end. Who disconnects from its children and spawns others at once is faster than their ends.
 
+use crate::launcher::jobs::Plans;
 use std::time::Duration;
 
 use super::Drive;
 use super::growth::Wanting;
-use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 use crate::launcher::allocations::Ground;
 use crate::launcher::plan::Standing;
+use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// How long a spawn waits for processes to end. It takes them a part of a second to finalize.
 const LEAVING: Duration = Duration::from_secs(3);

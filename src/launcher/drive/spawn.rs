@@ -1,21 +1,22 @@
 //! Jobs that processes of the launch have started beside them: from the wish to the answer, and to
 //! their end.
 
+use crate::launcher::jobs::Plans;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::growth::{Wanting, too_late};
 use super::{Drive, Life};
-use crate::agent::event::SpawnTicket;
-use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{GlobalRank, JobNumber, NodeId};
-use crate::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult};
-use crate::job::spec::Children;
 use crate::launcher::allocations::Ground;
 use crate::launcher::message::ToCrew;
 use crate::launcher::plan::{Plan, SpawnedJob, Standing};
+use wireup_core::event::SpawnTicket;
+use wireup_core::job::demand::{Demand, Wish};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult};
+use wireup_core::job::spec::Children;
 
 /// Who waits for an answer: a node, and its name for the request.
 pub(super) type Asker = (NodeId, SpawnTicket);

@@ -1,12 +1,10 @@
 //! What is told while a job runs: warnings to people, changes of state to readers of the status
 //! stream.
 
+use crate::launcher::jobs::Plans;
 use std::sync::Arc;
 
 use super::Drive;
-use crate::job::absence::Absences;
-use crate::job::ids::{GlobalRank, NodeId};
-use crate::job::outcome::{Cause, RankEnd};
 use crate::launcher::crew::raw;
 use crate::launcher::finish::failure_line;
 use crate::launcher::jobs::Jobs;
@@ -19,6 +17,9 @@ use crate::launcher::record::{
 use crate::launcher::run::RunFailure;
 use crate::launcher::status::own_failure;
 use crate::launcher::supervisor::Phase;
+use wireup_core::job::absence::Absences;
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::outcome::{Cause, RankEnd};
 
 impl Drive {
     /// A line of wireup's own.

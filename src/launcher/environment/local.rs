@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::{Forward, is_meant, starts_with};
-use crate::job::spec::Inherited;
+use wireup_core::job::spec::Inherited;
 
 /// Names that start so belong to a login or to a session on this machine.
 const LOCAL_PREFIXES: &[&str] = &["SSH_", "XDG_SESSION_", "SYSTEMD_", "LISTEN_", "WATCHDOG_"];

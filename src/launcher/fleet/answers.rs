@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Fleet;
-use crate::job::ids::{JobNumber, NodeId};
 use crate::launcher::message::{FromCrew, Refusal};
 use crate::launcher::plate::Stage as Life;
+use wireup_core::job::ids::{JobNumber, NodeId};
 
 /// Of which nodes something is still to be heard.
 #[derive(Debug)]

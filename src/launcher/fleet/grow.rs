@@ -15,13 +15,13 @@ use std::sync::Arc;
 use super::Fleet;
 use super::node::NodeState;
 use super::open::members;
-use crate::job::ids::{JobNumber, NodeId};
-use crate::job::outcome::{Cause, EXIT_WIREUP};
 use crate::launcher::carried::Carried;
 use crate::launcher::message::{FromCrew, Refusal, ToCrew};
 use crate::launcher::plan::Plan;
-use crate::link::control::ToAgent;
-use crate::link::frame::{Address, Class};
+use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::outcome::{Cause, EXIT_WIREUP};
+use wireup_core::link::control::ToAgent;
+use wireup_core::link::frame::{Address, Class};
 
 impl Fleet {
     /// The first job's plan, with hosts at the end that are to join.

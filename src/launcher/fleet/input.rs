@@ -9,11 +9,11 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::Fleet;
 use crate::agent::poll::{Source, Token};
-use crate::job::ids::NodeId;
-use crate::job::spec::StdinTarget;
 use crate::launcher::carried::Carried;
 use crate::launcher::stdin;
-use crate::link::frame::Address;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spec::StdinTarget;
+use wireup_core::link::frame::Address;
 
 /// Bytes of a piece.
 const PIECE: usize = 64 * 1024;

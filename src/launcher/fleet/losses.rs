@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::node::NodeState;
 use super::{Fleet, Stage};
-use crate::job::hosts::compress;
-use crate::job::ids::{GlobalRank, NodeId};
-use crate::job::outcome::{Cause, EXIT_WIREUP};
 use crate::launcher::carried::Carried;
 use crate::launcher::message::{FromCrew, Refusal, ToCrew};
-use crate::link::control::NO_SIGN;
-use crate::link::frame::Address;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::outcome::{Cause, EXIT_WIREUP};
+use wireup_core::link::control::NO_SIGN;
+use wireup_core::link::frame::Address;
 
 /// By which name this host knows itself.
 pub(super) fn own_host() -> String {

@@ -9,18 +9,18 @@ use super::answers::Open;
 use super::{Fleet, NodeState, Stage};
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Source, Token};
-use crate::job::clock::Moment;
-use crate::job::hosts::HostSpec;
-use crate::job::roster::Roster;
 use crate::launcher::carried::Description;
 use crate::launcher::local_agent::find;
 use crate::launcher::plan::{Luggage, Plan};
 use crate::launcher::plate::Plate;
 use crate::launcher::run::RunFailure;
-use crate::link::control::{Member, Spread, ToAgent, VERSION};
-use crate::link::encode;
-use crate::link::frame::{Address, Class};
-use crate::link::watch::SILENCE;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::hosts::HostSpec;
+use wireup_core::job::roster::Roster;
+use wireup_core::link::control::{Member, Spread, ToAgent, VERSION};
+use wireup_core::link::encode;
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::watch::SILENCE;
 
 impl Fleet {
     /// Connects to the local agent.

@@ -4,8 +4,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use super::*;
 use crate::launcher::plan::tests::{plan, spec};
-use crate::link::frame::FrameReader;
-use crate::link::message::Reassembly;
+use wireup_core::link::frame::FrameReader;
+use wireup_core::link::message::Reassembly;
 
 const NODES: u32 = 4096;
 

@@ -20,7 +20,7 @@ use super::super::run::RunFailure;
 use super::super::transports;
 use super::super::wrap::Wrapper;
 use super::{App, Variable, wrong};
-use crate::job::spec::AppSpec;
+use wireup_core::job::spec::AppSpec;
 
 /// For whom an application is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

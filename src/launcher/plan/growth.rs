@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Decided, Plan};
-use crate::job::hosts::HostSpec;
-use crate::job::ids::NodeId;
-use crate::job::spec::LayoutSpec;
+use wireup_core::job::hosts::HostSpec;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spec::LayoutSpec;
 
 impl Plan {
     /// The plan of the first job where the launch has these hosts: those it had, and others behind

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::app::{self, Stand};
 use super::{Decided, Plan, wrong};
-use crate::job::ids::{AppNum, NodeId, Nspace};
-use crate::job::spec::{JobSpec, Preload};
 use crate::launcher::inheritance::Inheritance;
 use crate::launcher::luggage::{self, LuggageError, Packed, Room, Tell, Unpacked};
 use crate::launcher::program::Kind;
 use crate::launcher::run::RunFailure;
+use wireup_core::job::ids::{AppNum, NodeId, Nspace};
+use wireup_core::job::spec::{JobSpec, Preload};
 
 /// What one application takes along.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::leftovers;
-use crate::job::ids::Nspace;
-use crate::job::octets;
 use crate::launcher::inheritance::Inheritance;
+use wireup_core::job::ids::Nspace;
+use wireup_core::job::octets;
 
 /// Name of the launch, for its ranks and from a scheduler.
 pub const LAUNCH: &str = "WIREUP_LAUNCH_ID";

@@ -11,7 +11,7 @@ use super::super::parts::{self, HostParts};
 use super::super::reasons::{Offer, OfferWhy};
 use super::super::run::RunFailure;
 use super::App;
-use crate::job::spec::{JobSpec, PmiChoice};
+use wireup_core::job::spec::{JobSpec, PmiChoice};
 
 /// What to offer, before it is known whether PMIx can be served.
 pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {

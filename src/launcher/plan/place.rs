@@ -3,9 +3,9 @@
 use super::super::run::RunFailure;
 use super::super::slots::Slots;
 use super::{rooms, size, wrong};
-use crate::job::ids::NodeId;
-use crate::job::rank_map::RankMap;
-use crate::job::spec::{JobSpec, LayoutSpec, MapBy};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::spec::{JobSpec, LayoutSpec, MapBy};
 
 /// Gives `size` ranks to the nodes of a job, and tells whether some node gets more than it has
 /// slots. `slots` are those of this machine.
@@ -161,7 +161,7 @@ mod tests {
         };
         let map = map(&even_shares(size, &layout), map_by);
         assert_eq!(map.nodes(), virtual_nodes);
-        let node = |rank| map.node_of(crate::job::ids::Rank(rank)).unwrap().0;
+        let node = |rank| map.node_of(wireup_core::job::ids::Rank(rank)).unwrap().0;
         (0..size).map(node).collect()
     }
 

@@ -1,8 +1,8 @@
 //! How many ranks each host of a list takes. No I/O.
 
 use super::super::reasons::CountWhy;
-use crate::job::hosts::compress;
-use crate::job::spec::{LayoutSpec, MapBy};
+use wireup_core::job::hosts::compress;
+use wireup_core::job::spec::{LayoutSpec, MapBy};
 
 /// What a host takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -206,7 +206,7 @@ fn list(layout: &LayoutSpec, numbers: impl Iterator<Item = u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::hosts::{HostList, merge};
+    use wireup_core::job::hosts::{HostList, merge};
 
     fn layout(hosts: &str, ppn: Option<u32>, map_by: MapBy, oversubscribe: bool) -> LayoutSpec {
         let HostList(entries) = hosts.parse().unwrap();

@@ -6,10 +6,10 @@ use super::super::reasons::CountWhy;
 use super::super::run::RunFailure;
 use super::super::slots::Slots;
 use super::{rooms, wrong};
-use crate::job::exit_policy::ExitPolicy;
-use crate::job::ids::{NodeId, Rank};
-use crate::job::rank_map::RANKS_MAX;
-use crate::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
+use wireup_core::job::exit_policy::ExitPolicy;
+use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::rank_map::RANKS_MAX;
+use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;

@@ -24,16 +24,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Decided, Luggage, Origin, Plan};
-use crate::agent::core::JobContext;
-use crate::job::appnums::Appnums;
-use crate::job::hosts::Entry;
-use crate::job::ids::{AppNum, GlobalRank, NodeId, Rank};
-use crate::job::octets;
-use crate::job::proc::Proc;
-use crate::job::pset::ProcessSet;
-use crate::job::rank_map::{RANKS_MAX, RankMap};
-use crate::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use crate::job::spec::{AppSpec, Preload, StdinTarget};
 use crate::launcher::allocations::{Ground, Reserved};
 use crate::launcher::hostfile;
 use crate::launcher::naming::JobNames;
@@ -41,6 +31,16 @@ use crate::launcher::run::RunFailure;
 use hosts::Names;
 use space::{NodeSpace, Wanted};
 use variable::{Change, How};
+use wireup_core::job::appnums::Appnums;
+use wireup_core::job::hosts::Entry;
+use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
+use wireup_core::job::octets;
+use wireup_core::job::proc::Proc;
+use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::rank_map::{RANKS_MAX, RankMap};
+use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
+use wireup_core::job::spec::{AppSpec, Preload, StdinTarget};
+use wireup_core::node::JobContext;
 use wishes::Wishes;
 
 /// What there is in a launch when a job is added.

@@ -4,12 +4,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::*;
-use crate::job::hosts::{HostList, merge};
-use crate::job::spec::{
-    AppSpec, EndingSpec, InterfaceSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
-};
 use crate::launcher::inspect::Why;
 use crate::launcher::program::Kind;
+use wireup_core::job::hosts::{HostList, merge};
+use wireup_core::job::spec::{
+    AppSpec, EndingSpec, InterfaceSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
+};
 
 /// One program on hosts.
 pub(in crate::launcher) fn spec(hosts: &str, program: &Path) -> JobSpec {
@@ -60,9 +60,9 @@ pub(in crate::launcher) fn plan(spec: JobSpec) -> Plan {
 /// A node's plan of what the launcher sends it, in a directory of that name there.
 fn there(plan: &Plan, node: u32, cwd: &Path, own: &[(&str, &str)]) -> Result<Plan, String> {
     let message = (&plan.decided, &plan.spec, plan.inheritance.travelling());
-    let body = crate::link::encode(&message);
+    let body = wireup_core::link::encode(&message);
     let (decided, spec, inheritance) =
-        crate::link::decode::<(Decided, JobSpec, Inheritance)>(&body).unwrap();
+        wireup_core::link::decode::<(Decided, JobSpec, Inheritance)>(&body).unwrap();
     let own = own.iter().map(|(name, value)| (name.into(), value.into()));
     let mut inheritance = inheritance.on_node(own);
     inheritance.cwd = cwd.into();
@@ -139,7 +139,7 @@ fn what_a_host_does_not_have_is_said_with_the_remedy() {
     );
     let wrapped = refused(&|spec| {
         let command = "./gdb --args".into();
-        spec.apps[0].wrap = Some(crate::job::spec::WrapSpec {
+        spec.apps[0].wrap = Some(wireup_core::job::spec::WrapSpec {
             command,
             ranks: None,
         });
@@ -192,7 +192,7 @@ fn the_launcher_refuses_what_no_host_could_accept() {
             .message
     };
     let wrapped = refused(&|spec| {
-        spec.apps[0].wrap = Some(crate::job::spec::WrapSpec {
+        spec.apps[0].wrap = Some(wireup_core::job::spec::WrapSpec {
             command: "perf '".into(),
             ranks: None,
         });

@@ -10,7 +10,7 @@ use super::super::plan::Plan;
 use super::super::relocated;
 use super::entry;
 use crate::agent::leftovers::JOB;
-use crate::job::spec::Inherited;
+use wireup_core::job::spec::Inherited;
 
 /// What is set for libpmix unless the user has chosen himself.
 ///

@@ -3,9 +3,9 @@
 //!
 //! Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
-use crate::job::hosts::compress;
-use crate::job::ids::{NodeId, Rank};
 use crate::launcher::plan::Plan;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::{NodeId, Rank};
 
 /// A variable that is set.
 type Set = (&'static str, String);

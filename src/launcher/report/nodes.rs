@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::job::hosts::compress;
-use crate::job::ids::NodeId;
 use crate::launcher::run::RunFailure;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::NodeId;
 
 /// A group of nodes with the same failure.
 struct Group<'a> {

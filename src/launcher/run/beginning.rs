@@ -2,11 +2,11 @@
 
 use super::RunFailure;
 use crate::agent::descriptors;
-use crate::job::ids::Nspace;
 use crate::launcher::guard::Guard;
 use crate::launcher::naming::JobNames;
 use crate::launcher::signals::ignored_at_start;
 use crate::launcher::surroundings::Surroundings;
+use wireup_core::job::ids::Nspace;
 
 /// See the module. To drop it leaves nothing behind.
 #[derive(Debug)]

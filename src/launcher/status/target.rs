@@ -12,10 +12,10 @@ use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::agent::descriptors::FIRST_FREE;
-use crate::job::outcome::EXIT_WIREUP;
-use crate::job::spec::StatusTarget;
 use crate::launcher::dry_run::writable;
 use crate::launcher::run::RunFailure;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::job::spec::StatusTarget;
 
 /// Bytes that a pipe takes without blocking when it says that it takes any. Source: pipe(7).
 const ATOMIC: usize = 4096;

@@ -1,8 +1,8 @@
 //! Lines on their way, from pieces to what is shown.
 
 use super::*;
-use crate::job::ids::{JobNumber, Rank};
 use proptest::prelude::*;
+use wireup_core::job::ids::{JobNumber, Rank};
 
 /// Standard output of a rank of the job the user asked for.
 pub(super) const fn voice(rank: u32) -> Voice {

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant, SystemTime};
 use super::{LINK_FD, Messages, cannot_wait};
 use crate::agent::link_end::LinkEnd;
 use crate::agent::poll::{Poll, Source, Token};
-use crate::job::ids::NodeId;
-use crate::job::outcome::EXIT_WIREUP;
 use crate::launcher::carried::Description;
 use crate::launcher::crew::{self, Crew, Part};
 use crate::launcher::guard::Guard;
@@ -20,11 +18,13 @@ use crate::launcher::remains;
 use crate::launcher::run::RunFailure;
 use crate::launcher::signals::Signals;
 use crate::launcher::surroundings::Surroundings;
-use crate::link::control::ToStep;
-use crate::link::decode;
-use crate::link::frame::Class;
-use crate::link::message::Envelope;
-use crate::link::tree::Tree;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::link::control::ToStep;
+use wireup_core::link::decode;
+use wireup_core::link::frame::Class;
+use wireup_core::link::message::Envelope;
+use wireup_core::link::tree::Tree;
 
 /// The agent's socket, away from the numbers that ranks get.
 pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {

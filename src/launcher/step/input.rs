@@ -6,7 +6,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::agent::poll::{Interest, Poll, Source, Token};
-use crate::job::ids::GlobalRank;
+use wireup_core::job::ids::GlobalRank;
 
 /// The pipe of one rank.
 #[derive(Debug)]

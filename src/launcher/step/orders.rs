@@ -7,9 +7,9 @@ use crate::launcher::carried::Carried;
 use crate::launcher::luggage::Unpacked;
 use crate::launcher::message::ToCrew;
 use crate::launcher::plate::Stage;
-use crate::link::control::ToStep;
-use crate::link::decode;
-use crate::link::frame::{Address, Class};
+use wireup_core::link::control::ToStep;
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class};
 
 impl Step {
     pub(super) fn send(&mut self, to: Address, message: &Carried) {

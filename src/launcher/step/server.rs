@@ -39,8 +39,8 @@ use crate::launcher::plan::Variable;
 use crate::launcher::remains;
 use crate::launcher::run::RunFailure;
 use crate::launcher::slots::Slots;
-use crate::link::steps::{Answer, Order, Rules, Whose};
-use crate::link::{decode, encode};
+use wireup_core::link::steps::{Answer, Order, Rules, Whose};
+use wireup_core::link::{decode, encode};
 
 /// The command's name. Its copies show themselves as `step`.
 pub const COMMAND: &str = "steps";

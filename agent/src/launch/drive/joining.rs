@@ -3,7 +3,7 @@
 use futures_util::StreamExt;
 use futures_util::stream::{self, AbortHandle};
 use tracing::info;
-use wireup::job::ids::NodeId;
+use wireup_core::job::ids::NodeId;
 
 use super::{Child, Drive};
 use crate::launch::growth::Growth;

@@ -559,7 +559,7 @@ proptest! {
 }
 
 fn growth(names: &[&str]) -> Growth {
-    let member = |name: &&str| wireup::link::control::Member {
+    let member = |name: &&str| wireup_core::link::control::Member {
         name: (*name).to_owned(),
         address: format!("{name}:7437"),
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use wireup::link::control::NODES_MAX;
+use wireup_core::link::control::NODES_MAX;
 
 use super::RequestError;
 use crate::proto::v1;

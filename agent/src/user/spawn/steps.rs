@@ -24,8 +24,8 @@ use tracing::{debug, warn};
 use wireup::agent::handover::{receive, send};
 use wireup::agent::spawn::{Child, wait};
 use wireup::launcher::step::SERVER_COMMAND;
-use wireup::link::steps::{Account, Answer, Order, Rules, Whose};
-use wireup::link::{decode, encode};
+use wireup_core::link::steps::{Account, Answer, Order, Rules, Whose};
+use wireup_core::link::{decode, encode};
 
 use super::{SpawnError, Trouble, User, begin, environment, spawn, wireup};
 use crate::user::accounts;

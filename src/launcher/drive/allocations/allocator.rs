@@ -1,17 +1,18 @@
 //! What the launcher and the allocator beside it have to say to each other.
 
+use crate::launcher::jobs::Plans;
 use std::time::Duration;
 
 use super::{Asker, Drive, Pending, refuse};
 use crate::agent::poll::Ready;
-use crate::job::allocation::{
+use crate::launcher::allocations::outside::{FromAllocator, Granted, Hello, Request, ToAllocator};
+use crate::launcher::allocations::{Shares, Wanted};
+use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest, Directive,
     Share,
 };
-use crate::job::hosts;
-use crate::job::ids::{GlobalRank, NodeId};
-use crate::launcher::allocations::outside::{FromAllocator, Granted, Hello, Request, ToAllocator};
-use crate::launcher::allocations::{Shares, Wanted};
+use wireup_core::job::hosts;
+use wireup_core::job::ids::{GlobalRank, NodeId};
 
 impl Drive {
     /// Asks the allocator, which answers when it likes.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::wishes::Wishes;
 use super::{hostfiles, refuse, text};
-use crate::job::hosts::{Entry, HostSpec, merge};
-use crate::job::ids::Rank;
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 use crate::launcher::plan::{Decided, Plan};
+use wireup_core::job::hosts::{Entry, HostSpec, merge};
+use wireup_core::job::ids::Rank;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 
 impl Plan {
     /// How long the start of what is asked for may take.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{refuse, text};
-use crate::job::hosts::{Entry, compress, merge};
-use crate::job::ids::NodeId;
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::job::hosts::{Entry, compress, merge};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// What the nodes are called.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ impl Names<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::hosts::HostList;
+    use wireup_core::job::hosts::HostList;
 
     fn find(
         nodes: &[&str],

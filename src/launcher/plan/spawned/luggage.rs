@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use super::{SpawnedJob, refuse};
-use crate::job::ids::{AppNum, NodeId};
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 use crate::launcher::luggage::{LuggageError, Room, Tell, Unpacked};
 use crate::launcher::plan::Plan;
 use crate::launcher::plan::app::{self, Stand};
 use crate::launcher::plan::luggage::Luggage;
 use crate::launcher::program::Program;
+use wireup_core::job::ids::{AppNum, NodeId};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 fn failed(error: LuggageError) -> SpawnFailure {
     let kind = match error {

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 
 use super::{SpawnedApp, SpawnedJob, refuse};
-use crate::agent::core::JobContext;
-use crate::job::ids::{AppNum, NodeId};
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
-use crate::job::spec::JobSpec;
 use crate::launcher::inspect::Wants;
 use crate::launcher::pattern;
 use crate::launcher::plan::app::{self, Stand, app_plan};
 use crate::launcher::plan::{App, Contradiction, Decided, Plan, size};
 use crate::launcher::reasons::CountWhy;
 use crate::launcher::run::RunFailure;
+use wireup_core::job::ids::{AppNum, NodeId};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::job::spec::JobSpec;
+use wireup_core::node::JobContext;
 
 impl SpawnedJob {
     /// What holds for it on every node of the launch whose first job is that of `first`.

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::job::hosts::compress;
-use crate::job::ids::NodeId;
-use crate::job::spec::MapBy;
 use crate::launcher::plan::place::in_turn;
 use crate::launcher::plan::rooms::go_round;
 use crate::launcher::reasons::plural;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spec::MapBy;
 
 /// What a node has for processes of the launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,16 +3,16 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use crate::job::hosts::{HostList, merge};
-use crate::job::ids::Nspace;
-use crate::job::spawn::SpawnInfo;
-use crate::job::spec::{
-    EndingSpec, InterfaceSpec, JobSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
-    WrapSpec,
-};
 use crate::launcher::naming::{JobNames, openmpi_family};
 use crate::launcher::plan::App;
 use crate::launcher::program::Kind;
+use wireup_core::job::hosts::{HostList, merge};
+use wireup_core::job::ids::Nspace;
+use wireup_core::job::spawn::SpawnInfo;
+use wireup_core::job::spec::{
+    EndingSpec, InterfaceSpec, JobSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
+    WrapSpec,
+};
 
 /// `/bin/true` on these hosts, or twice on this machine.
 fn first(hosts: &str) -> Plan {
@@ -105,7 +105,7 @@ fn spawn(plan: &Plan, request: &SpawnRequest, live: &[u32]) -> Result<SpawnedJob
 
 /// As it comes to another host.
 fn travelled(job: &SpawnedJob) -> SpawnedJob {
-    let there = crate::link::decode(&crate::link::encode(job)).unwrap();
+    let there = wireup_core::link::decode(&wireup_core::link::encode(job)).unwrap();
     assert_eq!(&there, job);
     there
 }
@@ -300,7 +300,7 @@ fn a_host_that_is_no_node_is_refused() {
 fn added(plan: &Plan, request: &SpawnRequest) -> Result<Vec<(String, Option<u32>)>, String> {
     let hosts = plan.added(&plan.decided, Rank(0), request, |_| Vec::new());
     let hosts = hosts.map_err(|failure| failure.text)?;
-    let known = |host: crate::job::hosts::HostSpec| (host.name, host.slots);
+    let known = |host: wireup_core::job::hosts::HostSpec| (host.name, host.slots);
     Ok(hosts.into_iter().map(known).collect())
 }
 

@@ -5,8 +5,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::octets;
 use crate::launcher::plan::Variable;
+use wireup_core::job::octets;
 
 /// One change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -12,10 +12,10 @@ use std::time::Duration;
 use super::soft::Soft;
 use super::variable::{Change, How};
 use super::{refuse, text};
-use crate::job::hosts::{Entry, HostList};
-use crate::job::ids::Rank;
-use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use crate::job::spec::{MapBy, StdinTarget};
+use wireup_core::job::hosts::{Entry, HostList};
+use wireup_core::job::ids::Rank;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
+use wireup_core::job::spec::{MapBy, StdinTarget};
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Debug)]

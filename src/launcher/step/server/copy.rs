@@ -19,8 +19,8 @@ use crate::agent::handover::DESCRIPTORS_MAX;
 use crate::agent::privileges::give_up;
 use crate::launcher::plan::Variable;
 use crate::launcher::run::RunFailure;
-use crate::link::decode;
-use crate::link::steps::{Account, Found};
+use wireup_core::link::decode;
+use wireup_core::link::steps::{Account, Found};
 
 /// How long the account database may take.
 const LOOK_UP: Duration = Duration::from_secs(60);

@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 
-use crate::link::steps::{Rules, SocketFile};
+use wireup_core::link::steps::{Rules, SocketFile};
 
 /// The request for the file to which a socket is bound. Source: `linux/un.h`.
 const SIOCUNIXFILE: libc::Ioctl = 0x89E0;

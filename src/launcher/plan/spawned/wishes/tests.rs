@@ -1,5 +1,5 @@
 use super::*;
-use crate::job::spawn::HONOURED;
+use wireup_core::job::spawn::HONOURED;
 
 fn info(key: &str, value: &str, required: bool) -> SpawnInfo {
     SpawnInfo {

@@ -1,0 +1,454 @@
+//! Collectives between launches: processes of several launches connect, fence and disconnect. No I/O.
+//!
+//! ```text
+//!  node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
+//!       ◀─ Register ─     │     ◀═ Arrived ══
+//!       ── Registered ─▶  │     ══ Ready ════▶  (to connect: everybody knows the other's jobs)
+//!       ◀─ Release ──     │     ◀═ Ready ════
+//! ```
+//! Each launch gathers its own part at its head node, whose [`Crossings`] exchange it with those of the
+//! other launches through the rendezvous. A lost launch is an error for everybody who waits for it.
+//!
+//! Rule: an nspace is registered with the servers of all participants before `PMIx_Connect` completes
+//! anywhere, or both jobs hang. Source: docs/shim.md#other-jobs.
+
+#[cfg(any(test, feature = "testing"))]
+pub mod arbitrary;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, Nspace};
+use crate::job::octets;
+use crate::job::proc::{Proc, ProcRank};
+use crate::job::rank_map::RankMap;
+
+/// What processes of several launches do together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Act {
+    /// They become connected.
+    Connect,
+    /// They are no longer.
+    Disconnect,
+    /// They wait for each other, and may exchange data.
+    Fence,
+}
+
+/// The processes that take part, sorted.
+pub type Members = Vec<(Nspace, ProcRank)>;
+
+/// Names one collective: the same in all launches, which count alike.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Key {
+    /// What is done.
+    pub act: Act,
+    /// By whom.
+    pub members: Members,
+    /// So many of the same were before it.
+    pub generation: u32,
+}
+
+/// A job as other launches have to know it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Description {
+    /// Its name.
+    pub nspace: Nspace,
+    /// Where its ranks live.
+    pub ranks: RankMap,
+    /// The names of its launch's nodes.
+    pub node_names: Vec<String>,
+    /// Slots it could grow to.
+    pub universe_size: u32,
+    /// Number of its programs.
+    pub programs: u32,
+}
+
+/// How a collective ended: the worst status of all participants and what they exchanged, or a PMIx
+/// status that says why it failed.
+pub type Outcome = Result<(i32, Vec<u8>), i32>;
+
+/// What the head nodes of two launches say to each other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Packet {
+    /// All participants of the sender's launch are there.
+    Arrived {
+        /// In which.
+        key: Key,
+        /// The participating jobs of the sender's launch.
+        jobs: Vec<Description>,
+        /// Their status.
+        status: i32,
+        /// What they give.
+        #[serde(with = "octets")]
+        data: Vec<u8>,
+    },
+    /// The servers of all participants of the sender's launch know the other jobs.
+    Ready {
+        /// In which.
+        key: Key,
+        /// The participating jobs of the sender's launch.
+        jobs: Vec<Nspace>,
+    },
+    /// Asks for a process's data.
+    Fetch {
+        /// Chosen by the asking launch.
+        serial: u64,
+        /// Whose.
+        proc: Proc,
+    },
+    /// The answer: the data, or a PMIx status.
+    Fetched {
+        /// Of the question.
+        serial: u64,
+        /// The answer.
+        result: Result<Vec<u8>, i32>,
+    },
+}
+
+/// What a head node orders.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Say something to the launch of a job.
+    Send {
+        /// The job.
+        to: Nspace,
+        /// What.
+        packet: Packet,
+    },
+    /// Make these jobs known on these nodes of this launch, each of which says so when it is done.
+    Register {
+        /// For which.
+        key: Key,
+        /// Where.
+        nodes: BTreeSet<NodeId>,
+        /// What.
+        jobs: Vec<Description>,
+    },
+    /// It is over on these nodes of this launch.
+    Release {
+        /// Which.
+        key: Key,
+        /// Where.
+        nodes: BTreeSet<NodeId>,
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// This launch's part in a collective.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// The nodes whose servers call.
+    pub nodes: BTreeSet<NodeId>,
+    /// Its jobs that take part.
+    pub jobs: Vec<Description>,
+}
+
+/// One collective.
+#[derive(Debug)]
+struct Crossing {
+    own: Own,
+    arrived: BTreeSet<NodeId>,
+    registered: BTreeSet<NodeId>,
+    /// What this launch says, and what all others say.
+    said: Said,
+    heard: Said,
+    /// The jobs of other launches, and whether they are there, and ready.
+    others: BTreeMap<Nspace, (bool, bool)>,
+    descriptions: Vec<Description>,
+    sent: bool,
+    deadline: Option<Moment>,
+}
+
+/// What participants give.
+#[derive(Debug, Default)]
+struct Said {
+    status: i32,
+    data: Vec<u8>,
+}
+
+impl Said {
+    fn take(&mut self, status: i32, data: &[u8]) {
+        // Statuses are negative where something is wrong.
+        self.status = self.status.min(status);
+        self.data.extend_from_slice(data);
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Crossings {
+    open: BTreeMap<Key, Crossing>,
+    /// How many of each were before.
+    done: BTreeMap<(Act, Members), u32>,
+}
+
+impl Crossings {
+    /// A node of this launch has come. `own` is the launch's part.
+    pub fn arrive(
+        &mut self,
+        (act, members): (Act, Members),
+        own: Own,
+        (node, status, data): (NodeId, i32, Vec<u8>),
+        deadline: Option<Moment>,
+        out: &mut Vec<Output>,
+    ) {
+        let done = self.done.get(&(act, members.clone()));
+        let generation = done.copied().unwrap_or_default();
+        let key = Key {
+            act,
+            members,
+            generation,
+        };
+        let crossing = self.open(&key, own);
+        if crossing.arrived.insert(node) {
+            crossing.said.take(status, &data);
+        }
+        crossing.deadline = [crossing.deadline, deadline].into_iter().flatten().min();
+        if crossing.arrived == crossing.own.nodes && !crossing.sent {
+            crossing.sent = true;
+            for to in crossing.others.keys() {
+                let packet = Packet::Arrived {
+                    key: key.clone(),
+                    jobs: crossing.own.jobs.clone(),
+                    status: crossing.said.status,
+                    data: crossing.said.data.clone(),
+                };
+                let to = to.clone();
+                out.push(Output::Send { to, packet });
+            }
+        }
+        self.go_on(&key, out);
+    }
+
+    /// Another launch has come, in a collective of which `own` is this launch's part.
+    pub fn arrived(
+        &mut self,
+        key: &Key,
+        own: Own,
+        (jobs, status, data): (Vec<Description>, i32, &[u8]),
+        out: &mut Vec<Output>,
+    ) {
+        let done = self.done.get(&(key.act, key.members.clone()));
+        // What is over is not begun again.
+        if key.generation < done.copied().unwrap_or_default() {
+            return;
+        }
+        let crossing = self.open(key, own);
+        let mut new = false;
+        for job in jobs {
+            if let Some((there, _)) = crossing.others.get_mut(&job.nspace)
+                && !std::mem::replace(there, true)
+            {
+                new = true;
+                crossing.descriptions.push(job);
+            }
+        }
+        if new {
+            crossing.heard.take(status, data);
+        }
+        self.go_on(key, out);
+    }
+
+    /// A node of this launch knows the other jobs, or cannot.
+    pub fn registered(
+        &mut self,
+        key: &Key,
+        node: NodeId,
+        result: Result<(), i32>,
+        out: &mut Vec<Output>,
+    ) {
+        if let Err(status) = result {
+            return self.end(key, Err(status), out);
+        }
+        let Some(crossing) = self.open.get_mut(key) else {
+            return;
+        };
+        crossing.registered.insert(node);
+        if crossing.registered == crossing.own.nodes {
+            let jobs: Vec<Nspace> = crossing.own.jobs.iter().map(|j| j.nspace.clone()).collect();
+            for to in crossing.others.keys() {
+                let packet = Packet::Ready {
+                    key: key.clone(),
+                    jobs: jobs.clone(),
+                };
+                let to = to.clone();
+                out.push(Output::Send { to, packet });
+            }
+        }
+        self.go_on(key, out);
+    }
+
+    /// The servers of another launch know this one's jobs.
+    pub fn ready(&mut self, key: &Key, jobs: &[Nspace], out: &mut Vec<Output>) {
+        if let Some(crossing) = self.open.get_mut(key) {
+            for job in jobs {
+                if let Some((_, ready)) = crossing.others.get_mut(job) {
+                    *ready = true;
+                }
+            }
+            self.go_on(key, out);
+        }
+    }
+
+    /// Some jobs of other launches are gone.
+    pub fn gone(&mut self, is_gone: impl Fn(&Nspace) -> bool, status: i32, out: &mut Vec<Output>) {
+        let open = self.open.iter();
+        let lost = open.filter(|(_, crossing)| crossing.others.keys().any(&is_gone));
+        let lost: Vec<Key> = lost.map(|(key, _)| key.clone()).collect();
+        for key in lost {
+            self.end(&key, Err(status), out);
+        }
+    }
+
+    /// A node of this launch is gone for good.
+    pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<Output>) {
+        let open = self.open.iter();
+        let lost = open.filter(|(_, crossing)| crossing.own.nodes.contains(&node));
+        let lost: Vec<Key> = lost.map(|(key, _)| key.clone()).collect();
+        for key in lost {
+            self.end(&key, Err(status), out);
+        }
+    }
+
+    /// Ends what takes too long.
+    pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<Output>) {
+        let open = self.open.iter();
+        let late = open.filter(|(_, crossing)| crossing.deadline.is_some_and(|at| at <= now));
+        let late: Vec<Key> = late.map(|(key, _)| key.clone()).collect();
+        for key in late {
+            self.end(&key, Err(status), out);
+        }
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.open
+            .values()
+            .filter_map(|crossing| crossing.deadline)
+            .min()
+    }
+
+    fn open(&mut self, key: &Key, own: Own) -> &mut Crossing {
+        self.open.entry(key.clone()).or_insert_with(|| {
+            let is_own = |nspace: &Nspace| own.jobs.iter().any(|job| job.nspace == *nspace);
+            let others = key.members.iter().map(|(nspace, _)| nspace);
+            let others = others.filter(|nspace| !is_own(nspace));
+            Crossing {
+                others: others
+                    .map(|nspace| (nspace.clone(), (false, false)))
+                    .collect(),
+                own,
+                arrived: BTreeSet::new(),
+                registered: BTreeSet::new(),
+                said: Said::default(),
+                heard: Said::default(),
+                descriptions: Vec::new(),
+                sent: false,
+                deadline: None,
+            }
+        })
+    }
+
+    fn go_on(&mut self, key: &Key, out: &mut Vec<Output>) {
+        let Some(crossing) = self.open.get_mut(key) else {
+            return;
+        };
+        if !crossing.sent || !crossing.others.values().all(|(there, _)| *there) {
+            return;
+        }
+        if key.act == Act::Connect {
+            let jobs = std::mem::take(&mut crossing.descriptions);
+            if !jobs.is_empty() {
+                let nodes = crossing.own.nodes.clone();
+                let key = key.clone();
+                return out.push(Output::Register { key, nodes, jobs });
+            }
+            let here = crossing.registered == crossing.own.nodes;
+            if !here || !crossing.others.values().all(|(_, ready)| *ready) {
+                return;
+            }
+        }
+        let mut all = std::mem::take(&mut crossing.said);
+        all.take(crossing.heard.status, &crossing.heard.data);
+        let outcome = Ok((all.status, all.data));
+        self.end(key, outcome, out);
+    }
+
+    fn end(&mut self, key: &Key, outcome: Outcome, out: &mut Vec<Output>) {
+        let Some(crossing) = self.open.remove(key) else {
+            return;
+        };
+        let done = self.done.entry((key.act, key.members.clone()));
+        *done.or_default() = key.generation + 1;
+        out.push(Output::Release {
+            key: key.clone(),
+            nodes: crossing.own.nodes,
+            outcome,
+        });
+    }
+}
+
+/// What a node and the head node of its launch say to each other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CrossingMessage {
+    /// To the head node: all participants of the sender's are there.
+    Arrive {
+        /// What is done.
+        act: Act,
+        /// By whom.
+        members: Members,
+        /// How that went there.
+        status: i32,
+        /// What they give.
+        #[serde(with = "octets")]
+        data: Vec<u8>,
+        /// How long it may take.
+        timeout: Option<Duration>,
+    },
+    /// From the head node: make these jobs known.
+    Register {
+        /// For which.
+        key: Key,
+        /// What.
+        jobs: Vec<Description>,
+    },
+    /// From the head node: these jobs are gone for good, and need not be known any more.
+    Forget {
+        /// Which.
+        jobs: Vec<Nspace>,
+    },
+    /// To the head node: they are known, or why not, as a PMIx status.
+    Registered {
+        /// For which.
+        key: Key,
+        /// How it went.
+        result: Result<(), i32>,
+    },
+    /// From the head node: it is over.
+    Release {
+        /// Which.
+        key: Key,
+        /// How.
+        outcome: Outcome,
+    },
+    /// To the head node: the data of a process of another launch is wanted.
+    Fetch {
+        /// Chosen by the asking node.
+        serial: u64,
+        /// Whose.
+        proc: Proc,
+    },
+    /// From the head node.
+    Fetched {
+        /// Of the question.
+        serial: u64,
+        /// The data, or a PMIx status.
+        result: Result<Vec<u8>, i32>,
+    },
+}

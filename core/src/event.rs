@@ -1,0 +1,351 @@
+//! What happens to a node's core, and what it orders.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::collective::CrossingMessage;
+use crate::fence::FenceMessage;
+use crate::groups::GroupMessage;
+use crate::job::allocation::{AllocationRequest, AllocationResult};
+use crate::job::demand::Demand;
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
+use crate::job::log::{LogText, SyslogText};
+use crate::job::outcome::{Cause, LateFence, RankEnd};
+use crate::job::spawn::{SpawnRequest, SpawnResult};
+use crate::modex::ModexMessage;
+use crate::names::engine::StoreMessage;
+use crate::node::{InputMessage, KeyMessage, OutputMessage};
+use crate::pmix::control::{ForkEnv, Hello};
+use crate::pmix::value::{Channels, DataRange, Info, Proc, Status};
+use crate::queries::{Asked, QueryMessage};
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+
+/// Something that happened on a node.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Bytes of a rank's PMI socket.
+    PmiReceived {
+        /// Whose.
+        rank: NodeRank,
+        /// As read.
+        bytes: &'a [u8],
+    },
+    /// A rank's process was started.
+    RankStarted {
+        /// Which.
+        rank: NodeRank,
+        /// Its process.
+        pid: u32,
+    },
+    /// Something was read of a rank's output that [`NodeCore::wants_output`] holds for.
+    ///
+    /// [`NodeCore::wants_output`]: crate::node::NodeCore::wants_output
+    Printed {
+        /// Whose.
+        rank: NodeRank,
+        /// Which stream.
+        channel: Channels,
+        /// As read; nothing at its end.
+        bytes: &'a [u8],
+    },
+    /// What came of a piece of input ([`Action::Feed`]) for one of its ranks.
+    Fed {
+        /// The number it came with.
+        number: u64,
+        /// For whom.
+        rank: NodeRank,
+        /// What came of it.
+        fed: Fed,
+    },
+    /// A rank's process ended; everything it had sent was handed in before.
+    RankEnded {
+        /// Which.
+        rank: NodeRank,
+        /// How.
+        end: RankEnd,
+    },
+    /// Bytes of the sidecar's control socket.
+    ControlReceived(&'a [u8]),
+    /// Bytes of the sidecar's upcall socket.
+    UpcallReceived(&'a [u8]),
+    /// The answer to an [`Action::LookAtHost`].
+    HostSeen(Doing),
+    /// One of the sidecar's sockets has ended; its process may follow.
+    HostClosed,
+    /// The sidecar's process ended; everything it had sent was handed in.
+    HostEnded {
+        /// How, for people.
+        how: String,
+        /// With exit code 0.
+        in_order: bool,
+    },
+    /// A message of another node's core.
+    Peer {
+        /// Its sender.
+        from: NodeId,
+        /// What it says.
+        message: PeerMessage,
+    },
+    /// Nodes are gone for good. All survivors are told.
+    NodesLost {
+        /// Which.
+        nodes: &'a [NodeId],
+        /// What was seen.
+        reason: Arc<str>,
+    },
+    /// The answer to an [`Action::AwaitStarts`].
+    StartsKnown(Asked),
+    /// The answer to an [`Action::Weigh`].
+    Weighed {
+        /// As it was there.
+        asked: Asked,
+        /// Bytes of memory that the sidecar uses.
+        server: Option<u64>,
+        /// By process, bytes of memory it uses; without those that have ended.
+        processes: BTreeMap<u32, u64>,
+    },
+    /// At the head node: the rendezvous of this user's launches has something to say.
+    Rendezvous(FromRendezvous),
+    /// At the head node: the rendezvous is lost, or there is none.
+    RendezvousLost,
+    /// The launcher's answer to [`Report::Spawn`].
+    Spawned {
+        /// Of the request.
+        ticket: SpawnTicket,
+        /// What became of it.
+        result: SpawnResult,
+    },
+    /// The launcher's answer to [`Report::Allocate`].
+    Allocated {
+        /// Of the request.
+        ticket: AllocationTicket,
+        /// What became of it.
+        result: AllocationResult,
+    },
+    /// All ranks of a job have ended, on all nodes, and others live: it is forgotten, unless it is the
+    /// first one, whose settings are those of all.
+    JobOver(JobNumber),
+    /// All ranks of the launch have ended: stop the sidecar, answer whatever still waits.
+    LaunchEnded,
+    /// Time has passed.
+    Tick,
+}
+
+/// What came of a piece of input for a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fed {
+    /// It is in the rank's pipe.
+    Done,
+    /// The rank reads nothing any more, or does not run.
+    Gone,
+    /// The rank was not started with a pipe for it.
+    NoPipe,
+    /// Too much waits for the rank already.
+    Full,
+}
+
+/// A message between the cores of two nodes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum PeerMessage {
+    /// Part of a fence.
+    Fence(FenceMessage),
+    /// Part of a direct modex.
+    Modex(ModexMessage),
+    /// Part of publishing and looking up.
+    Store(StoreMessage),
+    /// Part of making or ending a group.
+    Group(GroupMessage),
+    /// Part of a collective between launches.
+    Crossing(CrossingMessage),
+    /// Part of a question about processes.
+    Query(QueryMessage),
+    /// An event raised by a process of the sending node.
+    Notify(Arc<Notification>),
+    /// Part of passing output on.
+    Output(OutputMessage),
+    /// Part of passing input on.
+    Input(InputMessage),
+    /// Part of reading a PMI key of another job.
+    Key(KeyMessage),
+}
+
+/// A PMIx event on its way to other nodes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Notification {
+    /// The event.
+    pub code: Status,
+    /// Who raised it.
+    pub source: Proc,
+    /// Who shall hear of it.
+    pub range: DataRange,
+    /// Details.
+    pub infos: Vec<Info>,
+}
+
+/// What a process was seen to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doing {
+    /// It works, or waits for a device or file system.
+    Works,
+    /// It waits for something else.
+    Waits,
+    /// Somebody has stopped it.
+    Stopped,
+}
+
+/// An order of a node's core, to be carried out in the order given.
+#[derive(Debug)]
+pub enum Action {
+    /// Write to a rank's PMI socket.
+    SendPmi {
+        /// To whom.
+        rank: NodeRank,
+        /// One or more whole messages.
+        bytes: Vec<u8>,
+    },
+    /// Write to the sidecar's control socket.
+    SendControl(Vec<u8>),
+    /// Write to the sidecar's upcall socket.
+    SendUpcall(Vec<u8>),
+    /// Look what the sidecar's process does: [`Event::HostSeen`].
+    LookAtHost,
+    /// End the sidecar's process by force.
+    KillHost,
+    /// Deliver a message to another node's core.
+    SendPeer {
+        /// Its node.
+        to: NodeId,
+        /// What to say.
+        message: PeerMessage,
+    },
+    /// Deliver a message to the cores of all other nodes.
+    SendEveryPeer(PeerMessage),
+    /// As soon as every rank of these jobs here has been reported, started or not:
+    /// [`Event::StartsKnown`]. A rank may run and ask before its start is reported.
+    AwaitStarts {
+        /// To be handed back.
+        asked: Asked,
+        /// Which jobs.
+        jobs: Vec<JobNumber>,
+    },
+    /// Find out how much memory the sidecar and these processes use: [`Event::Weighed`].
+    Weigh {
+        /// To be handed back.
+        asked: Asked,
+        /// The processes.
+        pids: Vec<u32>,
+    },
+    /// Leave a rank's output in its pipe for now, or read it again.
+    HoldOutput {
+        /// Whose.
+        rank: NodeRank,
+        /// Which stream.
+        channel: Channels,
+        /// Whether it is left.
+        held: bool,
+    },
+    /// Write into the pipes that these ranks read: [`Event::Fed`] for each.
+    Feed {
+        /// To be handed back.
+        number: u64,
+        /// Who reads.
+        ranks: Vec<NodeRank>,
+        /// What; nothing at the end of the input.
+        bytes: Vec<u8>,
+    },
+    /// Tell the launcher.
+    Report(Report),
+}
+
+/// Names a node's request to the launcher.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct SpawnTicket(pub u64);
+
+/// Names a node's request to the launcher for an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct AllocationTicket(pub u64);
+
+/// What the launcher is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Report {
+    /// The sidecar has loaded its libraries.
+    HostLoaded(Hello),
+    /// The sidecar knows a job: its ranks may start with these variables.
+    HostReady {
+        /// Which.
+        job: JobNumber,
+        /// Their variables.
+        env: ForkEnv,
+    },
+    /// The sidecar cannot serve a spawned job, and goes on.
+    JobRefused {
+        /// Which.
+        job: JobNumber,
+        /// Why, for people.
+        error: String,
+    },
+    /// The sidecar failed, or ended without being asked to.
+    HostLost {
+        /// How, for people.
+        error: String,
+    },
+    /// A rank made contact with a process-management interface.
+    RankConnected {
+        /// Which.
+        rank: NodeRank,
+    },
+    /// A rank has left its process-management interface in order. It may come back.
+    RankFinalized {
+        /// Which.
+        rank: NodeRank,
+    },
+    /// The sidecar has something for the user, and goes on.
+    HostWarning {
+        /// One line.
+        text: String,
+    },
+    /// A fence takes longer than expected. It goes on, since those missing may be busy.
+    FenceLate(LateFence),
+    /// The job has failed.
+    Failed(Cause),
+    /// A rank wants something to be done with ranks of its job.
+    Demanded(Demand),
+    /// A rank, or its MPI library, has something for the user.
+    Log(LogText),
+    /// A rank has something for a system's log.
+    Syslog(SyslogText),
+    /// From the head node: tell the rendezvous of this user's launches, which is looked for when there
+    /// is something to tell.
+    Rendezvous {
+        /// Which one: the number of those that were lost before. What is for one that is lost by now is
+        /// dropped.
+        epoch: u32,
+        /// What.
+        message: ToRendezvous,
+    },
+    /// A process wants others to be started; answered by [`Event::Spawned`].
+    Spawn {
+        /// Names the request.
+        ticket: SpawnTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<SpawnRequest>,
+    },
+    /// A process wants nodes or slots; answered by [`Event::Allocated`].
+    Allocate {
+        /// Names the request.
+        ticket: AllocationTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<AllocationRequest>,
+    },
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod arbitrary;
+#[cfg(test)]
+mod tests;

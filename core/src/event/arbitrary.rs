@@ -1,0 +1,707 @@
+//! Random messages for property tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Notification, PeerMessage, Report};
+use crate::collective::arbitrary::crossing_message;
+use crate::fence::{
+    self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Nodes, Participants, Timeout,
+};
+use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation};
+use crate::job::absence::{Absences, Absent, SomeNodes};
+use crate::job::appnums::Appnums;
+use crate::job::arbitrary::{process_set, rank_map};
+use crate::job::demand::{Demand, Wish};
+use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, NodeRank, Nspace, Rank, UserId};
+use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
+use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
+use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
+use crate::modex::{ModexFailure, ModexMessage};
+use crate::names::engine::StoreMessage;
+use crate::names::request::{
+    Accepts, Answer, Data, Found, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
+    Wait,
+};
+use crate::node::{InputMessage, JobContext, KeyMessage, OutputMessage};
+use crate::pmix::arbitrary::{infos, proc as pmix_proc, text};
+use crate::pmix::control::{ForkEnv, Hello};
+use crate::pmix::value::{Channels, DataRange, Status};
+use crate::queries::{Life, Part, Process, QueryMessage, Question};
+
+fn bytes() -> BoxedStrategy<Arc<[u8]>> {
+    vec(any::<u8>(), 0..40).prop_map(Arc::from).boxed()
+}
+
+fn reason() -> BoxedStrategy<Arc<str>> {
+    "\\PC{0,12}".prop_map(Arc::from).boxed()
+}
+
+pub fn node() -> BoxedStrategy<NodeId> {
+    prop_oneof![0..5000_u32, any::<u32>()]
+        .prop_map(NodeId)
+        .boxed()
+}
+
+fn nodes() -> BoxedStrategy<Vec<NodeId>> {
+    let ascending = |mut nodes: Vec<NodeId>| {
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    };
+    let some = vec(0..40_u32, 0..30)
+        .prop_map(move |nodes| ascending(nodes.into_iter().map(NodeId).collect()));
+    let first = (0..5_u32).prop_map(|nodes| (0..nodes).map(NodeId).collect());
+    prop_oneof![first, some].boxed()
+}
+
+fn nspace() -> BoxedStrategy<Nspace> {
+    let name = prop_oneof![3 => Just("job".to_owned()), 1 => "[a-z]{1,3}"];
+    name.prop_map(|name| Nspace::new(&name).unwrap()).boxed()
+}
+
+pub fn process() -> BoxedStrategy<GlobalRank> {
+    rank().prop_map(|rank| GlobalRank(rank.0)).boxed()
+}
+
+fn rank() -> BoxedStrategy<Rank> {
+    prop_oneof![0..20_u32, 0..PMIX_RANK_RESERVED]
+        .prop_map(Rank)
+        .boxed()
+}
+
+fn proc() -> BoxedStrategy<Proc> {
+    (nspace(), rank())
+        .prop_map(|(nspace, rank)| Proc::new(nspace, rank))
+        .boxed()
+}
+
+fn proc_rank() -> BoxedStrategy<ProcRank> {
+    prop_oneof![
+        1 => Just(ProcRank::Wildcard),
+        20 => rank().prop_map(ProcRank::One)
+    ]
+    .boxed()
+}
+
+fn wait() -> BoxedStrategy<Option<Duration>> {
+    let time = (0..1_u64 << 40, 0..1_000_000_000_u32);
+    proptest::option::of(time.prop_map(|(seconds, rest)| Duration::new(seconds, rest))).boxed()
+}
+
+fn participants() -> BoxedStrategy<Participants> {
+    let some = vec((nspace(), proc_rank()), 1..20);
+    prop_oneof![
+        nspace().prop_map(Participants::whole_job),
+        some.prop_map(|procs| Participants::from_procs(procs).unwrap()),
+    ]
+    .boxed()
+}
+
+fn fence() -> BoxedStrategy<FenceMessage> {
+    let id = || {
+        let generation = prop_oneof![0..3_u64, any::<u64>()];
+        (participants(), generation).prop_map(|(participants, generation)| FenceId {
+            participants,
+            generation,
+        })
+    };
+    let contribution =
+        (bytes(), any::<bool>(), any::<i32>()).prop_map(|(data, collect, status)| Contribution {
+            data,
+            collect,
+            status,
+        });
+    let some = || vec(0..90_u32, 1..30).prop_map(|ids| Nodes::new(ids.into_iter().map(NodeId)));
+    let some = || some().prop_map(|nodes| nodes.expect("one at least"));
+    let kind = || {
+        prop_oneof![
+            Just(Deadline::Program),
+            Just(Deadline::User),
+            Just(Deadline::Default)
+        ]
+    };
+    let timeout = || (wait(), kind()).prop_map(|(after, kind)| Some((after?, kind)));
+    let timeout = || timeout().prop_map(|t| t.map(|(after, kind)| Timeout { after, kind }));
+    let time = || wait().prop_map(Option::unwrap_or_default);
+    let failure = prop_oneof![
+        (absences(), time(), kind()).prop_map(|(absences, waited, kind)| FenceFailure::Timeout {
+            waited,
+            kind,
+            absences: Box::new(absences),
+        }),
+        (node(), reason()).prop_map(|(node, reason)| FenceFailure::PeerLost { node, reason }),
+        (node(), node()).prop_map(|(first, second)| FenceFailure::NodesDisagree { first, second }),
+        node().prop_map(|node| FenceFailure::NotParticipant { node }),
+        (node(), any::<usize>(), any::<usize>()).prop_map(|(node, bytes, limit)| {
+            FenceFailure::ContributionTooLarge { node, bytes, limit }
+        }),
+        (any::<usize>(), any::<usize>())
+            .prop_map(|(bytes, limit)| FenceFailure::ResultTooLarge { bytes, limit }),
+        node().prop_map(|node| FenceFailure::TooMany { node }),
+        node().prop_map(|node| FenceFailure::TornDown { node }),
+    ];
+    prop_oneof![
+        (id(), some(), contribution, timeout(), time()).prop_map(
+            |(id, nodes, contribution, timeout, waited)| FenceMessage::Arrive {
+                id,
+                nodes,
+                contribution,
+                timeout,
+                waited,
+            }
+        ),
+        (id(), some(), kind(), time()).prop_map(|(id, nodes, kind, waited)| {
+            FenceMessage::Overdue {
+                id,
+                nodes,
+                timeout: Timeout {
+                    after: waited,
+                    kind,
+                },
+                waited,
+            }
+        }),
+        (id(), some(), any::<(u32, bool)>(), time()).prop_map(
+            |(id, nodes, (number, collect), patience)| FenceMessage::Inquire {
+                id,
+                nodes,
+                number,
+                collect,
+                patience,
+            }
+        ),
+        (id(), any::<u32>(), absences()).prop_map(|(id, number, absences)| {
+            FenceMessage::Missing {
+                id,
+                number,
+                absences,
+            }
+        }),
+        (id(), any::<u32>()).prop_map(|(id, number)| FenceMessage::Wait { id, number }),
+        (id(), bytes(), any::<i32>()).prop_map(|(id, data, status)| FenceMessage::Release {
+            id,
+            released: fence::Released { data, status },
+        }),
+        (id(), some(), failure).prop_map(|(id, nodes, failure)| FenceMessage::Fail {
+            id,
+            nodes,
+            failure
+        }),
+    ]
+    .boxed()
+}
+
+fn absences() -> BoxedStrategy<Absences> {
+    let absent =
+        (process(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| Absent { rank, last, idle });
+    let some = || (nodes(), any::<u32>()).prop_map(|(named, count)| SomeNodes { named, count });
+    let numbers = any::<(u32, bool)>();
+    (vec(absent, 0..9), some(), some(), numbers)
+        .prop_map(|(named, nodes, silent, (ranks, overdue))| Absences {
+            ranks,
+            named,
+            nodes,
+            silent,
+            overdue,
+        })
+        .boxed()
+}
+
+pub fn late_fence() -> BoxedStrategy<LateFence> {
+    (any::<(bool, u32)>(), wait(), absences())
+        .prop_map(|((pmi, ranks), waited, absences)| LateFence {
+            kind: match pmi {
+                true => FenceKind::Pmi,
+                false => FenceKind::Pmix,
+            },
+            waited: waited.unwrap_or_default(),
+            ranks,
+            absences,
+        })
+        .boxed()
+}
+
+fn modex() -> BoxedStrategy<ModexMessage> {
+    let failure = prop_oneof![
+        Just(ModexFailure::NotFound),
+        Just(ModexFailure::RankGone),
+        (node(), reason()).prop_map(|(node, reason)| ModexFailure::PeerLost { node, reason }),
+        (node(), wait()).prop_map(|(owner, waited)| ModexFailure::Timeout {
+            owner,
+            waited: waited.unwrap_or_default(),
+        }),
+        any::<i32>().prop_map(ModexFailure::Host),
+        any::<usize>().prop_map(ModexFailure::TooLarge),
+        node().prop_map(|node| ModexFailure::TornDown { node }),
+    ];
+    let result = prop_oneof![bytes().prop_map(Ok), failure.prop_map(Err)];
+    prop_oneof![
+        (any::<u64>(), proc()).prop_map(|(serial, proc)| ModexMessage::Request { serial, proc }),
+        (any::<u64>(), proc(), result).prop_map(|(serial, proc, result)| ModexMessage::Reply {
+            serial,
+            proc,
+            result,
+        }),
+    ]
+    .boxed()
+}
+
+fn range() -> BoxedStrategy<Range> {
+    prop_oneof![
+        Just(Range::Rm),
+        Just(Range::Local),
+        Just(Range::Namespace),
+        Just(Range::Session),
+        Just(Range::Global),
+        Just(Range::ProcLocal),
+        vec((nspace(), proc_rank()), 0..4).prop_map(|procs| Range::Custom(procs.into())),
+    ]
+    .boxed()
+}
+
+fn data() -> BoxedStrategy<Data> {
+    prop_oneof![bytes().prop_map(Data::Text), bytes().prop_map(Data::Typed)].boxed()
+}
+
+fn keys() -> BoxedStrategy<Vec<Vec<u8>>> {
+    vec(vec(any::<u8>(), 0..9), 0..5).boxed()
+}
+
+fn request() -> BoxedStrategy<Request> {
+    let persistence = prop_oneof![
+        Just(Persistence::Indefinite),
+        Just(Persistence::FirstRead),
+        Just(Persistence::Proc),
+        Just(Persistence::App),
+        Just(Persistence::Session),
+    ];
+    let accepts = prop_oneof![
+        Just(Accepts::Anything),
+        any::<usize>().prop_map(Accepts::Text)
+    ];
+    let readiness =
+        (any::<u64>(), wait()).prop_map(|(at_least, timeout)| Wait { at_least, timeout });
+    let removal = prop_oneof![
+        Just(Removal::Anybodys),
+        proptest::option::of(range()).prop_map(Removal::Own)
+    ];
+    let values = vec((vec(any::<u8>(), 0..9), data()), 0..4);
+    prop_oneof![
+        (range(), persistence, values).prop_map(|(range, persistence, values)| Request::Publish {
+            range,
+            persistence,
+            values,
+        }),
+        (range(), accepts, keys(), proptest::option::of(readiness)).prop_map(
+            |(range, accepts, keys, wait)| Request::Lookup(Lookup {
+                range,
+                accepts,
+                keys,
+                wait,
+            })
+        ),
+        (removal, keys()).prop_map(|(removal, keys)| Request::Unpublish { removal, keys }),
+    ]
+    .boxed()
+}
+
+fn store() -> BoxedStrategy<StoreMessage> {
+    let requester = (proc(), node(), any::<[u32; 3]>()).prop_map(|(proc, node, numbers)| {
+        let [user, app, app_size] = numbers;
+        Requester {
+            proc,
+            node,
+            user: UserId(user),
+            app: AppNum(app),
+            app_size,
+        }
+    });
+    let found = || {
+        let found = (vec(any::<u8>(), 0..9), proc(), data(), any::<bool>());
+        let found = found.prop_map(|(key, owner, data, once)| Found {
+            key,
+            owner,
+            data,
+            once,
+        });
+        vec(found, 0..3)
+    };
+    let refusal = prop_oneof![
+        vec(any::<u8>(), 0..9).prop_map(Refusal::Duplicate),
+        Just(Refusal::NotFound),
+        Just(Refusal::Keys),
+        Just(Refusal::Full),
+        Just(Refusal::Timeout),
+        Just(Refusal::RequesterEnded),
+        Just(Refusal::HeadLost),
+        Just(Refusal::SharedLost),
+        Just(Refusal::TornDown),
+    ];
+    let answer = prop_oneof![
+        Just(Answer::Done),
+        found().prop_map(Answer::Found),
+        found().prop_map(Answer::Partial),
+        refusal.prop_map(Answer::Refused),
+    ];
+    let serial = || any::<u64>().prop_map(crate::names::shared::Serial::from);
+    prop_oneof![
+        (serial(), requester, request()).prop_map(|(serial, who, request)| StoreMessage::Ask {
+            serial,
+            who,
+            request,
+        }),
+        (serial(), answer).prop_map(|(serial, answer)| StoreMessage::Answer { serial, answer }),
+        (serial(), any::<bool>())
+            .prop_map(|(serial, reached)| StoreMessage::Receipt { serial, reached }),
+        vec((proc(), any::<u32>().prop_map(AppNum)), 0..5).prop_map(StoreMessage::Ended),
+        Just(StoreMessage::Watch),
+    ]
+    .boxed()
+}
+
+fn group() -> BoxedStrategy<GroupMessage> {
+    let key = || {
+        (any::<bool>(), bytes(), participants()).prop_map(|(construct, name, members)| GroupKey {
+            operation: match construct {
+                true => Operation::Construct,
+                false => Operation::Destruct,
+            },
+            name,
+            members,
+        })
+    };
+    let offer = (
+        vec(proc(), 0..9),
+        nodes(),
+        vec(proc(), 0..3),
+        any::<(bool, bool, bool, i32)>(),
+        bytes(),
+        wait(),
+    )
+        .prop_map(
+            |(members, nodes, ended, (wants_context, optional, notify, status), part, timeout)| {
+                Offer {
+                    homes: nodes.iter().copied().cycle().take(members.len()).collect(),
+                    members: members.into(),
+                    nodes: nodes.into(),
+                    ended,
+                    optional,
+                    notify,
+                    wants_context,
+                    status,
+                    part,
+                    timeout,
+                }
+            },
+        );
+    let released = (
+        any::<Option<u64>>(),
+        vec(proc(), 0..9),
+        vec(bytes(), 0..3),
+        any::<(bool, i32)>(),
+    )
+        .prop_map(
+            |(context, members, parts, (notify, status))| groups::Released {
+                context,
+                members: members.into(),
+                notify,
+                parts: parts.into(),
+                status,
+            },
+        );
+    let failure = || {
+        prop_oneof![
+            (nodes(), any::<usize>())
+                .prop_map(|(missing, nodes)| GroupFailure::Timeout { missing, nodes }),
+            proc().prop_map(|proc| GroupFailure::MemberEnded { proc }),
+            node().prop_map(|node| GroupFailure::ServerLost { node }),
+            Just(GroupFailure::Busy),
+            node().prop_map(|node| GroupFailure::NotMember { node }),
+            node().prop_map(|node| GroupFailure::NodeLost { node }),
+            node().prop_map(|node| GroupFailure::TooMany { node }),
+            node().prop_map(|node| GroupFailure::TornDown { node }),
+        ]
+    };
+    prop_oneof![
+        (key(), offer).prop_map(|(key, offer)| GroupMessage::Arrive { key, offer }),
+        key().prop_map(|key| GroupMessage::Open { key }),
+        (key(), failure()).prop_map(|(key, failure)| GroupMessage::Refuse { key, failure }),
+        (key(), released).prop_map(|(key, released)| GroupMessage::Release { key, released }),
+        (key(), failure()).prop_map(|(key, failure)| GroupMessage::Fail { key, failure }),
+    ]
+    .boxed()
+}
+
+fn life() -> BoxedStrategy<Life> {
+    let end = prop_oneof![
+        any::<u8>().prop_map(RankEnd::Code),
+        (1..65_i32).prop_map(RankEnd::Signal),
+    ];
+    prop_oneof![
+        Just(Life::Planned),
+        Just(Life::Running),
+        Just(Life::Connected),
+        (end, any::<bool>()).prop_map(|(end, connected)| Life::Ended { end, connected }),
+    ]
+    .boxed()
+}
+
+fn query() -> BoxedStrategy<QueryMessage> {
+    let process = (
+        rank(),
+        any::<Option<u32>>(),
+        vec(any::<u8>(), 0..20),
+        life(),
+        any::<Option<u64>>(),
+    );
+    let process = process.prop_map(|(rank, pid, executable, life, memory)| Process {
+        rank,
+        pid,
+        executable,
+        life,
+        memory,
+    });
+    let part = (vec(vec(process, 0..4), 0..3), any::<Option<u64>>())
+        .prop_map(|(jobs, server)| Part { jobs, server });
+    let question =
+        (vec(nspace(), 0..3), any::<bool>()).prop_map(|(jobs, memory)| Question { jobs, memory });
+    prop_oneof![
+        (any::<u64>(), question)
+            .prop_map(|(serial, question)| QueryMessage::Request { serial, question }),
+        (any::<u64>(), part).prop_map(|(serial, part)| QueryMessage::Reply { serial, part }),
+    ]
+    .boxed()
+}
+
+fn output() -> BoxedStrategy<OutputMessage> {
+    let process = || any::<u32>().prop_map(GlobalRank);
+    let channel = || any::<u16>().prop_map(Channels);
+    prop_oneof![
+        (vec(process(), 0..5), channel()).prop_map(|(processes, channels)| OutputMessage::Want {
+            processes,
+            channels
+        }),
+        Just(OutputMessage::WantNothing),
+        (process(), channel(), vec(any::<u8>(), 0..40)).prop_map(|(process, channel, bytes)| {
+            OutputMessage::Output {
+                process,
+                channel,
+                bytes,
+            }
+        }),
+        (process(), channel(), any::<u64>()).prop_map(|(process, channel, bytes)| {
+            OutputMessage::Taken {
+                process,
+                channel,
+                bytes,
+            }
+        }),
+    ]
+    .boxed()
+}
+
+fn input() -> BoxedStrategy<InputMessage> {
+    let processes = vec(any::<u32>().prop_map(GlobalRank), 0..5);
+    prop_oneof![
+        (any::<u64>(), processes, vec(any::<u8>(), 0..40)).prop_map(|(push, processes, bytes)| {
+            InputMessage::Give {
+                push,
+                processes,
+                bytes,
+            }
+        }),
+        (any::<u64>(), any::<i32>()).prop_map(|(push, status)| InputMessage::Done {
+            push,
+            status: Status(status),
+        }),
+    ]
+    .boxed()
+}
+
+fn key() -> BoxedStrategy<KeyMessage> {
+    let bytes = || vec(any::<u8>(), 0..9);
+    prop_oneof![
+        (any::<u64>(), nspace(), bytes()).prop_map(|(number, job, key)| KeyMessage::Ask {
+            number,
+            job,
+            key
+        }),
+        (any::<u64>(), proptest::option::of(bytes()))
+            .prop_map(|(number, value)| KeyMessage::Told { number, value }),
+    ]
+    .boxed()
+}
+
+pub fn peer_message() -> BoxedStrategy<PeerMessage> {
+    let notification = (any::<i32>(), pmix_proc(), any::<u8>(), infos()).prop_map(
+        |(code, source, range, infos)| Notification {
+            code: Status(code),
+            source,
+            range: DataRange(range),
+            infos,
+        },
+    );
+    prop_oneof![
+        fence().prop_map(PeerMessage::Fence),
+        modex().prop_map(PeerMessage::Modex),
+        store().prop_map(PeerMessage::Store),
+        group().prop_map(PeerMessage::Group),
+        crossing_message().prop_map(PeerMessage::Crossing),
+        query().prop_map(PeerMessage::Query),
+        output().prop_map(PeerMessage::Output),
+        input().prop_map(PeerMessage::Input),
+        key().prop_map(PeerMessage::Key),
+        notification.prop_map(|event| PeerMessage::Notify(Arc::new(event))),
+    ]
+    .boxed()
+}
+
+pub fn demand() -> BoxedStrategy<Demand> {
+    let wish = prop_oneof![
+        (any::<i32>(), "\\PC{0,9}").prop_map(|(code, message)| Wish::Abort { code, message }),
+        Just(Wish::Terminate),
+        Just(Wish::Kill),
+        any::<i32>().prop_map(Wish::Signal),
+    ];
+    let ranks = proptest::option::of(vec(process(), 0..4));
+    (process(), wish, ranks)
+        .prop_map(|(by, what, ranks)| Demand { by, what, ranks })
+        .boxed()
+}
+
+pub fn cause() -> BoxedStrategy<Cause> {
+    let text = || "\\PC{0,9}";
+    let end = prop_oneof![
+        any::<u8>().prop_map(RankEnd::Code),
+        any::<i32>().prop_map(RankEnd::Signal)
+    ];
+    prop_oneof![
+        (process(), end).prop_map(|(rank, end)| Cause::RankFailed { rank, end }),
+        process().prop_map(|rank| Cause::NotFinalized { rank }),
+        process().prop_map(|rank| Cause::NeverJoined { rank }),
+        process().prop_map(|rank| Cause::LeftOthers { rank }),
+        (process(), text()).prop_map(|(rank, why)| Cause::RanAlone { rank, why }),
+        (process(), any::<i32>(), text()).prop_map(|(rank, code, message)| Cause::Aborted {
+            rank,
+            code,
+            message
+        }),
+        (process(), any::<i32>()).prop_map(|(rank, signal)| Cause::EndedBy { rank, signal }),
+        (process(), text()).prop_map(|(rank, error)| Cause::Misbehaved { rank, error }),
+        (process(), text(), any::<u8>()).prop_map(|(rank, error, code)| Cause::NotStarted {
+            rank,
+            error,
+            code
+        }),
+        (node(), text()).prop_map(|(node, error)| Cause::HostFailed { node, error }),
+        text().prop_map(|error| Cause::FenceFailed { error }),
+        late_fence().prop_map(|late| Cause::FenceTimeout(Box::new(late))),
+        wait().prop_map(|time| Cause::Timeout(time.unwrap_or_default())),
+        any::<i32>().prop_map(Cause::Interrupted),
+        (text(), any::<bool>()).prop_map(|(error, pipe)| Cause::OutputLost { error, pipe }),
+    ]
+    .boxed()
+}
+
+/// Any job.
+pub fn job_context() -> BoxedStrategy<JobContext> {
+    let ranks = rank_map().prop_filter("a job has ranks", |ranks| ranks.size() > 0);
+    ranks
+        .prop_flat_map(|ranks| {
+            let size = ranks.size();
+            (
+                Just(ranks),
+                nspace(),
+                vec(0..=size, 0..4),
+                any::<[u32; 2]>(),
+                vec(process_set(size), 0..3),
+                (proptest::option::of(proc()), 0..=u32::MAX - size),
+                vec(any::<(Vec<u8>, Vec<u8>)>(), 0..2),
+            )
+        })
+        .prop_map(
+            |(ranks, nspace, mut ends, numbers, psets, origin, preputs)| {
+                ends.sort_unstable();
+                ends.push(ranks.size());
+                let mut before = 0;
+                let sizes = ends
+                    .into_iter()
+                    .map(|end| end - std::mem::replace(&mut before, end));
+                JobContext {
+                    nspace,
+                    ranks,
+                    appnums: Appnums::from_sizes(sizes),
+                    universe_size: numbers[0],
+                    user: UserId(numbers[1]),
+                    psets,
+                    parent: origin.0,
+                    offset: GlobalRank(origin.1),
+                    preputs,
+                }
+            },
+        )
+        .boxed()
+}
+
+/// Anything a launcher hears from a node's core.
+pub fn report() -> BoxedStrategy<Report> {
+    let variables = || vec((text(), text()), 0..4);
+    let local = || any::<u32>().prop_map(NodeRank);
+    let env = (variables(), vec((rank(), variables()), 0..4));
+    prop_oneof![
+        (text(), vec(text(), 0..3))
+            .prop_map(|(libpmix, warnings)| Report::HostLoaded(Hello { libpmix, warnings })),
+        (any::<u32>().prop_map(JobNumber), env).prop_map(|(job, (common, clients))| {
+            let env = ForkEnv { common, clients };
+            Report::HostReady { job, env }
+        }),
+        (any::<u32>().prop_map(JobNumber), "\\PC{0,9}")
+            .prop_map(|(job, error)| Report::JobRefused { job, error }),
+        "\\PC{0,9}".prop_map(|error| Report::HostLost { error }),
+        local().prop_map(|rank| Report::RankConnected { rank }),
+        local().prop_map(|rank| Report::RankFinalized { rank }),
+        "\\PC{0,9}".prop_map(|text| Report::HostWarning { text }),
+        cause().prop_map(Report::Failed),
+        demand().prop_map(Report::Demanded),
+        late_fence().prop_map(Report::FenceLate),
+        (
+            proptest::option::of(process()),
+            proptest::sample::select(vec![Channel::Stdout, Channel::Stderr, Channel::Record]),
+            any::<bool>(),
+            vec(any::<u8>(), 0..30)
+        )
+            .prop_map(|(rank, channel, once, text)| {
+                let text = LogText {
+                    rank,
+                    channel,
+                    once,
+                    text,
+                };
+                Report::Log(text)
+            }),
+        (
+            proptest::sample::select(vec![SyslogPlace::Node, SyslogPlace::Launcher]),
+            any::<u8>(),
+            proptest::option::of(any::<i64>()),
+            "\\PC{0,9}",
+            any::<bool>(),
+            vec(any::<u8>(), 0..30)
+        )
+            .prop_map(|(place, priority, at, source, once, text)| {
+                let text = SyslogText {
+                    place,
+                    priority,
+                    at,
+                    source,
+                    once,
+                    text,
+                };
+                Report::Syslog(text)
+            }),
+    ]
+    .boxed()
+}

@@ -1,0 +1,115 @@
+//! Entry point of the fuzzer, and of the plain test that runs it over random messages and changes of
+//! them.
+//!
+//! An input arrives as from another host: frames, messages, and what the cores of two nodes do with
+//! them. Panics when a promise is broken.
+
+use std::sync::Arc;
+
+use crate::collective::Packet;
+use crate::event::{Action, Event, PeerMessage, Report};
+use crate::job::appnums::Appnums;
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, Nspace, UserId};
+use crate::job::rank_map::RankMap;
+use crate::job::spec::JobSpec;
+use crate::link::control::{FromAgent, ToAgent, ToStep};
+use crate::link::frame::Address;
+use crate::link::fuzzing::{messages, read};
+use crate::node::{JobContext, NodeCore, Terms};
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+
+/// Nodes of the job whose cores get the messages, and ranks of each.
+const NODES: u32 = 4;
+const LOCAL: u32 = 2;
+
+/// Runs one input.
+///
+/// # Panics
+/// When a promise is broken that this module checks.
+pub fn link(data: &[u8]) {
+    let mut cores = [NodeId(0), NodeId(1)].map(|node| (node, core(node)));
+    messages(data, |from, body| message(&mut cores, from, body));
+    let mut actions = Vec::new();
+    for (_, core) in &mut cores {
+        core.handle(Event::Tick, Moment::default(), &mut actions);
+        core.handle(Event::LaunchEnded, Moment::default(), &mut actions);
+    }
+    known(&actions);
+}
+
+fn core(node: NodeId) -> NodeCore {
+    NodeCore::new(node, Arc::new(job()), true, true, Terms::default())
+        .expect("a job that can be served")
+}
+
+/// A job of two ranks on each of four nodes, in two application contexts.
+pub fn job() -> JobContext {
+    JobContext {
+        nspace: Nspace::new("job").expect("a valid name"),
+        ranks: RankMap::from_runs((0..NODES).map(|node| (NodeId(node), LOCAL))),
+        appnums: Appnums::from_sizes([3, NODES * LOCAL - 3]),
+        universe_size: NODES * LOCAL,
+        user: UserId(1),
+        psets: Vec::new(),
+        parent: None,
+        offset: Default::default(),
+        preputs: Vec::new(),
+    }
+}
+
+fn message(cores: &mut [(NodeId, NodeCore)], from: Address, body: &[u8]) {
+    read::<ToAgent>(body);
+    read::<FromAgent>(body);
+    read::<ToStep>(body);
+    read::<Report>(body);
+    read::<JobSpec>(body);
+    read::<JobContext>(body);
+    read::<ToRendezvous>(body);
+    read::<FromRendezvous>(body);
+    read::<Packet>(body);
+    let (Some(message), Address::Node(from)) = (read::<PeerMessage>(body), from) else {
+        return;
+    };
+    // The transport names senders that there are.
+    let from = NodeId(from.0 % NODES);
+    for (node, core) in cores {
+        if *node != from {
+            let mut actions = Vec::new();
+            let message = message.clone();
+            core.handle(
+                Event::Peer { from, message },
+                Moment::default(),
+                &mut actions,
+            );
+            known(&actions);
+        }
+    }
+}
+
+/// Only nodes of the job are told anything.
+fn known(actions: &[Action]) {
+    for action in actions {
+        if let Action::SendPeer { to, .. } = action {
+            assert!(to.0 < NODES, "{action:?}");
+        }
+    }
+}
+
+/// Streams of random messages, as inputs.
+#[cfg(any(test, feature = "testing"))]
+pub fn link_seeds(count: usize) -> Vec<Vec<u8>> {
+    use proptest::prelude::*;
+
+    use crate::event::arbitrary::{job_context, peer_message, report};
+    use crate::job::arbitrary::job_spec;
+    use crate::link::encode;
+
+    let body = prop_oneof![
+        12 => peer_message().prop_map(|message| encode(&message)),
+        1 => report().prop_map(|report| encode(&report)),
+        1 => job_context().prop_map(|job| encode(&job)),
+        1 => job_spec().prop_map(|spec| encode(&spec)),
+    ];
+    crate::link::fuzzing::seeds::seeds(count, NODES, body.boxed())
+}

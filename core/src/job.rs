@@ -1,0 +1,28 @@
+//! Vocabulary of a job; no I/O.
+
+pub mod absence;
+pub mod allocation;
+pub mod appnums;
+pub mod clock;
+pub mod credential;
+pub mod demand;
+pub mod exit_policy;
+pub mod hosts;
+pub mod ids;
+pub mod limit;
+pub mod log;
+pub mod octets;
+pub mod outcome;
+pub mod patience;
+pub mod proc;
+pub mod pset;
+pub mod rank_map;
+pub mod rank_set;
+pub mod roster;
+pub mod shortage;
+pub mod spawn;
+pub mod spec;
+pub mod wall;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod arbitrary;

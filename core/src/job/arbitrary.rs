@@ -1,0 +1,275 @@
+//! Random descriptions of jobs for property tests.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+
+use super::exit_policy::ExitPolicy;
+use super::hosts::HostSpec;
+use super::ids::{NodeId, Rank};
+use super::limit::{Bound, Limit, Resource};
+use super::pset::ProcessSet;
+use super::rank_map::RankMap;
+use super::rank_set::RankSet;
+use super::spec::{
+    AppSpec, Children, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec, LayoutSpec,
+    MapBy, PmiChoice, Preload, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec,
+    WrapSpec,
+};
+
+/// Any bytes, as the system allows them.
+fn word() -> BoxedStrategy<OsString> {
+    vec(1..=u8::MAX, 0..12).prop_map(OsString::from_vec).boxed()
+}
+
+fn path() -> BoxedStrategy<PathBuf> {
+    word().prop_map(PathBuf::from).boxed()
+}
+
+/// Blocks, rounds and irregularities on up to 9 nodes.
+pub fn rank_map() -> BoxedStrategy<RankMap> {
+    let sweep = (0..5_u32, 1..5_u32, 0..4_u32, 1..4_u32);
+    vec(sweep, 0..8)
+        .prop_map(|sweeps| {
+            RankMap::from_runs(sweeps.into_iter().flat_map(|(first, nodes, each, rounds)| {
+                let round = move |_| (first..first + nodes).map(move |node| (NodeId(node), each));
+                (0..rounds).flat_map(round)
+            }))
+        })
+        .boxed()
+}
+
+/// A set with ranks below this number.
+pub fn process_set(ranks: u32) -> BoxedStrategy<ProcessSet> {
+    ("[a-z]{1,9}", vec(0..ranks, 1..9))
+        .prop_map(|(name, mut ranks)| {
+            ranks.sort_unstable();
+            ranks.dedup();
+            ranks.reverse();
+            let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+            format!("{name}={}", ranks.join(",")).parse().unwrap()
+        })
+        .boxed()
+}
+
+fn rank_set() -> BoxedStrategy<RankSet> {
+    vec((any::<u32>(), 0..9_u32), 1..5)
+        .prop_map(|ranges| {
+            let range =
+                |(first, more): (u32, u32)| format!("{first}-{}", first.saturating_add(more));
+            let ranges: Vec<String> = ranges.into_iter().map(range).collect();
+            ranges.join(",").parse().unwrap()
+        })
+        .boxed()
+}
+
+fn limit() -> BoxedStrategy<Limit> {
+    let bound = || prop_oneof![any::<u64>().prop_map(Bound::At), Just(Bound::Unlimited)];
+    (0..Resource::ALL.len(), bound(), of(bound()))
+        .prop_map(|(resource, soft, hard)| Limit {
+            resource: Resource::ALL[resource].0,
+            soft: hard.map_or(soft, |hard| soft.min(hard)),
+            hard,
+        })
+        .boxed()
+}
+
+fn app() -> BoxedStrategy<AppSpec> {
+    let inherited = prop_oneof![
+        Just(Inherited::All),
+        Just(Inherited::None),
+        vec(word(), 0..3).prop_map(Inherited::Only),
+    ];
+    let wrap = (word(), of(rank_set())).prop_map(|(command, ranks)| WrapSpec { command, ranks });
+    (
+        any::<(Option<u32>, Option<u32>)>(),
+        (any::<bool>(), vec(path(), 0..3)),
+        inherited,
+        vec(path(), 0..3),
+        vec(word(), 0..4),
+        of(path()),
+        vec(limit(), 0..3),
+        of(wrap),
+        vec(word(), 1..5),
+    )
+        .prop_map(
+            |((count, umask), preload, inherited, env_files, env, wdir, limits, wrap, argv)| {
+                AppSpec {
+                    preload: Preload {
+                        program: preload.0,
+                        files: preload.1,
+                    },
+                    count,
+                    inherited,
+                    env_files,
+                    env,
+                    wdir,
+                    limits,
+                    umask,
+                    wrap,
+                    argv,
+                }
+            },
+        )
+        .boxed()
+}
+
+fn layout() -> BoxedStrategy<LayoutSpec> {
+    let host = ("[a-z0-9]{1,9}", "[a-z0-9:]{1,9}", any::<[Option<u32>; 2]>());
+    let hosts = vec(
+        host.prop_map(|(name, address, [slots, most])| HostSpec {
+            name,
+            address,
+            slots,
+            most,
+        }),
+        0..4,
+    );
+    (
+        hosts,
+        of(path()),
+        any::<[u32; 3]>(),
+        any::<(Option<u32>, bool, Option<u32>, bool)>(),
+        vec((any::<u32>(), any::<u32>()), 0..3),
+    )
+        .prop_map(
+            |(hosts, agent, numbers, (ppn, by_node, slots, oversubscribe), runs)| {
+                let [star_limit, tree_width, virtual_nodes] = numbers;
+                LayoutSpec {
+                    hosts,
+                    spread: SpreadSpec {
+                        star_limit,
+                        tree_width,
+                        agent,
+                    },
+                    virtual_nodes,
+                    ppn,
+                    map_by: match by_node {
+                        true => MapBy::Node,
+                        false => MapBy::Slot,
+                    },
+                    runs: runs
+                        .into_iter()
+                        .map(|(node, ranks)| (NodeId(node), ranks))
+                        .collect(),
+                    slots,
+                    oversubscribe,
+                }
+            },
+        )
+        .boxed()
+}
+
+fn stdio() -> BoxedStrategy<StdioSpec> {
+    let stdin = prop_oneof![
+        Just(StdinTarget::None),
+        Just(StdinTarget::All),
+        any::<u32>().prop_map(|rank| StdinTarget::Rank(Rank(rank))),
+    ];
+    (any::<(bool, bool, Option<u32>)>(), of(word()), stdin)
+        .prop_map(|((label, timestamps, pty), output, stdin)| StdioSpec {
+            label,
+            timestamps,
+            output,
+            stdin,
+            pty: pty.map(Rank),
+        })
+        .boxed()
+}
+
+fn ending() -> BoxedStrategy<EndingSpec> {
+    let exit = prop_oneof![
+        Just(ExitPolicy::First),
+        Just(ExitPolicy::Max),
+        Just(ExitPolicy::AnyZero),
+        Just(ExitPolicy::Last),
+        any::<u32>().prop_map(|rank| ExitPolicy::Rank(Rank(rank))),
+    ];
+    let fence = prop_oneof![
+        Just(FenceLimit::Sensible),
+        Just(FenceLimit::Unlimited),
+        any::<u32>().prop_map(|ms| FenceLimit::After(Duration::from_millis(ms.into()))),
+    ];
+    let children = prop_oneof![Just(Children::EndWithParent), Just(Children::Independent)];
+    let time = |ms: u32| Duration::from_millis(ms.into());
+    let spawn = of(any::<u32>().prop_map(time));
+    let rest = any::<(Option<u32>, u32, bool, bool)>();
+    (exit, fence, (spawn, children), rest)
+        .prop_map(
+            |(exit, fence, (spawn, children), (timeout, grace, kill_on_bad_exit, strict_pmi))| {
+                EndingSpec {
+                    fence,
+                    spawn,
+                    children,
+                    timeout: timeout.map(|time| Duration::from_millis(time.into())),
+                    exit,
+                    kill_on_bad_exit,
+                    grace: Duration::from_millis(grace.into()),
+                    strict_pmi,
+                }
+            },
+        )
+        .boxed()
+}
+
+/// Anything a user can ask for.
+pub fn job_spec() -> BoxedStrategy<JobSpec> {
+    let json = prop_oneof![
+        Just(StatusTarget::Stdout),
+        any::<i32>().prop_map(StatusTarget::Descriptor),
+        path().prop_map(StatusTarget::File),
+    ];
+    let pmi = prop_oneof![
+        Just(PmiChoice::Auto),
+        Just(PmiChoice::Pmi1),
+        Just(PmiChoice::Pmi2),
+        Just(PmiChoice::Pmix),
+        Just(PmiChoice::All),
+        Just(PmiChoice::None),
+    ];
+    let paths = (of(path()), of(path()), of(path()), of(path()));
+    let interface = (pmi, any::<bool>(), paths, of("[a-z]{1,9}")).prop_map(
+        |(pmi, slurm_env, (libpmix, pmix_host, shim, allocator), meet)| InterfaceSpec {
+            meet,
+            allocator,
+            pmi,
+            slurm_env,
+            libpmix,
+            pmix_host,
+            shim,
+        },
+    );
+    (
+        vec(app(), 1..4),
+        layout(),
+        vec(process_set(100), 0..3),
+        stdio(),
+        ending(),
+        (of(json), of(3i32..)),
+        interface,
+        (any::<(bool, bool, u8)>(), vec("\\PC{0,9}", 0..3)),
+    )
+        .prop_map(
+            |(apps, layout, psets, stdio, ending, (json, control), interface, (told, notes))| {
+                JobSpec {
+                    apps,
+                    layout,
+                    psets,
+                    stdio,
+                    ending,
+                    status: StatusSpec { json, control },
+                    interface,
+                    dry_run: told.0,
+                    explain: told.1,
+                    notes,
+                    verbose: told.2,
+                }
+            },
+        )
+        .boxed()
+}

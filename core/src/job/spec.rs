@@ -1,0 +1,389 @@
+//! What the user asked for, as a plain value: flags end here.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::exit_policy::ExitPolicy;
+use super::hosts::HostSpec;
+use super::ids::{NodeId, Rank};
+use super::limit::Limit;
+use super::octets;
+use super::pset::ProcessSet;
+use super::rank_set::RankSet;
+
+/// What ranks get of the launcher's own variables.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Inherited {
+    /// All but those of an outer launcher.
+    #[default]
+    All,
+    /// Nothing.
+    None,
+    /// Those with these names; `PREFIX*` means all that start so.
+    Only(#[serde(with = "octets")] Vec<OsString>),
+}
+
+/// A command under which ranks run their program.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WrapSpec {
+    /// The command as written, with patterns in its arguments.
+    #[serde(with = "octets")]
+    pub command: OsString,
+    /// The ranks it is for; all of the program when absent.
+    pub ranks: Option<RankSet>,
+}
+
+/// One application context: a program with its arguments and the ranks that run it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AppSpec {
+    /// Number of ranks; the launcher chooses when absent.
+    pub count: Option<u32>,
+    /// Which of the launcher's variables the ranks get.
+    pub inherited: Inherited,
+    /// Files of variables to set or to pass on, in order.
+    #[serde(with = "octets")]
+    pub env_files: Vec<PathBuf>,
+    /// After these, variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
+    #[serde(with = "octets")]
+    pub env: Vec<OsString>,
+    /// Working directory; the launcher's own when absent.
+    #[serde(with = "octets")]
+    pub wdir: Option<PathBuf>,
+    /// Resource limits of the ranks; of several for one resource the last counts.
+    pub limits: Vec<Limit>,
+    /// File mode creation mask of the ranks; the launcher's own when absent.
+    pub umask: Option<u32>,
+    /// What the ranks run their program under.
+    pub wrap: Option<WrapSpec>,
+    /// What goes along to other hosts.
+    pub preload: Preload,
+    /// Program and arguments; never empty.
+    #[serde(serialize_with = "octets::serialize", deserialize_with = "argv")]
+    pub argv: Vec<OsString>,
+}
+
+/// What goes along to hosts that may not have it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Preload {
+    /// The program, which is executed from a directory of the job's own.
+    pub program: bool,
+    /// Files for the ranks' working directory.
+    #[serde(with = "octets")]
+    pub files: Vec<PathBuf>,
+}
+
+/// Who reads the launcher's standard input; everybody else reads an empty one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StdinTarget {
+    /// Nobody.
+    None,
+    /// One rank.
+    Rank(Rank),
+    /// Every rank gets a copy.
+    All,
+}
+
+impl StdinTarget {
+    /// Whether a rank reads it.
+    pub fn reads(self, rank: Rank) -> bool {
+        match self {
+            Self::None => false,
+            Self::Rank(reader) => reader == rank,
+            Self::All => true,
+        }
+    }
+}
+
+/// The process-management interfaces a job is offered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PmiChoice {
+    /// What the programs need, found by inspecting them.
+    Auto,
+    /// PMI on an inherited socket; PMI-1 is expected on it.
+    Pmi1,
+    /// The same socket; PMI-2 is expected on it.
+    Pmi2,
+    /// PMIx through the sidecar.
+    Pmix,
+    /// All of these.
+    All,
+    /// Nothing: the ranks are plain processes.
+    None,
+}
+
+impl fmt::Display for PmiChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Pmi1 => "pmi1",
+            Self::Pmi2 => "pmi2",
+            Self::Pmix => "pmix",
+            Self::All => "all",
+            Self::None => "none",
+        })
+    }
+}
+
+/// In which order ranks are given to nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum MapBy {
+    /// A node is filled before the next one.
+    #[default]
+    Slot,
+    /// Each node gets one rank in turn.
+    Node,
+}
+
+/// Up to this many nodes are a star, unless the user says otherwise.
+pub const STAR_LIMIT: u32 = 32;
+
+/// Children of a node in a larger launch, unless the user says otherwise.
+pub const TREE_WIDTH: u32 = 32;
+
+/// How the hosts of a launch reach each other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpreadSpec {
+    /// Up to this many hosts are all contacted by the first.
+    pub star_limit: u32,
+    /// Otherwise each host contacts at most this many others; at least 2.
+    pub tree_width: u32,
+    /// Socket of this machine's agent, instead of the one found.
+    #[serde(with = "octets")]
+    pub agent: Option<PathBuf>,
+}
+
+/// Where the ranks live.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LayoutSpec {
+    /// The nodes, in the order of their numbers; this machine when empty.
+    pub hosts: Vec<HostSpec>,
+    /// How these reach each other.
+    pub spread: SpreadSpec,
+    /// Number of nodes this machine acts as; at least 1, and 1 if there are hosts.
+    pub virtual_nodes: u32,
+    /// Most ranks on a node; when absent, a host's slots, or as even as possible.
+    pub ppn: Option<u32>,
+    /// The order of placement.
+    pub map_by: MapBy,
+    /// Instead of all that: nodes and numbers of ranks, in the order of ranks.
+    pub runs: Vec<(NodeId, u32)>,
+    /// Slots of this machine, where the user has said how many; else one for each usable core.
+    pub slots: Option<u32>,
+    /// Allow more ranks than slots.
+    pub oversubscribe: bool,
+}
+
+impl Default for SpreadSpec {
+    fn default() -> Self {
+        Self {
+            star_limit: STAR_LIMIT,
+            tree_width: TREE_WIDTH,
+            agent: None,
+        }
+    }
+}
+
+impl Default for LayoutSpec {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            spread: SpreadSpec::default(),
+            virtual_nodes: 1,
+            ppn: None,
+            map_by: MapBy::default(),
+            runs: Vec::new(),
+            slots: None,
+            oversubscribe: false,
+        }
+    }
+}
+
+impl LayoutSpec {
+    /// Number of nodes.
+    pub fn nodes(&self) -> u32 {
+        match self.hosts.len() {
+            0 => self.virtual_nodes,
+            hosts => u32::try_from(hosts).expect("lists of hosts are bounded"),
+        }
+    }
+
+    /// The nodes are other machines, each with an agent.
+    pub fn across_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+}
+
+/// What becomes of the ranks' input and output.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StdioSpec {
+    /// Prefix every output line with its rank.
+    pub label: bool,
+    /// Put the time in front of every output line.
+    pub timestamps: bool,
+    /// File name pattern for per-rank output.
+    #[serde(with = "octets")]
+    pub output: Option<OsString>,
+    /// Who reads standard input.
+    pub stdin: StdinTarget,
+    /// The rank that gets a terminal of its own, and standard input through it.
+    pub pty: Option<Rank>,
+}
+
+/// When and how the job ends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EndingSpec {
+    /// The job is ended after this time.
+    pub timeout: Option<Duration>,
+    /// Which code is the job's.
+    pub exit: ExitPolicy,
+    /// A rank that fails ends the others.
+    pub kill_on_bad_exit: bool,
+    /// Time between SIGTERM and SIGKILL; zero for SIGKILL at once.
+    pub grace: Duration,
+    /// A program that loads an MPI and does not use what it is offered fails the job.
+    pub strict_pmi: bool,
+    /// How long a fence may take from its first arrival.
+    pub fence: FenceLimit,
+    /// How long it may take until all processes of a spawn have been started.
+    pub spawn: Option<Duration>,
+    /// What becomes of spawned jobs when the job of their parent has ended.
+    pub children: Children,
+}
+
+/// What becomes of spawned jobs when the job of their parent has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Children {
+    /// They have the time of grace to end, and then are ended.
+    #[default]
+    EndWithParent,
+    /// They go on.
+    Independent,
+}
+
+/// How long a fence may take from its first arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum FenceLimit {
+    /// [`FENCE_TIMEOUT`], if a rank or node is missing that should have come soon, or never comes;
+    /// ranks that may be busy with their own work are waited for.
+    #[default]
+    Sensible,
+    /// So long, whatever the others do.
+    After(Duration),
+    /// For ever.
+    Unlimited,
+}
+
+/// How long a fence may take unless the user chooses.
+pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time between SIGTERM and SIGKILL unless the user chooses. MPI libraries that catch SIGTERM need
+/// well under two seconds. Source: docs/pmi-wire.md#failures.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+impl Default for EndingSpec {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            exit: ExitPolicy::First,
+            kill_on_bad_exit: true,
+            grace: GRACE,
+            strict_pmi: false,
+            fence: FenceLimit::default(),
+            spawn: None,
+            children: Children::default(),
+        }
+    }
+}
+
+/// Where the status stream goes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StatusTarget {
+    /// To standard output, which then carries nothing else: the ranks' output becomes part of it.
+    Stdout,
+    /// To a descriptor that was inherited; at least 3.
+    Descriptor(i32),
+    /// To a file.
+    File(#[serde(with = "octets")] PathBuf),
+}
+
+/// What is told about the job while it runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StatusSpec {
+    /// Where events and result are written as JSON.
+    pub json: Option<StatusTarget>,
+    /// Descriptor that was inherited, from which orders are read; at least 3.
+    pub control: Option<i32>,
+}
+
+/// What the ranks are offered for process management, and the parts that serve it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InterfaceSpec {
+    /// Interfaces to offer.
+    pub pmi: PmiChoice,
+    /// libpmix for the sidecar, instead of the one found.
+    #[serde(with = "octets")]
+    pub libpmix: Option<PathBuf>,
+    /// The sidecar's executable, instead of the one found.
+    #[serde(with = "octets")]
+    pub pmix_host: Option<PathBuf>,
+    /// The shim library, instead of the one found.
+    #[serde(with = "octets")]
+    pub shim: Option<PathBuf>,
+    /// Ranks get Slurm's names for their place too.
+    pub slurm_env: bool,
+    /// Those launches of the user meet that have the same one here; at most
+    /// [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes.
+    pub meet: Option<String>,
+    /// The Unix socket of the allocator that decides who gets nodes and slots; the launch does by
+    /// itself when absent.
+    #[serde(with = "octets")]
+    pub allocator: Option<PathBuf>,
+}
+
+/// One job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Application contexts in command-line order; never empty.
+    #[serde(deserialize_with = "apps")]
+    pub apps: Vec<AppSpec>,
+    /// Where the ranks live.
+    pub layout: LayoutSpec,
+    /// Process sets beside those of the applications.
+    pub psets: Vec<ProcessSet>,
+    /// Input and output.
+    pub stdio: StdioSpec,
+    /// The end of the job.
+    pub ending: EndingSpec,
+    /// What is told about it.
+    pub status: StatusSpec,
+    /// Process-management interfaces.
+    pub interface: InterfaceSpec,
+    /// Only show the plan; start nothing.
+    pub dry_run: bool,
+    /// Tell every decision with its reasons.
+    pub explain: bool,
+    /// What is to be told about where all this comes from.
+    pub notes: Vec<String>,
+    /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
+    pub verbose: u8,
+}
+
+fn argv<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsString>, D::Error> {
+    not_empty(octets::deserialize(from)?)
+}
+
+fn apps<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AppSpec>, D::Error> {
+    not_empty(Vec::deserialize(from)?)
+}
+
+fn not_empty<T, E: Error>(list: Vec<T>) -> Result<Vec<T>, E> {
+    match list.is_empty() {
+        true => Err(E::invalid_length(0, &"at least one")),
+        false => Ok(list),
+    }
+}

@@ -1,0 +1,29 @@
+//! The protocols and decisions of wireup, without I/O: no socket, no file, no clock, no environment. Time is an
+//! argument.
+//!
+//! Map, from the vocabulary up; a module uses only those above it:
+//! - [`job`]: ids, the job's description, where ranks live, how a job ends
+//! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`groups`], [`names`], [`pmix`]: the protocol cores
+//! - [`collective`]: collectives between launches
+//! - [`rendezvous`]: where launches meet that know nothing of each other
+//! - [`link`]: what launcher, agents and steps of a launch on several hosts say to each other
+//! - [`node`]: the state machine of a node, with what happens to it and what it orders ([`event`])
+
+#![forbid(unsafe_code)]
+
+pub mod collective;
+pub mod event;
+pub mod fence;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
+pub mod groups;
+pub mod job;
+pub mod kvs;
+pub mod link;
+pub mod modex;
+pub mod names;
+pub mod node;
+pub mod pmi;
+pub mod pmix;
+pub mod queries;
+pub mod rendezvous;

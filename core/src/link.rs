@@ -1,0 +1,46 @@
+//! What the parts of a launch that spans hosts say to each other.
+//!
+//! ```text
+//!  wireup run ──Unix socket──▶ agent ══gRPC══▶ agent ══gRPC══▶ agent
+//!  (LAUNCHER)                   │ socketpair    │               │
+//!                            wireup step     wireup step     wireup step
+//!                             (node 0)        (node 1)        (node 2)
+//! ```
+//!
+//! - A *step* is the process that runs one launch on one node: it starts the node's ranks and its
+//!   sidecar and owns their state. It runs as the user; its end, however it comes, is the end of
+//!   the launch on its node.
+//! - The agents of a launch form a tree over its nodes ([`tree`]). They carry [`frame`]s towards
+//!   the node or launcher in the address and do not look into them; what they say themselves to
+//!   their neighbours is [`control`].
+//!
+//! Everything here is free of I/O.
+
+pub mod control;
+pub mod frame;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
+pub mod message;
+pub mod socket;
+pub mod steps;
+pub mod tree;
+pub mod watch;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A message as the body of frames.
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("no message holds what cannot be written")
+}
+
+/// The message of a body.
+///
+/// # Errors
+/// When it is none, or something follows it.
+pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, postcard::Error> {
+    match postcard::take_from_bytes(body)? {
+        (message, []) => Ok(message),
+        _ => Err(postcard::Error::DeserializeBadEncoding),
+    }
+}

@@ -1,0 +1,82 @@
+//! What the head node of a launch and the store that all launches of its user share say to each other.
+
+use serde::{Deserialize, Serialize};
+
+use super::request::{Answer, Request, Requester};
+use crate::job::ids::{AppNum, NodeId, Nspace};
+use crate::job::proc::Proc;
+
+/// Names a request of a node on its way; chosen by that node, rising from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub struct Serial(pub(super) u64);
+
+#[cfg(any(test, feature = "testing"))]
+impl From<u64> for Serial {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// Names a request in the whole launch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Ticket {
+    /// The node that asks.
+    pub node: NodeId,
+    /// Its number for the request.
+    pub serial: Serial,
+}
+
+impl Ticket {
+    /// Of no request.
+    pub const NOBODY: Self = Self {
+        node: NodeId(0),
+        serial: Serial(0),
+    };
+}
+
+/// To the shared store.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToShared {
+    /// A process asks; one [`FromShared`] follows.
+    Ask {
+        /// Names the request.
+        ticket: Ticket,
+        /// Who asks.
+        who: Requester,
+        /// What.
+        request: Request,
+    },
+    /// What a process published while its launch kept its names to itself. Nobody waits for an
+    /// answer.
+    Keep {
+        /// Who published it.
+        who: Requester,
+        /// The publication.
+        request: Request,
+    },
+    /// Whether an answer with values for one reader has reached it.
+    Receipt {
+        /// Of the request.
+        ticket: Ticket,
+        /// It has.
+        reached: bool,
+    },
+    /// A process has ended.
+    Ended(Proc),
+    /// Every rank of an application context has ended.
+    AppEnded {
+        /// Its job.
+        nspace: Nspace,
+        /// Its number.
+        app: AppNum,
+    },
+}
+
+/// From the shared store: the answer to [`ToShared::Ask`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FromShared {
+    /// Of the request.
+    pub ticket: Ticket,
+    /// The answer.
+    pub answer: Answer,
+}

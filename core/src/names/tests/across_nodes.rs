@@ -1,0 +1,465 @@
+//! The engines of several nodes, and the store they share with other launches.
+
+use std::collections::VecDeque;
+
+use super::*;
+use crate::names::engine::{Output, StoreEngine, StoreMessage};
+use crate::names::shared::FromShared;
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+use crate::rendezvous::{ClientId, Rendezvous};
+
+/// A job of nodes with two ranks each; its messages are delivered when the test says so.
+struct Job {
+    engines: Vec<StoreEngine<u32>>,
+    messages: VecDeque<(NodeId, NodeId, StoreMessage)>,
+    shared: Rendezvous,
+    /// What the shared store has said.
+    said: VecDeque<FromShared>,
+    answers: Vec<(u32, Answer)>,
+    now: Moment,
+    last: u32,
+}
+
+impl Job {
+    fn new(nodes: u32) -> Self {
+        let engine = |node| StoreEngine::new(NodeId(node), NodeId(0), nodes);
+        let mut shared = Rendezvous::new(USER);
+        shared.joined(ClientId(0), &mut Vec::new());
+        Self {
+            shared,
+            said: VecDeque::new(),
+            engines: (0..nodes).map(engine).collect(),
+            messages: VecDeque::new(),
+            answers: Vec::new(),
+            now: Moment::default(),
+            last: 0,
+        }
+    }
+
+    fn on(
+        &mut self,
+        node: NodeId,
+        what: impl FnOnce(&mut StoreEngine<u32>, &mut Vec<Output<u32>>),
+    ) {
+        let mut out = Vec::new();
+        what(&mut self.engines[node.index()], &mut out);
+        for output in out {
+            match output {
+                Output::Send { to, message } => {
+                    assert_ne!(to, node, "{message:?}");
+                    self.messages.push_back((node, to, message));
+                }
+                Output::Shared(message) => {
+                    assert_eq!(node, NodeId(0));
+                    let message = ToRendezvous::Store(message);
+                    let now = self.now;
+                    self.at_shared(|shared, out| shared.said(ClientId(0), message, now, out));
+                }
+                Output::Complete { ticket, answer } => self.answers.push((ticket, answer)),
+            }
+        }
+    }
+
+    fn at_shared(
+        &mut self,
+        what: impl FnOnce(&mut Rendezvous, &mut Vec<(ClientId, FromRendezvous)>),
+    ) {
+        let mut out = Vec::new();
+        what(&mut self.shared, &mut out);
+        for (_, message) in out {
+            let FromRendezvous::Store(message) = message else {
+                panic!("{message:?}");
+            };
+            self.said.push_back(message);
+        }
+    }
+
+    fn ask(&mut self, rank: u32, request: Request) -> u32 {
+        self.last += 1;
+        let (who, ticket, now) = (who(rank), self.last, self.now);
+        self.on(who.node, |engine, out| {
+            engine.ask(who, request, ticket, now, out);
+        });
+        ticket
+    }
+
+    fn end(&mut self, rank: u32) {
+        let who = who(rank);
+        self.on(who.node, |engine, out| {
+            engine.rank_ended(who.proc, who.app, Moment::default(), out);
+        });
+    }
+
+    fn deliver(&mut self) {
+        let now = self.now;
+        loop {
+            if let Some((from, to, message)) = self.messages.pop_front() {
+                self.on(to, |engine, out| engine.message(from, message, now, out));
+            } else if let Some(message) = self.said.pop_front() {
+                self.on(NodeId(0), |engine, out| {
+                    engine.shared_said(message, now, out);
+                });
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Makes a request and waits for the one answer to it.
+    #[track_caller]
+    fn answer(&mut self, rank: u32, request: Request) -> Answer {
+        let ticket = self.ask(rank, request);
+        self.deliver();
+        let answers = std::mem::take(&mut self.answers);
+        let [(answered, answer)] = <[_; 1]>::try_from(answers).unwrap();
+        assert_eq!(answered, ticket);
+        answer
+    }
+}
+
+#[test]
+fn ranks_of_all_nodes_share_one_store() {
+    let mut job = Job::new(3);
+    for (publisher, reader) in [(0, 5), (5, 0), (2, 3), (4, 2)] {
+        let waiting = job.ask(reader, wait_for(0, &["a"]));
+        job.deliver();
+        let publishing = job.ask(publisher, once("a"));
+        job.deliver();
+        let mut answers = std::mem::take(&mut job.answers);
+        answers.sort_by_key(|(ticket, _)| *ticket);
+        assert!(
+            matches!(&answers[..], [(first, Answer::Found(_)), (second, Answer::Done)]
+            if (*first, *second) == (waiting, publishing))
+        );
+    }
+}
+
+#[test]
+fn the_loss_of_the_head_node_is_the_answer_to_whoever_waits_or_asks_later() {
+    let mut job = Job::new(3);
+    let waiting = job.ask(3, wait_for(0, &["a"]));
+    job.deliver();
+    job.on(NodeId(1), |engine, out| {
+        engine.node_lost(NodeId(0), [], Moment::default(), out)
+    });
+    let lost = Answer::Refused(Refusal::HeadLost);
+    assert_eq!(job.answers, [(waiting, lost.clone())]);
+    job.answers.clear();
+    assert_eq!(job.answer(2, lookup(&["a"])), lost);
+    assert!(job.messages.is_empty());
+}
+
+#[test]
+fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
+    let mut job = Job::new(3);
+    let publish = |persistence, key| publish_as(Range::Session, persistence, &[key]);
+    for (persistence, key) in [(Persistence::Proc, "a"), (Persistence::Session, "b")] {
+        assert_eq!(job.answer(4, publish(persistence, key)), Answer::Done);
+    }
+    job.ask(5, wait_for(0, &["never"]));
+    job.deliver();
+    // What it said last is still on its way.
+    job.ask(5, publish(Persistence::Proc, "c"));
+    let ranks = [4, 5].map(|rank| (who(rank).proc, who(rank).app));
+    job.on(NodeId(0), |engine, out| {
+        engine.node_lost(NodeId(2), ranks, Moment::default(), out)
+    });
+    job.deliver();
+    assert_eq!(job.answers, []);
+    for (key, stays) in [("a", false), ("b", true), ("c", false)] {
+        let found = matches!(job.answer(0, lookup(&[key])), Answer::Found(_));
+        assert_eq!(found, stays, "{key}");
+    }
+}
+
+#[test]
+fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
+    let mut job = Job::new(2);
+    let local = publish_as(Range::Local, Persistence::Session, &["a"]);
+    assert_eq!(job.answer(2, local), Answer::Done);
+    let forged = Requester {
+        node: NodeId(0),
+        ..who(3)
+    };
+    job.on(NodeId(1), |engine, out| {
+        engine.ask(forged, lookup(&["a"]), 77, Moment::default(), out);
+    });
+    job.deliver();
+    assert!(matches!(&job.answers[..], [(77, Answer::Found(_))]));
+    job.answers.clear();
+    assert_eq!(job.answer(0, lookup(&["a"])), refused(Refusal::NotFound));
+}
+
+#[test]
+fn a_rank_that_ends_is_answered_once_and_served_no_more() {
+    for rank in [1, 3] {
+        let mut job = Job::new(2);
+        let lives = publish_as(Range::Session, Persistence::Proc, &["mine"]);
+        assert_eq!(job.answer(rank, lives), Answer::Done);
+        let waiting = job.ask(rank, wait_for(0, &["a"]));
+        job.deliver();
+        // One that is on its way when the rank ends.
+        let underway = job.ask(rank, wait_for(0, &["a"]));
+        job.end(rank);
+        let gone = || refused(Refusal::RequesterEnded);
+        assert_eq!(
+            std::mem::take(&mut job.answers),
+            [(waiting, gone()), (underway, gone())]
+        );
+        job.deliver();
+        assert_eq!(job.answers, []);
+        assert_eq!(job.answer(0, once("a")), Answer::Done);
+        assert_eq!(names(job.answer(0, lookup(&["a"]))), ["a"]);
+        assert_eq!(job.answer(0, lookup(&["mine"])), refused(Refusal::NotFound));
+        // What it had written before its end, and comes late.
+        assert_eq!(job.answer(rank, publish(&["late"])), gone());
+    }
+}
+
+#[test]
+fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
+    // Four ranks; that of node 1 with the value is neither the first nor the last to end, and a
+    // node that never asked for anything has some that ended before and after it was published.
+    for order in [[0, 2, 1, 3], [3, 2, 0, 1], [1, 0, 3, 2]] {
+        let mut job = Job::new(2);
+        let [first, publisher, rest @ ..] = order;
+        job.end(first);
+        let lives = publish_as(Range::Session, Persistence::App, &["a"]);
+        assert_eq!(job.answer(publisher, lives), Answer::Done);
+        // Somebody of another application looks.
+        let see = |job: &mut Job| {
+            let mut other = who_of("job", 9);
+            other.node = NodeId(0);
+            job.on(NodeId(0), |engine, out| {
+                engine.ask(other, lookup(&["a"]), 99, Moment::default(), out);
+            });
+            job.deliver();
+            let answers = std::mem::take(&mut job.answers);
+            matches!(&answers[..], [(99, Answer::Found(_))])
+        };
+        for rank in [&[publisher], &rest[..]].concat() {
+            assert!(see(&mut job), "{order:?}");
+            job.end(rank);
+            job.deliver();
+        }
+        assert!(!see(&mut job), "{order:?}");
+    }
+}
+
+#[test]
+fn a_job_that_publishes_nothing_sends_no_message() {
+    let mut job = Job::new(2);
+    (0..4).for_each(|rank| job.end(rank));
+    for node in [0, 1] {
+        job.on(NodeId(node), |engine, out| {
+            engine.tear_down(Moment::default(), out);
+        });
+    }
+    assert!(job.messages.is_empty() && job.answers.is_empty());
+    assert_eq!(job.engines[0].next_deadline(), None);
+}
+
+#[test]
+fn the_end_of_the_job_answers_everybody_once() {
+    for head_first in [true, false] {
+        let mut job = Job::new(2);
+        let waiting = [0, 3].map(|rank| job.ask(rank, wait_for(0, &["a"])));
+        job.deliver();
+        let underway = job.ask(2, lookup(&["b"]));
+        let order = if head_first { [0, 1] } else { [1, 0] };
+        for node in order {
+            job.on(NodeId(node), |engine, out| {
+                engine.tear_down(Moment::default(), out);
+            });
+            job.deliver();
+        }
+        let late = job.ask(1, publish(&["b"]));
+        job.deliver();
+        let mut tickets: Vec<u32> = job.answers.iter().map(|(ticket, _)| *ticket).collect();
+        tickets.sort_unstable();
+        assert_eq!(tickets, [waiting[0], waiting[1], underway, late]);
+        let torn_down = |(_, answer): &(u32, Answer)| *answer == refused(Refusal::TornDown);
+        assert!(job.answers.iter().all(torn_down), "{:?}", job.answers);
+    }
+}
+
+#[test]
+fn a_timeout_is_kept_where_the_values_are() {
+    let mut job = Job::new(2);
+    let wait = Wait {
+        at_least: 0,
+        timeout: Some(Duration::from_secs(5)),
+    };
+    let near = job.ask(2, lookup_in(Range::Namespace, &["a"], Some(wait)));
+    job.deliver();
+    let due = Moment(Duration::from_secs(5));
+    assert_eq!(job.engines[0].next_deadline(), Some(due));
+    assert_eq!(job.engines[1].next_deadline(), None);
+    job.on(NodeId(0), |engine, out| engine.tick(due, out));
+    job.deliver();
+    assert_eq!(job.answers, [(near, refused(Refusal::Timeout))]);
+    job.answers.clear();
+    let waiting = job.ask(3, lookup_in(Range::Session, &["a"], Some(wait)));
+    job.deliver();
+    let due = Moment(Duration::from_secs(5));
+    assert_eq!(job.shared.next_deadline(), Some(due));
+    assert_eq!(job.engines[0].next_deadline(), None);
+    job.at_shared(|shared, out| shared.tick(due, out));
+    job.deliver();
+    assert_eq!(job.answers, [(waiting, refused(Refusal::Timeout))]);
+}
+
+#[test]
+fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
+    let mut job = Job::new(3);
+    let waiting = job.ask(2, wait_for(0, &["a"]));
+    let (_, _, asked) = job.messages[0].clone();
+    let StoreMessage::Ask { serial, .. } = asked else {
+        panic!("{asked:?}");
+    };
+    let answer = || StoreMessage::Answer {
+        serial,
+        answer: Answer::Done,
+    };
+    // Not from the head node, and not the head node.
+    for (from, to, message) in [(2, 1, answer()), (0, 1, asked), (1, 0, answer())] {
+        let now = job.now;
+        job.on(NodeId(to), |engine, out| {
+            engine.message(NodeId(from), message, now, out);
+        });
+    }
+    assert_eq!(job.answers, []);
+    job.deliver();
+    job.ask(0, publish(&["a"]));
+    job.deliver();
+    let answered: Vec<u32> = job.answers.iter().map(|(ticket, _)| *ticket).collect();
+    assert!(answered.contains(&waiting) && answered.len() == 2);
+}
+
+#[test]
+fn a_launch_keeps_to_itself_what_is_for_itself_until_others_may_have_to_do_with_it() {
+    let mut job = Job::new(2);
+    let near = |name| publish_as(Range::Namespace, Persistence::Session, &[name]);
+    assert_eq!(job.answer(0, near("a")), Answer::Done);
+    let once = publish_as(Range::Namespace, Persistence::FirstRead, &["b"]);
+    assert_eq!(job.answer(3, once), Answer::Done);
+    let wait = Wait {
+        at_least: 0,
+        timeout: Some(Duration::from_secs(5)),
+    };
+    job.now = Moment(Duration::from_secs(1));
+    let waiting = job.ask(2, lookup_in(Range::Namespace, &["a", "late"], Some(wait)));
+    job.deliver();
+    assert!(job.shared.is_empty() || job.shared.next_deadline().is_none());
+    job.now = Moment(Duration::from_secs(3));
+    // From here on everything is asked there, and what was here is there too.
+    let unknown = job.answer(1, lookup(&["c"]));
+    assert_eq!(unknown, refused(Refusal::NotFound));
+    assert_eq!(
+        job.shared.next_deadline(),
+        Some(Moment(Duration::from_secs(6)))
+    );
+    assert_eq!(names(job.answer(1, lookup(&["b"]))), ["b"]);
+    assert_eq!(job.answer(1, lookup(&["b"])), refused(Refusal::NotFound));
+    job.ask(0, near("late"));
+    job.deliver();
+    let served = job.answers.iter().find(|(ticket, _)| *ticket == waiting);
+    assert_eq!(names(served.unwrap().1.clone()), ["a", "late"]);
+}
+
+#[test]
+fn a_value_for_one_reader_whose_reader_is_gone_is_there_for_another() {
+    for range in [Range::Namespace, Range::Session] {
+        for (reader, other) in [(1, 3), (3, 1)] {
+            let mut job = Job::new(2);
+            let lookup = || {
+                let wait = Wait {
+                    at_least: 0,
+                    timeout: None,
+                };
+                lookup_in(range.clone(), &["a"], Some(wait))
+            };
+            job.ask(reader, lookup());
+            job.deliver();
+            let waiting = job.ask(other, lookup());
+            job.deliver();
+            let node = who(reader).node;
+            // It is on its way when its reader ends, or is served and then never heard of again.
+            job.ask(0, publish_as(range.clone(), Persistence::FirstRead, &["a"]));
+            if node == NodeId(1) {
+                job.end(reader);
+            }
+            job.deliver();
+            if node == NodeId(0) {
+                // What the head node's own rank got is there: it was answered before it ended.
+                continue;
+            }
+            let served = job.answers.iter().find(|(ticket, _)| *ticket == waiting);
+            let served = served.map(|(_, answer)| names(answer.clone()));
+            assert_eq!(served, Some(vec!["a".to_owned()]), "{range:?}");
+        }
+    }
+}
+
+#[test]
+fn the_loss_of_a_node_gives_what_was_on_its_way_there_to_others() {
+    for range in [Range::Namespace, Range::Session] {
+        let mut job = Job::new(2);
+        let publication = publish_as(range.clone(), Persistence::FirstRead, &["a"]);
+        assert_eq!(job.answer(0, publication), Answer::Done);
+        let find = || lookup_in(range.clone(), &["a"], None);
+        job.ask(3, find());
+        // The answer leaves the head node, and its receipt never comes.
+        while let Some(at) = job.messages.iter().position(|(_, to, _)| *to == NodeId(0)) {
+            let (from, to, message) = job.messages.remove(at).unwrap();
+            let now = job.now;
+            job.on(to, |engine, out| engine.message(from, message, now, out));
+            while let Some(message) = job.said.pop_front() {
+                job.on(to, |engine, out| engine.shared_said(message, now, out));
+            }
+        }
+        job.messages.clear();
+        assert_eq!(job.answer(0, find()), refused(Refusal::NotFound));
+        let ranks = [2, 3].map(|rank| (who(rank).proc, who(rank).app));
+        job.on(NodeId(0), |engine, out| {
+            engine.node_lost(NodeId(1), ranks, Moment::default(), out);
+        });
+        assert_eq!(names(job.answer(0, find())), ["a"], "{range:?}");
+    }
+}
+
+#[test]
+fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_next_asks_another() {
+    let mut job = Job::new(2);
+    assert_eq!(job.answer(0, publish(&["a"])), Answer::Done);
+    let waiting = [0, 3].map(|rank| job.ask(rank, wait_for(0, &["b"])));
+    job.deliver();
+    job.shared = Rendezvous::new(USER);
+    job.shared.joined(ClientId(0), &mut Vec::new());
+    job.on(NodeId(0), |engine, out| {
+        engine.shared_lost(Moment::default(), out);
+    });
+    job.deliver();
+    let lost = refused(Refusal::SharedLost);
+    assert_eq!(
+        std::mem::take(&mut job.answers),
+        waiting.map(|ticket| (ticket, lost.clone()))
+    );
+    assert_eq!(job.answer(2, lookup(&["a"])), refused(Refusal::NotFound));
+    assert_eq!(job.answer(2, publish(&["a"])), Answer::Done);
+    assert_eq!(names(job.answer(0, lookup(&["a"]))), ["a"]);
+}
+
+#[test]
+fn a_program_of_another_job_that_has_the_same_number_does_not_end_what_lives_as_long_as_one() {
+    let mut job = Job::new(1);
+    let lives = publish_as(Range::Session, Persistence::App, &["a"]);
+    assert_eq!(job.answer(0, lives), Answer::Done);
+    for rank in 0..4 {
+        let spawned = who_of("spawned", rank);
+        job.on(NodeId(0), |engine, out| {
+            engine.rank_ended(spawned.proc, spawned.app, Moment::default(), out);
+        });
+    }
+    assert_eq!(names(job.answer(1, lookup(&["a"]))), ["a"]);
+}

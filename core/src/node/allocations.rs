@@ -1,0 +1,135 @@
+//! Processes that want nodes and slots, or give them back: upcalls become requests to the launcher,
+//! and its answers theirs.
+
+use std::collections::BTreeMap;
+
+use super::NodeCore;
+use super::spawns::said;
+use crate::event::{Action, AllocationTicket, Report};
+use crate::job::allocation::{
+    Allocation, AllocationFailure, AllocationFailureKind, AllocationRequest, AllocationResult,
+    Directive,
+};
+use crate::pmix::host::UpcallId;
+use crate::pmix::keys;
+use crate::pmix::upcall::Answer;
+use crate::pmix::value::{Info, Proc, Status, Value};
+
+/// The requests of this node that the launcher has not answered.
+#[derive(Debug, Default)]
+pub(super) struct Allocations {
+    last: u64,
+    waiting: BTreeMap<AllocationTicket, UpcallId>,
+}
+
+impl NodeCore {
+    /// `PMIx_Allocation_request`.
+    pub(super) fn allocate(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (directive, infos): (u8, &[Info]),
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(directive) = Directive::of_pmix(directive) else {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+        };
+        self.ask_for(id, proc, (directive, infos), actions);
+    }
+
+    /// What a process wants of the launch's nodes and slots.
+    pub(super) fn ask_for(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (directive, infos): (Directive, &[Info]),
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(by) = self.named(proc) else {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        };
+        self.allocations.last += 1;
+        let ticket = AllocationTicket(self.allocations.last);
+        self.allocations.waiting.insert(ticket, id);
+        let request = Box::new(AllocationRequest {
+            directive,
+            infos: infos.iter().map(said).collect(),
+            timeout: super::upcalls::timeout(infos),
+        });
+        actions.push(Action::Report(Report::Allocate {
+            ticket,
+            by,
+            request,
+        }));
+    }
+
+    /// The launcher's answer to a request.
+    pub(super) fn allocated(
+        &mut self,
+        ticket: AllocationTicket,
+        result: &AllocationResult,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(id) = self.allocations.waiting.remove(&ticket) {
+            let answer = match result {
+                Ok(allocation) => Answer::Infos(Status::SUCCESS, told(allocation)),
+                Err(failure) => Answer::Status(status(failure.kind)),
+            };
+            self.answer(id, &answer, actions);
+        }
+    }
+
+    /// Nothing is given any more.
+    pub(super) fn allocations_tear_down(&mut self, actions: &mut Vec<Action>) {
+        let ending = Err(AllocationFailure {
+            kind: AllocationFailureKind::Canceled,
+            text: String::new(),
+        });
+        let tickets: Vec<_> = self.allocations.waiting.keys().copied().collect();
+        for ticket in tickets {
+            self.allocated(ticket, &ending, actions);
+        }
+    }
+}
+
+/// An allocation in PMIx's terms.
+fn told(allocation: &Allocation) -> Vec<Info> {
+    let text = |key, text: &String| Info::new(key, Value::String(text.as_str().into()));
+    let own = |key, value: &Option<String>| value.as_ref().map(|value| text(key, value));
+    let mut infos: Vec<Info> = own(keys::ALLOC_ID, &allocation.id)
+        .into_iter()
+        .chain(own(keys::ALLOC_REQ_ID, &allocation.req_id))
+        .collect();
+    let shares = &allocation.shares;
+    let names: Vec<_> = shares.iter().map(|share| share.name.as_str()).collect();
+    infos.push(Info::new(
+        keys::ALLOC_NUM_NODES,
+        Value::Uint64(shares.len() as u64),
+    ));
+    infos.push(text(keys::ALLOC_NODE_LIST, &names.join(",")));
+    let slots: Option<Vec<u32>> = shares.iter().map(|share| share.slots).collect();
+    if let Some(slots) = slots {
+        let all = slots.iter().map(|slots| u64::from(*slots)).sum();
+        let each: Vec<_> = slots.iter().map(ToString::to_string).collect();
+        infos.push(Info::new(keys::ALLOC_NUM_CPUS, Value::Uint64(all)));
+        infos.push(text(keys::ALLOC_NUM_CPU_LIST, &each.join(",")));
+    }
+    if let Some(seconds) = allocation.seconds {
+        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+        infos.push(Info::new(keys::ALLOC_TIME, Value::Uint32(seconds)));
+    }
+    infos
+}
+
+/// How PMIx says why nothing was given.
+fn status(kind: AllocationFailureKind) -> Status {
+    match kind {
+        AllocationFailureKind::NoResources => Status::ERR_OUT_OF_RESOURCE,
+        AllocationFailureKind::NotFound => Status::ERR_NOT_FOUND,
+        AllocationFailureKind::BadRequest => Status::ERR_BAD_PARAM,
+        AllocationFailureKind::NotSupported => Status::ERR_NOT_SUPPORTED,
+        AllocationFailureKind::TimedOut => Status::ERR_TIMEOUT,
+        AllocationFailureKind::Unreachable => Status::ERR_UNREACH,
+        AllocationFailureKind::Canceled => Status::ERR_JOB_CANCELED,
+    }
+}

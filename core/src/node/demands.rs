@@ -1,0 +1,219 @@
+//! What processes want to be done with processes of their launch: upcalls become [`Demand`]s, which the
+//! launcher judges and carries out on all nodes.
+
+use super::NodeCore;
+use crate::event::{Action, Report};
+use crate::job::allocation::Directive;
+use crate::job::demand::{Demand, Wish};
+use crate::job::ids::GlobalRank;
+use crate::job::outcome::Cause;
+use crate::pmix::host::UpcallId;
+use crate::pmix::keys;
+use crate::pmix::upcall::Answer;
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value, find};
+
+/// Numbers of Linux.
+const SIGCONT: i32 = 18;
+/// Likewise.
+const SIGSTOP: i32 = 19;
+/// The highest real-time signal.
+const SIGNAL_MAX: i32 = 64;
+
+/// The keys of directives.
+struct Directives {
+    /// What says a signal's number.
+    signal: &'static str,
+    /// What is to be done if it is so.
+    flags: &'static [(&'static str, Wish)],
+    /// What was done before the host is asked.
+    done: &'static [&'static str],
+    /// The name of the request.
+    id: &'static str,
+}
+
+/// What clients want removed at their end libpmix removes itself, and asks on if there is more; see
+/// docs/shim.md.
+const OF_JOBS: Directives = Directives {
+    signal: keys::JOB_CTRL_SIGNAL,
+    flags: &[
+        (keys::JOB_CTRL_KILL, Wish::Kill),
+        (keys::JOB_CTRL_TERMINATE, Wish::Terminate),
+        (keys::JOB_CTRL_PAUSE, Wish::Signal(SIGSTOP)),
+        (keys::JOB_CTRL_RESUME, Wish::Signal(SIGCONT)),
+    ],
+    done: &[
+        keys::REGISTER_CLEANUP,
+        keys::REGISTER_CLEANUP_DIR,
+        keys::CLEANUP_RECURSIVE,
+        keys::CLEANUP_EMPTY,
+        keys::CLEANUP_IGNORE,
+        keys::CLEANUP_LEAVE_TOPDIR,
+    ],
+    id: keys::JOB_CTRL_ID,
+};
+
+const OF_SESSIONS: Directives = Directives {
+    signal: keys::SESSION_SIGNAL,
+    flags: &[
+        (keys::SESSION_TERMINATE, Wish::Terminate),
+        (keys::SESSION_PAUSE, Wish::Signal(SIGSTOP)),
+        (keys::SESSION_RESUME, Wish::Signal(SIGCONT)),
+    ],
+    done: &[],
+    id: keys::SESSION_CTRL_ID,
+};
+
+/// Stands for the session of who says it; no other has a number that processes could know.
+const OWN_SESSION: u32 = u32::MAX;
+
+impl NodeCore {
+    /// `PMIx_Abort`. Without targets it means the caller's job, and there is no answer while anybody
+    /// lives: with it the caller would leave, and what others make of that could reach the launcher
+    /// before its abort does, which may come from another host. Where everybody is meant the launch
+    /// has failed.
+    pub(super) fn abort(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (code, message): (i32, &Text),
+        targets: &[Proc],
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(ranks) = self.targets(proc, targets) else {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        };
+        let waits = targets.is_empty() || ranks.is_none();
+        let by = self.named(proc).unwrap_or_default();
+        let message = message.to_string();
+        actions.push(Action::Report(match ranks {
+            None => Report::Failed(Cause::Aborted {
+                rank: by,
+                code,
+                message,
+            }),
+            ranks => Report::Demanded(Demand {
+                by,
+                what: Wish::Abort { code, message },
+                ranks,
+            }),
+        }));
+        match waits {
+            true => self.aborts.push(id),
+            false => self.answer(id, &Answer::Status(Status::SUCCESS), actions),
+        }
+    }
+
+    /// Nobody lives any more.
+    pub(super) fn answer_aborts(&mut self, actions: &mut Vec<Action>) {
+        for id in std::mem::take(&mut self.aborts) {
+            self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+        }
+    }
+
+    /// `PMIx_Job_control`: answered when it was passed on, not when it was done.
+    pub(super) fn job_control(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        targets: &[Proc],
+        directives: &[Info],
+        actions: &mut Vec<Action>,
+    ) {
+        let wishes = wishes(directives, &OF_JOBS);
+        let (ranks, wishes) = match (self.targets(proc, targets), wishes) {
+            (Some(ranks), Ok(wishes)) => (ranks, wishes),
+            (None, _) => {
+                return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+            }
+            (_, Err(status)) => return self.answer(id, &Answer::Status(status), actions),
+        };
+        self.demand(id, proc, (&ranks, wishes), actions);
+    }
+
+    /// `PMIx_Session_control`: the session is the launch, with all its jobs.
+    pub(super) fn session_control(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (session, directives): (u32, &[Info]),
+        actions: &mut Vec<Action>,
+    ) {
+        if session != OWN_SESSION {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        }
+        if find(directives, keys::SESSION_EXTEND).is_some_and(holds) {
+            let mut infos = directives.to_vec();
+            infos.retain(|info| info.key != keys::SESSION_EXTEND && info.key != OF_SESSIONS.id);
+            return self.ask_for(id, proc, (Directive::Extend, &infos), actions);
+        }
+        match wishes(directives, &OF_SESSIONS) {
+            Ok(wishes) => self.demand(id, proc, (&None, wishes), actions),
+            Err(status) => self.answer(id, &Answer::Status(status), actions),
+        }
+    }
+
+    fn demand(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (ranks, wishes): (&Option<Vec<GlobalRank>>, Vec<Wish>),
+        actions: &mut Vec<Action>,
+    ) {
+        let by = self.named(proc).unwrap_or_default();
+        actions.extend(wishes.into_iter().map(|what| {
+            let ranks = ranks.clone();
+            Action::Report(Report::Demanded(Demand { by, what, ranks }))
+        }));
+        self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+    }
+
+    /// Who is meant, the caller's whole job if nobody is named: `Some(None)` for everybody, `None` if
+    /// some are not of this launch.
+    fn targets(&self, caller: &Proc, procs: &[Proc]) -> Option<Option<Vec<GlobalRank>>> {
+        let job = [Proc {
+            nspace: caller.nspace.clone(),
+            rank: ProcRank::WILDCARD,
+        }];
+        let ranks = self.members(if procs.is_empty() { &job } else { procs })?;
+        let all = ranks.len() == self.jobs.size() as usize;
+        Some((!all).then_some(ranks))
+    }
+}
+
+/// What directives ask for, in their order; there must be something.
+fn wishes(directives: &[Info], known: &Directives) -> Result<Vec<Wish>, Status> {
+    let mut wishes = Vec::new();
+    let mut done = false;
+    for info in directives {
+        let flag = known.flags.iter().find(|(key, _)| info.key == *key);
+        wishes.push(match (flag, &info.value) {
+            _ if info.key == known.id => continue,
+            _ if known.done.iter().any(|key| info.key == *key) => {
+                done = true;
+                continue;
+            }
+            (_, Value::Int(signal) | Value::Int32(signal)) if info.key == known.signal => {
+                match (1..=SIGNAL_MAX).contains(signal) {
+                    true => Wish::Signal(*signal),
+                    false => return Err(Status::ERR_BAD_PARAM),
+                }
+            }
+            (_, Value::Bool(false)) => continue,
+            (Some((_, wish)), value) if holds(value) => wish.clone(),
+            _ if info.required => return Err(Status::ERR_NOT_SUPPORTED),
+            _ => continue,
+        });
+    }
+    match wishes.is_empty() && !done {
+        true => Err(Status::ERR_NOT_SUPPORTED),
+        false => Ok(wishes),
+    }
+}
+
+/// Whether it is so: PMIx takes a key without a value for a yes.
+fn holds(value: &Value) -> bool {
+    matches!(value, Value::Bool(true) | Value::Undef)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! PMIx events: those raised on this node are carried to the others, and the deaths of ranks are
+//! events.
+//!
+//! Rule: libpmix tells the clients of its own node, also what is raised through its server, and
+//! does not call for that. Rule: an event is carried by the node of its source alone. Source:
+//! docs/shim.md#events.
+
+use std::sync::Arc;
+
+use super::NodeCore;
+use super::host::HostState;
+use crate::event::{Action, Notification, PeerMessage};
+use crate::job::clock::Moment;
+use crate::job::ids::GlobalRank;
+use crate::job::outcome::RankEnd;
+use crate::pmix::control::Control;
+use crate::pmix::keys;
+use crate::pmix::value::{DataRange, Info, Proc, Status, Value};
+
+impl NodeCore {
+    /// An event raised here: libpmix tells this node's clients, the other nodes hear it from us.
+    pub(super) fn forward(&mut self, event: Notification, now: Moment, actions: &mut Vec<Action>) {
+        let everywhere = [
+            DataRange::NAMESPACE,
+            DataRange::SESSION,
+            DataRange::GLOBAL,
+            DataRange::CUSTOM,
+        ];
+        // An event of another node's process was brought here by its own node.
+        let ours = event
+            .source
+            .rank
+            .rank()
+            .is_none_or(|_| self.local_of(&event.source).is_some());
+        if ours && everywhere.contains(&event.range) {
+            self.groups_hear(&event, now, actions);
+            self.carry(&Arc::new(event), actions);
+        }
+    }
+
+    pub(super) fn carry(&self, event: &Arc<Notification>, actions: &mut Vec<Action>) {
+        let message = PeerMessage::Notify(Arc::clone(event));
+        actions.push(Action::SendEveryPeer(message));
+    }
+
+    /// An event of another node, or of the host itself.
+    pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
+        self.groups_hear(event, now, actions);
+        if self.host.state != HostState::Ready {
+            return;
+        }
+        let control = Control::Notify {
+            code: event.code,
+            source: event.source.clone(),
+            range: event.range,
+            infos: event.infos.clone(),
+        };
+        self.control(&control, now, actions);
+    }
+
+    /// A rank of this node died between init and finalize: those who asked for it hear of it,
+    /// where the job goes on.
+    pub(super) fn tell_of_death(
+        &mut self,
+        process: GlobalRank,
+        end: RankEnd,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.terms.tolerant || !self.host.is_offered() {
+            return;
+        }
+        let name = self.name_of(process);
+        let proc = Proc::new(&name.nspace, name.rank);
+        let code = match end {
+            RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,
+            // Also for signals: it is what fault-tolerant MPIs listen for.
+            _ => Status::ERR_PROC_ABORTED,
+        };
+        let infos = vec![
+            Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(proc.clone())),
+            Info::new(keys::EXIT_CODE, Value::Int(end.exit_code().into())),
+            // Open MPI's default handler ends the process.
+            Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+        ];
+        let event = Arc::new(Notification {
+            code,
+            source: proc,
+            range: DataRange::NAMESPACE,
+            infos,
+        });
+        self.carry(&event, actions);
+        self.notify(&event, now, actions);
+    }
+}

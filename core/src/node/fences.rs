@@ -1,0 +1,383 @@
+//! Fences between nodes as a node's core uses them: which nodes take part, how long one may take,
+//! and who is missing where others wait.
+//!
+//! Rule: of a PMIx fence libpmix tells only that all local clients have come, not which have: a node
+//! whose server has not called may be waited for in vain by any of its clients. Source:
+//! `pmix_server.h`, `fence_nb`.
+
+use std::time::Duration;
+
+use super::{FenceTicket, NodeCore, PmixState};
+use crate::event::{Action, Report};
+use crate::fence::id::Ranks;
+use crate::fence::{
+    self, Deadline, FenceFailure, FenceId, FenceInput, FenceResult, Nodes, Participants, Timeout,
+};
+use crate::job::absence::{Absences, Absent};
+use crate::job::clock::Moment;
+use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
+use crate::job::outcome::{Cause, FenceKind, LateFence};
+use crate::job::proc::ProcRank;
+use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit, SpreadSpec};
+use crate::link::tree::Shape;
+use crate::pmi::collective::{Collective, Scope};
+
+/// How the nodes of a job meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Terms {
+    /// The trees that they form.
+    pub shape: Shape,
+    /// How long a fence, or another process's data, may be waited for.
+    pub limit: FenceLimit,
+    /// The job goes on when a rank dies.
+    pub tolerant: bool,
+}
+
+impl Terms {
+    /// As the user wants it.
+    pub fn of(spread: &SpreadSpec, ending: &EndingSpec) -> Self {
+        Self {
+            shape: Shape {
+                star_limit: spread.star_limit,
+                width: spread.tree_width,
+            },
+            limit: ending.fence,
+            tolerant: !ending.kill_on_bad_exit,
+        }
+    }
+
+    /// For what no program has set a time.
+    pub(super) fn timeout(self) -> Option<Timeout> {
+        let (after, kind) = match self.limit {
+            FenceLimit::Sensible => (FENCE_TIMEOUT, Deadline::Default),
+            FenceLimit::After(time) => (time, Deadline::User),
+            FenceLimit::Unlimited => return None,
+        };
+        Some(Timeout { after, kind })
+    }
+
+    /// For what a program may have set a time.
+    pub(super) fn timeout_or(self, given: Option<Duration>) -> Option<Timeout> {
+        let given = given.map(|after| Timeout {
+            after,
+            kind: Deadline::Program,
+        });
+        match (given, self.timeout()) {
+            (Some(given), Some(own)) if own.kind == Deadline::User && own.after < given.after => {
+                Some(own)
+            }
+            (given, own) => given.or(own),
+        }
+    }
+}
+
+/// Names of the fences of PMI end so, before what tells them apart.
+const PMI: &str = "#pmi";
+const PMI_NODE: &str = "#pmi-node";
+const RING: &str = "#ring";
+
+/// Who fences for a barrier or ring. PMI and PMIx may be served side by side, and barriers of the
+/// same ranks may be open at a time: a name of its own keeps each one's fences apart.
+pub(super) fn participants(job: &Nspace, collective: &Collective) -> Participants {
+    let name = match collective {
+        Collective::Ring => format!("{job}{RING}"),
+        &Collective::WORLD => format!("{job}{PMI}"),
+        Collective::Barrier {
+            scope: Scope::Node,
+            tag,
+        } => format!("{job}{PMI_NODE}:{tag}"),
+        Collective::Barrier { tag, .. } => format!("{job}{PMI}:{tag}"),
+    };
+    let name = Nspace::new(&name).expect("an nspace with a short ASCII suffix");
+    match collective {
+        Collective::Barrier {
+            scope: Scope::Ranks(ranks),
+            ..
+        } => {
+            let procs = ranks
+                .iter()
+                .map(|rank| (name.clone(), ProcRank::One(*rank)));
+            Participants::from_procs(procs).expect("ranks of a job that has at least one")
+        }
+        _ => Participants::whole_job(name),
+    }
+}
+
+/// The job in a name that may have something behind it.
+fn job_of(name: &Nspace) -> &str {
+    let name = name.as_str();
+    name.find('#').map_or(name, |end| &name[..end])
+}
+
+/// The job and the barrier or ring whose participants these are; `None` for those of PMIx.
+fn collective_of(participants: &Participants) -> Option<(&str, Collective)> {
+    let (name, ranks) = participants.entries().next()?;
+    let (job, suffix) = name.as_str().split_at(name.as_str().rfind('#')?);
+    let (kind, tag) = match suffix.split_once(':') {
+        Some((kind, tag)) => (kind, tag.parse().ok()?),
+        None => (suffix, 0),
+    };
+    let scope = match (kind, ranks) {
+        (RING, _) => return Some((job, Collective::Ring)),
+        (PMI_NODE, _) => Scope::Node,
+        (PMI, Ranks::All) => Scope::World,
+        (PMI, Ranks::Runs(runs)) => {
+            let ranks = runs.iter().flat_map(|run| run.first.0..=run.last.0);
+            Scope::Ranks(ranks.map(Rank).collect())
+        }
+        _ => return None,
+    };
+    Some((job, Collective::Barrier { scope, tag }))
+}
+
+impl NodeCore {
+    /// Some local members have entered a barrier or ring, and others have not.
+    pub(super) fn pmi_begun(
+        &mut self,
+        job: JobNumber,
+        collective: Collective,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let (participants, nodes) = self.meeting_of(job, &collective);
+        let input = FenceInput::Begin {
+            participants,
+            nodes,
+            timeout: self.terms.timeout(),
+            ticket: FenceTicket::Pmi(job, collective),
+        };
+        self.fence(input, now, actions);
+    }
+
+    /// Who takes part in a barrier or ring, and on which nodes.
+    pub(super) fn meeting_of(
+        &self,
+        job: JobNumber,
+        collective: &Collective,
+    ) -> (Participants, Nodes) {
+        let member = self.jobs.get(job).expect("a job with ranks in a barrier");
+        if *collective == Collective::WORLD {
+            return member.world.clone();
+        }
+        let ranks = &member.context.ranks;
+        let nodes = match collective {
+            Collective::Barrier {
+                scope: Scope::Ranks(members),
+                ..
+            } => Nodes::new(members.iter().filter_map(|rank| ranks.node_of(*rank))),
+            Collective::Barrier {
+                scope: Scope::Node, ..
+            } => Nodes::new([self.node]),
+            _ => Some(member.world.1.clone()),
+        };
+        let nodes = nodes.expect("whoever entered it lives somewhere");
+        (participants(&member.context.nspace, collective), nodes)
+    }
+
+    /// Others wait for this node: who of it has not come?
+    pub(super) fn describe(
+        &mut self,
+        id: FenceId,
+        collect: bool,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let absences = match collective_of(&id.participants) {
+            Some((job, collective)) => self.absent_from(job, &collective, now),
+            None => self.absent_from_pmix(&id, collect, now),
+        };
+        self.fence(FenceInput::Described { id, absences }, now, actions);
+    }
+
+    fn absent_from(&self, job: &str, collective: &Collective, now: Moment) -> Absences {
+        let mut absences = Absences::default();
+        let member = self.job_named(job).map(|(_, member)| member);
+        let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
+        let Some((first, server)) = server else {
+            return absences;
+        };
+        for local in server.absent_from(collective) {
+            let (last, overdue) = server.state(local).whereabouts();
+            let absent = self.absent(NodeRank(first.0 + local.0), last, now);
+            absences.add(absent, overdue);
+        }
+        absences
+    }
+
+    fn absent_from_pmix(&self, id: &FenceId, collect: bool, now: Moment) -> Absences {
+        let mut absences = Absences::default();
+        let mut here = 0;
+        for (local, state) in (0..).map(NodeRank).zip(&self.pmix) {
+            let name = self.name_of(self.process(local));
+            let mut entries = id.participants.entries();
+            let in_nspace = |nspace: &Nspace| job_of(nspace) == name.nspace.as_str();
+            let of_job = entries.find(|(nspace, _)| in_nspace(nspace));
+            if !of_job.is_some_and(|(_, ranks)| ranks.contains(name.rank)) {
+                continue;
+            }
+            here += 1;
+            let (last, overdue) = match state {
+                PmixState::Connected => continue,
+                PmixState::Absent => ("never contacted PMIx", false),
+                PmixState::Stayed => ("has ended without PMIx", true),
+                PmixState::Finalized => ("finalized", false),
+                PmixState::Died => ("has ended", true),
+            };
+            absences.add(self.absent(local, last.to_owned(), now), overdue);
+        }
+        if absences.is_empty() && here > 0 {
+            absences.nodes.add(self.node, 0);
+            // The first fence of all comes at once after the start, and who exchanges data is in the
+            // middle of it; a barrier later on may wait for work.
+            absences.overdue = id.generation == 0 || collect;
+        }
+        absences
+    }
+
+    fn absent(&self, local: NodeRank, last: String, now: Moment) -> Absent {
+        let heard = self.heard[local.index()];
+        Absent {
+            rank: self.process(local),
+            last,
+            idle: heard.map(|at| now.since(at)),
+        }
+    }
+
+    /// Ranks that take part.
+    fn size_of(&self, participants: &Participants) -> u32 {
+        let size = |job: &str| {
+            let job = self.job_named(job);
+            job.map_or(0, |(_, member)| member.context.ranks.size())
+        };
+        let ranks = participants.entries().map(|(name, ranks)| match ranks {
+            Ranks::All => size(job_of(name)),
+            Ranks::Runs(runs) => runs.iter().map(|r| r.last.0 - r.first.0 + 1).sum(),
+        });
+        ranks.sum()
+    }
+
+    /// A fence takes long: said once for the job, by the node that finds it first.
+    pub(super) fn fence_is_late(
+        &mut self,
+        id: &FenceId,
+        waited: Duration,
+        absences: Absences,
+        actions: &mut Vec<Action>,
+    ) {
+        let pmi = collective_of(&id.participants).is_some();
+        let late = LateFence {
+            kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
+            waited,
+            ranks: self.size_of(&id.participants),
+            absences,
+        };
+        actions.push(Action::Report(Report::FenceLate(late)));
+    }
+
+    /// Why the job fails when a fence does; `None` if that is the program's business, or follows
+    /// from something else that fails it.
+    pub(super) fn fence_cause(
+        &self,
+        ticket: &FenceTicket,
+        ranks: u32,
+        failure: &FenceFailure,
+    ) -> Option<Cause> {
+        let kind = match ticket {
+            FenceTicket::Pmix(_) | FenceTicket::Meeting(_) => FenceKind::Pmix,
+            FenceTicket::Pmi(..) | FenceTicket::Met => FenceKind::Pmi,
+        };
+        match (failure, kind) {
+            (FenceFailure::TornDown { .. } | FenceFailure::PeerLost { .. }, _) => None,
+            (FenceFailure::Timeout { kind: by, .. }, _) if *by == Deadline::Program => None,
+            (
+                FenceFailure::Timeout {
+                    waited, absences, ..
+                },
+                kind,
+            ) => Some(Cause::FenceTimeout(Box::new(LateFence {
+                kind,
+                waited: *waited,
+                ranks,
+                absences: (**absences).clone(),
+            }))),
+            (other, FenceKind::Pmi) => Some(Cause::FenceFailed {
+                error: other.to_string(),
+            }),
+            (_, FenceKind::Pmix) => None,
+        }
+    }
+
+    pub(super) fn fence(
+        &mut self,
+        input: FenceInput<FenceTicket>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let mut outputs = Vec::new();
+        self.fences.handle(input, now, &mut outputs);
+        for output in outputs {
+            match output {
+                fence::Output::Send { to, message } => {
+                    actions.push(Action::SendPeer {
+                        to,
+                        message: super::PeerMessage::Fence(message),
+                    });
+                }
+                fence::Output::Complete { ticket, result } => {
+                    self.fence_ended(ticket, result, now, actions);
+                }
+                fence::Output::Describe { id, collect } => {
+                    self.describe(id, collect, now, actions);
+                }
+                fence::Output::Waits {
+                    id,
+                    waited,
+                    absences,
+                } => self.fence_is_late(&id, waited, absences, actions),
+            }
+        }
+    }
+
+    fn fence_ended(
+        &mut self,
+        ticket: FenceTicket,
+        result: FenceResult,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Err(failure) = &result {
+            let ranks = match &ticket {
+                FenceTicket::Pmi(job, collective) => {
+                    let (participants, _) = self.meeting_of(*job, collective);
+                    self.size_of(&participants)
+                }
+                _ => self.jobs.size(),
+            };
+            let cause = self.fence_cause(&ticket, ranks, failure);
+            actions.extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
+        }
+        match ticket {
+            FenceTicket::Pmi(job, collective) => {
+                self.pmi_released((job, &collective), result, now, actions);
+            }
+            FenceTicket::Pmix(id) => self.fence_answer(id, result, actions),
+            FenceTicket::Meeting(id) => self.meeting_answer(id, result, actions),
+            FenceTicket::Met => {}
+        }
+    }
+}
+
+/// The nodes that have ranks, and all ranks as participants in the barrier of all.
+pub(super) fn world(
+    job: &Nspace,
+    ranks: &crate::job::rank_map::RankMap,
+    node: NodeId,
+) -> (Participants, Nodes) {
+    let nodes = ranks.node_ids().filter(|node| ranks.local_size(*node) > 0);
+    let nodes = Nodes::new(nodes).or_else(|| Nodes::new([node]));
+    let nodes = nodes.expect("one node at least");
+    (participants(job, &Collective::WORLD), nodes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! The PMIx server's groups: upcalls become operations of the group engine, and
+//! its answers theirs.
+//!
+//! Rule: the answer to a construct lists the members one by one, also when they were given as "all",
+//! for libpmix 5 sends that list when the group is ended. Rule: the servers' data goes into one
+//! info, one after the other. Source: docs/shim.md#groups.
+
+mod watching;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::NodeCore;
+use super::upcalls::timeout;
+use crate::event::{Action, PeerMessage, Report};
+use crate::fence::Participants;
+use crate::groups::{
+    GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output,
+    Released, watch::Watch,
+};
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+use crate::job::proc;
+use crate::pmix::host::UpcallId;
+use crate::pmix::keys;
+use crate::pmix::upcall::{Answer, GroupOp};
+use crate::pmix::value::{Array, Info, Proc, Status, Text, Value, find};
+use crate::pmix::wire::{Reader, Writer};
+
+/// First libpmix whose answers Open MPI's sessions understand.
+const SESSIONS_SINCE: u32 = 5;
+
+/// Who waits for an operation, and for which.
+pub(super) struct Ticket {
+    id: UpcallId,
+    key: GroupKey,
+}
+
+/// What the node knows of groups beside the engine.
+pub(super) struct Groups {
+    pub(super) engine: GroupEngine<Ticket>,
+    /// Whose members hear of deaths.
+    watch: Watch,
+    /// The server's libpmix, as it said itself.
+    pub(super) libpmix: Text,
+    /// The user was told that sessions do not work.
+    warned: bool,
+}
+
+impl Groups {
+    pub(super) fn new(node: NodeId, nodes: u32) -> Self {
+        Self {
+            engine: GroupEngine::new(node, nodes),
+            watch: Watch::default(),
+            libpmix: Text::default(),
+            warned: false,
+        }
+    }
+}
+
+impl NodeCore {
+    pub(super) fn group(
+        &mut self,
+        id: UpcallId,
+        (op, name): (GroupOp, Text),
+        procs: &[Proc],
+        infos: Vec<Info>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if infos.iter().any(has_local_cid) && self.libpmix_is_before(SESSIONS_SINCE) {
+            return self.refuse_sessions(id, actions);
+        }
+        let leaders = [keys::GROUP_ADD_MEMBERS, keys::GROUP_BOOTSTRAP];
+        if procs.is_empty() || leaders.iter().any(|key| find(&infos, key).is_some()) {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+        }
+        let Some(mut members) = self.members(procs) else {
+            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+        };
+        // Others are none of the node's then, and do not call.
+        let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
+        let home = |member| self.jobs.node_of(member);
+        members.retain(|member| !local_only || home(*member) == Some(self.node));
+        let homes: Arc<[NodeId]> = members.iter().filter_map(|member| home(*member)).collect();
+        let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
+        let procs: Vec<proc::Proc> = members.iter().map(|member| self.name_of(*member)).collect();
+        let named = procs
+            .iter()
+            .map(|proc| (proc.nspace.clone(), proc::ProcRank::One(proc.rank)));
+        let Ok(members) = Participants::from_procs(named) else {
+            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+        };
+        let key = GroupKey {
+            operation: match op {
+                GroupOp::Construct => Operation::Construct,
+                GroupOp::Destruct => Operation::Destruct,
+            },
+            name: name.into_bytes().into(),
+            members,
+        };
+        let notify = is_set(&infos, keys::GROUP_NOTIFY_TERMINATION);
+        let may_be_missing = [keys::GROUP_OPTIONAL, keys::GROUP_FT_COLLECTIVE];
+        let optional = may_be_missing
+            .iter()
+            .any(|directive| is_set(&infos, directive))
+            || self.ends_without_the_dead(&key);
+        let offer = Offer {
+            members: procs.into(),
+            homes,
+            nodes: nodes.into_iter().collect(),
+            ended: Vec::new(),
+            optional,
+            notify,
+            wants_context: is_set(&infos, keys::GROUP_ASSIGN_CONTEXT_ID),
+            status: local_status(&infos, optional).0,
+            timeout: self.group_timeout(&infos),
+            part: part(infos),
+        };
+        let ticket = Ticket {
+            id,
+            key: key.clone(),
+        };
+        self.groups(actions, |engine, out| {
+            engine.arrive(key, offer, ticket, now, out);
+        });
+    }
+
+    /// libpmix 4.2 has a timer of its own besides, which breaks the server when it fires: it is
+    /// stopped by an answer that comes first.
+    fn group_timeout(&self, infos: &[Info]) -> Option<Duration> {
+        let given = timeout(infos)?;
+        match self.libpmix_is_before(5) {
+            true => Some(given * 3 / 4),
+            false => Some(given),
+        }
+    }
+
+    pub(super) fn group_message(
+        &mut self,
+        from: NodeId,
+        message: GroupMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        self.groups(actions, |engine, out| {
+            engine.message(from, message, now, out);
+        });
+    }
+
+    /// Does something with the engine and carries out what follows.
+    pub(super) fn groups(
+        &mut self,
+        actions: &mut Vec<Action>,
+        what: impl FnOnce(&mut GroupEngine<Ticket>, &mut Vec<Output<Ticket>>),
+    ) {
+        let mut outputs = Vec::new();
+        what(&mut self.groups.engine, &mut outputs);
+        for output in outputs {
+            match output {
+                Output::Send { to, message } => actions.push(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Group(message),
+                }),
+                Output::Complete { ticket, result } => {
+                    if let Ok(released) = &result {
+                        self.follow(ticket.key, released);
+                    }
+                    self.answer(ticket.id, &group_answer(result), actions);
+                }
+            }
+        }
+    }
+
+    /// Whether the server's libpmix is known to be of an earlier major version.
+    fn libpmix_is_before(&self, major: u32) -> bool {
+        let first = version(&self.groups.libpmix).and_then(|text| text.split('.').next());
+        first
+            .and_then(|first| first.parse::<u32>().ok())
+            .is_some_and(|first| first < major)
+    }
+
+    /// Open MPI 5 wants a communicator of a session's group, and takes the answer of an older server
+    /// for something else: it is given one in which it finds the refusal.
+    fn refuse_sessions(&mut self, id: UpcallId, actions: &mut Vec<Action>) {
+        if !std::mem::replace(&mut self.groups.warned, true) {
+            let text = format!(
+                "the program uses MPI sessions, which libpmix {} cannot serve; give wireup one of \
+                 version {SESSIONS_SINCE} or later (--libpmix)",
+                version(&self.groups.libpmix).unwrap_or("of an old version"),
+            );
+            actions.push(Action::Report(Report::HostWarning { text }));
+        }
+        let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
+        self.answer(
+            id,
+            &Answer::Infos(Status::ERR_NOT_SUPPORTED, nothing),
+            actions,
+        );
+    }
+}
+
+/// How the operation went on the node before its server was called. That members there have gone is
+/// nothing bad where they may be missing.
+fn local_status(infos: &[Info], may_be_missing: bool) -> Status {
+    let losses = [Status::ERR_PARTIAL_SUCCESS, Status::ERR_LOST_CONNECTION];
+    let is_bad = |status: &Status| {
+        *status != Status::SUCCESS && !(may_be_missing && losses.contains(status))
+    };
+    let mut told = infos.iter().filter_map(|info| match info.value {
+        Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status),
+        _ => None,
+    });
+    told.find(is_bad).unwrap_or(Status::SUCCESS)
+}
+
+/// Whether a directive is there and not false.
+fn is_set(infos: &[Info], key: &str) -> bool {
+    infos
+        .iter()
+        .any(|info| info.key == key && matches!(info.value, Value::Bool(true) | Value::Undef))
+}
+
+/// The version in libpmix's own words, as in `OpenPMIx 5.0.11 (PMIx Standard: ...)`.
+fn version(libpmix: &Text) -> Option<&str> {
+    let words = std::str::from_utf8(libpmix.as_bytes()).ok()?;
+    let is_number = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
+    words.split_ascii_whitespace().find(is_number)
+}
+
+/// What all servers are to get of this one, as an info list: its data, and from libpmix 6 on the
+/// infos of each member, which start with its name.
+fn part(infos: Vec<Info>) -> Arc<[u8]> {
+    let for_all = |info: &Info| {
+        info.key == keys::GROUP_ENDPT_DATA
+            || info.key == keys::GROUP_INFO
+                && matches!(&info.value, Value::Infos(items)
+                    if items.first().is_some_and(|first| first.key == keys::PROCID))
+    };
+    let infos: Vec<Info> = infos.into_iter().filter(for_all).collect();
+    let mut out = Writer::default();
+    Info::encode_list(&infos, &mut out);
+    out.into_bytes().into()
+}
+
+/// Whether Open MPI of version 5 or later makes a communicator with it.
+fn has_local_cid(info: &Info) -> bool {
+    info.key == keys::GROUP_INFO
+        && matches!(&info.value, Value::Infos(items)
+            if items.iter().any(|item| item.key == keys::GROUP_LOCAL_CID))
+}
+
+fn group_answer(result: GroupResult) -> Answer {
+    match result {
+        Ok(released) if released.status != 0 => Answer::Status(Status(released.status)),
+        Ok(released) => match group_infos(&released) {
+            Some(infos) => Answer::Infos(Status::SUCCESS, infos),
+            None => Answer::Status(Status::ERROR),
+        },
+        Err(failure) => Answer::Status(match failure {
+            GroupFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+            GroupFailure::MemberEnded { .. } => Status::ERR_PROC_TERM_WO_SYNC,
+            GroupFailure::ServerLost { .. }
+            | GroupFailure::NodeLost { .. }
+            | GroupFailure::TornDown { .. } => Status::ERR_LOST_CONNECTION,
+            GroupFailure::TooMany { .. } => Status::ERR_OUT_OF_RESOURCE,
+            GroupFailure::Busy | GroupFailure::NotMember { .. } => Status::ERR_BAD_PARAM,
+        }),
+    }
+}
+
+/// `None` for parts that are no infos.
+fn group_infos(released: &Released) -> Option<Vec<Info>> {
+    let members = released
+        .members
+        .iter()
+        .map(|member| Value::Proc(Proc::new(&member.nspace, member.rank)));
+    let members = Array::new(members.collect())?;
+    let mut infos = vec![Info::new(keys::GROUP_MEMBERSHIP, Value::Array(members))];
+    if let Some(context) = released.context {
+        infos.push(Info::new(keys::GROUP_CONTEXT_ID, Value::Size(context)));
+    }
+    let mut data = Vec::new();
+    for part in released.parts.iter() {
+        for info in Info::decode_list(&mut Reader::new(part)).ok()? {
+            match info.value {
+                Value::Bytes(bytes) => data.extend(bytes),
+                // Such infos are of no use without the id, and libpmix would not answer at all.
+                _ if released.context.is_none() => {}
+                _ => infos.push(info),
+            }
+        }
+    }
+    if !data.is_empty() {
+        infos.push(Info::new(keys::GROUP_ENDPT_DATA, Value::Bytes(data)));
+    }
+    Some(infos)
+}
+
+#[cfg(test)]
+mod tests;

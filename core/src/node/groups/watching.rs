@@ -1,0 +1,197 @@
+//! What members of groups hear of each other: the events that invitations consist of are followed on
+//! every node, and the node of a process that dies tells its groups.
+//!
+//! Rule: libpmix says nothing of these deaths by itself. Where it would (`PMIx_Group_invite`
+//! listens for `PROC_TERMINATED`), it frees what it needs for the next answer, before version 7: so the
+//! host raises what libpmix would make of it. Source: docs/shim.md#groups.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::{NodeCore, PmixState};
+use super::Released;
+use crate::event::{Action, Notification, PeerMessage};
+use crate::groups::watch::{Loss, Notice};
+use crate::groups::{GroupKey, Operation};
+use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, NodeId};
+use crate::job::proc;
+use crate::pmix::keys;
+use crate::pmix::value::{Array, DataRange, Info, Proc, Status, Text, Value, find};
+
+/// First libpmix that ends an invitation when somebody who is invited dies.
+const INVITES_END_SINCE: u32 = 7;
+
+impl NodeCore {
+    /// An operation is done: its group is to be watched, or no longer.
+    pub(super) fn follow(&mut self, key: GroupKey, released: &Released) {
+        let watch = &mut self.groups.watch;
+        match key.operation {
+            Operation::Construct if released.notify && released.status == 0 => {
+                watch.made(key.name, &released.members, released.context);
+            }
+            Operation::Construct => {}
+            Operation::Destruct => watch.ended(&key.name, |proc| key.members.contains(proc)),
+        }
+    }
+
+    /// A group of this node has ended, of which libpmix only tells.
+    pub(in super::super) fn local_group_ended(&mut self, name: &Text, procs: &[Proc]) {
+        let members = self.members(procs).unwrap_or_default().into_iter();
+        let members: BTreeSet<proc::Proc> = members.map(|member| self.name_of(member)).collect();
+        let watch = &mut self.groups.watch;
+        watch.ended(name.as_bytes(), |proc| members.contains(proc));
+    }
+
+    /// Whether the members asked to be told of deaths instead of failing for them.
+    pub(super) fn ends_without_the_dead(&self, key: &GroupKey) -> bool {
+        key.operation == Operation::Destruct
+            && self
+                .groups
+                .watch
+                .contains(&key.name, |proc| key.members.contains(proc))
+    }
+
+    /// An event that concerns groups has come by.
+    pub(in super::super) fn groups_hear(
+        &mut self,
+        event: &Notification,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if ![
+            Status::GROUP_INVITED,
+            Status::GROUP_CONSTRUCT_COMPLETE,
+            Status::GROUP_LEADER_SELECTED,
+            Status::GROUP_LEFT,
+        ]
+        .contains(&event.code)
+        {
+            return;
+        }
+        let Some(Value::String(name)) = find(&event.infos, keys::GROUP_ID) else {
+            return;
+        };
+        let Some(source) = self.named(&event.source) else {
+            return;
+        };
+        let source = self.name_of(source);
+        let name = name.as_bytes();
+        match event.code {
+            Status::GROUP_INVITED => {
+                let invited = self.invited(&event.infos);
+                let members: Vec<_> = invited.iter().map(|member| self.name_of(*member)).collect();
+                self.groups.engine.invited(name, &members);
+                self.groups.watch.invited(name.into(), source, members);
+                // Who died before the word came here will not be found dead again.
+                for member in invited {
+                    let local = self.local(member);
+                    if local.is_some_and(|at| self.pmix[at.index()] == PmixState::Died) {
+                        self.tell_groups_of_death(member, now, actions);
+                    }
+                }
+            }
+            Status::GROUP_CONSTRUCT_COMPLETE => self.groups.watch.completed(name, &source),
+            Status::GROUP_LEADER_SELECTED => self.groups.watch.chosen(name, &source),
+            _ => {
+                self.groups.watch.left(name, &source);
+                let name = Arc::from(name);
+                self.groups(actions, |engine, out| {
+                    engine.member_left(&name, source, out)
+                });
+            }
+        }
+    }
+
+    /// The processes an event is for.
+    fn invited(&self, infos: &[Info]) -> Vec<GlobalRank> {
+        let procs: Vec<Proc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
+            Some(Value::Proc(proc)) => vec![proc.clone()],
+            Some(Value::Array(array)) => {
+                let items = array.items().iter();
+                let procs = items.filter_map(|item| match item {
+                    Value::Proc(proc) => Some(proc.clone()),
+                    _ => None,
+                });
+                procs.collect()
+            }
+            _ => return Vec::new(),
+        };
+        self.members(&procs).unwrap_or_default()
+    }
+
+    /// A rank of this node died between init and finalize: the members of its groups hear of it,
+    /// where the job goes on.
+    pub(in super::super) fn tell_groups_of_death(
+        &mut self,
+        process: GlobalRank,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let dead = self.name_of(process);
+        let notices = self.groups.watch.died(&dead);
+        if !self.terms.tolerant || !self.host.is_offered() {
+            return;
+        }
+        for notice in notices {
+            self.tell_members(&dead, notice, now, actions);
+        }
+    }
+
+    fn tell_members(
+        &mut self,
+        dead: &proc::Proc,
+        notice: Notice,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let source = Proc::new(&dead.nspace, dead.rank);
+        let to = notice.to.iter();
+        let to: Vec<Proc> = to.map(|proc| Proc::new(&proc.nspace, proc.rank)).collect();
+        let members = to.iter().filter_map(|proc| self.named(proc));
+        let nodes: BTreeSet<NodeId> = members
+            .filter_map(|member| self.jobs.node_of(member))
+            .collect();
+        let Some(to) = Array::new(to.into_iter().map(Value::Proc).collect()) else {
+            return;
+        };
+        let mut infos = vec![
+            Info::new(keys::EVENT_CUSTOM_RANGE, Value::Array(to)),
+            Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(source.clone())),
+            Info::new(
+                keys::GROUP_ID,
+                Value::String(Text::new(notice.name.to_vec())),
+            ),
+            // Open MPI's default handler ends the process.
+            Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+        ];
+        if let Some(context) = notice.context {
+            infos.push(Info::new(keys::GROUP_CONTEXT_ID, Value::Size(context)));
+        }
+        let lost = match notice.loss {
+            Loss::Member => Status::GROUP_MEMBER_FAILED,
+            Loss::Leader => Status::GROUP_LEADER_FAILED,
+            Loss::Invited => Status::GROUP_INVITE_FAILED,
+        };
+        // libpmix itself ends the invitation then.
+        let resolves = notice.loss == Loss::Invited && !self.libpmix_is_before(INVITES_END_SINCE);
+        let also = resolves.then_some(Status::PROC_TERMINATED);
+        for code in [Some(lost), also].into_iter().flatten() {
+            let event = Arc::new(Notification {
+                code,
+                source: source.clone(),
+                range: DataRange::CUSTOM,
+                infos: infos.clone(),
+            });
+            for &to in nodes.iter().filter(|to| **to != self.node) {
+                actions.push(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Notify(Arc::clone(&event)),
+                });
+            }
+            if nodes.contains(&self.node) {
+                self.notify(&event, now, actions);
+            }
+        }
+    }
+}

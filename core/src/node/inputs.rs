@@ -1,0 +1,227 @@
+//! Input for processes from processes (`PMIx_IOF_push`), wherever both live.
+//!
+//! ```text
+//! pusher's node ── Give ──▶ the readers' nodes, which write it into their pipes;
+//!               ◀── Done ── when all of it is there
+//! ```
+//! Rule: a push is answered when every reader's pipe has it, so a slow reader slows down whoever waits
+//! for answers. Rule: only ranks that were spawned with a pipe for it can be given input
+//! (`PMIX_FWD_STDIN`); others have the launcher's, or none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::NodeCore;
+use crate::event::{Action, Fed, PeerMessage};
+use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::job::octets;
+use crate::pmix::host::UpcallId;
+use crate::pmix::upcall::Answer;
+use crate::pmix::value::{Proc, Status};
+
+/// What the nodes of pushers and readers say to each other.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum InputMessage {
+    /// Input for processes of the receiving node.
+    Give {
+        /// The sender's number for it.
+        push: u64,
+        /// For whom.
+        processes: Vec<GlobalRank>,
+        /// What; nothing at its end.
+        #[serde(with = "octets")]
+        bytes: Vec<u8>,
+    },
+    /// It is where they read, or could not be put there.
+    Done {
+        /// The number it came with.
+        push: u64,
+        /// How it went.
+        status: Status,
+    },
+}
+
+/// A push of this node's processes.
+#[derive(Debug)]
+struct Push {
+    id: UpcallId,
+    waiting: BTreeSet<NodeId>,
+    status: Status,
+}
+
+/// What is being written here.
+#[derive(Debug)]
+struct Writing {
+    from: NodeId,
+    push: u64,
+    left: BTreeSet<NodeRank>,
+    status: Status,
+}
+
+/// A node's part in pushing input.
+#[derive(Debug, Default)]
+pub(super) struct Inputs {
+    next: u64,
+    pushes: BTreeMap<u64, Push>,
+    writing: BTreeMap<u64, Writing>,
+}
+
+impl NodeCore {
+    /// `PMIx_IOF_push`: nothing for the end of the input.
+    pub(super) fn push(
+        &mut self,
+        id: UpcallId,
+        targets: &[Proc],
+        data: &[u8],
+        actions: &mut Vec<Action>,
+    ) {
+        let processes = match self.members(targets) {
+            Some(processes) if !processes.is_empty() => processes,
+            Some(_) => return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions),
+            None => return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions),
+        };
+        let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
+        for process in processes {
+            let node = self.jobs.node_of(process).unwrap_or(self.node);
+            by_node.entry(node).or_default().push(process);
+        }
+        self.inputs.next += 1;
+        let push = self.inputs.next;
+        let waiting = by_node.keys().copied().collect();
+        let status = Status::SUCCESS;
+        let entry = Push {
+            id,
+            waiting,
+            status,
+        };
+        self.inputs.pushes.insert(push, entry);
+        for (to, processes) in by_node {
+            let bytes = data.to_vec();
+            let message = InputMessage::Give {
+                push,
+                processes,
+                bytes,
+            };
+            self.send_input(to, message, actions);
+        }
+    }
+
+    fn send_input(&mut self, to: NodeId, message: InputMessage, actions: &mut Vec<Action>) {
+        match to == self.node {
+            true => self.input_message(to, message, actions),
+            false => actions.push(Action::SendPeer {
+                to,
+                message: PeerMessage::Input(message),
+            }),
+        }
+    }
+
+    pub(super) fn input_message(
+        &mut self,
+        from: NodeId,
+        message: InputMessage,
+        actions: &mut Vec<Action>,
+    ) {
+        match message {
+            InputMessage::Give {
+                push,
+                processes,
+                bytes,
+            } => {
+                let left = processes.into_iter().filter_map(|p| self.local(p));
+                let left: BTreeSet<NodeRank> = left.collect();
+                let ranks: Vec<NodeRank> = left.iter().copied().collect();
+                self.inputs.next += 1;
+                let number = self.inputs.next;
+                let writing = Writing {
+                    from,
+                    push,
+                    left,
+                    status: Status::SUCCESS,
+                };
+                self.inputs.writing.insert(number, writing);
+                match ranks.is_empty() {
+                    true => self.look_at_writing(number, actions),
+                    false => actions.push(Action::Feed {
+                        number,
+                        ranks,
+                        bytes,
+                    }),
+                }
+            }
+            InputMessage::Done { push, status } => self.given(push, from, status, actions),
+        }
+    }
+
+    /// A rank here has a piece of input, or will never have it.
+    pub(super) fn fed(
+        &mut self,
+        (number, rank): (u64, NodeRank),
+        fed: Fed,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(writing) = self.inputs.writing.get_mut(&number) else {
+            return;
+        };
+        writing.left.remove(&rank);
+        let status = match fed {
+            Fed::Done => Status::SUCCESS,
+            Fed::Gone => Status::ERR_UNREACH,
+            Fed::NoPipe => Status::ERR_NOT_SUPPORTED,
+            Fed::Full => Status::ERR_OUT_OF_RESOURCE,
+        };
+        if status != Status::SUCCESS {
+            writing.status = status;
+        }
+        self.look_at_writing(number, actions);
+    }
+
+    fn look_at_writing(&mut self, number: u64, actions: &mut Vec<Action>) {
+        let done = |writing: &Writing| writing.left.is_empty();
+        if !self.inputs.writing.get(&number).is_some_and(done) {
+            return;
+        }
+        if let Some(Writing {
+            from, push, status, ..
+        }) = self.inputs.writing.remove(&number)
+        {
+            self.send_input(from, InputMessage::Done { push, status }, actions);
+        }
+    }
+
+    fn given(&mut self, push: u64, by: NodeId, status: Status, actions: &mut Vec<Action>) {
+        let Some(entry) = self.inputs.pushes.get_mut(&push) else {
+            return;
+        };
+        if entry.waiting.remove(&by) && status != Status::SUCCESS {
+            entry.status = status;
+        }
+        if entry.waiting.is_empty() {
+            let (id, status) = (entry.id, entry.status);
+            self.inputs.pushes.remove(&push);
+            self.answer(id, &Answer::Status(status), actions);
+        }
+    }
+
+    /// Processes of a node that is gone read nothing.
+    pub(super) fn inputs_node_lost(&mut self, node: NodeId, actions: &mut Vec<Action>) {
+        let waiting = self.inputs.pushes.iter();
+        let waiting = waiting.filter(|(_, push)| push.waiting.contains(&node));
+        let waiting: Vec<u64> = waiting.map(|(number, _)| *number).collect();
+        for push in waiting {
+            self.given(push, node, Status::ERR_UNREACH, actions);
+        }
+    }
+
+    /// Whatever still waits is answered.
+    pub(super) fn inputs_tear_down(&mut self, actions: &mut Vec<Action>) {
+        for (_, push) in std::mem::take(&mut self.inputs.pushes) {
+            let answer = Answer::Status(Status::ERR_LOST_CONNECTION);
+            self.answer(push.id, &answer, actions);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

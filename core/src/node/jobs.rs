@@ -1,0 +1,269 @@
+//! The jobs of a launch as one node's core knows them: who is who, and jobs that come and go.
+
+use std::sync::Arc;
+
+use super::{JobContext, NodeCore, PmixState, fences};
+use crate::event::{Action, Report};
+use crate::fence::{Nodes, Participants};
+use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
+use crate::job::proc;
+use crate::job::rank_map::RankMap;
+use crate::job::roster::Placed;
+use crate::modex::ModexInput;
+use crate::pmi::server::{self as pmi};
+use crate::pmix::control::{Control, ForkEnv, Refusal};
+use crate::pmix::host::RequestId;
+use crate::pmix::value::{Proc, ProcRank};
+
+/// One job, and what serves its ranks on this node.
+pub(super) struct Member {
+    pub(super) context: Arc<JobContext>,
+    pub(super) pmi: Option<pmi::Server>,
+    /// Who takes part in the barrier of all its ranks.
+    pub(super) world: (Participants, Nodes),
+    /// Its first process on this node, if it has one there.
+    pub(super) first: NodeRank,
+    /// All its ranks have ended, everywhere.
+    over: bool,
+}
+
+impl Placed for Member {
+    fn ranks(&self) -> &RankMap {
+        &self.context.ranks
+    }
+}
+
+impl Member {
+    /// A job whose ranks here are offered PMI or not.
+    ///
+    /// # Errors
+    /// [`pmi::SetupError`] when the job cannot be described in PMI.
+    pub(super) fn new(
+        context: Arc<JobContext>,
+        node: NodeId,
+        pmi: bool,
+        first: NodeRank,
+    ) -> Result<Self, pmi::SetupError> {
+        let server = pmi.then(|| {
+            let local = context.ranks.ranks_on(node);
+            let info = pmi::JobInfo {
+                kvsname: context.nspace.clone(),
+                appnums: local.map(|r| context.appnums.of(r)).collect(),
+                universe_size: Some(context.universe_size),
+                attributes: Vec::new(),
+                preputs: context.preputs.clone(),
+                spawner: context.parent.as_ref().map(|parent| parent.nspace.clone()),
+            };
+            pmi::Server::new(info, &context.ranks, node)
+        });
+        Ok(Self {
+            pmi: server.transpose()?,
+            world: fences::world(&context.nspace, &context.ranks, node),
+            first,
+            over: false,
+            context,
+        })
+    }
+}
+
+impl Member {
+    /// All its ranks have ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+}
+
+impl NodeCore {
+    /// A job was spawned: its ranks on this node, if it has any, are to be served. `requests` are
+    /// those of the sidecar; when it has carried them out it reports that the job is ready.
+    ///
+    /// # Errors
+    /// [`pmi::SetupError`] when the job cannot be described in PMI.
+    pub fn add_job(
+        &mut self,
+        context: Arc<JobContext>,
+        pmi: bool,
+        requests: &[Control],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) -> Result<JobNumber, pmi::SetupError> {
+        let first = NodeRank(self.jobs.local_size(self.node));
+        let member = Member::new(Arc::clone(&context), self.node, pmi, first)?;
+        let job = self.jobs.add(member);
+        let here = self.jobs.local_size(self.node) as usize;
+        self.pmix.resize(here, PmixState::default());
+        self.heard.resize(here, None);
+        let added = ModexInput::NspaceAdded {
+            nspace: context.nspace.clone(),
+            local: context.ranks.ranks_on(self.node).collect(),
+        };
+        self.modex(added, now, actions);
+        for request in requests {
+            let id = self.control(request, now, actions);
+            if matches!(request, Control::RegisterJob { .. }) {
+                self.registering.extend(id.map(|id| (id, job)));
+            }
+        }
+        Ok(job)
+    }
+
+    /// Nodes joined the launch: its first job as it is known now, the same but for the number of nodes.
+    /// `absent` are those that were to join and could not, as far as that was not told before.
+    pub fn grow(
+        &mut self,
+        context: Arc<JobContext>,
+        absent: &[NodeId],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let nodes = context.ranks.nodes();
+        let first = self.jobs.get_mut(JobNumber(0));
+        first.expect("there is always a first job").context = context;
+        self.groups.engine.grow(nodes);
+        self.store_grow(nodes, now, actions);
+        let reason = Arc::from("it could not join the launch");
+        self.give_up(absent.iter().copied(), &reason, now, actions);
+    }
+
+    /// The spawned job that a request is to register.
+    pub(super) fn registers(&self, id: RequestId) -> Option<JobNumber> {
+        let mut requests = self.registering.iter();
+        let request = requests.find(|(request, _)| *request == id);
+        request.map(|(_, job)| *job)
+    }
+
+    /// The sidecar has registered a spawned job, or cannot.
+    pub(super) fn job_registered(
+        &mut self,
+        id: RequestId,
+        result: Result<ForkEnv, Refusal>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.registers(id) else {
+            return;
+        };
+        self.registering.retain(|(request, _)| *request != id);
+        let report = match result {
+            Ok(env) => Report::HostReady { job, env },
+            Err(refusal) => Report::JobRefused {
+                job,
+                error: refusal.to_string(),
+            },
+        };
+        actions.push(Action::Report(report));
+    }
+
+    /// All ranks of a spawned job have ended, on all nodes.
+    pub(super) fn job_over(&mut self, job: JobNumber, now: Moment, actions: &mut Vec<Action>) {
+        let Some(member) = self.jobs.get_mut(job) else {
+            return;
+        };
+        if std::mem::replace(&mut member.over, true) {
+            return;
+        }
+        if job == JobNumber(0) {
+            return self.ask_for_end(job, now, actions);
+        }
+        member.pmi = None;
+        let nspace = member.context.nspace.clone();
+        let removed = ModexInput::NspaceRemoved {
+            nspace: nspace.clone(),
+        };
+        self.modex(removed, now, actions);
+        self.ask_for_end(job, now, actions);
+        // The rest of its output may be on its way to processes here.
+        if self.host.is_ready() && !self.outputs.is_asking() {
+            self.control(&Control::DeregisterJob { nspace }, now, actions);
+        }
+    }
+
+    /// The name of the launch: that of its first job.
+    pub(super) fn launch(&self) -> &Arc<JobContext> {
+        &self.jobs.first().context
+    }
+
+    /// A job by its number.
+    pub(super) fn job(&self, job: JobNumber) -> &Arc<JobContext> {
+        let member = self.jobs.get(job);
+        &member
+            .expect("numbers of jobs come from the roster")
+            .context
+    }
+
+    /// The job of that name.
+    pub(super) fn job_named(&self, nspace: &str) -> Option<(JobNumber, &Member)> {
+        let mut jobs = self.jobs.jobs().rev();
+        jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
+    }
+
+    /// What serves a process over PMI, and its place there.
+    pub(super) fn pmi_of(
+        &mut self,
+        at: NodeRank,
+    ) -> Option<(JobNumber, LocalRank, &mut pmi::Server)> {
+        let (job, local) = self.jobs.local_at(self.node, at)?;
+        let server = self.jobs.get_mut(job)?.pmi.as_mut()?;
+        Some((job, local, server))
+    }
+
+    /// The same, to look at.
+    pub(super) fn pmi_seen(&self, at: NodeRank) -> Option<(LocalRank, &pmi::Server)> {
+        let (job, local) = self.jobs.local_at(self.node, at)?;
+        Some((local, self.jobs.get(job)?.pmi.as_ref()?))
+    }
+
+    /// A process of this node.
+    pub(super) fn process(&self, at: NodeRank) -> GlobalRank {
+        let process = self.jobs.process_at(self.node, at);
+        process.expect("the driver uses positions of processes that live here")
+    }
+
+    /// The PMIx name of a process.
+    pub(super) fn name_of(&self, process: GlobalRank) -> proc::Proc {
+        let (job, rank) = self.jobs.find(process).expect("a process of the launch");
+        proc::Proc::new(self.job(job).nspace.clone(), rank)
+    }
+
+    /// The process that libpmix names, if it is one of the launch.
+    pub(super) fn named(&self, proc: &Proc) -> Option<GlobalRank> {
+        let rank = proc.rank.rank()?;
+        let (job, member) = self.job_named(std::str::from_utf8(proc.nspace.as_bytes()).ok()?)?;
+        (rank.0 < member.context.ranks.size()).then(|| self.jobs.global(job, rank))
+    }
+
+    /// Where on this node the process lives that libpmix names.
+    pub(super) fn local_of(&self, proc: &Proc) -> Option<NodeRank> {
+        self.local(self.named(proc)?)
+    }
+
+    /// Where on this node a process lives, if it does.
+    pub(super) fn local(&self, process: GlobalRank) -> Option<NodeRank> {
+        (self.jobs.node_of(process)? == self.node).then(|| self.jobs.node_rank(process))?
+    }
+
+    /// The processes named in the order given, each once; `None` when some are not of this launch.
+    pub(super) fn members(&self, procs: &[Proc]) -> Option<Vec<GlobalRank>> {
+        let mut members = Vec::with_capacity(procs.len());
+        for proc in procs {
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+            let (job, member) = self.job_named(nspace)?;
+            let map = &member.context.ranks;
+            let global = |rank| self.jobs.global(job, rank);
+            match proc.rank {
+                ProcRank::WILDCARD => members.extend(self.jobs.processes_of(job)),
+                ProcRank::LOCAL_PEERS | ProcRank::LOCAL_NODE => {
+                    members.extend(map.ranks_on(self.node).map(global));
+                }
+                rank => {
+                    let rank: Rank = rank.rank()?;
+                    map.node_of(rank)?;
+                    members.push(global(rank));
+                }
+            }
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        members.retain(|member| seen.insert(*member));
+        Some(members)
+    }
+}

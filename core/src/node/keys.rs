@@ -1,0 +1,166 @@
+//! PMI keys of other jobs of the launch, wherever these live.
+//!
+//! ```text
+//! asker's node ── Ask ──▶ the lowest node that hosts ranks of the job
+//!              ◀─ Told ──
+//! ```
+//! Rule: what the ranks of a job put is brought to the nodes that host some of them, at their barriers
+//! and fences; others ask there. A spawned program may read what its parents have put and they what it
+//! has, by the name of the job. Source: docs/pmi-wire.md#spawn.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::NodeCore;
+use crate::event::{Action, PeerMessage};
+use crate::job::clock::Moment;
+use crate::job::ids::{JobNumber, LocalRank, NodeId, Nspace};
+use crate::job::octets;
+use crate::pmi::effect::KeyAnswer;
+
+/// What the nodes of who asks and of who put a key say to each other.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum KeyMessage {
+    /// What is found under a key?
+    Ask {
+        /// The sender's number for it.
+        number: u64,
+        /// Whose key.
+        job: Nspace,
+        /// The key.
+        #[serde(with = "octets")]
+        key: Vec<u8>,
+    },
+    /// This is.
+    Told {
+        /// The number it was asked with.
+        number: u64,
+        /// The value, if there is one.
+        value: Option<Vec<u8>>,
+    },
+}
+
+/// A rank that wants to know a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker {
+    pub(super) job: JobNumber,
+    pub(super) rank: LocalRank,
+    /// Of its request.
+    pub(super) number: u64,
+}
+
+/// Questions to other nodes.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    next: u64,
+    waiting: BTreeMap<u64, (Asker, NodeId)>,
+}
+
+/// What a node has of a key.
+enum Found {
+    Value(Vec<u8>),
+    NoKey,
+    NoJob,
+    /// Whoever knows lives there.
+    Elsewhere(NodeId),
+}
+
+impl NodeCore {
+    /// A rank asks for a key of another job of the launch.
+    pub(super) fn pmi_key(
+        &mut self,
+        asker: Asker,
+        job: Nspace,
+        key: Vec<u8>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let answer = match self.find_key(&job, &key) {
+            Found::Elsewhere(to) => {
+                self.keys.next += 1;
+                let number = self.keys.next;
+                self.keys.waiting.insert(number, (asker, to));
+                let message = PeerMessage::Key(KeyMessage::Ask { number, job, key });
+                return actions.push(Action::SendPeer { to, message });
+            }
+            found => found,
+        };
+        let answer = match &answer {
+            Found::Value(value) => KeyAnswer::Value(value),
+            Found::NoJob => KeyAnswer::NoJob,
+            Found::NoKey | Found::Elsewhere(_) => KeyAnswer::NoKey,
+        };
+        self.tell_key(asker, answer, now, actions);
+    }
+
+    fn find_key(&self, job: &Nspace, key: &[u8]) -> Found {
+        let Some((_, member)) = self.job_named(job.as_str()) else {
+            return Found::NoJob;
+        };
+        let Some(server) = &member.pmi else {
+            return Found::NoJob;
+        };
+        if let Some(value) = server.key(key) {
+            return Found::Value(value.to_vec());
+        }
+        let hosting = self.hosting(&member.context);
+        let living = hosting.iter().find(|node| !self.queries.is_lost(**node));
+        match living {
+            Some(node) if !hosting.contains(&self.node) => Found::Elsewhere(*node),
+            _ => Found::NoKey,
+        }
+    }
+
+    fn tell_key(
+        &mut self,
+        Asker { job, rank, number }: Asker,
+        answer: KeyAnswer<'_>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let member = self.jobs.get_mut(job);
+        let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        server.key_answer((rank, number), answer, &mut effects);
+        self.pmi_effects(job, effects, now, actions);
+    }
+
+    pub(super) fn key_message(
+        &mut self,
+        from: NodeId,
+        message: KeyMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match message {
+            KeyMessage::Ask { number, job, key } => {
+                let value = match self.find_key(&job, &key) {
+                    Found::Value(value) => Some(value),
+                    Found::NoKey | Found::NoJob | Found::Elsewhere(_) => None,
+                };
+                let message = PeerMessage::Key(KeyMessage::Told { number, value });
+                actions.push(Action::SendPeer { to: from, message });
+            }
+            KeyMessage::Told { number, value } => {
+                if let Some((asker, _)) = self.keys.waiting.remove(&number) {
+                    let answer = value.as_deref();
+                    let answer = answer.map_or(KeyAnswer::NoKey, KeyAnswer::Value);
+                    self.tell_key(asker, answer, now, actions);
+                }
+            }
+        }
+    }
+
+    /// Nobody knows what was put on a node that is gone.
+    pub(super) fn keys_node_lost(&mut self, node: NodeId, now: Moment, actions: &mut Vec<Action>) {
+        let waiting = std::mem::take(&mut self.keys.waiting).into_iter();
+        let (lost, left): (Vec<_>, Vec<_>) = waiting.partition(|(_, (_, at))| *at == node);
+        self.keys.waiting.extend(left);
+        for (_, (asker, _)) in lost {
+            self.tell_key(asker, KeyAnswer::NoKey, now, actions);
+        }
+    }
+}

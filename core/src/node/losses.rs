@@ -1,0 +1,74 @@
+//! What is given up: with nodes that are lost, or with the launch.
+
+use std::sync::Arc;
+
+use super::NodeCore;
+use crate::event::Action;
+use crate::fence::FenceInput;
+use crate::groups::GroupEngine;
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+use crate::modex::ModexInput;
+use crate::queries::QueryEngine;
+
+impl NodeCore {
+    /// Whatever waits for these nodes is answered, and those who want to know hear of it.
+    pub(super) fn nodes_lost(
+        &mut self,
+        nodes: &[NodeId],
+        reason: &Arc<str>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        self.give_up(nodes.iter().copied(), reason, now, actions);
+        self.tell_of_lost_nodes(nodes, now, actions);
+    }
+
+    /// Whatever waits for these nodes is answered.
+    pub(super) fn give_up(
+        &mut self,
+        nodes: impl IntoIterator<Item = NodeId>,
+        reason: &Arc<str>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        for node in nodes {
+            let reason = Arc::clone(reason);
+            self.fence(
+                FenceInput::PeerLost {
+                    node,
+                    reason: Arc::clone(&reason),
+                },
+                now,
+                actions,
+            );
+            let lost = ModexInput::PeerLost {
+                node,
+                reason: Arc::clone(&reason),
+            };
+            self.modex(lost, now, actions);
+            self.groups(actions, |engine, out| engine.node_lost(node, out));
+            self.ask_nodes(now, actions, |engine, out| engine.node_lost(node, out));
+            self.store_node_lost(node, now, actions);
+            self.outputs_node_lost(node, actions);
+            self.inputs_node_lost(node, actions);
+            self.keys_node_lost(node, now, actions);
+            self.crossings_node_lost(node, now, actions);
+        }
+    }
+
+    /// Nothing goes on here.
+    pub(super) fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.fence(FenceInput::Teardown, now, actions);
+        self.modex(ModexInput::Teardown, now, actions);
+        self.store_tear_down(now, actions);
+        self.crossings_tear_down(actions);
+        self.spawns_tear_down(now, actions);
+        self.allocations_tear_down(actions);
+        self.inputs_tear_down(actions);
+        self.answer_aborts(actions);
+        self.groups(actions, GroupEngine::tear_down);
+        self.ask_nodes(now, actions, QueryEngine::tear_down);
+        self.stop_host(now, actions);
+    }
+}

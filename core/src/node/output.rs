@@ -1,0 +1,337 @@
+//! Output of processes for processes that asked for it (`PMIx_IOF_pull`), wherever both live.
+//!
+//! ```text
+//! asker's node ── Want ──▶ the writers' nodes, which hand on what is read of their pipes:
+//! pipe ─▶ Output ──▶ asker's node ─▶ sidecar ─▶ its clients; then Taken ──▶ back
+//! ```
+//! Rule: of each stream and for each node that asked, at most some `AHEAD` bytes are on their way;
+//! then the pipe is not read until they are taken. The user's own stream is held up alike.
+//! Rule: libpmix tells neither who asks nor who asks no more, only that one of the askers does not. So
+//! a node wants all that was ever asked for until the last of them has gone. Source: docs/shim.md.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::host::HostState;
+use super::{NodeCore, PmixState};
+use crate::event::{Action, PeerMessage};
+use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::job::octets;
+use crate::pmix::control::Control;
+use crate::pmix::host::RequestId;
+use crate::pmix::keys;
+use crate::pmix::value::{Channels, Info, Proc, Value, find};
+
+/// Bytes of a stream that may be on their way to a node before its pipe is left alone.
+const AHEAD: usize = 1 << 20;
+
+/// What can be asked for, one after the other.
+const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
+
+/// What the nodes of writers and askers say to each other.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum OutputMessage {
+    /// What these processes of the receiving node print from now on is wanted.
+    Want {
+        /// Whose.
+        processes: Vec<GlobalRank>,
+        /// Which of it.
+        channels: Channels,
+    },
+    /// Nothing is wanted any more.
+    WantNothing,
+    /// What was printed.
+    Output {
+        /// By whom.
+        process: GlobalRank,
+        /// Where, one stream.
+        channel: Channels,
+        /// As it was read; nothing at the end of the stream.
+        #[serde(with = "octets")]
+        bytes: Vec<u8>,
+    },
+    /// So many bytes of it have been taken.
+    Taken {
+        /// Whose.
+        process: GlobalRank,
+        /// Of which stream.
+        channel: Channels,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// A stream of a process of this node.
+type Stream = (NodeRank, u16);
+
+/// What one node wants of this one.
+#[derive(Debug, Default)]
+struct Reader {
+    wants: BTreeSet<Stream>,
+    /// Bytes it has not taken yet.
+    ahead: BTreeMap<Stream, usize>,
+}
+
+/// A node's part in forwarding output.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    /// Who wants output of this node's processes.
+    readers: BTreeMap<NodeId, Reader>,
+    /// Streams that are not read for now.
+    held: BTreeSet<Stream>,
+    /// How many requests of this node's processes have not been taken back.
+    pulls: u32,
+    /// The nodes that were told of some.
+    asked: BTreeSet<NodeId>,
+    /// What the sidecar has not taken yet: where it is from, whose, which stream, how much.
+    delivering: BTreeMap<RequestId, (NodeId, GlobalRank, Channels, usize)>,
+}
+
+impl Outputs {
+    /// Whether this node's processes want others' output.
+    pub(super) fn is_asking(&self) -> bool {
+        self.pulls > 0
+    }
+}
+
+impl NodeCore {
+    /// Whether somebody wants this stream of a process of this node.
+    pub fn wants_output(&self, at: NodeRank, channel: Channels) -> bool {
+        let mut readers = self.outputs.readers.values();
+        readers.any(|reader| reader.wants.contains(&(at, channel.0)))
+    }
+
+    /// A process here, nobody knows which, wants output of others, or no more of it.
+    pub(super) fn pull(
+        &mut self,
+        procs: &[Proc],
+        infos: &[Info],
+        channels: Channels,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if !matches!(find(infos, keys::IOF_STOP), None | Some(Value::Bool(false))) {
+            self.outputs.pulls = self.outputs.pulls.saturating_sub(1);
+            if self.outputs.pulls == 0 {
+                self.pull_nothing(now, actions);
+            }
+            return;
+        }
+        self.outputs.pulls += 1;
+        let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
+        // There is nobody to be told of those who are unknown.
+        for process in self.members(procs).unwrap_or_default() {
+            if let Some(node) = self.jobs.node_of(process) {
+                by_node.entry(node).or_default().push(process);
+            }
+        }
+        for (to, processes) in by_node {
+            self.outputs.asked.insert(to);
+            let message = OutputMessage::Want {
+                processes,
+                channels,
+            };
+            self.send_output(to, message, now, actions);
+        }
+    }
+
+    /// No process here wants output any more.
+    fn pull_nothing(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.outputs.pulls = 0;
+        for to in std::mem::take(&mut self.outputs.asked) {
+            self.send_output(to, OutputMessage::WantNothing, now, actions);
+        }
+    }
+
+    /// Processes that are gone want nothing.
+    pub(super) fn pull_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.outputs.is_asking() && !self.pmix.contains(&PmixState::Connected) {
+            self.pull_nothing(now, actions);
+        }
+    }
+
+    /// The sidecar can serve nobody any more.
+    pub(super) fn outputs_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        for (_, delivery) in std::mem::take(&mut self.outputs.delivering) {
+            self.taken(delivery, now, actions);
+        }
+        self.pull_nothing(now, actions);
+    }
+
+    /// A node is gone: it wants nothing, and takes nothing.
+    pub(super) fn outputs_node_lost(&mut self, node: NodeId, actions: &mut Vec<Action>) {
+        self.outputs.asked.remove(&node);
+        self.outputs.readers.remove(&node);
+        self.release_output(actions);
+    }
+
+    /// Something was read of a stream that is wanted; nothing when it has ended.
+    pub(super) fn output(
+        &mut self,
+        at: NodeRank,
+        channel: Channels,
+        bytes: &[u8],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let process = self.process(at);
+        let stream = (at, channel.0);
+        let mut readers = Vec::new();
+        for (to, reader) in &mut self.outputs.readers {
+            if reader.wants.contains(&stream) {
+                readers.push(*to);
+                let ahead = reader.ahead.entry(stream).or_default();
+                *ahead += bytes.len();
+                if *ahead >= AHEAD && self.outputs.held.insert(stream) {
+                    actions.push(Action::HoldOutput {
+                        rank: at,
+                        channel,
+                        held: true,
+                    });
+                }
+            }
+            if bytes.is_empty() {
+                reader.wants.remove(&stream);
+            }
+        }
+        for to in readers {
+            let message = OutputMessage::Output {
+                process,
+                channel,
+                bytes: bytes.to_vec(),
+            };
+            self.send_output(to, message, now, actions);
+        }
+    }
+
+    fn send_output(
+        &mut self,
+        to: NodeId,
+        message: OutputMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match to == self.node {
+            true => self.output_message(to, message, now, actions),
+            false => actions.push(Action::SendPeer {
+                to,
+                message: PeerMessage::Output(message),
+            }),
+        }
+    }
+
+    pub(super) fn output_message(
+        &mut self,
+        from: NodeId,
+        message: OutputMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match message {
+            OutputMessage::Want {
+                processes,
+                channels,
+            } => {
+                let here = processes.into_iter().filter_map(|p| self.local(p));
+                let here: Vec<NodeRank> = here.collect();
+                let reader = self.outputs.readers.entry(from).or_default();
+                for stream in STREAMS.into_iter().filter(|stream| channels.has(*stream)) {
+                    reader.wants.extend(here.iter().map(|at| (*at, stream.0)));
+                }
+            }
+            OutputMessage::WantNothing => {
+                self.outputs.readers.remove(&from);
+                self.release_output(actions);
+            }
+            OutputMessage::Output {
+                process,
+                channel,
+                bytes,
+            } => self.deliver((from, process, channel, bytes), now, actions),
+            OutputMessage::Taken {
+                process,
+                channel,
+                bytes,
+            } => {
+                let at = self.local(process);
+                let reader = self.outputs.readers.get_mut(&from);
+                let ahead = reader.zip(at);
+                let ahead = ahead.and_then(|(reader, at)| reader.ahead.get_mut(&(at, channel.0)));
+                if let Some(ahead) = ahead {
+                    *ahead = ahead.saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
+                    self.release_output(actions);
+                }
+            }
+        }
+    }
+
+    /// Streams are read again of which no node is far behind.
+    fn release_output(&mut self, actions: &mut Vec<Action>) {
+        let readers = &self.outputs.readers;
+        let behind = |stream: &Stream| {
+            let ahead = readers.values().filter_map(|r| r.ahead.get(stream));
+            ahead.max().is_some_and(|ahead| *ahead > AHEAD / 2)
+        };
+        let released: Vec<Stream> = self.outputs.held.iter().copied().collect();
+        for stream in released.into_iter().filter(|stream| !behind(stream)) {
+            self.outputs.held.remove(&stream);
+            actions.push(Action::HoldOutput {
+                rank: stream.0,
+                channel: Channels(stream.1),
+                held: false,
+            });
+        }
+    }
+
+    /// Output of a process for processes here.
+    fn deliver(
+        &mut self,
+        (from, process, channel, data): (NodeId, GlobalRank, Channels, Vec<u8>),
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let delivery = (from, process, channel, data.len());
+        let known = self.jobs.find(process).is_some();
+        if !known || !self.outputs.is_asking() || self.host.state != HostState::Ready {
+            return self.taken(delivery, now, actions);
+        }
+        let name = self.name_of(process);
+        let control = Control::IofDeliver {
+            source: Proc::new(&name.nspace, name.rank),
+            channel,
+            data,
+        };
+        match self.control(&control, now, actions) {
+            Some(id) => drop(self.outputs.delivering.insert(id, delivery)),
+            None => self.taken(delivery, now, actions),
+        }
+    }
+
+    /// The sidecar has passed some output on, or cannot: its askers may have gone.
+    pub(super) fn delivered(&mut self, id: RequestId, now: Moment, actions: &mut Vec<Action>) {
+        if let Some(delivery) = self.outputs.delivering.remove(&id) {
+            self.taken(delivery, now, actions);
+        }
+    }
+
+    fn taken(
+        &mut self,
+        (to, process, channel, bytes): (NodeId, GlobalRank, Channels, usize),
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if bytes > 0 {
+            let message = OutputMessage::Taken {
+                process,
+                channel,
+                bytes: bytes as u64,
+            };
+            self.send_output(to, message, now, actions);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

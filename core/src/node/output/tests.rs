@@ -1,0 +1,235 @@
+use std::collections::VecDeque;
+
+use super::super::served;
+use super::*;
+use crate::event::Event;
+use crate::job::ids::{Nspace, Rank};
+use crate::job::outcome::RankEnd;
+use crate::pmix::control::ControlKind;
+use crate::pmix::control::serve::{self, Body, Request};
+use crate::pmix::upcall::Upcall;
+use crate::pmix::value::ProcRank;
+
+/// What a sidecar was given: its node, the request, whose, which stream, what.
+type Delivery = (u32, u64, u32, Channels, Vec<u8>);
+
+/// Three nodes with two ranks each.
+struct Job {
+    cores: Vec<NodeCore>,
+    deliveries: VecDeque<Delivery>,
+    holds: Vec<(u32, NodeRank, bool)>,
+}
+
+impl Job {
+    fn new() -> Self {
+        let mut job = Self {
+            cores: served::three_nodes(),
+            deliveries: VecDeque::new(),
+            holds: Vec::new(),
+        };
+        for rank in 0..6 {
+            let connected = Upcall::ClientConnected {
+                proc: proc(rank),
+                infos: Vec::new(),
+            };
+            job.call(rank / 2, &connected);
+        }
+        job
+    }
+
+    fn feed(&mut self, node: u32, event: Event<'_>) {
+        for (node, action) in served::deliver(&mut self.cores, node, event, Moment::default()) {
+            match action {
+                Action::SendControl(bytes) => {
+                    for frame in served::frames(&bytes) {
+                        if let Ok(Request::IofDeliver {
+                            source,
+                            channel,
+                            data,
+                        }) = Request::decode(&frame)
+                        {
+                            let delivery = (node, frame.id, source.rank.0, channel, data.to_vec());
+                            self.deliveries.push_back(delivery);
+                        }
+                    }
+                }
+                Action::HoldOutput { rank, held, .. } => self.holds.push((node, rank, held)),
+                _ => {}
+            }
+        }
+    }
+
+    fn call(&mut self, node: u32, upcall: &Upcall) {
+        let frame = upcall.encode(0).unwrap();
+        self.feed(node, Event::UpcallReceived(&frame));
+    }
+
+    fn pull(&mut self, node: u32, procs: Vec<Proc>, channels: Channels) {
+        let pull = Upcall::IofPull {
+            procs,
+            infos: Vec::new(),
+            channels,
+        };
+        self.call(node, &pull);
+    }
+
+    fn stop(&mut self, node: u32) {
+        let stop = Upcall::IofPull {
+            procs: Vec::new(),
+            infos: vec![Info::new(keys::IOF_STOP, Value::Bool(true))],
+            channels: Channels(0),
+        };
+        self.call(node, &stop);
+    }
+
+    fn wants(&self, rank: u32, channel: Channels) -> bool {
+        self.cores[(rank / 2) as usize].wants_output(NodeRank(rank % 2), channel)
+    }
+
+    /// What the driver does with what it reads.
+    fn print(&mut self, rank: u32, channel: Channels, bytes: &[u8]) {
+        if self.wants(rank, channel) {
+            let rank_here = NodeRank(rank % 2);
+            let printed = Event::Printed {
+                rank: rank_here,
+                channel,
+                bytes,
+            };
+            self.feed(rank / 2, printed);
+        }
+    }
+
+    /// The sidecar passes the oldest delivery on.
+    fn take(&mut self) -> Delivery {
+        let delivery = self.deliveries.pop_front().expect("a delivery");
+        let done = serve::reply(ControlKind::IofDeliver, delivery.1, Ok(Body::Done)).unwrap();
+        self.feed(delivery.0, Event::ControlReceived(&done));
+        delivery
+    }
+}
+
+fn proc(rank: u32) -> Proc {
+    Proc::new(&Nspace::new("job").unwrap(), ProcRank::from(Rank(rank)))
+}
+
+fn everybody() -> Vec<Proc> {
+    vec![Proc::new(&Nspace::new("job").unwrap(), ProcRank::WILDCARD)]
+}
+
+const BOTH: Channels = Channels(Channels::STDOUT.0 | Channels::STDERR.0);
+
+#[test]
+fn what_was_asked_for_comes_in_order_and_nothing_else() {
+    let mut job = Job::new();
+    job.print(4, Channels::STDOUT, b"too early");
+    job.pull(0, vec![proc(4), proc(1)], Channels::STDOUT);
+    for (rank, channel, text) in [
+        (4, Channels::STDOUT, "one"),
+        (5, Channels::STDOUT, "of another"),
+        (4, Channels::STDERR, "elsewhere"),
+        (1, Channels::STDOUT, "from here"),
+        (4, Channels::STDOUT, "two"),
+        (4, Channels::STDOUT, ""),
+    ] {
+        job.print(rank, channel, text.as_bytes());
+    }
+    let came: Vec<_> = job.deliveries.iter().collect();
+    let texts = came.iter().map(|(node, _, rank, channel, data)| {
+        assert_eq!((*node, *channel), (0, Channels::STDOUT));
+        (*rank, std::str::from_utf8(data).unwrap())
+    });
+    let texts: Vec<_> = texts.collect();
+    assert_eq!(texts, [(4, "one"), (1, "from here"), (4, "two"), (4, "")]);
+    // Nobody waits for more of what has ended.
+    assert!(!job.wants(4, Channels::STDOUT) && job.wants(1, Channels::STDOUT));
+}
+
+#[test]
+fn unknown_processes_and_jobs_are_passed_over() {
+    let mut job = Job::new();
+    job.pull(0, vec![proc(6)], BOTH);
+    let other = Proc::new(&Nspace::new("other").unwrap(), ProcRank::WILDCARD);
+    job.pull(0, vec![other], BOTH);
+    assert!((0..6).all(|rank| !job.wants(rank, Channels::STDOUT)));
+    let message = OutputMessage::Output {
+        process: GlobalRank(99),
+        channel: Channels::STDOUT,
+        bytes: b"text".to_vec(),
+    };
+    let message = PeerMessage::Output(message);
+    let from = NodeId(1);
+    job.feed(0, Event::Peer { from, message });
+    assert!(job.deliveries.is_empty());
+}
+
+#[test]
+fn a_writer_waits_for_the_slowest_reader_and_goes_on() {
+    let mut job = Job::new();
+    job.pull(0, everybody(), BOTH);
+    job.pull(1, everybody(), BOTH);
+    let half = vec![b'x'; AHEAD / 2];
+    job.print(4, Channels::STDOUT, &half);
+    assert!(job.holds.is_empty());
+    job.print(4, Channels::STDOUT, &half);
+    assert_eq!(job.holds, [(2, NodeRank(0), true)]);
+    job.holds.clear();
+    // What one node takes is of no use as long as the other takes nothing.
+    job.deliveries
+        .make_contiguous()
+        .sort_by_key(|(node, ..)| *node);
+    job.take();
+    job.take();
+    assert!(job.holds.is_empty());
+    job.take();
+    assert_eq!(job.holds, [(2, NodeRank(0), false)]);
+    job.take();
+    assert_eq!(job.holds.len(), 1);
+}
+
+#[test]
+fn a_reader_that_is_lost_or_wants_no_more_holds_nobody_up() {
+    for end in 0..3 {
+        let mut job = Job::new();
+        job.pull(0, everybody(), BOTH);
+        job.print(4, Channels::STDERR, &vec![b'x'; AHEAD]);
+        assert_eq!(job.holds, [(2, NodeRank(0), true)]);
+        match end {
+            0 => job.stop(0),
+            1 => job.feed(2, nodes_lost(&[NodeId(0)])),
+            _ => {
+                let (how, in_order) = ("it crashed".to_owned(), false);
+                job.feed(0, Event::HostEnded { how, in_order });
+            }
+        }
+        assert_eq!(job.holds.last(), Some(&(2, NodeRank(0), false)), "{end}");
+        assert!(!job.wants(4, Channels::STDERR), "{end}");
+    }
+}
+
+fn nodes_lost(nodes: &[NodeId]) -> Event<'_> {
+    let reason = "cut off".into();
+    Event::NodesLost { nodes, reason }
+}
+
+#[test]
+fn nothing_is_wanted_once_the_last_asker_has_gone() {
+    let mut job = Job::new();
+    job.pull(1, everybody(), BOTH);
+    job.pull(1, vec![proc(0)], BOTH);
+    job.stop(1);
+    assert!(
+        job.wants(5, Channels::STDERR),
+        "of two that asked one is left"
+    );
+    job.stop(1);
+    assert!(!job.wants(5, Channels::STDERR));
+    job.stop(1);
+    job.pull(1, everybody(), BOTH);
+    assert!(job.wants(5, Channels::STDERR));
+    for rank in [0, 1].map(NodeRank) {
+        assert!(job.wants(5, Channels::STDERR));
+        let end = RankEnd::Code(0);
+        job.feed(1, Event::RankEnded { rank, end });
+    }
+    assert!(!job.wants(5, Channels::STDERR));
+}

@@ -1,0 +1,329 @@
+//! PMIx queries: what a node's core can say of the launch, and what it has to ask the others for.
+//!
+//! Rule: who asks is not told, only the server's own name. So nothing here depends on who asks:
+//! every client of a sidecar is of the launch's user, since the sidecar runs as that user and lets
+//! nobody else connect (see `pmix-host/src/peers.rs`). Source: `pmix_server.h`, `query`.
+//! Rule: a client of libpmix 5 drops the answers that come with any status but success and
+//! `PMIX_ERR_PARTIAL_SUCCESS`; one of 4.2 keeps them with success alone. Source: `query_cbfunc` in
+//! `src/common/pmix_query.c` of 4.2.2 and 5.0.11.
+
+mod answers;
+mod scope;
+mod sets;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Facts, JobContext, NodeCore, PmixState};
+use crate::event::{Action, PeerMessage};
+use crate::job::clock::Moment;
+use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
+use crate::job::outcome::RankEnd;
+use crate::pmix::host::UpcallId;
+use crate::pmix::upcall::Query;
+use crate::queries::{
+    Asked, Heard, Life, Output, Part, Process, QueryEngine, QueryMessage, Question,
+};
+use answers::{View, Wants};
+use scope::Scope;
+
+/// How long the other nodes are waited for if the asker sets no time. No rank has to do anything for
+/// the answer, so a node that needs longer is in trouble.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Who wants to know.
+pub(super) enum Pending {
+    /// libpmix.
+    Upcall {
+        id: UpcallId,
+        queries: Vec<Query>,
+        /// The jobs asked about, in the order of the question.
+        jobs: Vec<Nspace>,
+    },
+    /// This node, to tell how a job has ended.
+    End(JobNumber),
+}
+
+/// One process of this node.
+#[derive(Clone, Copy, Default)]
+struct Seat {
+    pid: Option<u32>,
+    end: Option<(RankEnd, bool)>,
+}
+
+/// What a node's core keeps for queries.
+pub(super) struct Queries {
+    engine: QueryEngine<Pending>,
+    /// By position on the node.
+    seats: Vec<Seat>,
+    /// By job.
+    facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
+    /// What this node will answer when the driver has found out what it takes.
+    looking: BTreeMap<Asked, Question>,
+}
+
+impl Queries {
+    pub(super) fn new(node: NodeId) -> Self {
+        Self {
+            engine: QueryEngine::new(node),
+            seats: Vec::new(),
+            facts: BTreeMap::new(),
+            looking: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
+    /// Whether a node is gone.
+    pub(super) fn is_lost(&self, node: NodeId) -> bool {
+        self.engine.is_lost(node)
+    }
+
+    fn seat(&self, rank: NodeRank) -> Seat {
+        self.seats.get(rank.index()).copied().unwrap_or_default()
+    }
+
+    fn seat_mut(&mut self, rank: NodeRank) -> &mut Seat {
+        if self.seats.len() <= rank.index() {
+            self.seats.resize_with(rank.index() + 1, Seat::default);
+        }
+        &mut self.seats[rank.index()]
+    }
+}
+
+impl NodeCore {
+    /// Where answers to queries about a job come from that no message carries.
+    pub fn add_facts(&mut self, job: JobNumber, facts: Arc<dyn Facts>) {
+        self.queries.facts.insert(job, facts);
+    }
+
+    pub(super) fn rank_started(&mut self, rank: NodeRank, pid: u32) {
+        if self.host.is_offered() {
+            self.queries.seat_mut(rank).pid = Some(pid);
+        }
+    }
+
+    /// `connected`: it was between init and finalize of PMIx.
+    pub(super) fn note_end(&mut self, rank: NodeRank, end: RankEnd, connected: bool) {
+        if self.host.is_offered() {
+            self.queries.seat_mut(rank).end = Some((end, connected));
+        }
+    }
+
+    pub(super) fn query(
+        &mut self,
+        id: UpcallId,
+        queries: Vec<Query>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let mut wants = Wants::default();
+        let mut limit = LIMIT;
+        for query in &queries {
+            if let Ok(scope) = Scope::of(self, query) {
+                limit = scope.timeout.unwrap_or(limit);
+                query.keys.iter().for_each(|key| {
+                    self.want(key, &scope, &mut wants);
+                });
+            }
+        }
+        let jobs: Vec<Nspace> = wants.jobs.into_iter().collect();
+        if wants.nodes.is_empty() {
+            return self.answer_query((id, &queries, &jobs), &BTreeMap::new(), actions);
+        }
+        let pending = Pending::Upcall {
+            id,
+            queries,
+            jobs: jobs.clone(),
+        };
+        let question = Question {
+            jobs,
+            memory: wants.memory,
+        };
+        self.ask_nodes(now, actions, |engine, out| {
+            engine.ask(&question, wants.nodes, pending, now + limit, out);
+        });
+    }
+
+    /// Lets the engine do something, and does what it orders.
+    pub(super) fn ask_nodes(
+        &mut self,
+        now: Moment,
+        actions: &mut Vec<Action>,
+        act: impl FnOnce(&mut QueryEngine<Pending>, &mut Vec<Output<Pending>>),
+    ) {
+        let mut outputs = Vec::new();
+        act(&mut self.queries.engine, &mut outputs);
+        for output in outputs {
+            match output {
+                Output::Send { to, message } => actions.push(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Query(message),
+                }),
+                Output::Look { asked, question } => {
+                    let jobs = question.jobs.iter();
+                    let jobs = jobs.filter_map(|nspace| self.job_named(nspace.as_str()));
+                    let jobs = jobs.map(|(job, _)| job).collect();
+                    self.queries.looking.insert(asked, question);
+                    actions.push(Action::AwaitStarts { asked, jobs });
+                }
+                Output::Complete { ticket, heard } => match ticket {
+                    Pending::Upcall { id, queries, jobs } => {
+                        self.answer_query((id, &queries, &jobs), &heard, actions);
+                    }
+                    Pending::End(job) => self.tell_of_job_end(job, &heard, now, actions),
+                },
+            }
+        }
+    }
+
+    pub(super) fn query_message(
+        &mut self,
+        from: NodeId,
+        message: QueryMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        self.ask_nodes(now, actions, |engine, out| {
+            engine.message(from, message, out)
+        });
+    }
+
+    /// What this node says of its processes; at once, unless they have to be weighed.
+    pub(super) fn starts_known(&mut self, asked: Asked, now: Moment, actions: &mut Vec<Action>) {
+        let Some(question) = self.queries.looking.get(&asked) else {
+            return;
+        };
+        match question.memory {
+            true => {
+                let pids = self.living(question).collect();
+                actions.push(Action::Weigh { asked, pids });
+            }
+            false => self.weighed(asked, None, &BTreeMap::new(), now, actions),
+        }
+    }
+
+    /// The driver has weighed what it was asked to, if anything.
+    pub(super) fn weighed(
+        &mut self,
+        asked: Asked,
+        server: Option<u64>,
+        processes: &BTreeMap<u32, u64>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(question) = self.queries.looking.remove(&asked) else {
+            return;
+        };
+        let part = self.part(&question, server, processes);
+        self.ask_nodes(now, actions, |engine, out| engine.looked(asked, part, out));
+    }
+
+    fn living(&self, question: &Question) -> impl Iterator<Item = u32> {
+        let jobs = question.jobs.iter();
+        let jobs = jobs.filter_map(|nspace| self.job_named(nspace.as_str()));
+        let seats = jobs.flat_map(|(job, _)| self.seats_of(job));
+        seats.filter_map(|(_, _, seat)| seat.pid.filter(|_| seat.end.is_none()))
+    }
+
+    /// The ranks of a job on this node, with their positions on it.
+    fn seats_of(&self, job: JobNumber) -> impl Iterator<Item = (Rank, NodeRank, Seat)> {
+        let ranks = self.job(job).ranks.ranks_on(self.node);
+        ranks.filter_map(move |rank| {
+            let at = self.jobs.node_rank(self.jobs.global(job, rank))?;
+            Some((rank, at, self.queries.seat(at)))
+        })
+    }
+
+    fn part(&self, question: &Question, server: Option<u64>, memory: &BTreeMap<u32, u64>) -> Part {
+        let of_job = |nspace: &Nspace| {
+            let Some((job, _)) = self.job_named(nspace.as_str()) else {
+                return Vec::new();
+            };
+            let seats = self.seats_of(job);
+            seats.map(|seat| self.look_at(job, seat, memory)).collect()
+        };
+        Part {
+            jobs: question.jobs.iter().map(of_job).collect(),
+            server,
+        }
+    }
+
+    fn look_at(
+        &self,
+        job: JobNumber,
+        (rank, at, Seat { pid, end }): (Rank, NodeRank, Seat),
+        memory: &BTreeMap<u32, u64>,
+    ) -> Process {
+        let connected = self.pmix[at.index()] == PmixState::Connected;
+        let life = match (end, pid) {
+            (Some((end, connected)), _) => Life::Ended { end, connected },
+            (None, None) => Life::Planned,
+            (None, Some(_)) if connected => Life::Connected,
+            (None, Some(_)) => Life::Running,
+        };
+        let app = self.job(job).appnums.of(rank);
+        let facts = self.queries.facts.get(&job);
+        let executable = facts.and_then(|facts| facts.executable(app));
+        Process {
+            rank,
+            pid,
+            executable: executable.unwrap_or_default(),
+            life,
+            memory: pid.and_then(|pid| memory.get(&pid).copied()),
+        }
+    }
+
+    fn answer_query(
+        &mut self,
+        (id, queries, jobs): (UpcallId, &[Query], &[Nspace]),
+        heard: &BTreeMap<NodeId, Heard>,
+        actions: &mut Vec<Action>,
+    ) {
+        let view = View {
+            core: self,
+            jobs,
+            heard,
+        };
+        let answer = view.answer(queries);
+        self.answer(id, &answer, actions);
+    }
+
+    /// A spawned job has ended everywhere: the lowest of its nodes that is left finds out how, and
+    /// tells all.
+    pub(super) fn ask_for_end(&mut self, job: JobNumber, now: Moment, actions: &mut Vec<Action>) {
+        if !self.host.is_offered() {
+            return;
+        }
+        let nodes = self.hosting(self.job(job));
+        if nodes.iter().find(|node| !self.queries.is_lost(**node)) != Some(&self.node) {
+            return;
+        }
+        let question = Question {
+            jobs: vec![self.job(job).nspace.clone()],
+            memory: false,
+        };
+        self.ask_nodes(now, actions, |engine, out| {
+            engine.ask(&question, nodes, Pending::End(job), now + LIMIT, out);
+        });
+    }
+
+    /// The jobs of the launch that have not ended, in the order of their start.
+    fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
+        let running = self.jobs.jobs().filter(|(_, job)| !job.is_over());
+        running.map(|(number, job)| (number, &job.context))
+    }
+
+    /// The nodes that host processes of a job.
+    pub(super) fn hosting(&self, job: &JobContext) -> BTreeSet<NodeId> {
+        let nodes = job.ranks.node_ids();
+        nodes
+            .filter(|node| job.ranks.local_size(*node) > 0)
+            .collect()
+    }
+}

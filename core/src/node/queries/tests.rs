@@ -1,0 +1,346 @@
+use std::collections::VecDeque;
+
+use super::super::{JobContext, served};
+use super::*;
+use crate::event::Event;
+use crate::job::appnums::Appnums;
+use crate::job::ids::AppNum;
+use crate::pmix::keys;
+use crate::pmix::upcall::{Parts, Upcall};
+use crate::pmix::value::{Info, Proc, Status, Value, find};
+
+struct Names;
+
+impl Facts for Names {
+    fn host(&self, node: NodeId) -> Option<&str> {
+        ["a", "b"].get(node.index()).copied()
+    }
+
+    fn executable(&self, app: AppNum) -> Option<Vec<u8>> {
+        Some(format!("/bin/app{app}").into_bytes())
+    }
+
+    fn command(&self, app: AppNum) -> Option<Vec<u8>> {
+        Some(format!("/bin/app{app} x").into_bytes())
+    }
+}
+
+/// Two nodes with two ranks each, in two application contexts; messages between them may be held.
+struct Job {
+    cores: Vec<NodeCore>,
+    /// Who waits until starts are known; nobody, unless they are unknown.
+    awaiting: Vec<(u32, Asked)>,
+    starting: bool,
+    hold: bool,
+    held: VecDeque<(u32, NodeId, PeerMessage)>,
+    last: u64,
+    answers: Vec<Parts>,
+}
+
+impl Job {
+    fn new() -> Self {
+        let job = JobContext {
+            appnums: Appnums::from_sizes([1, 3]),
+            universe_size: 8,
+            ..served::job(&[2, 2])
+        };
+        let mut cores = served::cores(job, false);
+        for core in &mut cores {
+            core.add_facts(JobNumber(0), Arc::new(Names));
+        }
+        let mut job = Self {
+            cores,
+            starting: false,
+            awaiting: Vec::new(),
+            hold: false,
+            held: VecDeque::new(),
+            last: 0,
+            answers: Vec::new(),
+        };
+        for rank in 0..4 {
+            let (node, local, pid) = (rank / 2, NodeRank(rank % 2), 100 + rank);
+            job.feed(node, Event::RankStarted { rank: local, pid });
+        }
+        job
+    }
+
+    fn feed(&mut self, node: u32, event: Event<'_>) {
+        let mut actions = Vec::new();
+        self.cores[node as usize].handle(event, Moment::default(), &mut actions);
+        for action in actions {
+            match action {
+                Action::SendPeer { to, message } => {
+                    self.held.push_back((to.0, NodeId(node), message));
+                }
+                Action::SendUpcall(bytes) => {
+                    let answers = served::answers(&bytes);
+                    self.answers.extend(answers.map(|(_, parts)| parts));
+                }
+                Action::AwaitStarts { asked, .. } if self.starting => {
+                    self.awaiting.push((node, asked))
+                }
+                Action::AwaitStarts { asked, .. } => self.feed(node, Event::StartsKnown(asked)),
+                // Rank n uses n megabytes, the server 100.
+                Action::Weigh { asked, pids } => {
+                    let weighed = pids
+                        .into_iter()
+                        .map(|pid| (pid, u64::from(pid - 100) << 20));
+                    let event = Event::Weighed {
+                        asked,
+                        server: Some(100 << 20),
+                        processes: weighed.collect(),
+                    };
+                    self.feed(node, event);
+                }
+                _ => {}
+            }
+        }
+        while !self.hold
+            && let Some((to, from, message)) = self.held.pop_front()
+        {
+            self.feed(to, Event::Peer { from, message });
+        }
+    }
+
+    /// Asks at node 0; the answer is the last.
+    fn ask(&mut self, keys: &[&str], qualifiers: Vec<Info>) -> usize {
+        self.last += 1;
+        let upcall = Upcall::Query {
+            proc: proc(0),
+            queries: vec![Query {
+                keys: keys.iter().map(|key| (*key).into()).collect(),
+                qualifiers,
+            }],
+        };
+        let frame = upcall.encode(self.last).unwrap();
+        self.feed(0, Event::UpcallReceived(&frame));
+        self.answers.len()
+    }
+
+    #[track_caller]
+    fn answer(&mut self, keys: &[&str], qualifiers: Vec<Info>) -> Parts {
+        let before = self.answers.len();
+        assert_eq!(self.ask(keys, qualifiers), before + 1, "one answer");
+        self.answers.pop().unwrap()
+    }
+}
+
+#[test]
+fn a_rank_whose_start_is_not_known_yet_is_waited_for() {
+    let mut job = Job::new();
+    job.starting = true;
+    assert_eq!(job.ask(&[keys::QUERY_PROC_TABLE], Vec::new()), 0);
+    let (rank, pid) = (NodeRank(1), 999);
+    job.feed(1, Event::RankStarted { rank, pid });
+    for (node, asked) in std::mem::take(&mut job.awaiting) {
+        job.feed(node, Event::StartsKnown(asked));
+    }
+    let parts = job.answers.pop().expect("an answer");
+    let pids: Vec<u32> = rows(&parts, keys::QUERY_PROC_TABLE)
+        .into_iter()
+        .map(|row| row.3)
+        .collect();
+    assert_eq!(pids, [100, 101, 102, 999]);
+}
+
+fn proc(rank: u32) -> Proc {
+    Proc::new(&Nspace::new("job").unwrap(), Rank(rank))
+}
+
+/// Rank, host, executable, pid, exit code and state of each row.
+fn rows(parts: &Parts, key: &str) -> Vec<(u32, String, String, u32, i32, u8)> {
+    let Some(Value::Array(array)) = find(&parts.infos, key) else {
+        panic!("{parts:?}");
+    };
+    let row = |value: &Value| {
+        let Value::ProcInfo(info) = value else {
+            panic!("{value:?}");
+        };
+        (
+            info.proc.rank.0,
+            info.hostname.to_string(),
+            info.executable.to_string(),
+            info.pid,
+            info.exit_code,
+            info.state,
+        )
+    };
+    array.items().iter().map(row).collect()
+}
+
+fn row(rank: u32, pid: u32, exit_code: i32, state: u8) -> (u32, String, String, u32, i32, u8) {
+    let host = if rank < 2 { "a" } else { "b" };
+    let app = format!("/bin/app{}", u32::from(rank > 0));
+    let known = if pid > 0 { app } else { String::new() };
+    (rank, host.to_owned(), known, pid, exit_code, state)
+}
+
+#[test]
+fn a_table_has_every_process_with_its_state_and_exit_code() {
+    let mut job = Job::new();
+    let connected = Upcall::ClientConnected {
+        proc: proc(1),
+        infos: Vec::new(),
+    };
+    let frame = connected.encode(0).unwrap();
+    job.feed(0, Event::UpcallReceived(&frame));
+    for (rank, end) in [(0, RankEnd::Signal(9)), (1, RankEnd::Code(3))] {
+        let rank = NodeRank(rank);
+        job.feed(1, Event::RankEnded { rank, end });
+    }
+    let parts = job.answer(&[keys::QUERY_PROC_TABLE], Vec::new());
+    assert_eq!(parts.status, Status::SUCCESS);
+    let expected = [
+        row(0, 100, 0, 5),
+        row(1, 101, 0, 6),
+        row(2, 102, 137, 54),
+        row(3, 103, 3, 62),
+    ];
+    assert_eq!(rows(&parts, keys::QUERY_PROC_TABLE), expected);
+    let parts = job.answer(&[keys::QUERY_LOCAL_PROC_TABLE], Vec::new());
+    assert_eq!(rows(&parts, keys::QUERY_LOCAL_PROC_TABLE), expected[..2]);
+    let of = |key, value| vec![Info::new(key, value)];
+    let parts = job.answer(
+        &[keys::QUERY_LOCAL_PROC_TABLE],
+        of(keys::HOSTNAME, Value::String("b".into())),
+    );
+    assert_eq!(rows(&parts, keys::QUERY_LOCAL_PROC_TABLE), expected[2..]);
+    let parts = job.answer(
+        &[keys::QUERY_PROC_TABLE],
+        of(keys::PROCID, Value::Proc(proc(2))),
+    );
+    assert_eq!(rows(&parts, keys::QUERY_PROC_TABLE), expected[2..3]);
+}
+
+#[test]
+fn the_processes_of_a_lost_node_are_listed_as_lost() {
+    let mut job = Job::new();
+    job.hold = true;
+    assert_eq!(job.ask(&[keys::QUERY_PROC_TABLE], Vec::new()), 0);
+    let lost = |job: &mut Job| {
+        let reason = "the cable".into();
+        let nodes = &[NodeId(1)];
+        job.feed(0, Event::NodesLost { nodes, reason });
+    };
+    lost(&mut job);
+    assert_eq!(job.answers.len(), 1);
+    let rows = rows(&job.answers[0], keys::QUERY_PROC_TABLE);
+    let expected = [
+        row(0, 100, 0, 5),
+        row(1, 101, 0, 5),
+        row(2, 0, 0, 56),
+        row(3, 0, 0, 56),
+    ];
+    assert_eq!(rows, expected);
+    assert_eq!(job.answers[0].status, Status::SUCCESS);
+}
+
+#[test]
+fn a_node_that_does_not_answer_makes_a_partial_answer() {
+    let mut job = Job::new();
+    job.hold = true;
+    let timeout = vec![Info::new(keys::TIMEOUT, Value::Int(3))];
+    assert_eq!(job.ask(&[keys::QUERY_PROC_TABLE], timeout), 0);
+    let due = Moment(Duration::from_secs(3));
+    assert_eq!(job.cores[0].queries.next_deadline(), Some(due));
+    let mut actions = Vec::new();
+    job.cores[0].ask_nodes(due, &mut actions, |engine, out| engine.tick(due, out));
+    let [Action::SendUpcall(bytes)] = &actions[..] else {
+        panic!("{actions:?}");
+    };
+    let (_, parts) = served::answers(bytes).next().unwrap();
+    assert_eq!(parts.status, Status::ERR_PARTIAL_SUCCESS);
+    let states: Vec<u8> = rows(&parts, keys::QUERY_PROC_TABLE)
+        .iter()
+        .map(|row| row.5)
+        .collect();
+    assert_eq!(states, [5, 5, 0, 0]);
+}
+
+#[test]
+fn what_cannot_be_answered_says_why() {
+    let mut job = Job::new();
+    let required = |key: &str, value| Info {
+        required: true,
+        ..Info::new(key, value)
+    };
+    let name = |name: &str| Value::String(name.into());
+    for (keys, qualifiers, status) in [
+        (vec!["x"], vec![], Status::ERR_NOT_FOUND),
+        (
+            vec![keys::QUERY_NAMESPACES, "x"],
+            vec![],
+            Status::ERR_PARTIAL_SUCCESS,
+        ),
+        (
+            vec![keys::QUERY_PROC_TABLE],
+            vec![Info::new(keys::NSPACE, name("other"))],
+            Status::ERR_NOT_FOUND,
+        ),
+        (
+            vec![keys::QUERY_PROC_TABLE],
+            vec![Info::new(keys::NSPACE, Value::Bool(true))],
+            Status::ERR_BAD_PARAM,
+        ),
+        (
+            vec![keys::QUERY_PROC_TABLE],
+            vec![Info::new(keys::RANK, Value::Rank(Rank(4).into()))],
+            Status::ERR_NOT_FOUND,
+        ),
+        (
+            vec![keys::QUERY_NAMESPACES],
+            vec![required("x", Value::Bool(true))],
+            Status::ERR_NOT_SUPPORTED,
+        ),
+        (
+            vec![keys::QUERY_NAMESPACES],
+            vec![Info::new("x", Value::Bool(true))],
+            Status::SUCCESS,
+        ),
+    ] {
+        assert_eq!(job.answer(&keys, qualifiers).status, status, "{keys:?}");
+    }
+}
+
+#[test]
+fn the_memory_of_each_node_is_told_with_its_bounds() {
+    let mut job = Job::new();
+    let ended = RankEnd::Code(0);
+    let rank = NodeRank(0);
+    job.feed(1, Event::RankEnded { rank, end: ended });
+    let minmax = Info::new(keys::QUERY_REPORT_MINMAX, Value::Bool(true));
+    let parts = job.answer(&[keys::QUERY_MEMORY_USAGE], vec![minmax]);
+    let Some(Value::Infos(nodes)) = find(&parts.infos, keys::QUERY_MEMORY_USAGE) else {
+        panic!("{parts:?}");
+    };
+    let told: Vec<Vec<Option<f32>>> = nodes
+        .iter()
+        .map(|node| {
+            let Value::Infos(infos) = &node.value else {
+                panic!("{node:?}");
+            };
+            let of = |key| match find(infos, key) {
+                Some(Value::Float(value)) => Some(*value),
+                _ => None,
+            };
+            [
+                keys::DAEMON_MEMORY,
+                keys::CLIENT_AVG_MEMORY,
+                keys::MIN_VALUE,
+                keys::MAX_VALUE,
+            ]
+            .map(of)
+            .to_vec()
+        })
+        .collect();
+    let numbers = |numbers: [f32; 4]| numbers.map(Some).to_vec();
+    // Rank 2 has ended.
+    let expected = [
+        numbers([100.0, 0.5, 0.0, 1.0]),
+        numbers([100.0, 3.0, 3.0, 3.0]),
+    ];
+    assert_eq!(told, expected);
+    let parts = job.answer(&[keys::CLIENT_AVG_MEMORY, keys::DAEMON_MEMORY], Vec::new());
+    let half = Some(&Value::Float(0.5));
+    assert_eq!(find(&parts.infos, keys::CLIENT_AVG_MEMORY), half);
+}

@@ -1,0 +1,198 @@
+//! PMIx events that the host raises: start and end of a spawned job, the loss of a node.
+//!
+//! Rule: an event whose source is the server itself comes back to its host as one that a client
+//! raised; so the source is always a process that the event is about. Source: `PMIx_Notify_event`,
+//! seen with 4.2.2 and 5.0.11.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::NodeCore;
+use crate::event::{Action, Notification};
+use crate::job::clock::Moment;
+use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
+use crate::job::outcome::RankEnd;
+use crate::pmix::keys;
+use crate::pmix::value::{Array, DataRange, Info, Proc, ProcRank, Status, Value};
+use crate::queries::{Heard, Life};
+
+/// What became of a job whose ranks have ended, by what their nodes say: the worst of it. `at` is
+/// its place in the question.
+pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usize) -> Status {
+    let of_process = |life: Life| match life {
+        Life::Ended { end, connected } => match end {
+            RankEnd::Signal(_) => Status::ERR_JOB_ABORTED_BY_SIG,
+            RankEnd::Code(0) if connected => Status::ERR_JOB_TERM_WO_SYNC,
+            RankEnd::Code(0) => Status::SUCCESS,
+            RankEnd::Code(_) => Status::ERR_JOB_NON_ZERO_TERM,
+        },
+        // It was never started, or nothing is known of its end.
+        Life::Planned | Life::Running | Life::Connected => Status::ERR_JOB_ABORTED,
+    };
+    let mut worst = Status::SUCCESS;
+    for heard in heard {
+        match heard {
+            Heard::Part(part) => {
+                for process in part.jobs.get(at).into_iter().flatten() {
+                    worst = worse(worst, of_process(process.life));
+                }
+            }
+            Heard::Lost | Heard::Nothing => worst = worse(worst, Status::ERR_JOB_ABORTED),
+        }
+    }
+    worst
+}
+
+/// A signal tells more than a code that follows from it, and that more than a missing goodbye.
+fn worse(one: Status, other: Status) -> Status {
+    let order = [
+        Status::ERR_JOB_ABORTED_BY_SIG,
+        Status::ERR_JOB_ABORTED,
+        Status::ERR_JOB_NON_ZERO_TERM,
+        Status::ERR_JOB_TERM_WO_SYNC,
+    ];
+    let is = |status: &&Status| **status == one || **status == other;
+    order.iter().find(is).copied().unwrap_or(Status::SUCCESS)
+}
+
+/// An event about a spawned job as a whole.
+fn of_job(code: Status, nspace: &Nspace, more: Option<Info>) -> Arc<Notification> {
+    let whole = Proc::new(nspace, ProcRank::WILDCARD);
+    let mut infos = vec![Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(whole))];
+    infos.extend(more);
+    // Open MPI's default handler ends the process.
+    infos.push(Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)));
+    Arc::new(Notification {
+        code,
+        source: Proc::new(nspace, Rank(0)),
+        range: DataRange::SESSION,
+        infos,
+    })
+}
+
+impl NodeCore {
+    /// All processes of a job that was asked for here run: everybody who asked for it hears of it.
+    pub(super) fn tell_of_job_start(
+        &mut self,
+        nspace: &Nspace,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.host.is_offered() {
+            return;
+        }
+        let event = of_job(Status::EVENT_JOB_START, nspace, None);
+        self.carry(&event, actions);
+        self.notify(&event, now, actions);
+    }
+
+    /// A spawned job has ended, how is known now: everybody who asked for it hears of it.
+    pub(super) fn tell_of_job_end(
+        &mut self,
+        job: JobNumber,
+        heard: &BTreeMap<NodeId, Heard>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let processes = heard.values().filter_map(|heard| match heard {
+            Heard::Part(part) => Some(part.jobs.iter().flatten()),
+            Heard::Lost | Heard::Nothing => None,
+        });
+        // Of a job that could not be started only who asked for it knows, and has been told.
+        if processes.flatten().all(|one| one.life == Life::Planned) {
+            return;
+        }
+        let status = Value::Status(end_of_job(heard.values(), 0));
+        let status = Info::new(keys::JOB_TERM_STATUS, status);
+        let event = of_job(Status::EVENT_JOB_END, &self.job(job).nspace, Some(status));
+        self.carry(&event, actions);
+        self.notify(&event, now, actions);
+    }
+
+    /// Nodes are lost. Every node that is left is told of it, so nobody carries this.
+    pub(super) fn tell_of_lost_nodes(
+        &mut self,
+        nodes: &[NodeId],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.host.is_offered() {
+            return;
+        }
+        let own = self.node;
+        for &node in nodes.iter().filter(|node| **node != own) {
+            let processes: Vec<Proc> = self
+                .jobs
+                .processes_on(node)
+                .map(|process| self.name_of(process))
+                .map(|name| Proc::new(&name.nspace, name.rank))
+                .collect();
+            // A node without processes concerns nobody.
+            let Some(source) = processes.first().cloned() else {
+                continue;
+            };
+            let affected = processes.into_iter().map(Value::Proc).collect();
+            let mut infos = vec![
+                Info::new(keys::NODEID, Value::Uint32(node.0)),
+                Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+            ];
+            let host = self.host_name(node);
+            infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
+            let affected = Array::new(affected).map(Value::Array);
+            infos.extend(affected.map(|procs| Info::new(keys::EVENT_AFFECTED_PROCS, procs)));
+            let event = Notification {
+                code: Status::EVENT_NODE_DOWN,
+                source,
+                range: DataRange::SESSION,
+                infos,
+            };
+            self.notify(&event, now, actions);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queries::{Part, Process};
+
+    fn part(ends: &[(RankEnd, bool)]) -> Heard {
+        let process = |(end, connected): &(RankEnd, bool)| Process {
+            rank: Rank(0),
+            pid: Some(1),
+            executable: Vec::new(),
+            life: Life::Ended {
+                end: *end,
+                connected: *connected,
+            },
+            memory: None,
+        };
+        Heard::Part(Part {
+            jobs: vec![ends.iter().map(process).collect()],
+            server: None,
+        })
+    }
+
+    #[test]
+    fn a_job_has_ended_as_the_worst_of_its_processes() {
+        let good = (RankEnd::Code(0), false);
+        let silent = (RankEnd::Code(0), true);
+        let bad = (RankEnd::Code(3), false);
+        let killed = (RankEnd::Signal(9), true);
+        for (heard, status) in [
+            (vec![part(&[good]), part(&[])], Status::SUCCESS),
+            (vec![part(&[good, silent])], Status::ERR_JOB_TERM_WO_SYNC),
+            (
+                vec![part(&[bad]), part(&[silent])],
+                Status::ERR_JOB_NON_ZERO_TERM,
+            ),
+            (vec![part(&[bad]), Heard::Lost], Status::ERR_JOB_ABORTED),
+            (
+                vec![Heard::Lost, part(&[bad, killed, good])],
+                Status::ERR_JOB_ABORTED_BY_SIG,
+            ),
+        ] {
+            assert_eq!(end_of_job(&heard, 0), status, "{heard:?}");
+        }
+    }
+}

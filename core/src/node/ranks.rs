@@ -1,0 +1,178 @@
+//! The PMI ranks' part of a node's core: what their server orders, barriers.
+
+use super::keys::Asker;
+use super::{FenceTicket, NodeCore};
+use crate::event::{Action, Report};
+use crate::fence::{self, Contribution, FenceInput};
+use crate::job::clock::Moment;
+use crate::job::ids::{JobNumber, LocalRank, NodeRank};
+use crate::job::outcome::Cause;
+use crate::job::spawn::SpawnResult;
+use crate::pmi::collective::Collective;
+use crate::pmi::server::Effect;
+
+impl NodeCore {
+    pub(super) fn pmi_effects(
+        &mut self,
+        job: JobNumber,
+        effects: Vec<Effect>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let first = self.jobs.get(job).map_or(NodeRank(0), |job| job.first);
+        let at = |local: LocalRank| NodeRank(first.0 + local.0);
+        let failed = |cause| Action::Report(Report::Failed(cause));
+        for effect in effects {
+            match effect {
+                Effect::Send { rank, bytes } => {
+                    let rank = at(rank);
+                    actions.push(Action::SendPmi { rank, bytes });
+                }
+                Effect::Begun { collective } => self.pmi_begun(job, collective, now, actions),
+                Effect::Ended { collective } => self.pmi_met(job, &collective, now, actions),
+                Effect::Entered {
+                    collective,
+                    contribution,
+                } => self.pmi_fence((job, collective), contribution, now, actions),
+                Effect::Abort {
+                    rank,
+                    code,
+                    message,
+                } => {
+                    let rank = self.process(at(rank));
+                    actions.push(failed(Cause::Aborted {
+                        rank,
+                        code,
+                        message,
+                    }));
+                }
+                Effect::Initialized { rank } => {
+                    let rank = at(rank);
+                    actions.push(Action::Report(Report::RankConnected { rank }));
+                }
+                Effect::Finalized { rank } => {
+                    let rank = at(rank);
+                    actions.push(Action::Report(Report::RankFinalized { rank }));
+                }
+                Effect::Publish {
+                    rank,
+                    service,
+                    port,
+                } => {
+                    self.pmi_publish(at(rank), service, port, now, actions);
+                }
+                Effect::Lookup { rank, service } => {
+                    self.pmi_lookup(at(rank), service, now, actions);
+                }
+                Effect::Unpublish { rank, service } => {
+                    self.pmi_unpublish(at(rank), service, now, actions);
+                }
+                Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request, actions),
+                Effect::Key {
+                    rank,
+                    number,
+                    job: other,
+                    key,
+                } => {
+                    let asker = Asker { job, rank, number };
+                    self.pmi_key(asker, other, key, now, actions);
+                }
+                Effect::Misbehaved { rank, error } => {
+                    let rank = self.process(at(rank));
+                    actions.push(failed(Cause::Misbehaved { rank, error }));
+                }
+            }
+        }
+    }
+
+    /// What has become of the job that a rank wanted to be started.
+    pub(super) fn pmi_spawned(
+        &mut self,
+        at: NodeRank,
+        result: &SpawnResult,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some((job, rank, server)) = self.pmi_of(at) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        server.spawned(rank, result, &mut effects);
+        self.pmi_effects(job, effects, now, actions);
+    }
+
+    /// All local members have entered a barrier or ring: fence with the other nodes.
+    fn pmi_fence(
+        &mut self,
+        (job, collective): (JobNumber, Collective),
+        contribution: Vec<u8>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let (participants, nodes) = self.meeting_of(job, &collective);
+        let contribution = Contribution {
+            data: contribution.into(),
+            collect: true,
+            status: 0,
+        };
+        let input = FenceInput::Arrive {
+            participants,
+            nodes,
+            contribution,
+            timeout: self.terms.timeout(),
+            ticket: FenceTicket::Pmi(job, collective),
+        };
+        self.fence(input, now, actions);
+    }
+
+    /// A barrier of ranks of this node has ended without the fences, which wait for it no more.
+    fn pmi_met(
+        &mut self,
+        job: JobNumber,
+        collective: &Collective,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let (participants, nodes) = self.meeting_of(job, collective);
+        let contribution = Contribution {
+            data: Vec::new().into(),
+            collect: false,
+            status: 0,
+        };
+        let input = FenceInput::Arrive {
+            participants,
+            nodes,
+            contribution,
+            timeout: None,
+            ticket: FenceTicket::Met,
+        };
+        self.fence(input, now, actions);
+    }
+
+    pub(super) fn pmi_released(
+        &mut self,
+        (job, collective): (JobNumber, &Collective),
+        result: fence::FenceResult,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let server = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+        let Some(server) = server else { return };
+        let mut effects = Vec::new();
+        match &result {
+            Ok(released) => {
+                if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
+                    let error = error.to_string();
+                    let cause = Cause::FenceFailed { error };
+                    actions.push(Action::Report(Report::Failed(cause)));
+                }
+            }
+            Err(failure) => {
+                let text = failure.to_string();
+                // Telling the ranks is all that is left; the job fails in any case.
+                let _ = server.released(collective, Err(&text), &mut effects);
+            }
+        }
+        self.pmi_effects(job, effects, now, actions);
+    }
+}

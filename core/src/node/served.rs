@@ -1,0 +1,109 @@
+//! Jobs, their cores, and what cores tell each other, for the tests of several parts.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{Action, JobContext, NodeCore, Terms};
+use crate::event::Event;
+use crate::job::appnums::Appnums;
+use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
+use crate::job::rank_map::RankMap;
+use crate::pmix::control::serve::{self, Body};
+use crate::pmix::control::{Control, ControlKind, ForkEnv};
+use crate::pmix::upcall::{Answer, Parts};
+use crate::pmix::wire::{Frame, FrameDecoder};
+
+/// A job called `job`, of one program, with so many ranks on nodes 0, 1 and so on.
+pub(super) fn job(ranks: &[u32]) -> JobContext {
+    let size = ranks.iter().sum();
+    JobContext {
+        nspace: Nspace::new("job").unwrap(),
+        ranks: RankMap::from_runs((0..).map(NodeId).zip(ranks.iter().copied())),
+        appnums: Appnums::from_sizes([size]),
+        universe_size: size,
+        user: UserId(1000),
+        psets: Vec::new(),
+        parent: None,
+        offset: GlobalRank(0),
+        preputs: Vec::new(),
+    }
+}
+
+/// The core of each node of a job, with a sidecar that does not serve it yet.
+pub(super) fn cores(job: JobContext, pmi: bool) -> Vec<NodeCore> {
+    let job = Arc::new(job);
+    let core = |node| {
+        let job = Arc::clone(&job);
+        let mut core = NodeCore::new(NodeId(node), job, pmi, true, Terms::default()).unwrap();
+        core.start_host(&[Control::Finalize], Moment::default(), &mut Vec::new());
+        core
+    };
+    (0..job.ranks.nodes()).map(core).collect()
+}
+
+/// Hands an event to a node's core, and what cores tell each other because of it to them. What else
+/// they want done, in the order in which they do, each with its node.
+pub(super) fn deliver(
+    cores: &mut [NodeCore],
+    node: u32,
+    event: Event<'_>,
+    now: Moment,
+) -> Vec<(u32, Action)> {
+    let (mut actions, mut done) = (Vec::new(), Vec::new());
+    cores[node as usize].handle(event, now, &mut actions);
+    let mut actions: VecDeque<_> = actions.into_iter().map(|action| (node, action)).collect();
+    while let Some((node, action)) = actions.pop_front() {
+        let (to, message) = match action {
+            Action::SendPeer { to, message } => (to.0..to.0 + 1, message),
+            Action::SendEveryPeer(message) => (0..cores.len() as u32, message),
+            other => {
+                done.push((node, other));
+                continue;
+            }
+        };
+        let from = NodeId(node);
+        for to in to.filter(|to| *to != node) {
+            let (message, mut more) = (message.clone(), Vec::new());
+            cores[to as usize].handle(Event::Peer { from, message }, now, &mut more);
+            actions.extend(more.into_iter().map(|action| (to, action)));
+        }
+    }
+    done
+}
+
+/// The frames of what is written to a sidecar.
+pub(super) fn frames(bytes: &[u8]) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    FrameDecoder::default().push(bytes, &mut frames).unwrap();
+    frames
+}
+
+/// The answers in what is written to a sidecar, each with the number of its upcall.
+pub(super) fn answers(bytes: &[u8]) -> impl Iterator<Item = (u64, Parts)> {
+    let answer = |frame: Frame| (frame.id, Answer::decode(&frame).unwrap());
+    frames(bytes).into_iter().map(answer)
+}
+
+/// Three nodes with two ranks each, whose sidecars serve the job.
+pub(super) fn three_nodes() -> Vec<NodeCore> {
+    let job = Arc::new(job(&[2, 2, 2]));
+    let register = Control::RegisterJob {
+        nspace: job.nspace.clone(),
+        infos: Vec::new(),
+        clients: Vec::new(),
+    };
+    let core = |node| {
+        let (node, job) = (NodeId(node), Arc::clone(&job));
+        let mut core = NodeCore::new(node, job, false, true, Terms::default()).unwrap();
+        let requests = std::slice::from_ref(&register);
+        core.start_host(requests, Moment::default(), &mut Vec::new());
+        let env = ForkEnv::default();
+        let body = Ok(Body::ForkEnv(&env));
+        let ready = serve::reply(ControlKind::RegisterJob, 1, body).unwrap();
+        let ready = Event::ControlReceived(&ready);
+        core.handle(ready, Moment::default(), &mut Vec::new());
+        core
+    };
+    (0..3).map(core).collect()
+}

@@ -1,0 +1,276 @@
+//! Processes that want others to be started beside them: requests of PMI and PMIx become requests
+//! to the launcher, and its answers theirs. Connections between jobs.
+//!
+//! Rule: every job of a launch is registered with all of its servers before any of its ranks is
+//! started, so a connection between jobs of one launch is a barrier of its participants and no more.
+//! Source: docs/shim.md#other-jobs.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use super::{FenceTicket, NodeCore};
+use crate::collective::Act;
+use crate::event::{Action, Report, SpawnTicket};
+use crate::fence::{Contribution, FenceInput};
+use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, NodeRank};
+use crate::job::spawn::{
+    SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult,
+};
+use crate::pmix::host::UpcallId;
+use crate::pmix::upcall::{Answer, App};
+use crate::pmix::value::{Info, Proc, Status, Text, Value};
+
+/// What processes of several jobs do together, beside fences.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Meeting {
+    /// They become connected.
+    Connect,
+    /// They are no longer.
+    Disconnect,
+}
+
+impl Meeting {
+    pub(super) const ALL: [Self; 2] = [Self::Connect, Self::Disconnect];
+
+    /// What is put behind the nspaces of the participants, so that these may be in a fence besides.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Connect => "#connect",
+            Self::Disconnect => "#disconnect",
+        }
+    }
+}
+
+/// Who waits for a job to be started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asker {
+    /// The sidecar.
+    Pmix(UpcallId),
+    /// A rank, over PMI.
+    Pmi(NodeRank),
+}
+
+/// The requests of this node that the launcher has not answered.
+#[derive(Debug, Default)]
+pub(super) struct Spawns {
+    next: u64,
+    waiting: BTreeMap<SpawnTicket, Asker>,
+}
+
+impl NodeCore {
+    /// `PMIx_Spawn`.
+    pub(super) fn spawn(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        (infos, apps): (&[Info], Vec<App>),
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(by) = self.named(proc) else {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        };
+        let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
+        let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
+            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+        };
+        let request = SpawnRequest {
+            apps,
+            infos: infos.iter().map(said).collect(),
+            preputs: Vec::new(),
+        };
+        self.ask_to_spawn(Asker::Pmix(id), by, request, actions);
+    }
+
+    /// A rank wants a job to be started, over PMI.
+    pub(super) fn pmi_spawn(
+        &mut self,
+        at: NodeRank,
+        request: SpawnRequest,
+        actions: &mut Vec<Action>,
+    ) {
+        let by = self.process(at);
+        self.ask_to_spawn(Asker::Pmi(at), by, request, actions);
+    }
+
+    fn ask_to_spawn(
+        &mut self,
+        asker: Asker,
+        by: GlobalRank,
+        request: SpawnRequest,
+        actions: &mut Vec<Action>,
+    ) {
+        let ticket = self.spawns.ask(asker);
+        let request = Box::new(request);
+        actions.push(Action::Report(Report::Spawn {
+            ticket,
+            by,
+            request,
+        }));
+    }
+
+    /// The launcher's answer to a request.
+    pub(super) fn spawned(
+        &mut self,
+        ticket: SpawnTicket,
+        result: &SpawnResult,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match self.spawns.waiting.remove(&ticket) {
+            Some(Asker::Pmix(id)) => {
+                let answer = match result {
+                    Ok(nspace) => Answer::Spawned(nspace.clone()),
+                    Err(failure) => Answer::Status(status(failure.kind)),
+                };
+                self.answer(id, &answer, actions);
+            }
+            Some(Asker::Pmi(at)) => self.pmi_spawned(at, result, now, actions),
+            None => return,
+        }
+        if let Ok(nspace) = result {
+            self.tell_of_job_start(nspace, now, actions);
+        }
+    }
+
+    /// Nothing is started any more.
+    pub(super) fn spawns_tear_down(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let ending = Err(SpawnFailure {
+            kind: SpawnFailureKind::Ending,
+            text: String::new(),
+        });
+        let tickets: Vec<_> = self.spawns.waiting.keys().copied().collect();
+        for ticket in tickets {
+            self.spawned(ticket, &ending, now, actions);
+        }
+    }
+
+    /// `PMIx_Connect` and `PMIx_Disconnect`.
+    pub(super) fn meet(
+        &mut self,
+        id: UpcallId,
+        (meeting, procs): (Meeting, &[Proc]),
+        infos: &[Info],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let known = self.participants(procs);
+        if known.is_none() {
+            let act = match meeting {
+                Meeting::Connect => Act::Connect,
+                Meeting::Disconnect => Act::Disconnect,
+            };
+            let data = (super::upcalls::local_status(infos), Vec::new());
+            let timeout = super::upcalls::timeout(infos);
+            return self.cross(id, (act, procs), data, timeout, now, actions);
+        }
+        let meeting = known.and_then(|(participants, nodes)| {
+            Some((participants.with_suffix(meeting.suffix())?, nodes))
+        });
+        let Some((participants, nodes)) = meeting else {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        };
+        let status = super::upcalls::local_status(infos);
+        let given = super::upcalls::timeout(infos);
+        let input = FenceInput::Arrive {
+            participants,
+            nodes,
+            contribution: Contribution {
+                data: Vec::new().into(),
+                collect: false,
+                status,
+            },
+            // libpmix has a timer of its own besides, and a callback after that one has fired uses
+            // what it has freed: the answer comes first.
+            timeout: self.terms.timeout_or(given.map(|given| given * 3 / 4)),
+            ticket: FenceTicket::Meeting(id),
+        };
+        self.fence(input, now, actions);
+    }
+}
+
+impl Spawns {
+    fn ask(&mut self, asker: Asker) -> SpawnTicket {
+        self.next += 1;
+        let ticket = SpawnTicket(self.next);
+        self.waiting.insert(ticket, asker);
+        ticket
+    }
+}
+
+/// What a client wants in one application context; `None` if that is nothing.
+fn app(app: App) -> Option<SpawnApp> {
+    let mut argv = app.argv.into_iter().map(os);
+    let name = argv.next();
+    let program = Some(os(app.cmd)).filter(|cmd| !cmd.is_empty()).or(name)?;
+    let cwd = os(app.cwd);
+    Some(SpawnApp {
+        program,
+        args: argv.collect(),
+        env: app.env.into_iter().map(os).collect(),
+        cwd: (!cwd.is_empty()).then(|| PathBuf::from(cwd)),
+        count: u32::try_from(app.maxprocs)
+            .ok()
+            .filter(|count| *count > 0)?,
+        infos: app.infos.iter().map(said).collect(),
+    })
+}
+
+fn os(text: Text) -> OsString {
+    OsString::from_vec(text.into_bytes())
+}
+
+/// An info as far as it can be said in text.
+pub(super) fn said(info: &Info) -> SpawnInfo {
+    let text = |text: &Text| String::from_utf8_lossy(text.as_bytes()).into_owned();
+    let value = match &info.value {
+        // As everywhere in PMIx, an attribute without a value is a true one.
+        Value::Undef => "true".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::String(value) => text(value),
+        Value::Byte(value) | Value::Uint8(value) => value.to_string(),
+        Value::Size(value) | Value::Uint64(value) => value.to_string(),
+        Value::Int(value) | Value::Int32(value) => value.to_string(),
+        Value::Int8(value) => value.to_string(),
+        Value::Int16(value) => value.to_string(),
+        Value::Int64(value) => value.to_string(),
+        Value::Uint(value) | Value::Uint32(value) => value.to_string(),
+        Value::Uint16(value) => value.to_string(),
+        Value::Float(value) => value.to_string(),
+        Value::Double(value) => value.to_string(),
+        Value::Rank(rank) | Value::Proc(Proc { rank, .. }) => rank.0.to_string(),
+        Value::Envar {
+            name,
+            value,
+            separator,
+        } => {
+            let separator = match *separator {
+                0 => String::new(),
+                separator => char::from(separator).to_string(),
+            };
+            format!("{separator}{}={}", text(name), text(value))
+        }
+        _ => String::new(),
+    };
+    SpawnInfo {
+        key: text(&info.key),
+        value,
+        required: info.required,
+    }
+}
+
+/// How PMIx says why nothing was spawned.
+fn status(kind: SpawnFailureKind) -> Status {
+    match kind {
+        SpawnFailureKind::NotFound => Status::ERR_JOB_EXE_NOT_FOUND,
+        SpawnFailureKind::NotExecutable => Status::ERR_JOB_APP_NOT_EXECUTABLE,
+        SpawnFailureKind::NoSlots => Status::ERR_JOB_INSUFFICIENT_RESOURCES,
+        SpawnFailureKind::BadRequest => Status::ERR_BAD_PARAM,
+        SpawnFailureKind::NotSupported => Status::ERR_NOT_SUPPORTED,
+        SpawnFailureKind::Failed => Status::ERR_JOB_FAILED_TO_LAUNCH,
+        SpawnFailureKind::TimedOut => Status::ERR_TIMEOUT,
+        SpawnFailureKind::Ending => Status::ERR_JOB_CANCELED,
+    }
+}

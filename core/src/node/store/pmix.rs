@@ -1,0 +1,174 @@
+//! PMIx's directives and statuses as the store has them.
+
+use std::sync::Arc;
+
+use crate::job::ids::Nspace;
+use crate::job::proc::ProcRank;
+use crate::names::request::{Answer, Data, Found, Persistence, Range, Refusal, Request, Wait};
+use crate::node::upcalls::timeout;
+use crate::pmix::keys;
+use crate::pmix::upcall::{self, Pdata};
+use crate::pmix::value::{DataRange, Info, Proc, Status, Text, Value, find, persistence};
+
+/// Infos of a publish call that say how; all others are what is published.
+const DIRECTIVES: [&str; 7] = [
+    keys::RANGE,
+    keys::PERSISTENCE,
+    keys::USERID,
+    keys::GRPID,
+    keys::TIMEOUT,
+    keys::EVENT_CUSTOM_RANGE,
+    keys::WAIT,
+];
+
+/// Infos of a publish call that would let other users in, or keep groups of one's own out. They
+/// are not honoured: values are always for the publisher's user alone.
+const PERMISSIONS: [&str; 3] = [
+    keys::ACCESS_PERMISSIONS,
+    keys::ACCESS_USERIDS,
+    keys::ACCESS_GRPIDS,
+];
+
+/// An answer of the store for libpmix.
+pub(super) fn pmix_answer(answer: Answer) -> upcall::Answer {
+    let pdata = |found: Vec<Found>, status| {
+        let pdata: Option<Vec<Pdata>> = found.iter().map(pdata).collect();
+        match pdata {
+            Some(pdata) => upcall::Answer::Found(status, pdata),
+            None => upcall::Answer::Status(Status::ERROR),
+        }
+    };
+    let status = match answer {
+        Answer::Done => Status::SUCCESS,
+        Answer::Found(found) => return pdata(found, Status::SUCCESS),
+        Answer::Partial(found) => return pdata(found, Status::ERR_PARTIAL_SUCCESS),
+        Answer::Refused(refusal) => match refusal {
+            Refusal::Duplicate(_) => Status::ERR_DUPLICATE_KEY,
+            Refusal::NotFound => Status::ERR_NOT_FOUND,
+            Refusal::Keys => Status::ERR_BAD_PARAM,
+            Refusal::Full => Status::ERR_OUT_OF_RESOURCE,
+            Refusal::Timeout => Status::ERR_TIMEOUT,
+            Refusal::RequesterEnded
+            | Refusal::HeadLost
+            | Refusal::SharedLost
+            | Refusal::TornDown => Status::ERR_LOST_CONNECTION,
+        },
+    };
+    upcall::Answer::Status(status)
+}
+
+/// `None` for bytes that are no value.
+fn pdata(found: &Found) -> Option<Pdata> {
+    let value = match &found.data {
+        Data::Text(text) => Value::String(Text::new(&**text)),
+        Data::Typed(bytes) => Value::from_bytes(bytes).ok()?,
+    };
+    Some(Pdata {
+        proc: Proc::new(&found.owner.nspace, found.owner.rank),
+        key: Text::new(&*found.key),
+        value,
+    })
+}
+
+/// A publish call's values and how they are to be kept.
+pub(super) fn publication(infos: Vec<Info>) -> Result<Request, Status> {
+    let range = range(&infos)?.unwrap_or(Range::Session);
+    let persistence = match find(&infos, keys::PERSISTENCE) {
+        None => Persistence::Session,
+        Some(Value::Persistence(number)) => match *number {
+            persistence::INDEF => Persistence::Indefinite,
+            persistence::FIRST_READ => Persistence::FirstRead,
+            persistence::PROC => Persistence::Proc,
+            persistence::APP => Persistence::App,
+            persistence::SESSION => Persistence::Session,
+            _ => return Err(Status::ERR_NOT_SUPPORTED),
+        },
+        Some(_) => return Err(Status::ERR_BAD_PARAM),
+    };
+    let mut values = Vec::with_capacity(infos.len());
+    for info in infos {
+        let is_one_of = |keys: &[&str]| keys.iter().any(|key| info.key == *key);
+        if info.required && is_one_of(&PERMISSIONS) {
+            return Err(Status::ERR_NOT_SUPPORTED);
+        }
+        if is_one_of(&DIRECTIVES) || is_one_of(&PERMISSIONS) {
+            continue;
+        }
+        let data = match info.value {
+            Value::String(text) => Data::Text(text.into_bytes().into()),
+            value if value.is_complete() => Data::Typed(value.to_bytes().into()),
+            _ => return Err(Status::ERR_NOT_SUPPORTED),
+        };
+        values.push((info.key.into_bytes(), data));
+    }
+    Ok(Request::Publish {
+        range,
+        persistence,
+        values,
+    })
+}
+
+/// `PMIX_RANGE`, if there is one.
+pub(super) fn range(infos: &[Info]) -> Result<Option<Range>, Status> {
+    let number = match find(infos, keys::RANGE) {
+        None | Some(Value::Range(DataRange::UNDEF)) => return Ok(None),
+        Some(Value::Range(number)) => *number,
+        Some(_) => return Err(Status::ERR_BAD_PARAM),
+    };
+    Ok(Some(match number {
+        DataRange::RM => Range::Rm,
+        DataRange::LOCAL => Range::Local,
+        DataRange::NAMESPACE => Range::Namespace,
+        DataRange::SESSION => Range::Session,
+        DataRange::GLOBAL => Range::Global,
+        DataRange::PROC_LOCAL => Range::ProcLocal,
+        DataRange::CUSTOM => Range::Custom(members(infos).ok_or(Status::ERR_BAD_PARAM)?),
+        _ => return Err(Status::ERR_BAD_PARAM),
+    }))
+}
+
+/// The processes of a custom range: those of `PMIX_EVENT_CUSTOM_RANGE`, one or an array, sorted.
+fn members(infos: &[Info]) -> Option<Arc<[(Nspace, ProcRank)]>> {
+    let procs: Vec<&Proc> = match find(infos, keys::EVENT_CUSTOM_RANGE)? {
+        Value::Proc(proc) => vec![proc],
+        Value::Array(array) => array
+            .items()
+            .iter()
+            .map(|item| match item {
+                Value::Proc(proc) => Some(proc),
+                _ => None,
+            })
+            .collect::<Option<_>>()?,
+        _ => return None,
+    };
+    let mut members = procs
+        .into_iter()
+        .map(|proc| {
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+            let nspace = Nspace::new(nspace).ok()?;
+            Some((nspace, ProcRank::from_pmix(proc.rank.0)?))
+        })
+        .collect::<Option<Vec<_>>>()?;
+    members.sort();
+    members.dedup();
+    Some(members.into())
+}
+
+/// `PMIX_WAIT` with `PMIX_TIMEOUT`, if there is one. Its value is an int; a truth value is taken as
+/// "all" or "do not wait", and none at all as "all".
+pub(super) fn wait(infos: &[Info]) -> Result<Option<Wait>, Status> {
+    let at_least = match find(infos, keys::WAIT) {
+        None | Some(Value::Bool(false)) => return Ok(None),
+        Some(Value::Bool(true) | Value::Undef) => 0,
+        Some(Value::Int(count) | Value::Int32(count)) => {
+            u64::try_from(*count).map_err(|_| Status::ERR_BAD_PARAM)?
+        }
+        Some(Value::Uint(count) | Value::Uint32(count)) => u64::from(*count),
+        Some(Value::Size(count) | Value::Uint64(count)) => *count,
+        Some(_) => return Err(Status::ERR_BAD_PARAM),
+    };
+    Ok(Some(Wait {
+        at_least,
+        timeout: timeout(infos),
+    }))
+}

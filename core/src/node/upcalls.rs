@@ -1,0 +1,378 @@
+//! The sidecar's part of a node's core: its life, and what libpmix asks through it.
+//!
+//! Rule: a client that connected and not yet finalized is active; both are notices that the
+//! sidecar writes before libpmix lets the client go on, so they are read before its exit is
+//! judged. Source: docs/shim.md.
+
+use std::time::Duration;
+
+use super::crossings::ModexTicket;
+use super::host::HostState;
+use super::spawns::Meeting;
+use super::{FenceTicket, NodeCore, PmixState};
+use crate::collective::Act;
+use crate::event::{Action, Notification, Report};
+use crate::fence::{
+    Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
+};
+use crate::job::clock::Moment;
+use crate::job::proc;
+use crate::modex::{ModexFailure, ModexInput, ModexResult};
+use crate::pmix::control::Control;
+use crate::pmix::host::{HostEvent, UpcallId};
+use crate::pmix::keys;
+use crate::pmix::upcall::{Answer, Upcall};
+use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
+
+impl NodeCore {
+    pub(super) fn host_events(
+        &mut self,
+        events: Vec<HostEvent>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        for event in events {
+            match event {
+                HostEvent::Hello(hello) => {
+                    self.host_loaded();
+                    self.groups.libpmix.clone_from(&hello.libpmix);
+                    actions.push(Action::Report(Report::HostLoaded(hello)));
+                }
+                HostEvent::Warning(text) => {
+                    let text = text.to_string();
+                    actions.push(Action::Report(Report::HostWarning { text }));
+                }
+                HostEvent::Failed(failed) => self.host_gave_up(&failed, now, actions),
+                HostEvent::Reply { id, reply } => self.control_reply(id, reply, now, actions),
+                HostEvent::Upcall {
+                    id: Some(id),
+                    upcall,
+                } => {
+                    self.request(id, upcall, now, actions);
+                }
+                HostEvent::Upcall { id: None, upcall } => self.notice(upcall, now, actions),
+            }
+        }
+    }
+
+    fn notice(&mut self, upcall: Upcall, now: Moment, actions: &mut Vec<Action>) {
+        match upcall {
+            Upcall::ClientConnected { proc, .. } => {
+                if let Some(local) = self.local_of(&proc) {
+                    self.pmix[local.index()] = PmixState::Connected;
+                    self.heard[local.index()] = Some(now);
+                    let proc = self.name_of(self.process(local));
+                    self.modex(ModexInput::RankConnected { proc }, now, actions);
+                    actions.push(Action::Report(Report::RankConnected { rank: local }));
+                }
+            }
+            Upcall::ClientFinalized { proc } => {
+                if let Some(local) = self.local_of(&proc) {
+                    self.pmix[local.index()] = PmixState::Finalized;
+                    self.heard[local.index()] = Some(now);
+                    actions.push(Action::Report(Report::RankFinalized { rank: local }));
+                }
+            }
+            Upcall::NotifyEvent {
+                code,
+                source,
+                range,
+                infos,
+            } => {
+                self.forward(
+                    Notification {
+                        code,
+                        source,
+                        range,
+                        infos,
+                    },
+                    now,
+                    actions,
+                );
+            }
+            // libpmix delivers events to local clients by itself, and every event of the job is
+            // carried to every node anyway.
+            Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
+            Upcall::IofPull {
+                procs,
+                infos,
+                channels,
+            } => self.pull(&procs, &infos, channels, now, actions),
+            Upcall::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
+            Upcall::Abort { .. }
+            | Upcall::Fence { .. }
+            | Upcall::DirectModex { .. }
+            | Upcall::Query { .. }
+            | Upcall::Log { .. }
+            | Upcall::Publish { .. }
+            | Upcall::Lookup { .. }
+            | Upcall::Unpublish { .. }
+            | Upcall::Group { .. }
+            | Upcall::JobControl { .. }
+            | Upcall::SessionControl { .. }
+            | Upcall::GetCredential { .. }
+            | Upcall::ValidateCredential { .. }
+            | Upcall::Allocate { .. }
+            | Upcall::Spawn { .. }
+            | Upcall::Connect { .. }
+            | Upcall::Disconnect { .. }
+            | Upcall::PushStdin { .. } => unreachable!("the link gives requests an id"),
+        }
+    }
+
+    fn request(&mut self, id: UpcallId, upcall: Upcall, now: Moment, actions: &mut Vec<Action>) {
+        match upcall {
+            Upcall::Fence { procs, infos, data } => {
+                self.pmix_fence(id, &procs, &infos, data, now, actions);
+            }
+            Upcall::DirectModex { proc, infos } => {
+                let Some(process) = self.named(&proc) else {
+                    return self.fetch_far(id, &proc, timeout(&infos), now, actions);
+                };
+                let proc = self.name_of(process);
+                let owner = self.jobs.node_of(process);
+                // Where nobody has set a time, the owner knows how long is long.
+                let timeout = self.terms.timeout_or(timeout(&infos));
+                let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
+                let timeout = timeout.map(|timeout| timeout.after);
+                self.modex(
+                    ModexInput::Ask {
+                        proc,
+                        owner,
+                        timeout,
+                        ticket: ModexTicket::Pmix(id),
+                    },
+                    now,
+                    actions,
+                );
+            }
+            Upcall::Abort {
+                proc,
+                status,
+                message,
+                targets,
+            } => self.abort(id, &proc, (status, &message), &targets, actions),
+            Upcall::Query { queries, .. } => self.query(id, queries, now, actions),
+            Upcall::Log {
+                proc,
+                data,
+                directives,
+            } => self.log(id, &proc, data, &directives, actions),
+            Upcall::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
+            Upcall::Lookup { proc, keys, infos } => {
+                self.look_up(id, &proc, keys, &infos, now, actions);
+            }
+            Upcall::Unpublish { proc, keys, infos } => {
+                self.unpublish(id, &proc, keys, &infos, now, actions);
+            }
+            Upcall::Group {
+                op,
+                name,
+                procs,
+                infos,
+            } => self.group(id, (op, name), &procs, infos, now, actions),
+            Upcall::JobControl {
+                proc,
+                targets,
+                directives,
+            } => self.job_control(id, &proc, &targets, &directives, actions),
+            Upcall::SessionControl {
+                proc,
+                session,
+                directives,
+            } => self.session_control(id, &proc, (session, &directives), actions),
+            Upcall::PushStdin { targets, data, .. } => self.push(id, &targets, &data, actions),
+            Upcall::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps), actions),
+            Upcall::Connect { procs, infos } => {
+                self.meet(id, (Meeting::Connect, &procs), &infos, now, actions);
+            }
+            Upcall::Disconnect { procs, infos } => {
+                self.meet(id, (Meeting::Disconnect, &procs), &infos, now, actions);
+            }
+            Upcall::GetCredential { proc, directives } => {
+                let answer = self.vouch_for(proc, &directives, now);
+                self.answer(id, &answer, actions);
+            }
+            Upcall::ValidateCredential {
+                credential,
+                directives,
+                ..
+            } => {
+                let answer = self.validate(&credential, &directives, now);
+                self.answer(id, &answer, actions);
+            }
+            Upcall::Allocate {
+                proc,
+                directive,
+                infos,
+            } => self.allocate(id, &proc, (directive, &infos), actions),
+            Upcall::ClientConnected { .. }
+            | Upcall::ClientFinalized { .. }
+            | Upcall::RegisterEvents { .. }
+            | Upcall::DeregisterEvents { .. }
+            | Upcall::GroupEnded { .. }
+            | Upcall::NotifyEvent { .. }
+            | Upcall::IofPull { .. } => unreachable!("the link gives notices no id"),
+        }
+    }
+
+    pub(super) fn answer(&mut self, id: UpcallId, answer: &Answer, actions: &mut Vec<Action>) {
+        actions.extend(self.link.answer(id, answer).map(Action::SendUpcall));
+    }
+
+    fn pmix_fence(
+        &mut self,
+        id: UpcallId,
+        procs: &[Proc],
+        infos: &[Info],
+        data: Vec<u8>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some((participants, nodes)) = self.participants(procs) else {
+            let data = (local_status(infos), data);
+            let timeout = timeout(infos);
+            return self.cross(id, (Act::Fence, procs), data, timeout, now, actions);
+        };
+        let collect = infos
+            .iter()
+            .any(|info| info.key == keys::COLLECT_DATA && info.value == Value::Bool(true));
+        let contribution = Contribution {
+            data: data.into(),
+            collect,
+            status: local_status(infos),
+        };
+        let ticket = FenceTicket::Pmix(id);
+        let timeout = self.terms.timeout_or(timeout(infos));
+        let input = FenceInput::Arrive {
+            participants,
+            nodes,
+            contribution,
+            timeout,
+            ticket,
+        };
+        self.fence(input, now, actions);
+    }
+
+    /// The participants and the nodes that host them; `None` when they are not of this launch.
+    pub(super) fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
+        let mut named = Vec::with_capacity(procs.len());
+        let mut nodes = Vec::new();
+        for proc in procs {
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+            let (_, member) = self.job_named(nspace)?;
+            let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
+            match rank {
+                proc::ProcRank::One(rank) => nodes.push(member.context.ranks.node_of(rank)?),
+                proc::ProcRank::Wildcard => {
+                    nodes.extend(member.world.1.iter());
+                }
+            }
+            named.push((member.context.nspace.clone(), rank));
+        }
+        let participants = Participants::from_procs(named).ok()?;
+        Some((participants, Nodes::new(nodes)?))
+    }
+
+    pub(super) fn fence_answer(
+        &mut self,
+        id: UpcallId,
+        result: FenceResult,
+        actions: &mut Vec<Action>,
+    ) {
+        let answer = match result {
+            Ok(released) if released.status == 0 => Answer::Data(released.data.to_vec()),
+            Ok(released) => Answer::Status(Status(released.status)),
+            Err(failure) => Answer::Status(failure_status(&failure)),
+        };
+        self.answer(id, &answer, actions);
+    }
+
+    /// The same where no data is exchanged.
+    pub(super) fn meeting_answer(
+        &mut self,
+        id: UpcallId,
+        result: FenceResult,
+        actions: &mut Vec<Action>,
+    ) {
+        let status = match result {
+            Ok(released) => Status(released.status),
+            Err(failure) => failure_status(&failure),
+        };
+        self.answer(id, &Answer::Status(status), actions);
+    }
+
+    pub(super) fn modex_answer(
+        &mut self,
+        id: UpcallId,
+        result: ModexResult,
+        actions: &mut Vec<Action>,
+    ) {
+        let answer = match result {
+            Ok(data) => Answer::Data(data.to_vec()),
+            Err(failure) => Answer::Status(modex_status(failure)),
+        };
+        self.answer(id, &answer, actions);
+    }
+
+    /// Another node wants a local rank's data.
+    pub(super) fn ask_host(&mut self, proc: proc::Proc, now: Moment, actions: &mut Vec<Action>) {
+        if self.host.state != HostState::Ready {
+            let result = Err(Status::ERR_NOT_FOUND.0);
+            return self.modex(ModexInput::HostAnswered { proc, result }, now, actions);
+        }
+        let (nspace, rank) = (proc.nspace.clone(), proc.rank);
+        let control = Control::DirectModex { nspace, rank };
+        if let Some(id) = self.control(&control, now, actions) {
+            self.modex_requests.push((id, proc));
+        }
+    }
+}
+
+/// Why there is no data, as PMIx has it.
+pub(super) fn modex_status(failure: ModexFailure) -> Status {
+    match failure {
+        ModexFailure::NotFound | ModexFailure::RankGone => Status::ERR_NOT_FOUND,
+        ModexFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+        ModexFailure::PeerLost { .. } | ModexFailure::TornDown { .. } => {
+            Status::ERR_LOST_CONNECTION
+        }
+        ModexFailure::TooLarge(_) => Status::ERR_OUT_OF_RESOURCE,
+        ModexFailure::Host(status) => Status(status),
+    }
+}
+
+fn failure_status(failure: &FenceFailure) -> Status {
+    match failure {
+        FenceFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+        FenceFailure::PeerLost { .. } | FenceFailure::TornDown { .. } => {
+            Status::ERR_LOST_CONNECTION
+        }
+        _ => Status::ERROR,
+    }
+}
+
+/// How a collective went among the processes of this node, as libpmix has it.
+pub(super) fn local_status(infos: &[Info]) -> i32 {
+    let status = infos.iter().find_map(|info| match &info.value {
+        Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
+        _ => None,
+    });
+    status.unwrap_or(0)
+}
+
+/// `PMIX_TIMEOUT` comes as int or unsigned; 0 means none.
+pub(super) fn timeout(infos: &[Info]) -> Option<Duration> {
+    let seconds = infos
+        .iter()
+        .filter(|info| info.key == keys::TIMEOUT)
+        .find_map(|info| match info.value {
+            Value::Int(seconds) | Value::Int32(seconds) => u64::try_from(seconds).ok(),
+            Value::Uint(seconds) | Value::Uint32(seconds) => Some(u64::from(seconds)),
+            _ => None,
+        })?;
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// The special rank that stands for a whole nspace never names one process.
+const _: () = assert!(ProcRank::WILDCARD.0 == proc::PMIX_RANK_WILDCARD);

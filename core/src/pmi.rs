@@ -1,0 +1,40 @@
+//! PMI served to the ranks of one node; no I/O.
+//!
+//! Bytes become messages and fields ([`wire_v1`], [`spawn_v1`], [`wire_v2`], [`spawn_v2`]), fields
+//! become a typed [`request`] ([`request_v1`], [`request_v2`]), and a request is applied to the
+//! job's state on this node ([`server`]), which keeps one [`client`] state per rank, what `get`
+//! finds ([`store`]), the attributes of the node (`node_attributes`), and who is in which barrier
+//! or ring (`meetings`). Out come [`effect`]s, most of them a [`reply`] to send. [`limits`] has
+//! every size.
+//!
+//! The dialect is a matter of the connection: PMI-1 and PMI-2 are served side by side. The modules
+//! with `_v1` in their name know lines, those with `_v2` frames; the others know what is asked and
+//! answered, whatever the form.
+
+pub mod client;
+pub mod collective;
+pub mod command;
+pub mod effect;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
+pub mod limits;
+mod meetings;
+mod node_attributes;
+pub mod reply;
+mod reply_v1;
+mod reply_v2;
+pub mod request;
+pub mod request_v1;
+pub mod request_v2;
+mod ring;
+mod scan;
+pub mod server;
+pub mod spawn;
+pub mod spawn_v1;
+pub mod spawn_v2;
+pub mod store;
+pub mod wire_v1;
+pub mod wire_v2;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Random values for the property tests of this directory.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::upcall::{App, GroupOp, Query, Upcall};
+use super::value::{
+    Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value,
+};
+
+pub fn text() -> impl Strategy<Value = Text> {
+    vec(1..=255_u8, 0..12).prop_map(Text::new)
+}
+
+pub fn proc() -> impl Strategy<Value = Proc> {
+    (text(), any::<u32>()).prop_map(|(nspace, rank)| Proc {
+        nspace,
+        rank: ProcRank(rank),
+    })
+}
+
+fn number() -> BoxedStrategy<Value> {
+    prop_oneof![
+        any::<bool>().prop_map(Value::Bool),
+        any::<u8>().prop_map(Value::Byte),
+        any::<u64>().prop_map(Value::Size),
+        any::<u32>().prop_map(Value::Pid),
+        any::<i32>().prop_map(Value::Int),
+        any::<i8>().prop_map(Value::Int8),
+        any::<i16>().prop_map(Value::Int16),
+        any::<i32>().prop_map(Value::Int32),
+        any::<i64>().prop_map(Value::Int64),
+        any::<u32>().prop_map(Value::Uint),
+        any::<u8>().prop_map(Value::Uint8),
+        any::<u16>().prop_map(Value::Uint16),
+        any::<u32>().prop_map(Value::Uint32),
+        any::<u64>().prop_map(Value::Uint64),
+        any::<u8>().prop_map(|range| Value::Range(DataRange(range))),
+        any::<u8>().prop_map(Value::Persistence),
+        any::<u8>().prop_map(Value::Scope),
+        any::<u8>().prop_map(Value::ProcState),
+    ]
+    .boxed()
+}
+
+fn other() -> BoxedStrategy<Value> {
+    let proc_info = (
+        proc(),
+        text(),
+        text(),
+        any::<u32>(),
+        any::<i32>(),
+        any::<u8>(),
+    );
+    prop_oneof![
+        text().prop_map(Value::String),
+        (-1e9_f32..1e9).prop_map(Value::Float),
+        (-1e99_f64..1e99).prop_map(Value::Double),
+        any::<(i64, i64)>().prop_map(|(seconds, microseconds)| Value::Timeval {
+            seconds,
+            microseconds
+        }),
+        any::<i64>().prop_map(Value::Time),
+        any::<i32>().prop_map(|status| Value::Status(Status(status))),
+        proc().prop_map(Value::Proc),
+        any::<u32>().prop_map(|rank| Value::Rank(ProcRank(rank))),
+        vec(any::<u8>(), 0..20).prop_map(Value::Bytes),
+        (text(), text(), any::<u8>()).prop_map(|(name, value, separator)| Value::Envar {
+            name,
+            value,
+            separator
+        }),
+        proc_info.prop_map(|(proc, hostname, executable, pid, exit_code, state)| {
+            Value::ProcInfo(ProcInfo {
+                proc,
+                hostname,
+                executable,
+                pid,
+                exit_code,
+                state,
+            })
+        }),
+    ]
+    .boxed()
+}
+
+pub fn value() -> impl Strategy<Value = Value> {
+    let simple = prop_oneof![number(), other()].boxed();
+    let array = (simple.clone(), 1..5_usize).prop_map(|(value, count)| {
+        Value::Array(Array::new(vec![value; count]).expect("simple values"))
+    });
+    let leaf = prop_oneof![
+        4 => simple,
+        1 => array,
+        1 => Just(Value::Undef),
+        1 => vec(any::<u8>(), 0..20).prop_map(Value::Regex),
+        1 => text().prop_map(Value::NodeList),
+        1 => text().prop_map(Value::PpnList),
+        1 => any::<u16>().prop_map(Value::Foreign),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        vec((text(), any::<bool>(), inner), 0..4).prop_map(|infos| {
+            let info = |(key, required, value)| Info {
+                key,
+                required,
+                value,
+            };
+            Value::Infos(infos.into_iter().map(info).collect())
+        })
+    })
+}
+
+pub fn infos() -> impl Strategy<Value = Vec<Info>> {
+    let info = (text(), any::<bool>(), value());
+    vec(
+        info.prop_map(|(key, required, value)| Info {
+            key,
+            required,
+            value,
+        }),
+        0..5,
+    )
+}
+
+fn app() -> impl Strategy<Value = App> {
+    let texts = || vec(text(), 0..3);
+    let parts = (text(), texts(), texts(), text(), any::<i32>(), infos());
+    parts.prop_map(|(cmd, argv, env, cwd, maxprocs, infos)| App {
+        cmd,
+        argv,
+        env,
+        cwd,
+        maxprocs,
+        infos,
+    })
+}
+
+pub fn upcall() -> impl Strategy<Value = Upcall> {
+    let codes = || vec(any::<i32>().prop_map(Status), 0..4);
+    let query = (vec(text(), 0..3), infos());
+    let query = query.prop_map(|(keys, qualifiers)| Query { keys, qualifiers });
+    prop_oneof![
+        (proc(), infos()).prop_map(|(proc, infos)| Upcall::ClientConnected { proc, infos }),
+        proc().prop_map(|proc| Upcall::ClientFinalized { proc }),
+        (codes(), infos()).prop_map(|(codes, infos)| Upcall::RegisterEvents { codes, infos }),
+        codes().prop_map(|codes| Upcall::DeregisterEvents { codes }),
+        (text(), vec(proc(), 0..4)).prop_map(|(name, procs)| Upcall::GroupEnded { name, procs }),
+        (any::<i32>(), proc(), any::<u8>(), infos()).prop_map(|(code, source, range, infos)| {
+            let (code, range) = (Status(code), DataRange(range));
+            Upcall::NotifyEvent {
+                code,
+                source,
+                range,
+                infos,
+            }
+        }),
+        (proc(), any::<i32>(), text(), vec(proc(), 0..4)).prop_map(
+            |(proc, status, message, targets)| Upcall::Abort {
+                proc,
+                status,
+                message,
+                targets
+            }
+        ),
+        (vec(proc(), 0..4), infos(), vec(any::<u8>(), 0..99))
+            .prop_map(|(procs, infos, data)| Upcall::Fence { procs, infos, data }),
+        (proc(), infos()).prop_map(|(proc, infos)| Upcall::DirectModex { proc, infos }),
+        (proc(), vec(query, 0..3)).prop_map(|(proc, queries)| Upcall::Query { proc, queries }),
+        (proc(), infos(), infos()).prop_map(|(proc, data, directives)| Upcall::Log {
+            proc,
+            data,
+            directives
+        }),
+        (proc(), infos()).prop_map(|(proc, infos)| Upcall::Publish { proc, infos }),
+        (proc(), vec(proc(), 0..3), infos()).prop_map(|(proc, targets, directives)| {
+            Upcall::JobControl {
+                proc,
+                targets,
+                directives,
+            }
+        }),
+        (proc(), any::<u32>(), infos()).prop_map(|(proc, session, directives)| {
+            Upcall::SessionControl {
+                proc,
+                session,
+                directives,
+            }
+        }),
+        (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Lookup {
+            proc,
+            keys,
+            infos
+        }),
+        (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Unpublish {
+            proc,
+            keys,
+            infos
+        }),
+        (proc(), infos(), vec(app(), 0..3)).prop_map(|(proc, infos, apps)| Upcall::Spawn {
+            proc,
+            infos,
+            apps
+        }),
+        (vec(proc(), 0..4), infos(), any::<u16>()).prop_map(|(procs, infos, channels)| {
+            let channels = Channels(channels);
+            Upcall::IofPull {
+                procs,
+                infos,
+                channels,
+            }
+        }),
+        (proc(), vec(proc(), 0..4), infos(), vec(any::<u8>(), 0..99)).prop_map(
+            |(source, targets, infos, data)| Upcall::PushStdin {
+                source,
+                targets,
+                infos,
+                data
+            }
+        ),
+        (any::<bool>(), vec(proc(), 0..4), infos()).prop_map(|(connect, procs, infos)| {
+            match connect {
+                true => Upcall::Connect { procs, infos },
+                false => Upcall::Disconnect { procs, infos },
+            }
+        }),
+        (proc(), infos()).prop_map(|(proc, directives)| Upcall::GetCredential { proc, directives }),
+        (proc(), vec(any::<u8>(), 0..99), infos()).prop_map(|(proc, credential, directives)| {
+            Upcall::ValidateCredential {
+                proc,
+                credential,
+                directives,
+            }
+        }),
+        (proc(), any::<u8>(), infos()).prop_map(|(proc, directive, infos)| Upcall::Allocate {
+            proc,
+            directive,
+            infos,
+        }),
+        (any::<bool>(), text(), vec(proc(), 0..4), infos()).prop_map(
+            |(construct, name, procs, infos)| Upcall::Group {
+                op: match construct {
+                    true => GroupOp::Construct,
+                    false => GroupOp::Destruct,
+                },
+                name,
+                procs,
+                infos
+            }
+        ),
+    ]
+}

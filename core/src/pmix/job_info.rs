@@ -1,0 +1,354 @@
+//! The description of a job in PMIx keys, as `PMIx_server_register_nspace` wants it.
+//!
+//! Rule: node and proc arrays are complete or absent; a partial array keeps libpmix from deriving the
+//! rest, and one without host name crashes it. We give both maps and, up to [`LISTED_MAX`] ranks,
+//! complete arrays. Of a larger job's ranks libpmix derives what it needs from the maps alone.
+//! Rule: every array starts with the key that identifies its node, app or proc.
+//! Rule: every node describes the whole job. Source: docs/shim.md#job-description.
+
+use std::fmt::Write as _;
+
+use super::keys;
+use super::value::{self, Info, ProcRank, Text, Value};
+use crate::collective::Description;
+use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
+use crate::job::proc::Proc;
+use crate::job::rank_map::RankMap;
+
+/// Most ranks of one program that are described one by one. libpmix takes the description in pieces of
+/// half a kilobyte, nine for each rank, and keeps what it would have derived from the maps. The maps
+/// do not tell the application context of a rank, which with several programs is needed, nor
+/// where a spawned job comes from.
+pub const LISTED_MAX: u32 = 8192;
+
+/// One application context; its ranks follow those of the one before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct App {
+    /// Number of its ranks.
+    pub size: u32,
+    /// Program and arguments.
+    pub argv: Vec<Text>,
+    /// Working directory.
+    pub wdir: Text,
+}
+
+/// A job as one node's PMIx server shall know it.
+#[derive(Clone, Copy, Debug)]
+pub struct JobInfo<'a> {
+    /// The job.
+    pub nspace: &'a Nspace,
+    /// Where its ranks live.
+    pub ranks: &'a RankMap,
+    /// Name of every node of `ranks`, by number.
+    pub node_names: &'a [String],
+    /// The node that is told.
+    pub node: NodeId,
+    /// The application contexts; their sizes add up to the job's.
+    pub apps: &'a [App],
+    /// Slots of the allocation.
+    pub universe_size: u32,
+    /// Who had it started; nobody for the job the user asked for.
+    pub parent: Option<&'a Proc>,
+    /// Its first process among those of the launch.
+    pub offset: GlobalRank,
+    /// By node: processes of the jobs before it; none where the list ends.
+    pub before: &'a [u32],
+    /// Session directory, existing, owned by the job's user.
+    pub tmpdir: &'a Text,
+    /// The job's directory in it, existing, owned by the job's user; the agent removes both.
+    pub nsdir: &'a Text,
+    /// The user that the ranks run as.
+    pub uid: u32,
+    /// The group that the ranks run as.
+    pub gid: u32,
+}
+
+/// A job that must not be shown to libpmix.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum JobInfoError {
+    /// Not one name for every node.
+    #[error("{names} node names for {nodes} nodes")]
+    NodeNames {
+        /// Names given.
+        names: usize,
+        /// Nodes of the job.
+        nodes: u32,
+    },
+    /// libpmix would misread the list of nodes.
+    #[error(
+        "node name {0:?} is empty or has a character other than letters, digits, '-', '_' and '.'"
+    )]
+    NodeName(String),
+    /// Two nodes cannot be told apart.
+    #[error("node name {0:?} is given to two nodes")]
+    SameName(String),
+    /// The contexts do not add up to the job.
+    #[error("application contexts of {apps} ranks in a job of {size}")]
+    Apps {
+        /// Sum of the contexts' sizes.
+        apps: u64,
+        /// The job's size.
+        size: u32,
+    },
+    /// PMIx counts the processes of a node in 16 bits.
+    #[error("{0} processes on one node, PMIx allows 65535")]
+    LocalSize(u32),
+}
+
+/// The infos for [`super::control::Control::RegisterJob`] of a job of another launch, none of whose ranks
+/// is served here: what libpmix derives everything else from.
+///
+/// # Errors
+/// [`JobInfoError`] when its nodes have no names that libpmix could take.
+pub fn elsewhere(job: &Description) -> Result<Vec<Info>, JobInfoError> {
+    check_names(&job.node_names, job.ranks.nodes())?;
+    let on = |node: NodeId| job.ranks.ranks_on(node).map(|rank| rank.to_string());
+    let nodes = job.ranks.node_ids().zip(&job.node_names);
+    let nodes: Vec<(&str, String)> = nodes
+        .map(|(node, name)| (name.as_str(), on(node).collect::<Vec<_>>().join(",")))
+        .filter(|(_, ranks)| !ranks.is_empty())
+        .collect();
+    let names: Vec<&str> = nodes.iter().map(|(name, _)| *name).collect();
+    let ranks: Vec<&str> = nodes.iter().map(|(_, ranks)| ranks.as_str()).collect();
+    let size = job.ranks.size();
+    Ok(vec![
+        Info::new(keys::JOB_SIZE, Value::Uint32(size)),
+        Info::new(keys::UNIV_SIZE, Value::Uint32(job.universe_size)),
+        Info::new(keys::MAX_PROCS, Value::Uint32(size)),
+        Info::new(keys::JOBID, Value::String((&job.nspace).into())),
+        Info::new(keys::JOB_NUM_APPS, Value::Uint32(job.programs)),
+        Info::new(keys::NUM_NODES, Value::Uint32(count(nodes.len()))),
+        Info::new(keys::NODE_MAP, Value::NodeList(names.join(",").into())),
+        Info::new(keys::PROC_MAP, Value::PpnList(ranks.join(";").into())),
+    ])
+}
+
+/// Whether there is a name for every node that libpmix can take, no two alike.
+fn check_names(names: &[String], nodes: u32) -> Result<(), JobInfoError> {
+    if names.len() != nodes as usize {
+        return Err(JobInfoError::NodeNames {
+            names: names.len(),
+            nodes,
+        });
+    }
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let bad = |name: &&String| name.is_empty() || !name.bytes().all(plain);
+    if let Some(name) = names.iter().find(bad) {
+        return Err(JobInfoError::NodeName(name.clone()));
+    }
+    let mut sorted: Vec<&String> = names.iter().collect();
+    sorted.sort();
+    match sorted.windows(2).find(|two| two[0] == two[1]) {
+        Some(two) => Err(JobInfoError::SameName(two[0].clone())),
+        None => Ok(()),
+    }
+}
+
+impl JobInfo<'_> {
+    /// The infos for [`super::control::Control::RegisterJob`].
+    ///
+    /// # Errors
+    /// [`JobInfoError`] when the parts contradict each other or libpmix could not take them.
+    pub fn infos(&self) -> Result<Vec<Info>, JobInfoError> {
+        self.check()?;
+        let nodes: Vec<Node<'_>> = self.nodes();
+        let mut infos = self.job_level(&nodes);
+        let derived = self.apps.len() == 1 && self.parent.is_none();
+        let listed = self.ranks.size() <= LISTED_MAX || !derived;
+        if listed {
+            let of_node = |node: &Node<'_>| Value::Infos(node.infos());
+            let nodes = nodes.iter().map(of_node);
+            infos.extend(nodes.map(|infos| Info::new(keys::NODE_INFO_ARRAY, infos)));
+        }
+        let mut first = 0;
+        for (appnum, app) in self.apps.iter().enumerate() {
+            infos.push(Info::new(
+                keys::APP_INFO_ARRAY,
+                Value::Infos(app_infos(appnum, app, Rank(first))),
+            ));
+            first += app.size;
+        }
+        if listed {
+            infos.extend(self.procs(&nodes));
+        }
+        Ok(infos)
+    }
+
+    fn check(&self) -> Result<(), JobInfoError> {
+        check_names(self.node_names, self.ranks.nodes())?;
+        let apps = self.apps.iter().map(|app| u64::from(app.size)).sum();
+        if apps != u64::from(self.ranks.size()) {
+            return Err(JobInfoError::Apps {
+                apps,
+                size: self.ranks.size(),
+            });
+        }
+        let size = |node| {
+            self.before(node)
+                .saturating_add(self.ranks.local_size(node))
+        };
+        let mut sizes = self.ranks.node_ids().map(size);
+        match sizes.find(|size| *size > u32::from(u16::MAX)) {
+            Some(size) => Err(JobInfoError::LocalSize(size)),
+            None => Ok(()),
+        }
+    }
+
+    /// Processes of other jobs that a node had before.
+    fn before(&self, node: NodeId) -> u32 {
+        self.before.get(node.index()).copied().unwrap_or(0)
+    }
+
+    /// The nodes that host ranks; PMIx knows no others. A node has one number in all jobs of the
+    /// launch, since Open MPI compares those of processes of different jobs.
+    fn nodes(&self) -> Vec<Node<'_>> {
+        let hosting = |id: &NodeId| self.ranks.local_size(*id) > 0;
+        let ids = self.ranks.node_ids().filter(hosting);
+        ids.map(|id| Node {
+            id,
+            before: self.before(id),
+            name: self.node_names[id.index()].as_str(),
+            ranks: self.ranks.ranks_on(id).collect(),
+        })
+        .collect()
+    }
+
+    fn job_level(&self, nodes: &[Node<'_>]) -> Vec<Info> {
+        let size = self.ranks.size();
+        let names: Vec<&str> = nodes.iter().map(|node| node.name).collect();
+        let peers: Vec<String> = nodes.iter().map(Node::peers).collect();
+        let mut infos = vec![
+            Info::new(keys::JOB_SIZE, Value::Uint32(size)),
+            Info::new(keys::UNIV_SIZE, Value::Uint32(self.universe_size)),
+            Info::new(keys::MAX_PROCS, Value::Uint32(size)),
+            Info::new(keys::JOBID, Value::String(self.nspace.into())),
+            Info::new(keys::JOB_NUM_APPS, Value::Uint32(count(self.apps.len()))),
+            Info::new(keys::NUM_NODES, Value::Uint32(count(nodes.len()))),
+            Info::new(keys::NPROC_OFFSET, Value::Rank(ProcRank(self.offset.0))),
+            Info::new(keys::NODE_MAP, Value::NodeList(names.join(",").into())),
+            Info::new(keys::PROC_MAP, Value::PpnList(peers.join(";").into())),
+            Info::new(keys::TMPDIR, Value::String(self.tmpdir.clone())),
+            Info::new(keys::NSDIR, Value::String(self.nsdir.clone())),
+            Info::new(keys::TDIR_RMCLEAN, Value::Bool(true)),
+            Info::new(keys::USERID, Value::Uint32(self.uid)),
+            Info::new(keys::GRPID, Value::Uint32(self.gid)),
+        ];
+        if let Some(own) = nodes.iter().find(|node| node.id == self.node) {
+            infos.extend(own.local_infos());
+        }
+        infos
+    }
+
+    fn procs<'a>(&'a self, nodes: &'a [Node<'a>]) -> impl Iterator<Item = Info> + 'a {
+        // By rank, to walk node lists in rank order: libpmix keeps the order it is given.
+        let mut places: Vec<(Rank, u32, &Node<'_>)> = nodes
+            .iter()
+            .flat_map(|node| {
+                (0..)
+                    .zip(&node.ranks)
+                    .map(move |(local, rank)| (*rank, local, node))
+            })
+            .collect();
+        places.sort_by_key(|(rank, ..)| *rank);
+        let sizes = self.apps.iter().map(|app| app.size);
+        let in_app = (0..)
+            .map(AppNum)
+            .zip(sizes)
+            .flat_map(|(app, size)| (0..size).map(move |app_rank| (app, app_rank)));
+        places
+            .into_iter()
+            .zip(in_app)
+            .map(|((rank, local, node), (app, app_rank))| {
+                let mut infos = vec![
+                    Info::new(keys::RANK, Value::Rank(rank.into())),
+                    Info::new(keys::HOSTNAME, Value::String(node.name.into())),
+                    Info::new(keys::NODEID, Value::Uint32(node.id.0)),
+                    Info::new(keys::LOCAL_RANK, small(local)),
+                    Info::new(keys::NODE_RANK, small(node.before + local)),
+                    Info::new(keys::APPNUM, Value::Uint32(app.0)),
+                    Info::new(keys::APP_RANK, Value::Rank(ProcRank(app_rank))),
+                    Info::new(
+                        keys::GLOBAL_RANK,
+                        Value::Rank(ProcRank(self.offset.0 + rank.0)),
+                    ),
+                    Info::new(keys::REINCARNATION, Value::Uint32(0)),
+                ];
+                if let Some(parent) = self.parent {
+                    infos.push(Info::new(keys::SPAWNED, Value::Bool(true)));
+                    infos.push(Info::new(
+                        keys::PARENT_ID,
+                        Value::Proc(value::Proc::new(&parent.nspace, parent.rank)),
+                    ));
+                }
+                Info::new(keys::PROC_INFO_ARRAY, Value::Infos(infos))
+            })
+    }
+}
+
+/// One node that hosts ranks.
+struct Node<'a> {
+    id: NodeId,
+    /// Processes of other jobs before these.
+    before: u32,
+    name: &'a str,
+    /// Ascending, at least one.
+    ranks: Vec<Rank>,
+}
+
+impl Node<'_> {
+    fn peers(&self) -> String {
+        let mut text = String::new();
+        for (position, rank) in self.ranks.iter().enumerate() {
+            let comma = if position > 0 { "," } else { "" };
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{comma}{rank}");
+        }
+        text
+    }
+
+    fn infos(&self) -> Vec<Info> {
+        let mut infos = vec![
+            Info::new(keys::HOSTNAME, Value::String(self.name.into())),
+            Info::new(keys::NODEID, Value::Uint32(self.id.0)),
+        ];
+        infos.extend(self.local_infos());
+        infos
+    }
+
+    fn local_infos(&self) -> [Info; 4] {
+        let leader = self.ranks.first().expect("a hosting node has a rank");
+        [
+            Info::new(keys::LOCAL_SIZE, Value::Uint32(count(self.ranks.len()))),
+            Info::new(
+                keys::NODE_SIZE,
+                Value::Uint32(self.before + count(self.ranks.len())),
+            ),
+            Info::new(keys::LOCALLDR, Value::Rank((*leader).into())),
+            Info::new(keys::LOCAL_PEERS, Value::String(self.peers().into())),
+        ]
+    }
+}
+
+fn app_infos(appnum: usize, app: &App, leader: Rank) -> Vec<Info> {
+    let argv: Vec<&[u8]> = app.argv.iter().map(Text::as_bytes).collect();
+    vec![
+        Info::new(keys::APPNUM, Value::Uint32(count(appnum))),
+        Info::new(keys::APP_SIZE, Value::Uint32(app.size)),
+        Info::new(keys::APPLDR, Value::Rank(leader.into())),
+        Info::new(keys::APP_ARGV, Value::String(Text::new(argv.join(&b' ')))),
+        Info::new(keys::WDIR, Value::String(app.wdir.clone())),
+    ]
+}
+
+/// Places on a node are bounded by the check of its size.
+fn small(place: u32) -> Value {
+    Value::Uint16(u16::try_from(place).expect("nodes of more processes were refused"))
+}
+
+/// Counts here are bounded by the job's size, a u32.
+fn count(len: usize) -> u32 {
+    u32::try_from(len).expect("bounded by the job's size")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! The rendezvous: where the launches of one user meet that know nothing of each other. It keeps
+//! what they publish for each other, and carries what they have to say to each other. No I/O.
+//!
+//! ```text
+//!  launch ─ Ask, Keep, Receipt, Ended ─▶ ┌────────────┐ ◀──── launch
+//!         ◀─ Welcome, Answer ─────────── │ Rendezvous │ ─────▶
+//!                                        └────────────┘
+//! ```
+//! The agent of a machine is the rendezvous of the launches that are started there, or passes them on
+//! to the one agent that a network of agents has for it; without any agent it is a process that the
+//! first launch starts that needs it, and that ends with the last. Who speaks for a launch is known
+//! by the connection, and so is the user.
+//!
+//! Rule: a launch comes here once it asks for something that others may have to do with, and then
+//! with everything: of values under one key the one with the narrowest range is meant, which only
+//! one store can tell.
+//! Rule: the end of a connection is the end of its launch: what its processes published goes, unless
+//! it is to be kept until it is withdrawn.
+
+pub mod message;
+mod relays;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, UserId};
+use crate::names::Store;
+use crate::names::request::{Answer, Requester};
+use crate::names::shared::{FromShared, Ticket, ToShared};
+use message::{FromRendezvous, ToRendezvous};
+use relays::Relays;
+
+/// Longest name, in bytes, by which launches of one user meet apart from others.
+pub const MEET_MAX: usize = 64;
+
+/// Names a launch that is connected; given by whoever owns its connection, never twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClientId(pub u64);
+
+/// A message for a client.
+pub type Reply = (ClientId, FromRendezvous);
+
+type Answers = Vec<((ClientId, Ticket), Answer)>;
+
+/// The rendezvous of one user.
+#[derive(Debug)]
+pub struct Rendezvous {
+    user: UserId,
+    store: Store<(ClientId, Ticket)>,
+    /// The nodes of each launch by the numbers they have here.
+    clients: BTreeMap<ClientId, BTreeMap<NodeId, NodeId>>,
+    /// Number of the last node.
+    nodes: u32,
+    relays: Relays,
+}
+
+impl Rendezvous {
+    /// Of this user, with nobody there.
+    pub fn new(user: UserId) -> Self {
+        Self {
+            user,
+            store: Store::default(),
+            clients: BTreeMap::new(),
+            nodes: 0,
+            relays: Relays::default(),
+        }
+    }
+
+    /// A launch has come.
+    pub fn joined(&mut self, client: ClientId, out: &mut Vec<Reply>) {
+        self.clients.insert(client, BTreeMap::new());
+        out.push((client, FromRendezvous::Welcome));
+    }
+
+    /// A launch says something.
+    pub fn said(
+        &mut self,
+        client: ClientId,
+        message: ToRendezvous,
+        now: Moment,
+        out: &mut Vec<Reply>,
+    ) {
+        if !self.clients.contains_key(&client) {
+            return;
+        }
+        match message {
+            ToRendezvous::Store(message) => self.asked(client, message, now, out),
+            ToRendezvous::Relay { own, to, body } => self.relays.said(client, own, to, body, out),
+        }
+    }
+
+    fn asked(&mut self, client: ClientId, message: ToShared, now: Moment, out: &mut Vec<Reply>) {
+        let mut answers = Answers::new();
+        match message {
+            ToShared::Ask {
+                ticket,
+                who,
+                request,
+            } => {
+                let who = self.known_here(client, who);
+                self.store
+                    .handle(&who, request, (client, ticket), now, &mut answers);
+            }
+            ToShared::Keep { who, request } => {
+                let who = self.known_here(client, who);
+                // The ticket is that of an answer that nobody gets.
+                let nobody = (client, Ticket::NOBODY);
+                self.store.handle(&who, request, nobody, now, &mut answers);
+                answers.retain(|(to, _)| *to != nobody);
+            }
+            ToShared::Receipt { ticket, reached } => {
+                self.store.receipt(&(client, ticket), reached, &mut answers);
+            }
+            ToShared::Ended(proc) => self.store.proc_ended(&proc, &mut answers),
+            ToShared::AppEnded { nspace, app } => self.store.app_ended(&nspace, app),
+        }
+        deliver(answers, out);
+    }
+
+    /// A launch is gone.
+    pub fn left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
+        let Some(nodes) = self.clients.remove(&client) else {
+            return;
+        };
+        self.relays.left(client, out);
+        let nodes: BTreeSet<NodeId> = nodes.into_values().collect();
+        let mut answers = Answers::new();
+        self.store
+            .nodes_gone(&nodes, |(asked, _)| *asked == client, &mut answers);
+        deliver(answers, out);
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Moment, out: &mut Vec<Reply>) {
+        let mut answers = Answers::new();
+        self.store.tick(now, &mut answers);
+        deliver(answers, out);
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.store.next_deadline()
+    }
+
+    /// Number of launches that are here.
+    pub fn launches(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Whether there is neither a launch nor a name.
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.store.is_empty()
+    }
+
+    /// Bytes of what is published, asked for and to be relayed here.
+    pub fn bytes(&self) -> usize {
+        self.store.bytes() + self.relays.bytes()
+    }
+
+    /// A process of a launch as all launches know it.
+    fn known_here(&mut self, client: ClientId, mut who: Requester) -> Requester {
+        self.relays.is_of(client, &who.proc.nspace);
+        let nodes = self.clients.entry(client).or_default();
+        who.node = *nodes.entry(who.node).or_insert_with(|| {
+            self.nodes += 1;
+            NodeId(self.nodes)
+        });
+        who.user = self.user;
+        who
+    }
+}
+
+fn deliver(answers: Answers, out: &mut Vec<Reply>) {
+    let replies = answers.into_iter().map(|((client, ticket), answer)| {
+        let answer = FromShared { ticket, answer };
+        (client, FromRendezvous::Store(answer))
+    });
+    out.extend(replies);
+}

@@ -1,0 +1,43 @@
+//! What a launch and the rendezvous say to each other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::ids::Nspace;
+use crate::job::octets;
+use crate::names::shared::{FromShared, ToShared};
+
+/// From a launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToRendezvous {
+    /// For the shared store.
+    Store(ToShared),
+    /// For the launch of a job. It waits for a launch of which the rendezvous has not heard yet.
+    Relay {
+        /// The jobs of the launch that says it.
+        own: Vec<Nspace>,
+        /// The job.
+        to: Nspace,
+        /// What; nothing for the rendezvous.
+        #[serde(with = "octets")]
+        body: Vec<u8>,
+    },
+}
+
+/// To a launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FromRendezvous {
+    /// The first message: the launch is one of those that meet here.
+    Welcome,
+    /// From the shared store.
+    Store(FromShared),
+    /// From another launch.
+    Relayed {
+        /// One of its jobs.
+        from: Nspace,
+        /// As in [`ToRendezvous::Relay`].
+        #[serde(with = "octets")]
+        body: Vec<u8>,
+    },
+    /// The launch of these jobs, to which something was relayed or from which, has left.
+    Gone(Vec<Nspace>),
+}

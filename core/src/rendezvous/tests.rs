@@ -1,0 +1,320 @@
+use super::*;
+use crate::job::ids::{AppNum, Nspace, Rank};
+use crate::job::proc::Proc;
+use crate::names::request::{
+    Accepts, Data, Lookup, Persistence, Range, Refusal, Removal, Request, Wait,
+};
+
+/// Launches that are connected, each with one job.
+struct Meeting {
+    rendezvous: Rendezvous,
+    out: Vec<Reply>,
+    now: Moment,
+    last: u64,
+}
+
+fn client(launch: u64) -> ClientId {
+    ClientId(launch)
+}
+
+fn who(launch: u64, rank: u32) -> Requester {
+    Requester {
+        proc: Proc::new(Nspace::new(&format!("job-{launch}")).unwrap(), Rank(rank)),
+        node: NodeId(0),
+        // Whatever it says.
+        user: UserId(launch as u32),
+        app: AppNum(0),
+        app_size: 2,
+    }
+}
+
+fn publish(range: Range, persistence: Persistence, name: &str) -> Request {
+    let text = Data::Text(name.as_bytes().into());
+    Request::Publish {
+        range,
+        persistence,
+        values: vec![(name.into(), text)],
+    }
+}
+
+fn lookup(name: &str, waits: bool) -> Request {
+    let wait = Wait {
+        at_least: 0,
+        timeout: None,
+    };
+    Request::Lookup(Lookup {
+        range: Range::Session,
+        accepts: Accepts::Anything,
+        keys: vec![name.into()],
+        wait: waits.then_some(wait),
+    })
+}
+
+impl Meeting {
+    fn of(launches: u64) -> Self {
+        let mut meeting = Self {
+            rendezvous: Rendezvous::new(UserId(7)),
+            out: Vec::new(),
+            now: Moment::default(),
+            last: 0,
+        };
+        for launch in 0..launches {
+            meeting.rendezvous.joined(client(launch), &mut meeting.out);
+        }
+        let welcome = (0..launches).map(|launch| (client(launch), FromRendezvous::Welcome));
+        assert_eq!(
+            std::mem::take(&mut meeting.out),
+            welcome.collect::<Vec<_>>()
+        );
+        meeting
+    }
+
+    fn say(&mut self, launch: u64, message: ToShared) {
+        let message = ToRendezvous::Store(message);
+        self.rendezvous
+            .said(client(launch), message, self.now, &mut self.out);
+    }
+
+    /// Rank 0 of a launch asks.
+    fn ask(&mut self, launch: u64, request: Request) -> Ticket {
+        self.last += 1;
+        let ticket = Ticket {
+            node: NodeId(0),
+            serial: self.last.into(),
+        };
+        let who = who(launch, 0);
+        self.say(
+            launch,
+            ToShared::Ask {
+                ticket,
+                who,
+                request,
+            },
+        );
+        ticket
+    }
+
+    /// The same, for the one answer to it.
+    #[track_caller]
+    fn answer(&mut self, launch: u64, request: Request) -> Answer {
+        let ticket = self.ask(launch, request);
+        let mut answered = self.answered();
+        assert_eq!(answered.len(), 1, "{answered:?}");
+        let (to, of, answer) = answered.remove(0);
+        assert_eq!((to, of), (launch, ticket));
+        answer
+    }
+
+    fn answered(&mut self) -> Vec<(u64, Ticket, Answer)> {
+        let out = std::mem::take(&mut self.out).into_iter();
+        out.map(|(ClientId(launch), message)| match message {
+            FromRendezvous::Store(FromShared { ticket, answer }) => (launch, ticket, answer),
+            other => panic!("{other:?} for {launch}"),
+        })
+        .collect()
+    }
+
+    fn finds(&mut self, launch: u64, name: &str) -> bool {
+        matches!(self.answer(launch, lookup(name, false)), Answer::Found(_))
+    }
+}
+
+const NOT_FOUND: Answer = Answer::Refused(Refusal::NotFound);
+
+#[test]
+fn launches_find_what_others_publish_and_withdraw_what_pmi_lets_anybody_withdraw() {
+    let mut meeting = Meeting::of(2);
+    let name = || publish(Range::Session, Persistence::Proc, "a");
+    assert_eq!(meeting.answer(0, name()), Answer::Done);
+    let Answer::Found(found) = meeting.answer(1, lookup("a", false)) else {
+        panic!("not found");
+    };
+    assert_eq!(found[0].owner, who(0, 0).proc);
+    let duplicate = Answer::Refused(Refusal::Duplicate("a".into()));
+    assert_eq!(meeting.answer(1, name()), duplicate);
+    let withdraw = Request::Unpublish {
+        removal: Removal::Anybodys,
+        keys: vec!["a".into()],
+    };
+    assert_eq!(meeting.answer(1, withdraw), Answer::Done);
+    assert_eq!(meeting.answer(0, lookup("a", false)), NOT_FOUND);
+}
+
+#[test]
+fn the_oldest_waiter_of_all_launches_gets_what_is_for_one_reader() {
+    let mut meeting = Meeting::of(3);
+    let waiting = [2, 0, 1].map(|launch| (launch, meeting.ask(launch, lookup("a", true))));
+    for (launch, ticket) in waiting {
+        meeting.ask(1, publish(Range::Global, Persistence::FirstRead, "a"));
+        let served = meeting.answered().into_iter();
+        let served = served.filter(|(_, _, answer)| answer.has_once());
+        let served: Vec<_> = served.map(|(to, of, _)| (to, of)).collect();
+        assert_eq!(served, [(launch, ticket)]);
+        let reached = true;
+        meeting.say(launch, ToShared::Receipt { ticket, reached });
+    }
+    assert!(!meeting.finds(0, "a"));
+}
+
+#[test]
+fn what_does_not_reach_its_reader_is_for_the_next_one() {
+    // Its launch says so, or ends.
+    for ends in [false, true] {
+        let mut meeting = Meeting::of(3);
+        let ticket = meeting.ask(0, lookup("a", true));
+        let next = meeting.ask(1, lookup("a", true));
+        meeting.ask(2, publish(Range::Session, Persistence::FirstRead, "a"));
+        meeting.answered();
+        match ends {
+            true => meeting.rendezvous.left(client(0), &mut meeting.out),
+            false => meeting.say(
+                0,
+                ToShared::Receipt {
+                    ticket,
+                    reached: false,
+                },
+            ),
+        }
+        let served = meeting.answered();
+        assert_eq!(served.len(), 1);
+        assert_eq!((served[0].0, served[0].1), (1, next));
+    }
+}
+
+#[test]
+fn the_end_of_a_launch_is_the_end_of_its_names_but_for_those_kept_until_withdrawn() {
+    let mut meeting = Meeting::of(2);
+    let lives = [
+        ("indef", Persistence::Indefinite),
+        ("once", Persistence::FirstRead),
+        ("proc", Persistence::Proc),
+        ("app", Persistence::App),
+        ("session", Persistence::Session),
+    ];
+    for (name, persistence) in lives {
+        let request = publish(Range::Session, persistence, name);
+        assert_eq!(meeting.answer(0, request), Answer::Done);
+    }
+    meeting.ask(0, lookup("never", true));
+    meeting.rendezvous.left(client(0), &mut meeting.out);
+    assert!(meeting.out.is_empty());
+    for (name, persistence) in lives {
+        let stays = persistence == Persistence::Indefinite;
+        assert_eq!(meeting.finds(1, name), stays, "{name}");
+    }
+    assert_eq!(meeting.rendezvous.launches(), 1);
+    meeting.rendezvous.left(client(1), &mut meeting.out);
+    assert!(!meeting.rendezvous.is_empty());
+}
+
+#[test]
+fn the_ends_of_processes_and_programs_end_names_as_their_persistence_says() {
+    let mut meeting = Meeting::of(2);
+    for (name, persistence) in [("proc", Persistence::Proc), ("app", Persistence::App)] {
+        let request = publish(Range::Session, persistence, name);
+        assert_eq!(meeting.answer(0, request), Answer::Done);
+    }
+    // Another launch's process of that rank is another one.
+    meeting.say(1, ToShared::Ended(who(1, 0).proc));
+    assert!(meeting.finds(1, "proc"));
+    let proc = who(0, 0).proc;
+    let nspace = proc.nspace.clone();
+    meeting.say(0, ToShared::Ended(proc));
+    assert!(!meeting.finds(1, "proc") && meeting.finds(1, "app"));
+    let app = AppNum(0);
+    meeting.say(0, ToShared::AppEnded { nspace, app });
+    assert!(!meeting.finds(1, "app"));
+}
+
+#[test]
+fn the_first_nodes_of_two_launches_are_two_nodes() {
+    let mut meeting = Meeting::of(2);
+    for launch in [0, 1] {
+        let keep = ToShared::Keep {
+            who: who(launch, 1),
+            request: publish(Range::Local, Persistence::Session, "a"),
+        };
+        meeting.say(launch, keep);
+        assert!(meeting.out.is_empty(), "nobody waits for an answer");
+    }
+    for launch in [0, 1] {
+        let Answer::Found(found) = meeting.answer(launch, lookup("a", false)) else {
+            panic!("not found");
+        };
+        assert_eq!(found[0].owner, who(launch, 1).proc);
+    }
+}
+
+#[test]
+fn a_wait_ends_in_time() {
+    let mut meeting = Meeting::of(1);
+    let timeout = std::time::Duration::from_secs(3);
+    let Request::Lookup(mut wanted) = lookup("a", true) else {
+        panic!("no lookup");
+    };
+    wanted.wait.as_mut().unwrap().timeout = Some(timeout);
+    meeting.ask(0, Request::Lookup(wanted));
+    let due = meeting.now + timeout;
+    assert_eq!(meeting.rendezvous.next_deadline(), Some(due));
+    meeting.rendezvous.tick(due, &mut meeting.out);
+    let answers = meeting.answered();
+    assert_eq!(answers[0].2, Answer::Refused(Refusal::Timeout));
+    assert_eq!(meeting.rendezvous.next_deadline(), None);
+}
+
+fn job(launch: u64) -> Nspace {
+    who(launch, 0).proc.nspace
+}
+
+impl Meeting {
+    fn relay(&mut self, launch: u64, to: u64, body: &[u8]) {
+        let message = ToRendezvous::Relay {
+            own: vec![job(launch)],
+            to: job(to),
+            body: body.to_vec(),
+        };
+        self.rendezvous
+            .said(client(launch), message, self.now, &mut self.out);
+    }
+}
+
+fn relayed(from: u64, body: &[u8]) -> FromRendezvous {
+    FromRendezvous::Relayed {
+        from: job(from),
+        body: body.to_vec(),
+    }
+}
+
+#[test]
+fn what_a_launch_says_to_a_job_waits_until_its_launch_is_heard_of() {
+    let mut meeting = Meeting::of(2);
+    meeting.relay(0, 1, b"a");
+    meeting.relay(0, 1, b"b");
+    assert!(meeting.out.is_empty());
+    meeting.relay(1, 0, b"c");
+    let out = std::mem::take(&mut meeting.out);
+    let expected = [
+        (client(1), relayed(0, b"a")),
+        (client(1), relayed(0, b"b")),
+        (client(0), relayed(1, b"c")),
+    ];
+    assert_eq!(out, expected);
+    // A launch that has published is known by that.
+    let mut meeting = Meeting::of(2);
+    assert!(!meeting.finds(1, "a"));
+    meeting.relay(0, 1, b"a");
+    assert_eq!(meeting.out, [(client(1), relayed(0, b"a"))]);
+}
+
+#[test]
+fn the_end_of_a_launch_is_told_to_those_it_has_spoken_with_and_to_who_speaks_to_it_later() {
+    let mut meeting = Meeting::of(3);
+    assert!(!meeting.finds(1, "a"));
+    meeting.relay(0, 1, b"a");
+    meeting.out.clear();
+    meeting.rendezvous.left(client(1), &mut meeting.out);
+    let gone = || FromRendezvous::Gone(vec![job(1)]);
+    assert_eq!(std::mem::take(&mut meeting.out), [(client(0), gone())]);
+    meeting.relay(2, 1, b"b");
+    assert_eq!(meeting.out, [(client(2), gone())]);
+}
