@@ -24,9 +24,9 @@ use std::io::{self, Write};
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
-use crate::agent::rendezvous;
-use crate::launcher::run::RunFailure;
-use crate::launcher::step;
+use crate::backend::rendezvous;
+use crate::backend::step;
+use crate::failure::RunFailure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -24,9 +24,9 @@ type Target = fn(&[u8]);
 
 /// Every decoder of bytes that come from somebody else. The names are those of `fuzz/fuzz_targets`.
 const TARGETS: [(&str, Target); 7] = [
-    ("carried", crate::launcher::fuzzing::carried),
-    ("elf", crate::launcher::elf::fuzzing::elf),
-    ("files", crate::launcher::fuzzing::files),
+    ("carried", crate::fuzzing::carried),
+    ("elf", crate::inspect::elf::fuzzing::elf),
+    ("files", crate::fuzzing::files),
     ("frame", wireup_core::pmix::fuzzing::frame),
     ("link", wireup_core::fuzzing::link),
     ("pmi1", wireup_core::pmi::fuzzing::pmi1),
@@ -42,7 +42,7 @@ const STREAMS: usize = 400;
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     match name {
-        "carried" => return crate::launcher::fuzzing::carried_seeds(STREAMS),
+        "carried" => return crate::fuzzing::carried_seeds(STREAMS),
         "link" => return wireup_core::fuzzing::link_seeds(STREAMS),
         _ => {}
     }

@@ -19,7 +19,8 @@ pub mod snapshot;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::agent::procfs::{self, Process};
+use crate::sys::procfs;
+use crate::sys::procfs::Process;
 use find::Scope;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_map::RankMap;

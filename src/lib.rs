@@ -13,8 +13,20 @@
 //! - [`cli`]: the command line and the exit-code table
 
 pub mod agent;
+pub mod backend;
 pub mod cli;
+pub mod control;
+pub mod failure;
 #[cfg(test)]
 mod fuzzed;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+pub mod inspect;
 pub mod jobs;
-pub mod launcher;
+pub(crate) mod logged;
+pub mod plan;
+pub mod record;
+pub mod report;
+pub mod stdio;
+pub mod supervisor;
+pub mod sys;

@@ -23,9 +23,9 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
-use wireup::agent::descriptors;
 use wireup::cli::handed::agent::AgentArgs;
-use wireup::launcher::run::RunFailure;
+use wireup::failure::RunFailure;
+use wireup::sys::descriptors;
 use wireup_core::link::control::NodeStatus;
 
 use self::notify::notify;

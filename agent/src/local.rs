@@ -26,7 +26,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::warn;
-use wireup::agent::unix::connect_within;
+use wireup::sys::unix_socket::connect_within;
 use wireup_core::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION};
 use wireup_core::link::steps::SocketFile;
 use wireup_core::link::{decode, encode};

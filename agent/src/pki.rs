@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use wireup::cli::handed::pki::{PkiArgs, Role, What};
-use wireup::launcher::run::RunFailure;
+use wireup::failure::RunFailure;
 use wireup_core::job::hosts;
 use wireup_core::job::hosts::Problem;
 

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| wireup::launcher::elf::fuzzing::elf(data));
+fuzz_target!(|data: &[u8]| wireup::inspect::elf::fuzzing::elf(data));

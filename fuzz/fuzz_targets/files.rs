@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| wireup::launcher::fuzzing::files(data));
+fuzz_target!(|data: &[u8]| wireup::fuzzing::files(data));

@@ -170,7 +170,7 @@ fn run(
     replies: &Arc<Replies>,
 ) -> Result<ExitCode, Fatal> {
     // Each client is a connection, which libpmix's threads must not wait for.
-    wireup::agent::descriptors::make_room(0);
+    wireup::sys::descriptors::make_room(0);
     let libraries = libs::Libraries::open(&args.libpmix, &args.shim)?;
     let host = serve::Host::start(libraries, args.upcall_fd, Arc::clone(replies))?;
     Ok(host.serve(control))

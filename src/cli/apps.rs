@@ -9,7 +9,7 @@ use super::line::Own;
 use super::negation::with_negations;
 use super::options::SurroundingsArgs;
 use super::problem;
-use crate::launcher::run::RunFailure;
+use crate::failure::RunFailure;
 use wireup_core::job::spec::{AppSpec, Preload, WrapSpec};
 
 /// Options that may be given for every program of a job.

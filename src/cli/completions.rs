@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
 
 use super::{print, tree};
-use crate::launcher::run::RunFailure;
+use crate::failure::RunFailure;
 
 const EXAMPLES: &str = "\
 Examples:

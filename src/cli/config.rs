@@ -20,7 +20,7 @@ use super::apps::NextApp;
 use super::line::{Own, Word};
 use super::problem;
 use super::run::{self, RunArgs};
-use crate::launcher::libpmix;
+use crate::inspect::libpmix;
 
 /// Options that belong to one job and make no sense as a default.
 const PER_JOB: &[&str] = &["ranks", "wdir", "no-config", "dry-run", "explain"];

@@ -15,8 +15,8 @@ use std::process::Command;
 use clap::{FromArgMatches, Subcommand};
 
 use super::{answer, problem};
-use crate::launcher::parts::LIBRARY_DIRECTORY;
-use crate::launcher::run::RunFailure;
+use crate::failure::RunFailure;
+use crate::inspect::sidecar_files::LIBRARY_DIRECTORY;
 
 /// The executable.
 const PROGRAM: &str = "wireup-agent";

@@ -7,9 +7,9 @@ use rustix::process::Signal;
 
 use super::ps::{choose, scope};
 use super::run::grace_of;
+use crate::failure::RunFailure;
 use crate::jobs::end::{self, EndError, Receiver, Sent};
 use crate::jobs::{self, Job, State, name};
-use crate::launcher::run::RunFailure;
 use wireup_core::job::spec::GRACE;
 
 /// So long after the job's grace time a launcher is asked again.

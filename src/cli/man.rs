@@ -13,7 +13,7 @@ use clap_mangen::Man;
 use roff::{Roff, bold, roman};
 
 use super::{print, tree};
-use crate::launcher::run::RunFailure;
+use crate::failure::RunFailure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -11,10 +11,10 @@ use std::process::Command;
 use clap::Args;
 
 use super::table;
-use crate::agent::procfs::Process;
+use crate::failure::RunFailure;
 use crate::jobs::find::Scope;
 use crate::jobs::{self, Job, name};
-use crate::launcher::run::RunFailure;
+use crate::sys::procfs::Process;
 use wireup_core::job::hosts::compress;
 
 const AFTER_HELP: &str = "\

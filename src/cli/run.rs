@@ -14,8 +14,9 @@ use super::line::Own;
 use super::negation::with_negations;
 use super::options::{EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
 use super::problem;
-use crate::launcher::run::{Beginning, RunFailure, run};
-use crate::launcher::status::refused;
+use crate::control::run::{Beginning, run};
+use crate::failure::RunFailure;
+use crate::report::status::refused;
 use wireup_core::job::spec::{EndingSpec, GRACE, JobSpec, StatusSpec};
 
 const EXAMPLES: &str = "\

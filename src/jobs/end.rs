@@ -21,14 +21,17 @@ use super::find::{Scope, jobs};
 use super::name;
 use super::snapshot::Snapshot;
 use super::{Job, Rank, State};
-use crate::agent::held::Held;
-use crate::agent::leftovers;
-use crate::agent::privileges::{NOBODY, as_user};
-use crate::agent::procfs::{self, Process};
-use crate::launcher::guard::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
-use crate::launcher::plate::{self, Stage};
-use crate::launcher::remains::{self, Remains};
-use crate::launcher::signals;
+use crate::backend::guard::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
+use crate::backend::plate;
+use crate::backend::plate::Stage;
+use crate::backend::remains;
+use crate::backend::remains::Remains;
+use crate::sys::leftovers;
+use crate::sys::pidfd::Held;
+use crate::sys::privileges::{NOBODY, as_user};
+use crate::sys::procfs;
+use crate::sys::procfs::Process;
+use crate::sys::signals;
 use wireup_core::job::spec::GRACE;
 
 /// How often a job without a launcher is looked at while it ends.

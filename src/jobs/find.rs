@@ -17,8 +17,10 @@ use std::time::Duration;
 
 use super::snapshot::{Mark, Role, Seen, Snapshot};
 use super::{Job, Placement, Rank, State, Step};
-use crate::agent::procfs::{self, Process};
-use crate::launcher::plate::{self, Stage};
+use crate::backend::plate;
+use crate::backend::plate::Stage;
+use crate::sys::procfs;
+use crate::sys::procfs::Process;
 
 /// An agent's name among the processes.
 const AGENT: &str = "wireup-agent";

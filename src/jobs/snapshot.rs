@@ -5,10 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::agent::leftovers::JOB;
-use crate::agent::procfs::{self, Environment, Process};
-use crate::launcher::rank_env::SPAWNED_JOB;
-use crate::launcher::{guard, plate};
+use crate::backend::{guard, plate};
+use crate::plan::rank_env::SPAWNED_JOB;
+use crate::sys::leftovers::JOB;
+use crate::sys::procfs;
+use crate::sys::procfs::{Environment, Process};
 
 use super::name;
 
@@ -156,7 +157,7 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
         command: words.into_iter().skip(2).collect(),
         starting: threads
             .iter()
-            .any(|name| name.as_bytes() == crate::agent::start::THREAD.to_bytes()),
+            .any(|name| name.as_bytes() == crate::sys::start_ranks::THREAD.to_bytes()),
         plate,
     })
 }

@@ -81,7 +81,7 @@ fn the_launcher_loads_no_library() {
     }
     let read = |name| {
         let path = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name(name);
-        wireup::launcher::elf::read(&path).unwrap()
+        wireup::inspect::elf::read(&path).unwrap()
     };
     let launcher = read("wireup");
     assert!(launcher.is_static(), "{launcher:?}");

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::pipe::pipe;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
-use wireup::agent::handover::{receive, send};
+use wireup::sys::fd_passing::{receive, send};
 use wireup_core::link::steps::{Account, Answer, Order, Rules, SocketFile, Whose};
 use wireup_core::link::{decode, encode};
 

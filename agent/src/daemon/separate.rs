@@ -11,8 +11,8 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 use rustix::thread::set_no_new_privs;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use wireup::agent::privileges;
-use wireup::launcher::run::RunFailure;
+use wireup::failure::RunFailure;
+use wireup::sys::privileges;
 use wireup_core::link::steps::{Account, Rules};
 
 use super::settings::Settings;

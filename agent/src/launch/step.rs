@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
-use wireup::agent::spawn::Child;
+use wireup::sys::spawn::Child;
 
 use super::router::{Event, Neighbour};
 use crate::budget::Account;

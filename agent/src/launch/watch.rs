@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
-use wireup::agent::procfs;
+use wireup::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::link::watch::{Look, Watch};
 

@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
-use wireup::agent::spawn::ExitStatus;
+use wireup::sys::spawn::ExitStatus;
 
 use super::launch::{Head, Launch, Order, Stdin, now};
 use super::lines::{Line, LineError, Output, Stream};

@@ -19,7 +19,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use wireup::agent::spawn::{ExitStatus, wait};
+use wireup::sys::spawn::{ExitStatus, wait};
 
 use super::command::{Command, Word};
 use super::launch::{Head, Launch};

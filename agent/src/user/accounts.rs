@@ -11,8 +11,8 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use wireup::agent::handover::receive;
-use wireup::launcher::run::RunFailure;
+use wireup::failure::RunFailure;
+use wireup::sys::fd_passing::receive;
 use wireup_core::link::steps::{Account, Found};
 use wireup_core::link::{decode, encode};
 

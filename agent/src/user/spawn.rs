@@ -27,8 +27,8 @@ use std::ptr;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
-use wireup::agent::descriptors::FIRST_FREE;
-use wireup::agent::spawn::{Child, open_pidfd, wait};
+use wireup::sys::descriptors::FIRST_FREE;
+use wireup::sys::spawn::{Child, open_pidfd, wait};
 
 pub use self::child::Trouble;
 use self::child::{Plan, fork, told};

@@ -11,7 +11,7 @@ use crate::cli::line::Own;
 use crate::cli::negation::{PREFIX, opposite};
 use crate::cli::print;
 use crate::cli::run::RunArgs;
-use crate::launcher::run::RunFailure;
+use crate::failure::RunFailure;
 
 const EXAMPLES: &str = "\
 Examples:

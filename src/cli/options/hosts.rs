@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueHint};
 
 use crate::cli::ps::nodes::own_node;
-use crate::launcher::hostfile;
-use crate::launcher::run::RunFailure;
+use crate::failure::RunFailure;
+use crate::plan::hostfile;
 use wireup_core::job::hosts;
 use wireup_core::job::hosts::{HostList, HostSpec};
 use wireup_core::job::spec::SpreadSpec;

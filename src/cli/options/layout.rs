@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::HostsArgs;
-use crate::launcher::run::RunFailure;
+use crate::failure::RunFailure;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spec::{LayoutSpec, MapBy};

@@ -8,9 +8,9 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 
 use super::{table, width};
+use crate::backend::local_agent;
 use crate::cli::options::listed;
-use crate::launcher::local_agent;
-use crate::launcher::run::RunFailure;
+use crate::failure::RunFailure;
 use wireup_core::job::hosts::HostList;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};

@@ -16,7 +16,7 @@ use rustix::process::Pid;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::timeout;
-use wireup::agent::privileges::{Part, give_up};
+use wireup::sys::privileges::{Part, give_up};
 
 use super::LINK;
 use crate::user::User;

@@ -21,9 +21,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
-use wireup::agent::handover::{receive, send};
-use wireup::agent::spawn::{Child, wait};
-use wireup::launcher::step::SERVER_COMMAND;
+use wireup::backend::step::SERVER_COMMAND;
+use wireup::sys::fd_passing::{receive, send};
+use wireup::sys::spawn::{Child, wait};
 use wireup_core::link::steps::{Account, Answer, Order, Rules, Whose};
 use wireup_core::link::{decode, encode};
 

@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use wireup::agent::spawn::{ExitStatus, wait};
+use wireup::sys::spawn::{ExitStatus, wait};
 
 use super::steps::{Started, Steps};
 use super::*;

@@ -1,0 +1,223 @@
+//! What a launcher does its work with: the crew in its own process, or the crews of other hosts.
+
+pub(crate) mod admission;
+#[cfg(test)]
+pub(crate) mod arbitrary;
+pub(crate) mod awaited;
+pub(crate) mod carried;
+pub mod guard;
+pub(crate) mod local;
+pub mod local_agent;
+pub(crate) mod message;
+pub(crate) mod outside_allocator;
+pub mod plate;
+pub mod remains;
+pub(crate) mod remote;
+pub mod rendezvous;
+pub mod sidecar;
+pub mod step;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::backend::guard::Guard;
+use crate::backend::local::{Crew, RankIo};
+use crate::backend::message::{FromCrew, ToCrew};
+use crate::failure::RunFailure;
+use crate::plan::staging::Unpacked;
+use crate::plan::{Plan, SpawnedJob};
+use crate::record::Stream;
+use crate::report::singleton_detection::Seen;
+use crate::supervisor::Waiting;
+use crate::sys::poll::{Poll, Ready};
+use crate::sys::surroundings::Surroundings;
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::outcome::{Cause, PmiState};
+
+/// See the module.
+pub(crate) trait Hands {
+    /// What the loop waits for.
+    fn poll(&mut self) -> &mut Poll;
+
+    /// An eventfd by which other threads wake the loop.
+    fn wake(&self) -> &Arc<OwnedFd>;
+
+    /// The guard, if this process has one.
+    fn guard(&mut self) -> Option<&mut Guard>;
+
+    /// Nothing is left to guard. The guard ends in the meantime; it is waited for last of all.
+    fn dismiss_guard(&mut self);
+
+    /// Makes everything ready for ranks, without waiting for it: [`FromCrew::Ready`] follows.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the reason.
+    fn prepare(&mut self, surroundings: &Surroundings) -> Result<(), RunFailure>;
+
+    /// Starts the ranks.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the reason.
+    fn start(&mut self, io: RankIo, surroundings: &Surroundings) -> Result<(), RunFailure>;
+
+    /// Deals with a descriptor that is ready, if it is not the launcher's own.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be watched any more.
+    fn dispatch(&mut self, event: Ready) -> io::Result<()>;
+
+    /// Time has passed.
+    ///
+    /// # Errors
+    /// As [`Hands::dispatch`].
+    fn tick(&mut self) -> io::Result<()>;
+
+    /// When [`Hands::tick`] has something to do next.
+    fn next_deadline(&self) -> Option<Duration>;
+
+    /// What the launcher has to hear next.
+    fn take_told(&mut self) -> Option<FromCrew>;
+
+    /// Does what the launcher wants.
+    fn order(&mut self, order: ToCrew);
+
+    /// Takes a spawned job up and starts its ranks. `plan` is the launcher's own; where it starts no
+    /// ranks itself, other hosts make theirs of `job`.
+    fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>);
+
+    /// Lets hosts join: the first job's plan with them at its end. [`FromCrew::Joined`] follows for
+    /// each of them.
+    fn grow(&mut self, plan: &Arc<Plan>);
+
+    /// All that were to join have done so, but for those that the plan knows as absent.
+    fn grown(&mut self, plan: &Arc<Plan>);
+
+    /// Stops taking one of the ranks' streams, or goes on with it.
+    ///
+    /// # Errors
+    /// As [`Hands::dispatch`].
+    fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()>;
+
+    /// Whether some rank is known to wait for this. Where that has to be asked for, the answer
+    /// counts at the next question.
+    fn waits(&mut self, waiting: Waiting) -> bool;
+
+    /// A better explanation of why the job failed, now that it has ended.
+    fn explain(&self, cause: &Cause) -> Option<Cause>;
+
+    /// Looks at the processes of some ranks of a program until one is found that has loaded an MPI;
+    /// what takes longer comes as [`FromCrew::Seen`].
+    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen>;
+
+    /// Judges ranks whose ends wait for what may explain them.
+    fn judge_now(&mut self);
+
+    /// What a rank has done with its process-management interfaces, as far as is known.
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState;
+
+    /// Nodes that are not ready.
+    fn late(&self) -> Vec<NodeId>;
+
+    /// Collects processes that lost their parent and came to this process.
+    fn reap_orphans(&mut self);
+
+    /// Sends a signal to the process group of one rank, if it runs.
+    fn signal_rank(&self, rank: GlobalRank, signal: Signal);
+}
+
+impl Hands for Crew {
+    fn poll(&mut self) -> &mut Poll {
+        &mut self.poll
+    }
+
+    fn wake(&self) -> &Arc<OwnedFd> {
+        &self.wake
+    }
+
+    fn guard(&mut self) -> Option<&mut Guard> {
+        self.guard.as_mut()
+    }
+
+    fn dismiss_guard(&mut self) {
+        self.leaving = self.guard.take().map(Guard::dismiss);
+    }
+
+    fn prepare(&mut self, surroundings: &Surroundings) -> Result<(), RunFailure> {
+        self.start_sidecars(surroundings)
+    }
+
+    fn start(&mut self, io: RankIo, surroundings: &Surroundings) -> Result<(), RunFailure> {
+        self.start_ranks(io, surroundings)
+    }
+
+    fn dispatch(&mut self, event: Ready) -> io::Result<()> {
+        Crew::dispatch(self, event)
+    }
+
+    fn tick(&mut self) -> io::Result<()> {
+        Crew::tick(self)
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        Crew::next_deadline(self)
+    }
+
+    fn take_told(&mut self) -> Option<FromCrew> {
+        Crew::take_told(self)
+    }
+
+    fn order(&mut self, order: ToCrew) {
+        Crew::order(self, order);
+    }
+
+    fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>) {
+        // What it would bring along is here.
+        Crew::add_job(self, &job, Ok(Arc::clone(plan)), Unpacked::default());
+    }
+
+    // No host joins a machine that is all nodes: the plan refuses it.
+    fn grow(&mut self, _plan: &Arc<Plan>) {}
+
+    fn grown(&mut self, _plan: &Arc<Plan>) {}
+
+    fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
+        Crew::pause(self, stream, paused)
+    }
+
+    fn waits(&mut self, waiting: Waiting) -> bool {
+        Crew::waits(self, waiting)
+    }
+
+    // What happens on one machine is seen as it happens.
+    fn explain(&self, _cause: &Cause) -> Option<Cause> {
+        None
+    }
+
+    fn look(&mut self, _app: u32, ranks: &[GlobalRank]) -> Option<Seen> {
+        self.look_at(ranks)
+    }
+
+    fn judge_now(&mut self) {
+        Crew::judge_now(self);
+    }
+
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
+        Crew::pmi_state(self, rank)
+    }
+
+    fn late(&self) -> Vec<NodeId> {
+        self.late_hosts()
+    }
+
+    fn reap_orphans(&mut self) {
+        Crew::reap_orphans(self);
+    }
+
+    fn signal_rank(&self, rank: GlobalRank, signal: Signal) {
+        Crew::signal_rank(self, rank, signal);
+    }
+}

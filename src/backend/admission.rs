@@ -1,0 +1,260 @@
+//! Whether what a node tells the launcher is that node's to tell; no I/O.
+//!
+//! A step is a process of the job's user, on a host that may be broken or somebody else's: what it
+//! tells is believed of its own node and ranks, and names nothing that does not exist. Whoever hears
+//! it can look up everything that it names.
+
+use crate::backend::message::FromCrew;
+use crate::supervisor::Waiting;
+use wireup_core::job::absence::{Absences, SomeNodes};
+use wireup_core::job::demand::Demand;
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::outcome::Cause;
+use wireup_core::job::roster::{Placed, Roster};
+
+/// Whether `node` may tell this to the launcher of these jobs.
+pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromCrew) -> bool {
+    let known = Known(jobs);
+    let own = |rank| jobs.node_of(rank) == Some(node);
+    if !told.rank().is_none_or(own) {
+        return false;
+    }
+    match told {
+        FromCrew::Spawn {
+            node: of, request, ..
+        } => *of == node && !request.apps.is_empty(),
+        FromCrew::HostLoaded { node: of, .. }
+        | FromCrew::HostLostLate { node: of, .. }
+        | FromCrew::Allocate { node: of, .. } => *of == node,
+        FromCrew::NotStarted { cause, .. } => cause.as_ref().is_none_or(|cause| known.cause(cause)),
+        FromCrew::AllStarted { job } | FromCrew::JobRefused { job, .. } => known.job(*job),
+        FromCrew::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
+        FromCrew::Failed { cause, .. } => known.cause(cause),
+        FromCrew::Demanded(Demand { ranks, .. }) => ranks
+            .as_ref()
+            .is_none_or(|ranks| ranks.iter().all(|rank| known.rank(*rank))),
+        FromCrew::FenceLate(late) => known.absences(&late.absences),
+        FromCrew::Log(text) => text.rank.is_none_or(|rank| known.rank(rank)),
+        FromCrew::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
+        // What the launcher says to itself.
+        FromCrew::Joined { .. } | FromCrew::Refused(_) => false,
+        FromCrew::Ready
+        | FromCrew::Started { .. }
+        | FromCrew::Connected { .. }
+        | FromCrew::Finalized { .. }
+        | FromCrew::Ended { .. }
+        | FromCrew::Judged { .. }
+        | FromCrew::Output { .. }
+        | FromCrew::Gone { .. }
+        | FromCrew::Rendezvous { .. }
+        | FromCrew::Syslog(_)
+        | FromCrew::Tell { .. }
+        | FromCrew::Seen { .. }
+        | FromCrew::Over => true,
+    }
+}
+
+/// What there is.
+struct Known<'a, T>(&'a Roster<T>);
+
+impl<T: Placed> Known<'_, T> {
+    fn rank(&self, rank: GlobalRank) -> bool {
+        self.0.find(rank).is_some()
+    }
+
+    fn job(&self, job: JobNumber) -> bool {
+        job.0 < self.0.count()
+    }
+
+    fn node(&self, node: NodeId) -> bool {
+        node.0 < self.0.nodes()
+    }
+
+    fn waiting(&self, waiting: Waiting) -> bool {
+        match waiting {
+            Waiting::Session(job) => self.job(job),
+            Waiting::For(rank) => self.rank(rank),
+        }
+    }
+
+    fn cause(&self, cause: &Cause) -> bool {
+        cause.rank().is_none_or(|rank| self.rank(rank))
+            && match cause {
+                Cause::HostFailed { node, .. } | Cause::NodeFailed { node, .. } => self.node(*node),
+                Cause::FenceTimeout(late) => self.absences(&late.absences),
+                _ => true,
+            }
+    }
+
+    fn absences(&self, absences: &Absences) -> bool {
+        let named = |some: &SomeNodes| some.named.iter().all(|node| self.node(*node));
+        absences.named.iter().all(|absent| self.rank(absent.rank))
+            && named(&absences.nodes)
+            && named(&absences.silent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use wireup_core::event::SpawnTicket;
+    use wireup_core::job::absence::Absent;
+    use wireup_core::job::demand::Wish;
+    use wireup_core::job::log::{Channel, LogText};
+    use wireup_core::job::outcome::{FenceKind, LateFence, RankEnd};
+    use wireup_core::job::rank_map::RankMap;
+    use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
+
+    /// Ranks 0 and 1 on node 0, rank 2 on node 1; then job 1 with rank 3 on node 1.
+    fn jobs() -> Roster<RankMap> {
+        let mut jobs = Roster::new(RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 1)]));
+        jobs.add(RankMap::from_runs([(NodeId(1), 1)]));
+        jobs
+    }
+
+    fn admitted(told: FromCrew) -> bool {
+        admits(&jobs(), NodeId(1), &told)
+    }
+
+    fn late(rank: u32, nodes: &[u32], silent: &[u32]) -> LateFence {
+        let some = |nodes: &[u32]| SomeNodes {
+            named: nodes.iter().copied().map(NodeId).collect(),
+            count: nodes.len() as u32,
+        };
+        LateFence {
+            kind: FenceKind::Pmi,
+            waited: Duration::ZERO,
+            ranks: 4,
+            absences: Absences {
+                ranks: 1,
+                named: vec![Absent {
+                    rank: GlobalRank(rank),
+                    last: String::new(),
+                    idle: None,
+                }],
+                nodes: some(nodes),
+                silent: some(silent),
+                ..Absences::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_node_speaks_of_its_own_ranks_and_of_itself() {
+        let app = SpawnApp {
+            program: "x".into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            cwd: None,
+            count: 1,
+            infos: Vec::new(),
+        };
+        for (rank, own) in [(0, false), (2, true), (3, true), (4, false)] {
+            let rank = GlobalRank(rank);
+            assert_eq!(admitted(FromCrew::Finalized { rank }), own, "{rank:?}");
+            let cause = None;
+            assert_eq!(admitted(FromCrew::NotStarted { rank, cause }), own);
+            let spawn = |node, apps: usize| FromCrew::Spawn {
+                node: NodeId(node),
+                ticket: SpawnTicket(1),
+                by: rank,
+                request: Box::new(SpawnRequest {
+                    apps: vec![app.clone(); apps],
+                    infos: Vec::new(),
+                    preputs: Vec::new(),
+                }),
+            };
+            assert_eq!(admitted(spawn(1, 1)), own);
+            assert!(!admitted(spawn(0, 1)));
+            assert!(!admitted(spawn(1, 0)));
+        }
+        for (node, own) in [(0, false), (1, true), (7, false)] {
+            let node = NodeId(node);
+            let loaded = FromCrew::HostLoaded {
+                node,
+                libpmix: String::new(),
+                warnings: Vec::new(),
+            };
+            assert_eq!(admitted(loaded), own);
+            let error = String::new();
+            assert_eq!(admitted(FromCrew::HostLostLate { node, error }), own);
+            let refusal = None;
+            assert!(!admitted(FromCrew::Joined { node, refusal }));
+        }
+        assert!(!admitted(FromCrew::Refused(Vec::new())));
+        assert!(admitted(FromCrew::Ready));
+    }
+
+    #[test]
+    fn what_it_names_of_others_exists() {
+        for (number, there) in [(0, true), (3, true), (4, false), (u32::MAX, false)] {
+            let rank = GlobalRank(number);
+            let cause = Cause::LeftOthers { rank };
+            let waiting = Waiting::For(rank);
+            let failed = |cause| FromCrew::Failed { cause, state: None };
+            assert_eq!(admitted(failed(cause.clone())), there);
+            let waits = [waiting].into_iter().collect();
+            assert_eq!(admitted(FromCrew::Waits(waits)), there);
+            let not_started = FromCrew::NotStarted {
+                rank: GlobalRank(2),
+                cause: Some(cause.clone()),
+            };
+            assert_eq!(admitted(not_started), there);
+            assert_eq!(admitted(FromCrew::Left { waiting, cause }), there);
+            assert_eq!(admitted(FromCrew::FenceLate(late(number, &[], &[]))), there);
+            let timeout = Cause::FenceTimeout(Box::new(late(number, &[0], &[1])));
+            assert_eq!(admitted(failed(timeout)), there);
+            let demand = Demand {
+                by: GlobalRank(2),
+                what: Wish::Kill,
+                ranks: Some(vec![GlobalRank(0), rank]),
+            };
+            assert_eq!(admitted(FromCrew::Demanded(demand)), there);
+            let text = LogText {
+                rank: Some(rank),
+                channel: Channel::Stdout,
+                once: false,
+                text: Vec::new(),
+            };
+            assert_eq!(admitted(FromCrew::Log(text)), there);
+        }
+        for (number, there) in [(0, true), (1, true), (2, false)] {
+            let node = NodeId(number);
+            let error = String::new;
+            for cause in [
+                Cause::HostFailed {
+                    node,
+                    error: error(),
+                },
+                Cause::NodeFailed {
+                    node,
+                    error: error(),
+                },
+                Cause::FenceTimeout(Box::new(late(0, &[number], &[]))),
+                Cause::FenceTimeout(Box::new(late(0, &[], &[number]))),
+            ] {
+                let failed = FromCrew::Failed { cause, state: None };
+                assert_eq!(admitted(failed), there);
+            }
+            let job = JobNumber(number);
+            assert_eq!(admitted(FromCrew::AllStarted { job }), there);
+            let failure = SpawnFailure {
+                kind: SpawnFailureKind::Failed,
+                text: String::new(),
+            };
+            assert_eq!(admitted(FromCrew::JobRefused { job, failure }), there);
+            let session = Waiting::Session(job);
+            let waits = [session].into_iter().collect();
+            assert_eq!(admitted(FromCrew::Waits(waits)), there);
+        }
+        let end = RankEnd::Code(1);
+        let rank = GlobalRank(0);
+        let elsewhere = Cause::RankFailed { rank, end };
+        assert!(admitted(FromCrew::Failed {
+            cause: elsewhere,
+            state: None
+        }));
+    }
+}

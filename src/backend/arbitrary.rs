@@ -1,0 +1,212 @@
+//! Random messages between a launcher and its steps, for tests.
+
+use std::path::Path;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use crate::backend::awaited::Awaited;
+use crate::backend::carried::{Carried, Description};
+use crate::backend::message::{FromCrew, Refusal, ToCrew};
+use crate::plan::tests::{plan, spec};
+use crate::record::Stream;
+use crate::report::singleton_detection::Seen;
+use crate::supervisor::Waiting;
+use wireup_core::event::SpawnTicket;
+use wireup_core::event::arbitrary::{cause, demand, late_fence, node, peer_message, process};
+use wireup_core::job::ids::JobNumber;
+use wireup_core::job::log::{Channel, LogText};
+use wireup_core::job::outcome::{PmiState, RankEnd};
+use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest};
+use wireup_core::pmi::command::Dialect;
+
+const TEXT: &str = "\\PC{0,9}";
+
+fn job() -> BoxedStrategy<JobNumber> {
+    prop_oneof![0..3_u32, any::<u32>()]
+        .prop_map(JobNumber)
+        .boxed()
+}
+
+fn stream() -> BoxedStrategy<Stream> {
+    proptest::sample::select(vec![Stream::Stdout, Stream::Stderr]).boxed()
+}
+
+fn end() -> BoxedStrategy<RankEnd> {
+    prop_oneof![
+        any::<u8>().prop_map(RankEnd::Code),
+        any::<i32>().prop_map(RankEnd::Signal)
+    ]
+    .boxed()
+}
+
+fn state() -> BoxedStrategy<PmiState> {
+    (any::<[bool; 2]>(), TEXT)
+        .prop_map(|([contacted, active], last)| PmiState {
+            contacted,
+            active,
+            last,
+        })
+        .boxed()
+}
+
+fn waiting() -> BoxedStrategy<Waiting> {
+    prop_oneof![
+        job().prop_map(Waiting::Session),
+        process().prop_map(Waiting::For)
+    ]
+    .boxed()
+}
+
+fn awaited() -> BoxedStrategy<Awaited> {
+    vec(waiting(), 0..4).prop_map(Awaited::from_iter).boxed()
+}
+
+fn refusal() -> BoxedStrategy<Refusal> {
+    (any::<u8>(), TEXT)
+        .prop_map(|(code, message)| Refusal { code, message })
+        .boxed()
+}
+
+fn spawn_request() -> BoxedStrategy<SpawnRequest> {
+    let info = (TEXT, TEXT, any::<bool>()).prop_map(|(key, value, required)| SpawnInfo {
+        key,
+        value,
+        required,
+    });
+    let app = (TEXT, vec(TEXT, 0..2), option::of(TEXT), any::<u32>()).prop_map(
+        |(program, words, cwd, count)| SpawnApp {
+            program: program.into(),
+            args: words.iter().map(Into::into).collect(),
+            env: words.iter().map(Into::into).collect(),
+            cwd: cwd.map(Into::into),
+            count,
+            infos: Vec::new(),
+        },
+    );
+    (vec(app, 0..3), vec(info, 0..3))
+        .prop_map(|(apps, infos)| SpawnRequest {
+            apps,
+            infos,
+            preputs: Vec::new(),
+        })
+        .boxed()
+}
+
+/// Anything a crew tells, however little sense it makes.
+fn from_crew() -> BoxedStrategy<FromCrew> {
+    let bytes = || vec(any::<u8>(), 0..20);
+    let dialect = option::of(proptest::sample::select(vec![Dialect::Pmi1, Dialect::Pmi2]));
+    let log = (option::of(process()), any::<bool>(), bytes()).prop_map(|(rank, once, text)| {
+        FromCrew::Log(LogText {
+            rank,
+            channel: Channel::Stderr,
+            once,
+            text,
+        })
+    });
+    let seen = (any::<u32>(), option::of(TEXT), any::<[bool; 5]>());
+    let seen = seen.prop_map(|(app, program, loads)| {
+        let [openmpi, openmpi4, mpich, pmix, pmi] = loads;
+        let seen = Seen {
+            program,
+            openmpi,
+            openmpi4,
+            mpich,
+            pmix,
+            pmi,
+            ..Seen::default()
+        };
+        FromCrew::Seen { app, seen }
+    });
+    let spawn = (node(), any::<u64>(), process(), spawn_request());
+    let lost = (node(), TEXT);
+    let about_ranks = prop_oneof![
+        (process(), any::<i32>()).prop_map(|(rank, pid)| FromCrew::Started { rank, pid }),
+        (process(), option::of(cause()))
+            .prop_map(|(rank, cause)| FromCrew::NotStarted { rank, cause }),
+        (process(), dialect).prop_map(|(rank, dialect)| FromCrew::Connected { rank, dialect }),
+        process().prop_map(|rank| FromCrew::Finalized { rank }),
+        (process(), option::of(end())).prop_map(|(rank, end)| FromCrew::Ended { rank, end }),
+        (process(), end(), state()).prop_map(|(rank, end, state)| FromCrew::Judged {
+            rank,
+            end,
+            state
+        }),
+        process().prop_map(|rank| FromCrew::Gone { rank }),
+        (process(), stream(), bytes()).prop_map(|(rank, stream, bytes)| FromCrew::Output {
+            rank,
+            stream,
+            bytes
+        }),
+        (waiting(), cause()).prop_map(|(waiting, cause)| FromCrew::Left { waiting, cause }),
+        (cause(), option::of(state())).prop_map(|(cause, state)| FromCrew::Failed { cause, state }),
+        demand().prop_map(FromCrew::Demanded),
+        late_fence().prop_map(FromCrew::FenceLate),
+        awaited().prop_map(FromCrew::Waits),
+        log,
+    ];
+    let about_others = prop_oneof![
+        Just(FromCrew::Ready),
+        Just(FromCrew::Over),
+        (node(), TEXT, vec(TEXT, 0..2)).prop_map(|(node, libpmix, warnings)| {
+            FromCrew::HostLoaded {
+                node,
+                libpmix,
+                warnings,
+            }
+        }),
+        lost.prop_map(|(node, error)| FromCrew::HostLostLate { node, error }),
+        job().prop_map(|job| FromCrew::AllStarted { job }),
+        (job(), TEXT).prop_map(|(job, text)| {
+            let kind = SpawnFailureKind::Failed;
+            let failure = SpawnFailure { kind, text };
+            FromCrew::JobRefused { job, failure }
+        }),
+        spawn.prop_map(|(node, ticket, by, request)| FromCrew::Spawn {
+            node,
+            ticket: SpawnTicket(ticket),
+            by,
+            request: Box::new(request),
+        }),
+        TEXT.prop_map(|text| FromCrew::Tell { text }),
+        (node(), option::of(refusal()))
+            .prop_map(|(node, refusal)| FromCrew::Joined { node, refusal }),
+        vec((node(), refusal()), 0..2).prop_map(FromCrew::Refused),
+        seen,
+    ];
+    prop_oneof![3 => about_ranks, 1 => about_others].boxed()
+}
+
+/// Anything that launchers and steps say, mostly what steps tell.
+pub(crate) fn carried() -> BoxedStrategy<Carried> {
+    let orders = prop_oneof![
+        any::<i32>().prop_map(ToCrew::Signal),
+        awaited().prop_map(ToCrew::Ask),
+        job().prop_map(ToCrew::DropJob),
+        any::<bool>().prop_map(|abnormal| ToCrew::Finish { abnormal }),
+    ];
+    prop_oneof![
+        8 => vec(from_crew(), 0..6).prop_map(Carried::Told),
+        1 => refusal().prop_map(Carried::Refused),
+        1 => any::<bool>().prop_map(|open| Carried::InputTaken { open }),
+        1 => orders.prop_map(Carried::Order),
+        1 => (stream(), any::<u32>()).prop_map(|(stream, bytes)| Carried::Credit { stream, bytes }),
+        1 => vec(any::<u8>(), 0..20).prop_map(Carried::Input),
+        1 => peer_message().prop_map(Carried::Peer),
+    ]
+    .boxed()
+}
+
+/// What steps are told of a job of a program that every machine has.
+pub(crate) fn description() -> BoxedStrategy<Description> {
+    let plan = plan(spec("n1:2,n2", Path::new("/bin/sh")));
+    Just(Description {
+        decided: plan.decided.clone(),
+        spec: plan.spec.clone(),
+        inheritance: plan.inheritance.travelling(),
+        luggage: Vec::new(),
+    })
+    .boxed()
+}

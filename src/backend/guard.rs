@@ -1,0 +1,317 @@
+//! The guard: a small process that cleans up when the launcher itself is killed.
+//!
+//! It is forked before the launcher has threads and holds one end of a socket. The launcher
+//! writes every session and directory of the job and the modes of the user's terminal into it, and
+//! kills it when it has cleaned up by itself. An end of file means that the launcher died: the guard
+//! ends everything that has the job's name in its environment, the sessions, and what descends from
+//! these, removes the directories and the shared-memory files, and exits; the terminal comes first.
+//! It lives in a session of its own, so a terminal's signals do not reach it.
+//!
+//! It also starts the rendezvous of the user's launches, whose listening socket comes with an `R`:
+//! that is no process of the job and outlives it, which nothing can do that descends from a rank or
+//! lives in a session of the job.
+//!
+//! Rule: the number of a session may be given to a stranger once the session is gone, so a session
+//! is known by a pidfd of its leader too. Source: setsid(2), pidfd_open(2).
+
+#![allow(unsafe_code)]
+
+mod charge;
+mod cleaning;
+
+use std::cell::RefCell;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    sendmsg, socketpair,
+};
+use rustix::process::{Pid, Signal};
+
+use crate::backend::remains;
+use crate::backend::remains::{Keeper, Record};
+use crate::backend::rendezvous;
+use crate::plan::staging::Identity;
+use crate::stdio::pty::TerminalCharge;
+use crate::sys::descriptors::FIRST_FREE;
+use charge::{Ear, read_charge};
+pub use cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
+use wireup_core::job::ids::Nspace;
+use wireup_core::job::spec::GRACE;
+
+/// The guard's name among the processes.
+pub const NAME: &CStr = c"wireup-guard";
+
+/// The launcher's end.
+#[derive(Debug)]
+pub struct Guard {
+    pid: Pid,
+    pipe: File,
+    /// Of the guard's record.
+    record: u64,
+}
+
+impl Guard {
+    /// Forks the guard of a job. Must be called while the process has a single thread.
+    ///
+    /// # Errors
+    /// When the system has no process or descriptor left.
+    pub fn start(job: &Nspace) -> io::Result<Self> {
+        let (read, write) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let record = remains::number()?;
+        let launcher = rustix::process::getpid();
+        // A fork whose end raises no signal: such a child is left out of waits for "any child", so
+        // the launcher can tell an adopted orphan, and "no child left", from its guard.
+        // SAFETY: the process has one thread (the caller's promise), so the child may run any
+        // code: no lock can be held by a thread that does not exist there. The call is fork with
+        // another exit signal; no stack is given, so the child goes on with a copy of ours.
+        match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
+            0 => {
+                drop(write);
+                watch(read, job, (launcher, record));
+                // SAFETY: ends the child without running the launcher's exit handlers.
+                unsafe { libc::_exit(0) }
+            }
+            pid => {
+                let pid = i32::try_from(pid)
+                    .ok()
+                    .filter(|pid| *pid > 0)
+                    .and_then(Pid::from_raw);
+                let pid = pid.ok_or_else(io::Error::last_os_error)?;
+                Ok(Self {
+                    pid,
+                    pipe: File::from(write),
+                    record,
+                })
+            }
+        }
+    }
+
+    /// The guard's process id, which is not part of the job.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Makes the guard responsible for sessions of the job.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn add_sessions(&mut self, sessions: impl IntoIterator<Item = Pid>) -> io::Result<()> {
+        let mut records = Vec::new();
+        for pid in sessions {
+            records.push(b'S');
+            records.extend_from_slice(&pid.as_raw_nonzero().get().to_le_bytes());
+        }
+        self.pipe.write_all(&records)
+    }
+
+    /// Makes the guard responsible for a directory of the job.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn add_directory(&mut self, path: &Path) -> io::Result<()> {
+        self.add_record(b'D', path.as_os_str().as_bytes())
+    }
+
+    /// Makes the guard responsible for a control group of the job.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn add_group(&mut self, path: &Path) -> io::Result<()> {
+        self.add_record(b'G', path.as_os_str().as_bytes())
+    }
+
+    /// Makes the guard responsible for a file of the job, as long as it is this one.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    fn add_file(&mut self, path: &Path, identity: Identity) -> io::Result<()> {
+        let path = path.as_os_str().as_bytes();
+        self.add_record(b'F', &[&identity.to_bytes(), path].concat())
+    }
+
+    /// Makes the guard responsible for what is put somewhere: a file, or a directory where there is no
+    /// identity.
+    pub(crate) fn charge(&mut self, path: &Path, identity: Option<Identity>) {
+        // When it is gone, the crew cleans up alone.
+        let _ = match identity {
+            Some(identity) => self.add_file(path, identity),
+            None => self.add_directory(path),
+        };
+    }
+
+    /// Makes the guard start the rendezvous of the user's launches, which takes callers from this
+    /// listening socket.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn start_rendezvous(&mut self, listener: impl AsFd) -> io::Result<()> {
+        let descriptors = [listener.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let record = [IoSlice::new(b"R")];
+        sendmsg(&self.pipe, &record, &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Makes the guard responsible for the user's terminal, in place of what it was told before.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn add_terminal(&mut self, terminal: &TerminalCharge) -> io::Result<()> {
+        self.add_record(b'T', &terminal.to_bytes())
+    }
+
+    /// A record with a length.
+    fn add_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        let mut record = vec![kind];
+        record.extend_from_slice(&length.to_le_bytes());
+        record.extend_from_slice(bytes);
+        self.pipe.write_all(&record)
+    }
+
+    /// Ends the guard, since nothing is left to do; also one that somebody has stopped.
+    pub fn dismiss(self) -> Leaving {
+        // Before it is killed, since we may be as well before it is waited for; then once more, since it may
+        // just make it.
+        remains::forget(self.record);
+        // It is our child until we have waited for it, so the number cannot be another's.
+        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+        Leaving(self.pid, self.record)
+    }
+}
+
+/// A guard that was dismissed. To drop it waits for its end.
+#[derive(Debug)]
+pub struct Leaving(Pid, u64);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        // SAFETY: collects our own child without storing anything; only __WALL sees a child that
+        // raises no signal.
+        unsafe {
+            libc::waitpid(
+                self.0.as_raw_nonzero().get(),
+                std::ptr::null_mut(),
+                libc::__WALL,
+            );
+        }
+        remains::forget(self.1);
+    }
+}
+
+/// The guard's whole life.
+fn watch(pipe: OwnedFd, job: &Nspace, (launcher, record): (Pid, u64)) {
+    let started = SystemTime::now();
+    let _ = rustix::process::setsid();
+    // SAFETY: plain system calls in a single-threaded process.
+    unsafe {
+        // Nothing but SIGKILL ends it.
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
+        // Whoever reads the launcher's output must not wait for the guard, so everything but the
+        // pipe is closed; so is whatever the launcher inherited.
+        let keep = pipe.as_raw_fd();
+        libc::syscall(libc::SYS_close_range, 0, keep - 1, 0);
+        libc::syscall(libc::SYS_close_range, keep + 1, libc::c_uint::MAX, 0);
+    }
+    let ear = Ear {
+        socket: pipe,
+        descriptors: RefCell::default(),
+    };
+    ear.rest();
+    let keepers =
+        [launcher, rustix::process::getpid()].map(|pid| Keeper::of(pid.as_raw_nonzero().get()));
+    let keepers = keepers.into_iter().flatten().collect();
+    let mut kept = Record::make(record, keepers, job.as_str(), started).ok();
+    let start_rendezvous = || {
+        for listener in ear.descriptors.borrow_mut().drain(..) {
+            execute_rendezvous(listener.as_fd());
+        }
+    };
+    let charge = read_charge(&ear, start_rendezvous, |thing| {
+        // Where nothing more can be kept, what was kept before is right.
+        let _ = kept.as_mut().map(|kept| kept.add(thing));
+    });
+    // First, since the user is already typing.
+    if let Some(terminal) = &charge.terminal {
+        terminal.restore();
+    }
+    let work = Cleaning {
+        job: job.as_str(),
+        is_ours: &|session, exists| charge.is_ours(session, exists),
+        directories: &charge.directories,
+        groups: &charge.groups,
+        tmpdirs: &[std::env::temp_dir()],
+        uid: rustix::process::getuid().as_raw(),
+        since: started,
+        grace: GRACE,
+        look_at_least: LOOK_AT_LEAST,
+        give_up: GIVE_UP,
+    };
+    work.carry_out();
+    for (path, identity) in &charge.files {
+        identity.remove(path);
+    }
+    remains::forget(record);
+}
+
+/// Starts the rendezvous of the user's launches: with its listening socket and nothing else of ours,
+/// no environment included, since a job is known by that. If it cannot be started its socket is
+/// closed, which is what the launcher sees.
+fn execute_rendezvous(listener: BorrowedFd<'_>) {
+    // SAFETY: as in `Guard::start`: this process has one thread, and the child goes on with a copy of
+    // it. Nobody waits for it before our own end.
+    if unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } != 0 {
+        return;
+    }
+    let _ = rustix::process::setsid();
+    let _ = rustix::process::chdir("/");
+    let argv = [c"wireup".as_ptr(), c"rendezvous".as_ptr(), std::ptr::null()];
+    let envp = [std::ptr::null()];
+    // SAFETY: plain system calls in a single-threaded process; the vectors end with a null pointer,
+    // and what they point to is constant. Descriptors that are not open already are not needed.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        // It may have one of the numbers that are wanted.
+        let listener = libc::fcntl(listener.as_raw_fd(), libc::F_DUPFD, FIRST_FREE);
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for standard in 0..3 {
+            libc::dup2(null, standard);
+        }
+        libc::dup2(listener, rendezvous::LISTENER);
+        let above = rendezvous::LISTENER.unsigned_abs() + 1;
+        libc::syscall(libc::SYS_close_range, above, libc::c_uint::MAX, 0);
+        let own = c"/proc/self/exe";
+        libc::execve(own.as_ptr(), argv.as_ptr(), envp.as_ptr());
+        libc::_exit(127)
+    }
+}
+
+/// Makes the launcher adopt whatever its ranks leave without a parent.
+///
+/// # Errors
+/// When the system refuses, which no supported kernel does.
+pub fn become_subreaper() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(
+        rustix::process::getpid(),
+    ))?)
+}

@@ -1,0 +1,207 @@
+//! What the guard is told, and how it hears it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, BufReader, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::Pid;
+
+use crate::backend::remains::Thing;
+use crate::plan::staging::Identity;
+use crate::stdio::pty::TerminalCharge;
+use crate::sys::spawn::open_pidfd;
+
+/// How long the guard listens to nothing but the launcher's death. Ranks of a short run are started
+/// and have ended by then: to hear of each would take a processor from them.
+const DEAF: Duration = Duration::from_millis(10);
+
+/// What the guard has been told.
+#[derive(Debug, Default)]
+pub(super) struct Charge {
+    /// Sessions by number; their leaders, unless they were gone when we heard of them or there
+    /// was no descriptor left.
+    pub(super) sessions: BTreeMap<i32, Option<OwnedFd>>,
+    pub(super) directories: Vec<PathBuf>,
+    pub(super) groups: Vec<PathBuf>,
+    pub(super) files: Vec<(PathBuf, Identity)>,
+    pub(super) terminal: Option<TerminalCharge>,
+    /// Leaders that have a descriptor.
+    led: usize,
+    /// So many may before those that have ended are let go of.
+    room: usize,
+}
+
+/// Leaders that have a descriptor at least before those that have ended are looked for.
+const ROOM: usize = 64;
+
+impl Charge {
+    /// A job may start processes without end, and each leader takes a descriptor.
+    fn add_session(&mut self, number: i32, leader: Option<OwnedFd>) {
+        self.led += usize::from(leader.is_some());
+        self.sessions.insert(number, leader);
+        if self.led <= self.room.max(ROOM) {
+            return;
+        }
+        for leader in self.sessions.values_mut() {
+            leader.take_if(|leader| !lives(leader));
+        }
+        self.led = self.sessions.values().flatten().count();
+        self.room = 2 * self.led;
+    }
+
+    /// Whether a session is the one we were told of. `leader_exists` tells whether there is a
+    /// process with its number now.
+    pub(super) fn is_ours(&self, session: i32, leader_exists: bool) -> bool {
+        match self.sessions.get(&session) {
+            None => false,
+            // The number stays taken as long as the session has members.
+            Some(_) if !leader_exists => true,
+            Some(leader) => leader.as_ref().is_some_and(lives),
+        }
+    }
+}
+
+/// Whether the process of a pidfd has not ended.
+fn lives(pidfd: &OwnedFd) -> bool {
+    let mut ready = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut ready, Some(&Timespec::default())) == Ok(0)
+}
+
+/// The guard's end of the socket: what the launcher writes, and the descriptors that come with it.
+pub(super) struct Ear {
+    pub(super) socket: OwnedFd,
+    /// Those that have come.
+    pub(super) descriptors: RefCell<Vec<OwnedFd>>,
+}
+
+impl Ear {
+    /// Returns after [`DEAF`], or when the launcher has died.
+    pub(super) fn rest(&self) {
+        let mut death = [PollFd::new(&self.socket, PollFlags::empty())];
+        let time = Timespec {
+            tv_sec: 0,
+            tv_nsec: DEAF.subsec_nanos().into(),
+        };
+        // To hear too early is only dearer.
+        let _ = poll(&mut death, Some(&time));
+    }
+}
+
+impl Read for &Ear {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [IoSliceMut::new(bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let message = recvmsg(&self.socket, &mut bytes, &mut ancillary, flags)?;
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = part {
+                self.descriptors.borrow_mut().extend(descriptors);
+            }
+        }
+        Ok(message.bytes)
+    }
+}
+
+/// Reads records until the socket ends. What the launch makes is noted before anything else is read. A record cut short by the launcher's death is dropped.
+pub(super) fn read_charge(
+    pipe: impl Read,
+    start_rendezvous: impl Fn(),
+    mut note: impl FnMut(&Thing),
+) -> Charge {
+    let mut pipe = BufReader::new(pipe);
+    let mut charge = Charge::default();
+    let mut word = [0; 4];
+    let mut kind = [0; 1];
+    while pipe.read_exact(&mut kind).is_ok() {
+        match kind[0] {
+            b'S' if pipe.read_exact(&mut word).is_ok() => {
+                let number = i32::from_le_bytes(word);
+                let leader = Pid::from_raw(number).and_then(|pid| open_pidfd(pid).ok());
+                charge.add_session(number, leader);
+            }
+            b'D' | b'F' | b'G' | b'T' if pipe.read_exact(&mut word).is_ok() => {
+                let mut bytes = vec![0; u32::from_le_bytes(word) as usize];
+                if pipe.read_exact(&mut bytes).is_err() {
+                    break;
+                }
+                let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
+                match kind[0] {
+                    b'T' => charge.terminal = TerminalCharge::from_bytes(&bytes),
+                    b'F' => {
+                        if let Some((identity, rest)) = Identity::parse(bytes) {
+                            note(&Thing::File(identity, path(rest.clone())));
+                            charge.files.push((path(rest), identity));
+                        }
+                    }
+                    b'G' => {
+                        note(&Thing::Group(path(bytes.clone())));
+                        charge.groups.push(path(bytes));
+                    }
+                    _ => {
+                        note(&Thing::Directory(path(bytes.clone())));
+                        charge.directories.push(path(bytes));
+                    }
+                }
+            }
+            b'R' => start_rendezvous(),
+            _ => break,
+        }
+    }
+    charge
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_cut_short_is_dropped_and_the_rest_kept() {
+        let mut bytes = vec![b'S', 7, 0, 0, 0, b'D', 4, 0, 0, 0];
+        bytes.extend_from_slice(b"/tmp");
+        bytes.extend_from_slice(&[b'S', 9, 0]);
+        let charge = read_charge(&bytes[..], || {}, |_| {});
+        assert_eq!(charge.sessions.into_keys().collect::<Vec<_>>(), [7]);
+        assert_eq!(charge.directories, [PathBuf::from("/tmp")]);
+    }
+
+    #[test]
+    fn leaders_that_have_ended_are_let_go_of() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = Pid::from_raw(child.id() as i32).unwrap();
+        let dead = open_pidfd(dead).unwrap();
+        child.wait().unwrap();
+        let mut charge = Charge::default();
+        charge.add_session(1, open_pidfd(rustix::process::getpid()).ok());
+        for number in 2..1000 {
+            charge.add_session(number, dead.try_clone().ok());
+        }
+        let led = charge.sessions.values().flatten().count();
+        assert!(led <= ROOM + 1, "{led} leaders");
+        assert_eq!(charge.sessions.len(), 999);
+        assert!(charge.is_ours(1, true) && !charge.is_ours(2, true) && charge.is_ours(2, false));
+    }
+
+    #[test]
+    fn a_session_whose_number_was_given_to_a_stranger_is_not_ours() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id() as i32;
+        let charge = read_charge(&[b"S", &pid.to_le_bytes()[..]].concat()[..], || {}, |_| {});
+        child.wait().unwrap();
+        // Its leader has ended: members may be left, but a process with its number is another.
+        assert!(charge.is_ours(pid, false));
+        assert!(!charge.is_ours(pid, true));
+        let own = std::process::id() as i32;
+        let charge = read_charge(&[b"S", &own.to_le_bytes()[..]].concat()[..], || {}, |_| {});
+        assert!(charge.is_ours(own, true));
+        assert!(!charge.is_ours(pid, false));
+    }
+}

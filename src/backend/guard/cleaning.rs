@@ -1,0 +1,117 @@
+//! The end of a job that has no launcher any more.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::event::{Timespec, poll};
+use rustix::process::Signal;
+
+use crate::sys::leftovers;
+use crate::sys::procfs;
+use crate::sys::procfs::Process;
+use crate::sys::{cgroup, remove_dir};
+
+/// How long a guard looks for processes at least: one that was being started when the launcher died
+/// bears no mark before it executes its program.
+pub const LOOK_AT_LEAST: Duration = Duration::from_millis(200);
+
+/// How long SIGKILL is repeated before a process that does not die of it is given up.
+pub const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// What is to be ended and removed of a job that has no launcher any more.
+pub struct Cleaning<'a> {
+    /// Name of the job.
+    pub job: &'a str,
+    /// Whether a session is the job's, by its number and whether a process has that number now.
+    pub is_ours: &'a dyn Fn(i32, bool) -> bool,
+    /// Directories of the job.
+    pub directories: &'a [PathBuf],
+    /// Control groups of the job: all their members are its processes.
+    pub groups: &'a [PathBuf],
+    /// Where its MPI libraries may have made session directories.
+    pub tmpdirs: &'a [PathBuf],
+    /// Whose shared-memory files and session directories are looked at.
+    pub uid: u32,
+    /// Nothing older than this is removed there.
+    pub since: SystemTime,
+    /// Time between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// How long processes are looked for at least.
+    pub look_at_least: Duration,
+    /// How long SIGKILL is repeated before a process is given up.
+    pub give_up: Duration,
+}
+
+impl Cleaning<'_> {
+    /// Sends SIGTERM at once to whatever is found, SIGKILL after the grace time, then removes.
+    /// Returns the processes that did not end.
+    pub fn carry_out(&self) -> Vec<Process> {
+        let mut ended = BTreeSet::new();
+        let left = self.end_processes(&mut ended);
+        for directory in self.directories {
+            // What cannot be removed stays.
+            let _ = remove_dir::remove_directory(directory, self.uid);
+        }
+        for group in self.groups {
+            cgroup::end(group);
+        }
+        leftovers::remove_shared_memory(self.uid, self.since);
+        for tmp in self.tmpdirs {
+            leftovers::remove_session_directories(tmp, self.uid, self.since, &ended);
+        }
+        left
+    }
+
+    /// Fills `ended` with the numbers of all processes that were found.
+    fn end_processes(&self, ended: &mut BTreeSet<i32>) -> Vec<Process> {
+        let own = std::process::id();
+        let start = Instant::now();
+        let mut known: Vec<Process> = Vec::new();
+        loop {
+            let all = procfs::processes();
+            let exists = |pid: i32| all.iter().any(|process| process.pid == pid);
+            let mut found =
+                leftovers::of_job(self.job, |session| (self.is_ours)(session, exists(session)));
+            let members = self.groups.iter().flat_map(|group| cgroup::members(group));
+            let members = members.filter(|pid| found.iter().all(|process| process.pid != *pid));
+            let members: Vec<Process> = members.filter_map(procfs::process).collect();
+            found.extend(members.into_iter().filter(|process| !process.has_ended()));
+            // Somebody may call us from inside the job.
+            found.retain(|process| u32::try_from(process.pid) != Ok(own));
+            let is_among = |list: &[Process], process: &Process| {
+                let same = |p: &Process| p.pid == process.pid && p.started == process.started;
+                list.iter().any(same)
+            };
+            let new: Vec<Process> = found
+                .iter()
+                .filter(|p| !is_among(&known, p))
+                .cloned()
+                .collect();
+            // What descended from a rank stays known by its number after its parents have gone.
+            let living: Vec<Process> = all.into_iter().filter(|p| !p.has_ended()).collect();
+            known.retain(|old| is_among(&living, old) && !is_among(&found, old));
+            found.append(&mut known);
+            known = found;
+            ended.extend(known.iter().map(|process| process.pid));
+            let waited = start.elapsed();
+            if known.is_empty() && waited >= self.look_at_least
+                || waited >= self.grace + self.give_up
+            {
+                return known;
+            }
+            if waited >= self.grace {
+                leftovers::signal(&known, Signal::KILL);
+            } else {
+                leftovers::signal(&new, Signal::TERM);
+                leftovers::signal(&new, Signal::CONT);
+            }
+            // A timed wait on nothing: the dead cannot be waited for, they are not our children.
+            let nap = Timespec {
+                tv_sec: 0,
+                tv_nsec: 10_000_000,
+            };
+            let _ = poll(&mut [], Some(&nap));
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! The processes of a job on this host, and what serves them: the nodes' cores, the sidecars, the
+//! ranks with their PMI sockets and pipes.
+//!
+//! A crew knows no policy. It tells its launcher what happens ([`FromCrew`]) and does what it is
+//! told ([`ToCrew`]); on one machine both are in one process and one loop, between hosts there is a
+//! link in between. On one machine the crew is the whole job, on all of its virtual nodes.
+
+mod end;
+mod hosts;
+mod job;
+mod lookout;
+mod made;
+mod nodes;
+mod outside;
+mod part;
+mod pipes;
+mod pushed;
+mod ranks;
+mod spawned;
+mod start;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::Pid;
+
+use self::lookout::Lookout;
+use crate::backend::guard::{Guard, Leaving};
+use crate::backend::message::{FromCrew, ToCrew};
+use crate::failure::RunFailure;
+use crate::plan::Plan;
+use crate::plan::directory::JobDirectory;
+use crate::plan::staging::Unpacked;
+use crate::supervisor::Waiting;
+use crate::sys::cgroup;
+use crate::sys::cgroup::Group;
+use crate::sys::channel::Channel;
+use crate::sys::namespace::NodeNamespaces;
+use crate::sys::poll::{Poll, Ready, Source};
+use crate::sys::spawn::Child;
+use crate::sys::start_ranks::{Started, Threads};
+use crate::sys::surroundings::Surroundings;
+use crate::sys::syslog::Syslog;
+use wireup_core::event::{Event, PeerMessage};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
+use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
+use wireup_core::job::roster::Roster;
+use wireup_core::link::frame::Address;
+use wireup_core::queries::Asked;
+
+use end::End;
+use job::Job;
+use made::Made;
+use nodes::Node;
+pub(crate) use part::Part;
+use pipes::Pipes;
+use pushed::Pushed;
+pub(crate) use start::RankIo;
+
+/// Bytes read from a socket at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// One rank as the crew sees it.
+#[derive(Debug, Default)]
+enum RankSlot {
+    /// Not started yet.
+    #[default]
+    Planned,
+    /// Its process runs.
+    Running { child: Child, pmi: Option<Channel> },
+    /// Its process ended, or it was never started.
+    Over,
+}
+
+/// See the module.
+pub(crate) struct Crew {
+    /// Of the first job, which has what holds for the whole launch.
+    plan: Arc<Plan>,
+    jobs: Roster<Job>,
+    part: Part,
+    started: Instant,
+    since: SystemTime,
+    pub(crate) poll: Poll,
+    /// An eventfd by which other threads wake the loop.
+    pub(crate) wake: Arc<OwnedFd>,
+    /// Of its nodes, in order.
+    nodes: Vec<Node>,
+    /// Of its processes, in order.
+    ranks: Vec<RankSlot>,
+    /// Signals for single ranks of which it is not known here yet that they run.
+    owed: BTreeMap<GlobalRank, Vec<rustix::process::Signal>>,
+    pipes: Pipes,
+    pub(crate) guard: Option<Guard>,
+    namespaces: Option<Arc<NodeNamespaces>>,
+    directory: Option<JobDirectory>,
+    group: Option<Arc<Group>>,
+    /// Reports of the starting threads go here.
+    results_to: Sender<Started>,
+    threads: Threads,
+    results: Receiver<Started>,
+    /// When they are looked at next, while threads start ranks.
+    look: Option<Duration>,
+    /// Writing ends of pipes that feed ranks' standard input.
+    stdin_pipes: Vec<(GlobalRank, Pid, OwnedFd)>,
+    /// Those that other processes fill.
+    pushed: Pushed,
+    /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
+    closed: BTreeMap<GlobalRank, Duration>,
+    /// Ranks that ended badly while it is not known whether their PMIx server lives.
+    unjudged: Vec<(GlobalRank, RankEnd)>,
+    /// Ranks that were about to end when another did, whose end waits for theirs; and how long it does.
+    dying: (BTreeSet<GlobalRank>, Duration),
+    /// An abort that may follow from the end of a rank that is not reported yet, and until when
+    /// that is waited for.
+    held: Option<(Cause, Duration)>,
+    /// Processes whose exit has an owner.
+    owned: BTreeSet<i32>,
+    /// To and from nodes that are here.
+    peers: VecDeque<(NodeId, NodeId, PeerMessage)>,
+    /// To nodes of other hosts.
+    outbound: Vec<(Address, PeerMessage)>,
+    /// What the launcher has not heard yet.
+    told: VecDeque<FromCrew>,
+    /// What ranks did whose start has not been reported.
+    early: Vec<(GlobalRank, FromCrew)>,
+    /// Cores that wait until the starts of some jobs' ranks are known.
+    awaiting: Vec<(NodeId, Asked, Vec<JobNumber>)>,
+    /// The log of this host's system.
+    syslog: Syslog,
+    buffer: Vec<u8>,
+    /// The job is being ended.
+    ending: bool,
+    /// The last signal for everybody was SIGKILL.
+    killed: bool,
+    /// How far the end has come, once all ranks are over.
+    end: Option<End>,
+    /// Processes of the job that lost their parent and were collected here; the first ones.
+    orphans: BTreeSet<i32>,
+    /// Children this process had before it started any.
+    strangers: BTreeSet<i32>,
+    /// Where this process runs; for jobs that come later.
+    surroundings: Surroundings,
+    ready_told: bool,
+    /// Nodes that the cores know could not join.
+    absent: BTreeSet<NodeId>,
+    lookout: Lookout,
+    /// The guard, once it was dismissed: the last field, since to drop it waits.
+    pub(crate) leaving: Option<Leaving>,
+}
+
+/// What a crew is made of, beside what it makes itself.
+pub(crate) struct Parts<'a> {
+    pub(crate) plan: &'a Arc<Plan>,
+    pub(crate) part: Part,
+    pub(crate) started: Instant,
+    pub(crate) since: SystemTime,
+    pub(crate) guard: Guard,
+    pub(crate) namespaces: Option<NodeNamespaces>,
+    pub(crate) surroundings: &'a Surroundings,
+    pub(crate) poll: Poll,
+    /// How long a sidecar may be silent.
+    pub(crate) silence: Duration,
+}
+
+impl Crew {
+    /// A crew that has started nothing. If that fails nothing is left of it, and the guard is gone.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when the system does not give what is needed.
+    pub(crate) fn new(mut parts: Parts<'_>) -> Result<Self, RunFailure> {
+        let mut directory = None;
+        let made = Made::new(&mut parts, &mut directory);
+        let made = match made {
+            Ok(made) => made,
+            Err(failure) => {
+                if let Some(directory) = directory {
+                    // What cannot be removed now could not be removed by the guard either.
+                    let _ = directory.remove();
+                }
+                drop(parts.guard.dismiss());
+                return Err(failure);
+            }
+        };
+        let (results_to, results) = channel();
+        let size = parts.part.size(&parts.plan.job.ranks);
+        let plan = Arc::clone(parts.plan);
+        let first = Job::new(plan, size, made.nodes.len(), made.directories);
+        Ok(Self {
+            part: parts.part,
+            started: parts.started,
+            since: parts.since,
+            poll: parts.poll,
+            wake: made.wake,
+            nodes: made.nodes,
+            ranks: (0..size).map(|_| RankSlot::Planned).collect(),
+            owed: BTreeMap::new(),
+            pipes: Pipes::new(size),
+            guard: Some(parts.guard),
+            namespaces: parts.namespaces.map(Arc::new),
+            directory,
+            group: made.group.map(Arc::new),
+            jobs: Roster::new(first),
+            results_to,
+            threads: Threads::default(),
+            results,
+            look: None,
+            stdin_pipes: Vec::new(),
+            pushed: Pushed::default(),
+            closed: BTreeMap::new(),
+            unjudged: Vec::new(),
+            dying: (BTreeSet::new(), Duration::ZERO),
+            held: None,
+            owned: BTreeSet::new(),
+            peers: VecDeque::new(),
+            outbound: Vec::new(),
+            told: VecDeque::new(),
+            early: Vec::new(),
+            awaiting: Vec::new(),
+            syslog: Syslog::default(),
+            buffer: Vec::with_capacity(CHUNK),
+            ending: false,
+            killed: false,
+            end: None,
+            orphans: BTreeSet::new(),
+            strangers: parts.surroundings.children.clone(),
+            surroundings: parts.surroundings.clone(),
+            ready_told: false,
+            absent: BTreeSet::new(),
+            lookout: Lookout::default(),
+            leaving: None,
+            plan: Arc::clone(parts.plan),
+        })
+    }
+
+    /// What has come along with the first job is removed with it, or when something else takes its place.
+    pub(crate) fn keep(&mut self, luggage: Unpacked) {
+        if let Some(first) = self.jobs.get_mut(JobNumber(0)) {
+            first.luggage = luggage;
+        }
+    }
+
+    /// Nothing was started and nothing will be: leaves nothing behind.
+    pub(crate) fn abandon(mut self) {
+        if let Some(directory) = self.directory.take() {
+            let _ = directory.remove();
+        }
+        self.end_group();
+        if let Some(guard) = self.guard.take() {
+            guard.dismiss();
+        }
+    }
+
+    /// Nothing of the launch is left in its control group, or what is will not be waited for.
+    fn end_group(&mut self) {
+        if let Some(group) = self.group.take() {
+            cgroup::end(group.path());
+        }
+    }
+
+    /// Time since the start of the run.
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn tell(&mut self, told: FromCrew) {
+        self.told.push_back(told);
+    }
+
+    /// Tells what a rank did, not before its start: it may connect before the thread that started it
+    /// has come to report that.
+    fn tell_of(&mut self, rank: GlobalRank, told: FromCrew) {
+        match self.slot(rank) {
+            RankSlot::Planned => self.early.push((rank, told)),
+            RankSlot::Running { .. } | RankSlot::Over => self.tell(told),
+        }
+    }
+
+    /// A rank's start has been reported.
+    fn tell_early(&mut self, rank: GlobalRank) {
+        for (early, told) in std::mem::take(&mut self.early) {
+            match early == rank {
+                true => self.tell(told),
+                false => self.early.push((early, told)),
+            }
+        }
+    }
+
+    /// What the launcher has to hear next.
+    pub(crate) fn take_told(&mut self) -> Option<FromCrew> {
+        self.told.pop_front()
+    }
+
+    fn guard_sessions(&mut self, sessions: impl IntoIterator<Item = Pid>) {
+        if let Some(guard) = &mut self.guard {
+            // A guard that was killed cannot take over; the run itself is not affected.
+            let _ = guard.add_sessions(sessions);
+        }
+    }
+
+    /// Does what the launcher wants.
+    pub(crate) fn order(&mut self, order: ToCrew) {
+        match order {
+            ToCrew::Skip => self.skip_ranks(),
+            ToCrew::Ending => self.stop_starting(),
+            ToCrew::Signal(signal) => {
+                self.killed |= signal == libc::SIGKILL;
+                self.signal_ranks(signal);
+            }
+            ToCrew::SignalRanks { signal, ranks } => {
+                if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+                    self.signal_some(&ranks, signal);
+                }
+            }
+            ToCrew::Ask(awaited) => self.look_out_for(awaited),
+            ToCrew::Look { app, ranks } => {
+                if let Some(seen) = self.look_at(&ranks) {
+                    self.tell(FromCrew::Seen { app, seen });
+                }
+            }
+            ToCrew::Spawned {
+                node,
+                ticket,
+                result,
+            } => {
+                if self.part.holds(node) {
+                    self.feed(node, Event::Spawned { ticket, result });
+                }
+            }
+            ToCrew::Allocated {
+                node,
+                ticket,
+                result,
+            } => {
+                if self.part.holds(node) {
+                    self.feed(node, Event::Allocated { ticket, result });
+                }
+            }
+            ToCrew::DropJob(job) => self.drop_job(job),
+            ToCrew::JobOver(job) => self.job_over(job),
+            ToCrew::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
+            ToCrew::Rendezvous(message) => self.feed_head(Event::Rendezvous(message)),
+            ToCrew::RendezvousLost => self.feed_head(Event::RendezvousLost),
+            ToCrew::Finish { abnormal } => self.finish(abnormal),
+            ToCrew::Hurry => self.hurry(),
+        }
+    }
+
+    /// The job is being ended.
+    fn stop_starting(&mut self) {
+        self.ending = true;
+        self.lookout = Lookout::default();
+        for (_, job) in self.jobs.jobs() {
+            if let Some(starter) = &job.starter {
+                starter.stop();
+            }
+        }
+    }
+
+    /// Deals with a descriptor that is ready, if it is one of the crew's.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be watched any more.
+    pub(crate) fn dispatch(&mut self, event: Ready) -> std::io::Result<()> {
+        let Ready {
+            token,
+            readable,
+            writable,
+        } = event;
+        let node = NodeId(token.index);
+        match token.source {
+            Source::Signals
+            | Source::Orders
+            | Source::Link
+            | Source::Feed
+            | Source::Input
+            | Source::Rendezvous
+            | Source::Allocator
+            | Source::Callers => {}
+            Source::Pushed => self.pushed_ready(GlobalRank(token.index)),
+            Source::Wake => self.take_results()?,
+            Source::Pmi => {
+                let rank = GlobalRank(token.index);
+                if writable
+                    && let RankSlot::Running {
+                        pmi: Some(channel), ..
+                    } = &mut self.ranks[self.part.seat(&self.jobs, rank)]
+                {
+                    channel.writable(&self.poll);
+                }
+                if readable {
+                    self.read_pmi(rank);
+                }
+            }
+            Source::RankExit => self.rank_exit(GlobalRank(token.index)),
+            Source::Stdout | Source::Stderr => {
+                self.read_pipe(token.source, GlobalRank(token.index))?
+            }
+            Source::Control | Source::Upcall => {
+                if writable {
+                    self.write_host(node, token.source);
+                }
+                if readable {
+                    self.read_host(node, token.source);
+                }
+            }
+            Source::HostOutput => self.read_host_output(node)?,
+            Source::HostExit => self.host_exit(node)?,
+        }
+        Ok(())
+    }
+
+    /// When [`Crew::tick`] has something to do next.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        let cores = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.core.next_deadline())
+            .min();
+        [
+            cores.map(|at| at.0),
+            self.look,
+            self.lookout.at,
+            self.closed.values().min().copied(),
+            self.held.as_ref().map(|(_, until)| *until),
+            (!self.dying.0.is_empty()).then_some(self.dying.1),
+            self.end.as_ref().and_then(End::next_deadline),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Time has passed.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be watched any more.
+    pub(crate) fn tick(&mut self) -> std::io::Result<()> {
+        let now = self.now();
+        if self.look.is_some_and(|at| at <= now) {
+            self.take_results()?;
+        }
+        for index in 0..self.nodes.len() {
+            if self.nodes[index]
+                .core
+                .next_deadline()
+                .is_some_and(|at| at.0 <= now)
+            {
+                self.feed(self.part.node_at(index), Event::Tick);
+            }
+        }
+        if self.lookout.at.is_some_and(|at| at <= now) {
+            self.look_out();
+        }
+        self.judge_closed(now);
+        self.judge_held(now);
+        self.judge_waiting();
+        self.go_on_ending()
+    }
+
+    /// Whether some rank here waits for what was asked about.
+    pub(crate) fn waits(&self, waiting: Waiting) -> bool {
+        self.nodes.iter().any(|node| match waiting {
+            Waiting::Session(job) => node.core.any_active(job),
+            Waiting::For(rank) => node.core.waits_for(rank),
+        })
+    }
+
+    /// What a rank here has done with its process-management interfaces.
+    pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
+        let (node, local) = self.place(rank);
+        self.node(node).core.pmi_state(local)
+    }
+
+    /// Where a rank lives.
+    fn place(&self, rank: GlobalRank) -> (NodeId, NodeRank) {
+        let place = self.jobs.node_of(rank).zip(self.jobs.node_rank(rank));
+        place.expect("the loop only knows processes of the launch")
+    }
+
+    fn slot(&self, rank: GlobalRank) -> &RankSlot {
+        &self.ranks[self.part.seat(&self.jobs, rank)]
+    }
+
+    fn slot_mut(&mut self, rank: GlobalRank) -> &mut RankSlot {
+        let seat = self.part.seat(&self.jobs, rank);
+        &mut self.ranks[seat]
+    }
+
+    fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[self.part.index(node)]
+    }
+
+    fn node_mut(&mut self, node: NodeId) -> &mut Node {
+        let index = self.part.index(node);
+        &mut self.nodes[index]
+    }
+}
+
+/// A process id as the system writes it.
+pub(crate) fn raw(pid: Pid) -> i32 {
+    pid.as_raw_nonzero().get()
+}

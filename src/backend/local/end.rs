@@ -1,0 +1,272 @@
+//! The end of a job on this host: sidecars are stopped, what still runs is ended, the pipes are
+//! drained, and what the job made is removed. A state machine, since everything goes on meanwhile.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::Crew;
+use crate::backend::message::FromCrew;
+use crate::plan::staging::Unpacked;
+use crate::sys::leftovers;
+use crate::sys::procfs::Process;
+use wireup_core::event::Event;
+use wireup_core::job::spec::GRACE;
+use wireup_core::pmix::upcall::UpcallKind;
+
+/// How long killed processes may take to go, before the run ends without them: one that the system
+/// cannot end, or that became another user's, must not hold the launcher for ever.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// How often the processes left over are looked at while they are given time to end.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is being done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// The sidecars were asked to stop; their nodes' cores give up one that does not.
+    Stopping,
+    /// They were killed.
+    Killed,
+    /// What the pipes hold is read.
+    Draining,
+    /// What still runs is ended: first by itself, then by SIGTERM, then by SIGKILL.
+    Leftovers,
+    /// Whoever held a pipe is gone; what it wrote is still in it.
+    LastDraining,
+    /// Nothing is left.
+    Over,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct End {
+    phase: Phase,
+    /// When it began.
+    since: Duration,
+    /// When it is looked at next, if nothing happens before.
+    next: Option<Duration>,
+    /// How often the user was impatient in this phase.
+    hurried: u32,
+    /// The user was impatient in some phase: nobody is waited for any more who takes no output.
+    impatient: bool,
+    /// That leftovers are ended has been said.
+    told: bool,
+    /// The job did not end well.
+    abnormal: bool,
+}
+
+impl End {
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.next
+    }
+
+    fn enter(&mut self, phase: Phase, now: Duration) {
+        self.phase = phase;
+        self.since = now;
+        self.next = None;
+        self.hurried = 0;
+    }
+}
+
+impl Crew {
+    /// All ranks have ended, or are to be treated as if they had.
+    pub(super) fn finish(&mut self, abnormal: bool) {
+        for index in 0..self.nodes.len() {
+            self.feed(self.part.node_at(index), Event::LaunchEnded);
+        }
+        let now = self.now();
+        self.end = Some(End {
+            phase: Phase::Stopping,
+            since: now,
+            next: Some(now),
+            hurried: 0,
+            impatient: false,
+            told: false,
+            abnormal,
+        });
+    }
+
+    /// The user is impatient: what is waited for now is not waited for longer.
+    pub(super) fn hurry(&mut self) {
+        if let Some(end) = &mut self.end {
+            end.hurried += 1;
+            end.impatient = true;
+        }
+        self.look_at_end();
+    }
+
+    /// Something the end may have waited for has happened.
+    pub(super) fn look_at_end(&mut self) {
+        if let Some(end) = &mut self.end {
+            end.next = Some(Duration::ZERO);
+        }
+    }
+
+    /// Does what can be done now.
+    ///
+    /// # Errors
+    /// When a pipe cannot be unwatched.
+    pub(super) fn go_on_ending(&mut self) -> std::io::Result<()> {
+        while let Some(mut end) = self.end.take() {
+            let before = end.phase;
+            let result = self.step_to_end(&mut end);
+            let after = end.phase;
+            self.end = Some(end);
+            result?;
+            if after == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn step_to_end(&mut self, end: &mut End) -> std::io::Result<()> {
+        let now = self.now();
+        let running = |node: &super::Node| node.sidecar.as_ref().is_some_and(|s| !s.ended);
+        let any_running = self.nodes.iter().any(running);
+        match end.phase {
+            Phase::Stopping if !any_running => end.enter(Phase::Draining, now),
+            Phase::Stopping if end.hurried > 0 => {
+                for index in 0..self.nodes.len() {
+                    self.kill_host(self.part.node_at(index));
+                }
+                end.enter(Phase::Killed, now);
+            }
+            Phase::Stopping => end.next = None,
+            Phase::Killed => match !any_running || now >= end.since + KILL_GRACE {
+                true => end.enter(Phase::Draining, now),
+                false => end.next = Some(end.since + KILL_GRACE),
+            },
+            Phase::Draining | Phase::LastDraining => {
+                let paused = self.pipes.paused();
+                let given_up = end.hurried > 0 || end.impatient && paused;
+                let open = self.pipes.open() > 0 && !given_up;
+                if open && paused {
+                    // While our own output is not taken, the pipes are not empty and not read
+                    // either.
+                    end.next = None;
+                } else if open && self.read_pipes()? {
+                    end.next = Some(now);
+                } else if end.phase == Phase::Draining {
+                    end.enter(Phase::Leftovers, now);
+                } else {
+                    self.clean_up(end.abnormal);
+                    end.enter(Phase::Over, now);
+                }
+            }
+            Phase::Leftovers => {
+                if !self.any_leftovers() || !self.end_leftovers(end, now) {
+                    end.enter(Phase::LastDraining, now);
+                }
+            }
+            Phase::Over => end.next = None,
+        }
+        Ok(())
+    }
+
+    /// Ends what still runs; false when that is given up. Somebody who does not descend from this
+    /// process is none of its business, even if he holds one of its pipes.
+    fn end_leftovers(&mut self, end: &mut End, now: Duration) -> bool {
+        if end.next.is_some_and(|next| now < next) && end.hurried == 0 {
+            return true;
+        }
+        end.next = Some(now + LOOK);
+        self.reap_orphans();
+        let left = self.leftovers();
+        let grace = self.plan.spec.ending.grace;
+        // A job that is being ended has had its grace; one that ended well may have children that
+        // still write their last lines.
+        let patience = match self.ending || end.hurried > 0 {
+            true => Duration::ZERO,
+            false => GRACE,
+        };
+        let waited = now.saturating_sub(end.since);
+        if waited >= patience + grace + KILL_GRACE {
+            let text = format!("cannot end {}", names_of(&left));
+            self.tell(FromCrew::Tell { text });
+            return false;
+        }
+        if waited >= patience {
+            if !end.told && (self.plan.spec.verbose > 0 || !self.ending) && !left.is_empty() {
+                let text = format!("ending {}", names_of(&left));
+                self.tell(FromCrew::Tell { text });
+            }
+            end.told = true;
+            let signal = match waited >= patience + grace || end.hurried > 1 {
+                true => Signal::KILL,
+                false => Signal::TERM,
+            };
+            leftovers::signal(&left, signal);
+        }
+        true
+    }
+
+    /// Removes what the job made. What descends from it has ended.
+    fn clean_up(&mut self, abnormal: bool) {
+        if self.plan.spec.verbose > 0 {
+            self.tell_upcalls();
+        }
+        if let Some(directory) = self.directory.take()
+            && let Err(error) = directory.remove()
+        {
+            let text = format!("cannot remove the job's directory: {error}");
+            self.tell(FromCrew::Tell { text });
+        }
+        self.keep(Unpacked::default());
+        self.end_group();
+        if abnormal {
+            let uid = rustix::process::getuid().as_raw();
+            leftovers::remove_shared_memory(uid, self.since);
+            let tmp = std::env::temp_dir();
+            leftovers::remove_session_directories(&tmp, uid, self.since, &self.orphans);
+        }
+        self.tell(FromCrew::Over);
+    }
+
+    /// How often libpmix asked for something on each node.
+    fn tell_upcalls(&mut self) {
+        for index in 0..self.nodes.len() {
+            let node = &self.nodes[index];
+            if node.sidecar.is_none() {
+                continue;
+            }
+            let counts: Vec<String> = UpcallKind::ALL
+                .into_iter()
+                .map(|kind| (kind.name(), node.core.upcalls(kind)))
+                .filter(|(_, count)| count.received > 0)
+                .map(|(name, count)| {
+                    let (received, bytes_in, bytes_out) =
+                        (count.received, count.bytes_in, count.bytes_out);
+                    format!("{name} {received} ({bytes_in} bytes in, {bytes_out} out)")
+                })
+                .collect();
+            let counts = match counts.is_empty() {
+                true => "none".to_owned(),
+                false => counts.join(", "),
+            };
+            let name = &self.plan.node_names[self.part.node_at(index).index()];
+            let text = format!("upcalls of {name}: {counts}");
+            self.tell(FromCrew::Tell { text });
+        }
+    }
+}
+
+/// The processes left by the ranks, in words.
+fn names_of(left: &[Process]) -> String {
+    let names: Vec<String> = left
+        .iter()
+        .take(5)
+        .map(|process| format!("{} ({})", process.pid, process.name))
+        .collect();
+    let more = if left.len() > names.len() {
+        ", …"
+    } else {
+        ""
+    };
+    format!(
+        "{} left by the ranks: {}{more}",
+        left.len(),
+        names.join(", ")
+    )
+}

@@ -1,0 +1,112 @@
+//! One job of a launch, as the crew of a host sees it.
+
+use std::sync::Arc;
+
+use crate::plan::Plan;
+use crate::plan::directory::NodeDirectories;
+use crate::plan::jobs::Planned;
+use crate::plan::staging::Unpacked;
+use crate::sys::start_ranks::Starter;
+use wireup_core::job::ids::Nspace;
+use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::roster::Placed;
+use wireup_core::node::JobContext;
+use wireup_core::pmix::control::ForkEnv;
+
+use super::RankIo;
+
+/// See the module.
+pub(super) struct Job {
+    /// What everybody knows of it.
+    context: Arc<JobContext>,
+    /// Nothing for a job that cannot run here, of which no rank is started.
+    plan: Option<Arc<Plan>>,
+    /// By node here, when there is a sidecar.
+    pub(super) directories: Vec<NodeDirectories>,
+    /// By node here: what the ranks get from the sidecar, once it knows the job.
+    pub(super) envs: Vec<Option<ForkEnv>>,
+    /// What starts its ranks, until all have been reported.
+    pub(super) starter: Option<Starter>,
+    /// Ranks here whose start has not been reported yet.
+    pub(super) unreported: u32,
+    /// What its ranks read and write, while they wait for the sidecar.
+    pub(super) io: Option<RankIo>,
+    /// That all its ranks here have been started has been told.
+    pub(super) told: bool,
+    /// It has failed: what still starts is to be killed.
+    pub(super) dropped: bool,
+    /// What its ranks here have brought along.
+    pub(super) luggage: Unpacked,
+}
+
+impl Job {
+    /// A job with so many ranks here, on so many nodes of this host, none of which is started.
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        ranks: u32,
+        nodes: usize,
+        directories: Vec<NodeDirectories>,
+    ) -> Self {
+        Self {
+            context: Arc::clone(&plan.job),
+            plan: Some(plan),
+            directories,
+            envs: vec![None; nodes],
+            starter: None,
+            unreported: ranks,
+            io: None,
+            told: false,
+            dropped: false,
+            luggage: Unpacked::default(),
+        }
+    }
+
+    /// A job that cannot run here.
+    pub(super) fn refused(context: Arc<JobContext>) -> Self {
+        Self {
+            context,
+            plan: None,
+            directories: Vec::new(),
+            envs: Vec::new(),
+            starter: None,
+            unreported: 0,
+            io: None,
+            told: false,
+            dropped: true,
+            luggage: Unpacked::default(),
+        }
+    }
+}
+
+impl Job {
+    /// The first job, where others have joined the launch.
+    pub(super) fn grow(&mut self, plan: &Arc<Plan>) {
+        self.context = Arc::clone(&plan.job);
+        self.plan = Some(Arc::clone(plan));
+    }
+}
+
+impl Job {
+    /// Its name.
+    pub(super) fn nspace(&self) -> &Nspace {
+        &self.context.nspace
+    }
+
+    /// The name of the job whose process has spawned it.
+    pub(super) fn parent(&self) -> Option<&Nspace> {
+        self.context.parent.as_ref().map(|parent| &parent.nspace)
+    }
+}
+
+impl Placed for Job {
+    fn ranks(&self) -> &RankMap {
+        &self.context.ranks
+    }
+}
+
+impl Planned for Job {
+    fn plan(&self) -> &Arc<Plan> {
+        let plan = self.plan.as_ref();
+        plan.expect("a job that cannot run here has no processes")
+    }
+}

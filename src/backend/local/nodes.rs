@@ -1,0 +1,288 @@
+//! The nodes here: what happens is handed to their cores, and what these order is done.
+
+use super::{Crew, RankSlot, raw};
+use crate::backend::message::FromCrew;
+use crate::backend::sidecar::Sidecar;
+use crate::sys::procfs;
+use wireup_core::event::{Action, Event, PeerMessage, Report};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::demand::{Demand, Wish};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
+use wireup_core::job::log::SyslogPlace;
+use wireup_core::job::outcome::Cause;
+use wireup_core::link::frame::Address;
+use wireup_core::node::{HEAD, NodeCore};
+use wireup_core::pmix::control::Hello;
+use wireup_core::queries::Asked;
+
+/// One node of the job.
+pub(super) struct Node {
+    /// Its state machine.
+    pub(super) core: NodeCore,
+    /// Its sidecar, if the job needs one.
+    pub(super) sidecar: Option<Sidecar>,
+    /// What the sidecar said about itself.
+    pub(super) hello: Option<Hello>,
+    /// The last it printed.
+    pub(super) printed: Vec<u8>,
+}
+
+impl Node {
+    /// A node without a sidecar yet.
+    pub(super) fn new(core: NodeCore) -> Self {
+        Self {
+            core,
+            sidecar: None,
+            hello: None,
+            printed: Vec::new(),
+        }
+    }
+}
+
+impl Crew {
+    /// Hands an event to a node's core, and everything that follows from it to the others.
+    pub(super) fn feed(&mut self, node: NodeId, event: Event<'_>) {
+        let now = Moment(self.now());
+        let mut actions = Vec::new();
+        let core = &mut self.node_mut(node).core;
+        core.handle(event, now, &mut actions);
+        self.act(node, actions);
+        while let Some((to, from, message)) = self.peers.pop_front() {
+            let mut actions = Vec::new();
+            let event = Event::Peer { from, message };
+            self.node_mut(to).core.handle(event, now, &mut actions);
+            self.act(to, actions);
+        }
+    }
+
+    /// Hands an event to the node that keeps the launch's names, if it is here.
+    pub(super) fn feed_head(&mut self, event: Event<'_>) {
+        if self.part.holds(HEAD) {
+            self.feed(HEAD, event);
+        }
+    }
+
+    /// What is to be said to nodes of other hosts.
+    pub(crate) fn take_outbound(&mut self) -> Vec<(Address, PeerMessage)> {
+        std::mem::take(&mut self.outbound)
+    }
+
+    /// A node has something to say to all others: those that are here, or one message for all elsewhere.
+    fn say_to_all(&mut self, from: NodeId, message: PeerMessage) {
+        let all = self.jobs.nodes();
+        let here: Vec<NodeId> = self.part.nodes(all).collect();
+        for to in here.iter().filter(|node| **node != from) {
+            self.peers.push_back((*to, from, message.clone()));
+        }
+        if here.len() < all as usize {
+            self.outbound.push((Address::EveryNode, message));
+        }
+    }
+
+    /// A node of another host has something to say to the one here.
+    pub(crate) fn peer_said(&mut self, from: NodeId, message: PeerMessage) {
+        self.feed(self.first_node(), Event::Peer { from, message });
+    }
+
+    /// The node here, if it is one of several hosts; else the first.
+    pub(crate) fn first_node(&self) -> NodeId {
+        self.part.node_at(0)
+    }
+
+    /// Carries out the orders of a node's core.
+    pub(super) fn act(&mut self, node: NodeId, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::SendPmi { rank, bytes } => {
+                    let seat = self.rank_at(node, rank);
+                    let seat = seat.map(|rank| self.part.seat(&self.jobs, rank));
+                    if let Some(RankSlot::Running {
+                        pmi: Some(channel), ..
+                    }) = seat.map(|seat| &mut self.ranks[seat])
+                    {
+                        channel.send(&bytes, &self.poll);
+                    }
+                }
+                Action::SendControl(bytes) => {
+                    let index = self.part.index(node);
+                    if let Some(sidecar) = &mut self.nodes[index].sidecar {
+                        sidecar.control.send(&bytes, &self.poll);
+                    }
+                }
+                Action::SendUpcall(bytes) => {
+                    let index = self.part.index(node);
+                    if let Some(sidecar) = &mut self.nodes[index].sidecar {
+                        sidecar.upcall.send(&bytes, &self.poll);
+                    }
+                }
+                Action::LookAtHost => {
+                    let seen = Event::HostSeen(self.host_does(node));
+                    self.tell_core(node, seen);
+                }
+                Action::KillHost => self.kill_host(node),
+                Action::SendPeer { to, message } => match self.part.holds(to) {
+                    true => self.peers.push_back((to, node, message)),
+                    false => self.outbound.push((Address::Node(to), message)),
+                },
+                Action::SendEveryPeer(message) => self.say_to_all(node, message),
+                Action::AwaitStarts { asked, jobs } => {
+                    self.awaiting.push((node, asked, jobs));
+                    for (node, event) in self.starts_known() {
+                        self.tell_core(node, event);
+                    }
+                }
+                Action::Weigh { asked, pids } => self.weigh(node, asked, &pids),
+                Action::HoldOutput {
+                    rank,
+                    channel,
+                    held,
+                } => {
+                    if let Some(rank) = self.rank_at(node, rank) {
+                        self.hold_output(rank, channel, held);
+                    }
+                }
+                Action::Feed {
+                    number,
+                    ranks,
+                    bytes,
+                } => self.push_input(node, number, ranks, &bytes),
+                Action::Report(report) => self.report(node, report),
+            }
+        }
+    }
+
+    /// What cores are to be told that waited until the starts of some jobs' ranks are known.
+    pub(super) fn starts_known(&mut self) -> Vec<(NodeId, Event<'static>)> {
+        let jobs = &self.jobs;
+        let starting = |job: &JobNumber| jobs.get(*job).is_some_and(|job| job.starter.is_some());
+        let ready = self
+            .awaiting
+            .extract_if(.., |(_, _, jobs)| !jobs.iter().any(starting));
+        ready
+            .map(|(node, asked, _)| (node, Event::StartsKnown(asked)))
+            .collect()
+    }
+
+    /// Finds out for a node's core how much memory its processes use.
+    fn weigh(&mut self, node: NodeId, asked: Asked, pids: &[u32]) {
+        let sidecar = self.node(node).sidecar.as_ref();
+        let server = sidecar.and_then(|sidecar| procfs::memory(raw(sidecar.child.pid)));
+        let weigh = |pid: &u32| Some((*pid, procfs::memory(i32::try_from(*pid).ok()?)?));
+        let event = Event::Weighed {
+            asked,
+            server,
+            processes: pids.iter().filter_map(weigh).collect(),
+        };
+        self.tell_core(node, event);
+    }
+
+    /// The answer to one of the core's own orders.
+    fn tell_core(&mut self, node: NodeId, event: Event<'_>) {
+        let (now, mut actions) = (Moment(self.now()), Vec::new());
+        self.node_mut(node).core.handle(event, now, &mut actions);
+        self.act(node, actions);
+    }
+
+    pub(super) fn rank_at(&self, node: NodeId, at: NodeRank) -> Option<GlobalRank> {
+        self.jobs.process_at(node, at)
+    }
+
+    fn report(&mut self, node: NodeId, report: Report) {
+        match report {
+            Report::HostLoaded(hello) => {
+                self.tell(FromCrew::HostLoaded {
+                    node,
+                    libpmix: hello.libpmix.to_string(),
+                    warnings: hello.warnings.iter().map(ToString::to_string).collect(),
+                });
+                self.node_mut(node).hello = Some(hello);
+            }
+            Report::HostReady { job, env } => self.job_ready(node, job, env),
+            Report::JobRefused { job, error } => self.job_refused(node, job, &error),
+            Report::HostLost { error } => self.host_lost(node, error),
+            Report::HostWarning { text } => {
+                let name = &self.plan.node_names[node.index()];
+                let text = format!("PMIx server of {name}: {text}");
+                self.tell(FromCrew::Tell { text });
+            }
+            Report::RankConnected { rank } => {
+                let dialect = self.node(node).core.pmi_dialect(rank);
+                if let Some(rank) = self.rank_at(node, rank) {
+                    self.tell_of(rank, FromCrew::Connected { rank, dialect });
+                }
+            }
+            Report::RankFinalized { rank } => {
+                if let Some(rank) = self.rank_at(node, rank) {
+                    self.tell_of(rank, FromCrew::Finalized { rank });
+                }
+            }
+            Report::FenceLate(late) => self.tell(FromCrew::FenceLate(late)),
+            Report::Failed(cause) => self.fail_unless_consequence(cause),
+            Report::Demanded(Demand {
+                by: rank,
+                what: Wish::Abort { code, message },
+                ..
+            }) if self.plan.spec.ending.kill_on_bad_exit => {
+                self.fail_unless_consequence(Cause::Aborted {
+                    rank,
+                    code,
+                    message,
+                });
+            }
+            Report::Demanded(demand) => self.tell(FromCrew::Demanded(demand)),
+            Report::Rendezvous { epoch, message } => {
+                self.tell(FromCrew::Rendezvous { epoch, message });
+            }
+            Report::Log(text) => self.tell(FromCrew::Log(text)),
+            Report::Syslog(text) if text.place == SyslogPlace::Launcher => {
+                self.tell(FromCrew::Syslog(text));
+            }
+            Report::Syslog(text) => {
+                if let Some(problem) = self.syslog.log(&text) {
+                    let name = &self.plan.node_names[node.index()];
+                    let text = format!("warning: {name}: {problem}");
+                    self.tell(FromCrew::Tell { text });
+                }
+            }
+            Report::Spawn {
+                ticket,
+                by,
+                request,
+            } => self.tell(FromCrew::Spawn {
+                node,
+                ticket,
+                by,
+                request,
+            }),
+            Report::Allocate {
+                ticket,
+                by,
+                request,
+            } => self.tell(FromCrew::Allocate {
+                node,
+                ticket,
+                by,
+                request,
+            }),
+        }
+    }
+
+    /// The job has failed.
+    pub(super) fn fail(&mut self, cause: Cause) {
+        // A rank whose end waits to be judged came first, unless this is what it may have died of.
+        if !matches!(cause, Cause::HostFailed { .. }) {
+            self.judge_now();
+        }
+        self.fail_first(cause);
+    }
+
+    /// The same where no end of a rank came first.
+    pub(super) fn fail_first(&mut self, cause: Cause) {
+        let here = |rank: &GlobalRank| self.part.holds(self.place(*rank).0);
+        let state = cause.rank().filter(here);
+        let state = state.map(|rank| self.pmi_state(rank));
+        self.tell(FromCrew::Failed { cause, state });
+        // What else is on its way follows from it.
+        self.stop_starting();
+    }
+}

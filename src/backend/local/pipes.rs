@@ -1,0 +1,311 @@
+//! The pipes into which the ranks print.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+
+use super::{CHUNK, Crew};
+use crate::backend::message::FromCrew;
+use crate::record::Stream;
+use crate::sys::poll::{Poll, Source, Token};
+use wireup_core::event::Event;
+use wireup_core::job::ids::GlobalRank;
+use wireup_core::pmix::value::Channels;
+
+/// One of them.
+#[derive(Debug)]
+struct Pipe {
+    rank: GlobalRank,
+    fd: OwnedFd,
+    /// Not read for now, whatever is done with the others.
+    held: bool,
+    /// The loop is told when there is something to read. Of a pipe that is not to be read it hears
+    /// nothing at all: an end, which the system reports unasked, would have it read all the same.
+    watched: bool,
+}
+
+/// Standard output, or standard error, of all ranks.
+#[derive(Debug)]
+struct Side {
+    source: Source,
+    /// By seat.
+    pipes: Vec<Option<Pipe>>,
+    open: usize,
+    paused: bool,
+    /// The seat behind the one that was read last. After a pause it is the first, so that those in
+    /// front do not use up what can be taken each time.
+    next: usize,
+}
+
+/// Both streams of all ranks here.
+#[derive(Debug)]
+pub(super) struct Pipes {
+    sides: [Side; 2],
+    buffer: Vec<u8>,
+}
+
+/// What a read of a pipe brought.
+enum Piece {
+    Nothing,
+    Bytes(Vec<u8>),
+    End,
+}
+
+fn index_of(source: Source) -> usize {
+    usize::from(source == Source::Stderr)
+}
+
+fn stream_of(source: Source) -> Stream {
+    match source {
+        Source::Stderr => Stream::Stderr,
+        _ => Stream::Stdout,
+    }
+}
+
+impl Side {
+    /// Watches a pipe if it is to be read now.
+    fn watch(&mut self, seat: usize, poll: &Poll) -> io::Result<()> {
+        let Some(pipe) = &mut self.pipes[seat] else {
+            return Ok(());
+        };
+        let wanted = !self.paused && !pipe.held;
+        if wanted == pipe.watched {
+            return Ok(());
+        }
+        match wanted {
+            true => poll.add(&pipe.fd, Token::new(self.source, pipe.rank.0))?,
+            false => poll.remove(&pipe.fd)?,
+        }
+        pipe.watched = wanted;
+        Ok(())
+    }
+
+    fn rank_at(&self, seat: usize) -> Option<GlobalRank> {
+        self.pipes[seat].as_ref().map(|pipe| pipe.rank)
+    }
+
+    /// All seats, beginning with the one whose turn it is.
+    fn seats(&self) -> impl Iterator<Item = usize> + use<> {
+        let next = self.next.min(self.pipes.len());
+        (next..self.pipes.len()).chain(0..next)
+    }
+}
+
+impl Pipes {
+    /// None yet, of `size` ranks.
+    pub(super) fn new(size: u32) -> Self {
+        let side = |source| Side {
+            source,
+            pipes: (0..size).map(|_| None).collect(),
+            open: 0,
+            paused: false,
+            next: 0,
+        };
+        Self {
+            sides: [side(Source::Stdout), side(Source::Stderr)],
+            // Reserved and not filled: what is never read into costs no page.
+            buffer: Vec::with_capacity(CHUNK),
+        }
+    }
+
+    /// Takes over the pipe of a rank; `source` says which of the two.
+    pub(super) fn add(
+        &mut self,
+        poll: &Poll,
+        source: Source,
+        (rank, seat): (GlobalRank, usize),
+        pipe: OwnedFd,
+    ) -> io::Result<()> {
+        let side = &mut self.sides[index_of(source)];
+        side.pipes[seat] = Some(Pipe {
+            rank,
+            fd: pipe,
+            held: false,
+            watched: false,
+        });
+        side.open += 1;
+        side.watch(seat, poll)
+    }
+
+    /// Makes room for so many ranks more.
+    pub(super) fn grow(&mut self, ranks: usize) {
+        for side in &mut self.sides {
+            side.pipes.resize_with(side.pipes.len() + ranks, || None);
+        }
+    }
+
+    /// Number of pipes that somebody still holds open.
+    pub(super) fn open(&self) -> usize {
+        self.sides.iter().map(|side| side.open).sum()
+    }
+
+    /// Whether reading is paused.
+    pub(super) fn paused(&self) -> bool {
+        self.sides.iter().any(|side| side.paused)
+    }
+
+    /// Whether the loop is told of what is in a pipe.
+    fn is_watched(&self, source: Source, seat: usize) -> bool {
+        let pipe = &self.sides[index_of(source)].pipes[seat];
+        pipe.as_ref().is_some_and(|pipe| pipe.watched)
+    }
+
+    /// Reads one chunk of a rank's pipe.
+    fn read(&mut self, poll: &Poll, source: Source, seat: usize) -> io::Result<Piece> {
+        let side = &mut self.sides[index_of(source)];
+        let Some(pipe) = &side.pipes[seat] else {
+            return Ok(Piece::Nothing);
+        };
+        self.buffer.clear();
+        let count = match rustix::io::read(&pipe.fd, spare_capacity(&mut self.buffer)) {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Piece::Nothing),
+            // A pipe has no other errors; treat one like its end.
+            Err(_) => 0,
+        };
+        side.next = seat + 1;
+        if count > 0 {
+            return Ok(Piece::Bytes(self.buffer[..count].to_vec()));
+        }
+        if pipe.watched {
+            poll.remove(&pipe.fd)?;
+        }
+        side.pipes[seat] = None;
+        side.open -= 1;
+        Ok(Piece::End)
+    }
+
+    /// Stops reading one of the streams, or goes on with it.
+    fn pause(&mut self, source: Source, paused: bool, poll: &Poll) -> io::Result<()> {
+        let side = &mut self.sides[index_of(source)];
+        if paused == side.paused {
+            return Ok(());
+        }
+        side.paused = paused;
+        for seat in side.seats() {
+            side.watch(seat, poll)?;
+        }
+        Ok(())
+    }
+
+    /// Stops reading one pipe, or goes on with it.
+    fn hold(&mut self, source: Source, seat: usize, held: bool, poll: &Poll) -> io::Result<()> {
+        let side = &mut self.sides[index_of(source)];
+        if let Some(pipe) = &mut side.pipes[seat] {
+            pipe.held = held;
+        }
+        side.watch(seat, poll)
+    }
+}
+
+impl Crew {
+    /// Reads one chunk of a rank's pipe, unless what was read before it has stopped that.
+    ///
+    /// # Errors
+    /// When the pipe cannot be unwatched.
+    pub(super) fn read_pipe(&mut self, source: Source, rank: GlobalRank) -> io::Result<()> {
+        let seat = self.part.seat(&self.jobs, rank);
+        if self.pipes.is_watched(source, seat) {
+            self.read_seat(source, rank, seat)?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes there were; `None` when there was nothing, not even an end.
+    fn read_seat(
+        &mut self,
+        source: Source,
+        rank: GlobalRank,
+        seat: usize,
+    ) -> io::Result<Option<usize>> {
+        let bytes = match self.pipes.read(&self.poll, source, seat)? {
+            Piece::Nothing => return Ok(None),
+            Piece::Bytes(bytes) => bytes,
+            Piece::End => Vec::new(),
+        };
+        let count = bytes.len();
+        self.pass_on(source, rank, &bytes);
+        self.tell(FromCrew::Output {
+            rank,
+            stream: stream_of(source),
+            bytes,
+        });
+        Ok(Some(count))
+    }
+
+    /// Passes on what a rank printed to those who asked for it.
+    fn pass_on(&mut self, source: Source, rank: GlobalRank, bytes: &[u8]) {
+        let channel = match stream_of(source) {
+            Stream::Stdout => Channels::STDOUT,
+            Stream::Stderr => Channels::STDERR,
+        };
+        let (node, at) = self.place(rank);
+        if self.node(node).core.wants_output(at, channel) {
+            let printed = Event::Printed {
+                rank: at,
+                channel,
+                bytes,
+            };
+            self.feed(node, printed);
+        }
+    }
+
+    /// Stops reading one stream of a rank, or goes on with it.
+    pub(super) fn hold_output(&mut self, rank: GlobalRank, channel: Channels, held: bool) {
+        let source = match channel {
+            Channels::STDERR => Source::Stderr,
+            _ => Source::Stdout,
+        };
+        let seat = self.part.seat(&self.jobs, rank);
+        // A pipe that cannot be watched is not one that is read: its rank waits.
+        let _ = self.pipes.hold(source, seat, held, &self.poll);
+    }
+
+    /// Reads what the pipes that are not paused hold, one chunk of each, without waiting for more;
+    /// whether there was anything. It stops where so much has come that the launcher is to say first
+    /// whether more can be taken, and goes on there the next time.
+    ///
+    /// # Errors
+    /// As [`Crew::read_pipe`].
+    pub(super) fn read_pipes(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        for index in 0..self.pipes.sides.len() {
+            let side = &self.pipes.sides[index];
+            if side.paused {
+                continue;
+            }
+            let (source, seats) = (side.source, side.seats());
+            let mut total = 0;
+            for seat in seats {
+                let Some(rank) = self.pipes.sides[index].rank_at(seat) else {
+                    continue;
+                };
+                if let Some(count) = self.read_seat(source, rank, seat)? {
+                    any = true;
+                    total += count;
+                }
+                if total >= CHUNK {
+                    break;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Stops reading one of the streams, or goes on with it.
+    ///
+    /// # Errors
+    /// When a pipe cannot be watched any more.
+    pub(crate) fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
+        let source = match stream {
+            Stream::Stdout => Source::Stdout,
+            Stream::Stderr => Source::Stderr,
+        };
+        if self.pipes.sides[index_of(source)].paused && !paused {
+            self.look_at_end();
+        }
+        self.pipes.pause(source, paused, &self.poll)
+    }
+}

@@ -1,0 +1,268 @@
+//! The start of a crew's processes: sidecars first, with their first requests already in the
+//! socket, then the ranks.
+
+use std::ffi::CString;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::{Crew, Job, Part};
+use crate::backend::guard::Guard;
+use crate::backend::message::FromCrew;
+use crate::backend::sidecar::{Sidecar, SidecarSpec};
+use crate::failure::RunFailure;
+use crate::plan::Plan;
+use crate::plan::directory;
+use crate::plan::directory::JobDirectory;
+use crate::plan::jobs::Planned;
+use crate::plan::rank_env;
+use crate::plan::start_orders;
+use crate::plan::start_orders::{app_start, host_requests};
+use crate::report::failures;
+use crate::sys::cgroup;
+use crate::sys::cgroup::Group;
+use crate::sys::descriptors;
+use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, StartShared, Starter, StdinPlan};
+use crate::sys::surroundings::Surroundings;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use wireup_core::job::outcome::EXIT_WIREUP;
+
+/// Ranks that may have a starting thread for each processor, whatever share of these is ours.
+const FEW: usize = 16;
+
+/// What the ranks here read and write.
+pub(crate) struct RankIo {
+    /// By seat.
+    pub(crate) outputs: Vec<OutputPlan>,
+    /// By seat.
+    pub(crate) stdin: Vec<StdinPlan>,
+}
+
+pub(super) fn job_directory(
+    plan: &Plan,
+    part: Part,
+    guard: &mut Guard,
+) -> Result<JobDirectory, RunFailure> {
+    let path = match part {
+        Part::Whole => directory::of_job(&plan.job.nspace),
+        Part::Node(node) => directory::of_step(&plan.job.nspace, node),
+    };
+    // Told before there is one, so that no moment is left in which nobody would remove it. A guard
+    // that was killed in the meantime only means less protection against our own death.
+    let _ = guard.add_directory(&path);
+    JobDirectory::create(path)
+}
+
+/// The control group of the launch here, where there can be one.
+pub(super) fn group(plan: &Plan, part: Part, guard: &mut Guard) -> Option<Group> {
+    let name = match part {
+        Part::Whole => plan.job.nspace.to_string(),
+        Part::Node(node) => format!("{}.n{node}", plan.job.nspace),
+    };
+    let place = cgroup::place(&name)?;
+    // Before there is one, as with the directory.
+    let _ = guard.add_group(&place);
+    Group::make(place)
+}
+
+impl Crew {
+    /// The ranks here of the job the user asked for, ascending.
+    pub(crate) fn ranks_here(&self) -> Vec<Rank> {
+        let first = self.part.processes_of(&self.jobs, JobNumber(0));
+        first
+            .into_iter()
+            .map(|process| self.jobs.identity(process).1)
+            .collect()
+    }
+
+    /// Starts a sidecar per node and has it register the job, without waiting for it.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when one cannot be started.
+    pub(crate) fn start_sidecars(&mut self, surroundings: &Surroundings) -> Result<(), RunFailure> {
+        let plan = Arc::clone(&self.plan);
+        let Some(parts) = &plan.host else {
+            self.check_ready();
+            return Ok(());
+        };
+        let env = rank_env::of_sidecar(&plan, &parts.libpmix);
+        let reset = surroundings.signals_to_reset();
+        let group = self.group.clone();
+        let spec = SidecarSpec {
+            program: &parts.program,
+            libpmix: &parts.libpmix.path,
+            shim: &parts.shim,
+            env: &env,
+            reset_signals: &reset,
+            group: group.as_ref().map(|group| group.as_fd()),
+        };
+        for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
+            let node = self.part.node_at(index);
+            let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
+            let sidecar = Sidecar::start(&spec, node, namespaces, &self.poll);
+            let sidecar = sidecar.map_err(|error| RunFailure {
+                code: EXIT_WIREUP,
+                message: failures::host_not_started(&parts.program, error),
+            })?;
+            self.add_sidecar(node, sidecar);
+            let requests = host_requests(&plan, node, directories)?;
+            let mut actions = Vec::new();
+            let now = Moment(self.now());
+            let core = &mut self.nodes[index].core;
+            core.start_host(&requests, now, &mut actions);
+            self.act(node, actions);
+        }
+        Ok(())
+    }
+
+    /// Starts the ranks of the job the user asked for.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when what they need cannot be made.
+    pub(crate) fn start_ranks(
+        &mut self,
+        io: RankIo,
+        surroundings: &Surroundings,
+    ) -> Result<(), RunFailure> {
+        self.start_job(JobNumber(0), io, surroundings)
+    }
+
+    /// Starts the ranks of a job from several threads.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when what they need cannot be made.
+    pub(super) fn start_job(
+        &mut self,
+        number: JobNumber,
+        io: RankIo,
+        surroundings: &Surroundings,
+    ) -> Result<(), RunFailure> {
+        let job = self.jobs.get(number).expect("only known jobs are started");
+        let plan = Arc::clone(job.plan());
+        let shared = self.shared(number, job, surroundings)?;
+        let plans = self.rank_plans(number, io);
+        if plans.is_empty() {
+            return self
+                .all_started(number)
+                .map_err(|error| RunFailure::own("the run broke", error));
+        }
+        // For a few ranks it is not worth asking how much of its processors the machine gives.
+        let threads = match plans.len() {
+            0..=FEW => plan.slots.affinity,
+            _ => plan.slots.count(),
+        };
+        let starter = Starter::start(
+            shared,
+            plans,
+            (&mut self.threads, threads as usize),
+            &self.results_to,
+            &self.wake,
+        )
+        .map_err(|error| RunFailure::own("cannot start a thread", error))?;
+        if let Some(job) = self.jobs.get_mut(number) {
+            job.starter = Some(starter);
+        }
+        self.look = Some(self.now() + PACE);
+        Ok(())
+    }
+
+    fn shared(
+        &self,
+        number: JobNumber,
+        job: &Job,
+        surroundings: &Surroundings,
+    ) -> Result<Arc<StartShared>, RunFailure> {
+        let plan = job.plan();
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(|errno| RunFailure::own("/dev/null", errno))?;
+        let stdin = std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| RunFailure::own("standard input", error))?;
+        let own_name = self.namespaces.is_some();
+        let host_env = |node: NodeId| job.envs[self.part.index(node)].as_ref();
+        let here = || self.part.nodes(self.jobs.nodes());
+        let node_env: Vec<Vec<CString>> = here()
+            .map(|node| {
+                let directories = job.directories.get(self.part.index(node));
+                rank_env::of_node(plan, node, host_env(node), directories, own_name)
+            })
+            .collect();
+        let mut env = rank_env::of_job(plan);
+        env.extend(rank_env::of_spawned(number));
+        // Every rank has the same names.
+        let first = here().next().unwrap_or_default();
+        let rank_env = rank_env::of_rank(plan, Rank(0), host_env(first));
+        let own = rank_env::names(env.iter().chain(node_env.iter().flatten()).chain(&rank_env));
+        let apps = (0..)
+            .map(AppNum)
+            .take(plan.apps.len())
+            .map(|app| app_start(plan, app, &own, surroundings.nofile))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Arc::new(StartShared {
+            apps,
+            env,
+            node_env,
+            namespaces: self.namespaces.clone(),
+            group: self.group.clone(),
+            reset_signals: surroundings.signals_to_reset(),
+            null,
+            stdin,
+            kept_from: descriptors::kept_from(self.ranks.len()),
+        }))
+    }
+
+    fn rank_plans(&self, number: JobNumber, io: RankIo) -> Vec<RankPlan> {
+        let job = self.jobs.get(number).expect("only known jobs are started");
+        let plan = job.plan();
+        let processes = self.part.processes_of(&self.jobs, number).into_iter();
+        processes
+            .zip(io.outputs.into_iter().zip(io.stdin))
+            .map(|(process, (output, stdin))| {
+                let (_, rank) = self.jobs.identity(process);
+                let node = self.part.index(self.jobs.home_of(process));
+                RankPlan {
+                    process,
+                    node,
+                    app: plan.app_of(rank),
+                    wrapper: start_orders::wrapper(plan, rank),
+                    env: rank_env::of_rank(plan, rank, job.envs[node].as_ref()),
+                    stdin,
+                    output,
+                    pmi: plan.offer.pmi,
+                }
+            })
+            .collect()
+    }
+
+    /// Tells the launcher once that every sidecar is ready to have its ranks started.
+    pub(super) fn check_ready(&mut self) {
+        let known = |env: &Option<_>| env.is_some();
+        let any_sidecar = self.nodes.iter().any(|node| node.sidecar.is_some());
+        if !self.ready_told && (!any_sidecar || self.jobs.first().envs.iter().all(known)) {
+            self.ready_told = true;
+            self.tell(FromCrew::Ready);
+        }
+    }
+
+    /// Nodes whose PMIx server is not ready.
+    pub(crate) fn late_hosts(&self) -> Vec<NodeId> {
+        let late = |index: &usize| {
+            let node = &self.nodes[*index];
+            node.sidecar.is_some() && self.jobs.first().envs[*index].is_none()
+        };
+        let late = (0..self.nodes.len()).filter(late);
+        late.map(|index| self.part.node_at(index)).collect()
+    }
+}
+
+impl RankIo {
+    /// For ranks that print into pipes; those that read standard input do it as given.
+    pub(crate) fn new(outputs: Vec<OutputPlan>, stdin: Vec<StdinPlan>) -> Self {
+        Self { outputs, stdin }
+    }
+}

@@ -1,0 +1,160 @@
+//! The way to the agent of this machine.
+//!
+//! Where one looks for an agent, in `/tmp` say, somebody else may have made a directory or a socket. So a
+//! directory that others could have filled is passed over, nobody is waited for without a limit, and the
+//! kernel is asked who answers.
+
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, sockopt};
+
+use crate::failure::RunFailure;
+use crate::sys::unix_socket::connect_within;
+use wireup_core::job::ids::UserId;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::link::socket;
+
+/// How long an agent may take to accept a connection.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(10);
+
+/// The same where others wait meanwhile.
+const SHORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Why nobody is asked at a path.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoAgent {
+    #[error("{path}: {errno}")]
+    Connect { path: String, errno: Errno },
+    #[error("no {0}")]
+    Absent(String),
+    #[error("who listens at {path} is user {user}, neither you nor root")]
+    Stranger { path: String, user: u32 },
+    #[error("who listens at {path} has accepted no connection within {seconds} s; was it stopped?")]
+    Silent { path: String, seconds: u64 },
+    #[error("{path} may be anybody's: its directory is not yours or root's alone")]
+    Directory { path: String },
+}
+
+/// Connects to the agent of this machine: the one whose socket is `given`, or the user's own, or the
+/// system's. `runtime` is the user's `XDG_RUNTIME_DIR`.
+///
+/// Who is told everything about the job, environment included, must be trusted. Whom the user names is
+/// his choice.
+///
+/// # Errors
+/// [`RunFailure`] with everywhere it was looked for.
+pub fn find(
+    given: Option<&Path>,
+    user: UserId,
+    runtime: Option<&OsStr>,
+) -> Result<OwnedFd, RunFailure> {
+    look(given, user, runtime, ACCEPT_LIMIT).map_err(|failures| {
+        let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        RunFailure {
+            code: EXIT_WIREUP,
+            message: format!(
+                "no agent serves this machine ({}); start one with `wireup agent`, or name its socket \
+                 with --agent",
+                failures.join(", ")
+            ),
+        }
+    })
+}
+
+/// The agent that [`find`] finds, if there is one that does not keep others waiting.
+pub(crate) fn try_find(
+    given: Option<&Path>,
+    user: UserId,
+    runtime: Option<&OsStr>,
+) -> Option<OwnedFd> {
+    look(given, user, runtime, SHORT_LIMIT).ok()
+}
+
+fn look(
+    given: Option<&Path>,
+    user: UserId,
+    runtime: Option<&OsStr>,
+    limit: Duration,
+) -> Result<OwnedFd, Vec<NoAgent>> {
+    if let Some(path) = given {
+        return connect_to(path, limit).map_err(|failure| vec![failure]);
+    }
+    let mut failures = Vec::new();
+    for path in &socket::candidates(user, runtime) {
+        let connected = is_private(path, user)
+            .and_then(|()| connect_to(path, limit))
+            .and_then(|socket| known(socket, path, user));
+        match connected {
+            Ok(socket) => return Ok(socket),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    Err(failures)
+}
+
+/// Whether nobody but root and the user can have put a socket there. Root is asked for what is in the
+/// way to the directory: `/run` and `/tmp` are his, and nobody else can put another directory in its place.
+fn is_private(path: &Path, user: UserId) -> Result<(), NoAgent> {
+    let text = || path.display().to_string();
+    let Some(directory) = path.parent() else {
+        return Ok(());
+    };
+    let owned = |found: &Metadata| [0, user.0].contains(&found.uid());
+    // A link to it may be a stranger's.
+    let found = std::fs::symlink_metadata(directory).and_then(|link| match owned(&link) {
+        true => std::fs::metadata(directory),
+        false => Ok(link),
+    });
+    match found {
+        Ok(found) if owned(&found) && found.mode() & 0o022 == 0 => Ok(()),
+        Ok(_) => Err(NoAgent::Directory { path: text() }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(NoAgent::Absent(text())),
+        Err(error) => Err(NoAgent::Connect {
+            path: text(),
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+        }),
+    }
+}
+
+/// The socket, if root or the user himself listens there.
+fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, NoAgent> {
+    let path = path.display().to_string();
+    match sockopt::socket_peercred(&socket) {
+        Ok(peer) if [0, user.0].contains(&peer.uid.as_raw()) => Ok(socket),
+        Ok(peer) => Err(NoAgent::Stranger {
+            path,
+            user: peer.uid.as_raw(),
+        }),
+        Err(errno) => Err(NoAgent::Connect { path, errno }),
+    }
+}
+
+/// Connects to a socket on which root or the user himself listens, and does not wait there any more.
+///
+/// # Errors
+/// In words, with the path.
+pub(crate) fn connect_trusted(path: &Path, user: UserId) -> Result<OwnedFd, NoAgent> {
+    connect_to(path, SHORT_LIMIT).and_then(|socket| known(socket, path, user))
+}
+
+fn connect_to(path: &Path, limit: Duration) -> Result<OwnedFd, NoAgent> {
+    let connected = SocketAddrUnix::new(path).and_then(|address| connect_within(&address, limit));
+    connected.map_err(|errno| {
+        let path = path.display().to_string();
+        match errno {
+            Errno::NOENT => NoAgent::Absent(path),
+            Errno::TIMEDOUT => NoAgent::Silent {
+                path,
+                seconds: limit.as_secs(),
+            },
+            errno => NoAgent::Connect { path, errno },
+        }
+    })
+}

@@ -1,0 +1,299 @@
+//! What the launcher and the crew of a host say to each other: in memory on one machine, over a
+//! link between hosts.
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::awaited::Awaited;
+use crate::record::Stream;
+use crate::report::singleton_detection::Seen;
+use crate::supervisor::Waiting;
+use wireup_core::event::{AllocationTicket, SpawnTicket};
+use wireup_core::job::allocation::{AllocationRequest, AllocationResult};
+use wireup_core::job::demand::Demand;
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::log::{LogText, SyslogText};
+use wireup_core::job::octets;
+use wireup_core::job::outcome::{Cause, LateFence, PmiState, RankEnd};
+use wireup_core::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
+use wireup_core::pmi::command::Dialect;
+use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+
+/// What a crew tells the launcher.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) enum FromCrew {
+    /// A node's sidecar has loaded its libraries.
+    HostLoaded {
+        /// Where.
+        node: NodeId,
+        /// What libpmix calls itself.
+        libpmix: String,
+        /// What is to be known about it.
+        warnings: Vec<String>,
+    },
+    /// Every sidecar here is ready: ranks may be started.
+    Ready,
+    /// A rank's process was started.
+    Started {
+        /// Which.
+        rank: GlobalRank,
+        /// Its process.
+        pid: i32,
+    },
+    /// A rank's process was not started: for a reason, or because the job had failed before.
+    NotStarted {
+        /// Which.
+        rank: GlobalRank,
+        /// Why.
+        cause: Option<Cause>,
+    },
+    /// The start of every rank of a job here has been reported.
+    AllStarted {
+        /// Which job.
+        job: JobNumber,
+    },
+    /// A process wants others to be started; answered by [`ToCrew::Spawned`].
+    Spawn {
+        /// The node that waits for the answer.
+        node: NodeId,
+        /// Names its request.
+        ticket: SpawnTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<SpawnRequest>,
+    },
+    /// A process wants nodes or slots; answered by [`ToCrew::Allocated`].
+    Allocate {
+        /// The node that waits for the answer.
+        node: NodeId,
+        /// Names its request.
+        ticket: AllocationTicket,
+        /// Whose wish it is.
+        by: GlobalRank,
+        /// What is wanted.
+        request: Box<AllocationRequest>,
+    },
+    /// A spawned job cannot run here.
+    JobRefused {
+        /// Which.
+        job: JobNumber,
+        /// Why.
+        failure: SpawnFailure,
+    },
+    /// A rank made contact with a process-management interface.
+    Connected {
+        /// Which.
+        rank: GlobalRank,
+        /// The form of PMI it speaks, if it was PMI.
+        dialect: Option<Dialect>,
+    },
+    /// A rank has left its process-management interface in order.
+    Finalized {
+        /// Which.
+        rank: GlobalRank,
+    },
+    /// A rank's process ended.
+    Ended {
+        /// Which.
+        rank: GlobalRank,
+        /// How, unless the system lost that.
+        end: Option<RankEnd>,
+    },
+    /// The end of a rank can be judged: nothing that explains it otherwise is to come.
+    Judged {
+        /// Which.
+        rank: GlobalRank,
+        /// How it ended.
+        end: RankEnd,
+        /// What it had done.
+        state: PmiState,
+    },
+    /// A rank that runs on cannot take part in anything any more.
+    Left {
+        /// What shows that others wait for it.
+        waiting: Waiting,
+        /// Why the job fails if they do.
+        cause: Cause,
+    },
+    /// The job has failed.
+    Failed {
+        /// Why.
+        cause: Cause,
+        /// What the rank that caused it had done, if one did.
+        state: Option<PmiState>,
+    },
+    /// A rank wants something to be done with ranks of its job.
+    Demanded(Demand),
+    /// A fence takes longer than expected, and goes on.
+    FenceLate(LateFence),
+    /// A sidecar was lost that nobody here needs any more.
+    HostLostLate {
+        /// Where.
+        node: NodeId,
+        /// Why.
+        error: String,
+    },
+    /// What a rank printed; nothing when it has closed the stream.
+    Output {
+        /// Which.
+        rank: GlobalRank,
+        /// Where.
+        stream: Stream,
+        /// As it was read.
+        #[serde(with = "octets")]
+        bytes: Vec<u8>,
+    },
+    /// A rank, or its MPI library, has something for the user.
+    Log(LogText),
+    /// The first node has something to say to the rendezvous of the user's launches.
+    Rendezvous {
+        /// To which one: the number of those that were lost before.
+        epoch: u32,
+        /// What.
+        message: ToRendezvous,
+    },
+    /// A rank has something for the log of the launcher's host.
+    Syslog(SyslogText),
+    /// A line for the user.
+    Tell {
+        /// Without a prefix.
+        text: String,
+    },
+    /// What was seen of processes that were to be looked at.
+    Seen {
+        /// The program's number.
+        app: u32,
+        /// What was seen.
+        seen: Seen,
+    },
+    /// Somebody waits for these of what was asked about with [`ToCrew::Ask`].
+    Waits(Awaited),
+    /// Nothing more will be heard of a rank that had not ended: its host was lost.
+    Gone {
+        /// Which.
+        rank: GlobalRank,
+    },
+    /// Whether a node that was to join a running launch has done so.
+    Joined {
+        /// Which.
+        node: NodeId,
+        /// Why it has not.
+        refusal: Option<Refusal>,
+    },
+    /// Some nodes cannot take part, and why.
+    Refused(Vec<(NodeId, Refusal)>),
+    /// Nothing of the job is left on this host.
+    Over,
+}
+
+impl FromCrew {
+    /// The rank it is about, if it is about one.
+    pub(crate) fn rank(&self) -> Option<GlobalRank> {
+        match self {
+            Self::Started { rank, .. }
+            | Self::NotStarted { rank, .. }
+            | Self::Connected { rank, .. }
+            | Self::Finalized { rank }
+            | Self::Ended { rank, .. }
+            | Self::Judged { rank, .. }
+            | Self::Output { rank, .. }
+            | Self::Gone { rank }
+            | Self::Spawn { by: rank, .. }
+            | Self::Allocate { by: rank, .. }
+            | Self::Demanded(Demand { by: rank, .. }) => Some(*rank),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing is lost if the launcher hears it a moment later, together with what follows:
+    /// as long as all goes well, nobody acts on what one rank does.
+    pub(crate) fn can_wait(&self) -> bool {
+        match self {
+            Self::HostLoaded { .. }
+            | Self::Started { .. }
+            | Self::Connected { .. }
+            | Self::Finalized { .. } => true,
+            Self::Ended { end, .. } => *end == Some(RankEnd::Code(0)),
+            Self::Judged { end, state, .. } => *end == RankEnd::Code(0) && !state.active,
+            Self::Output { bytes, .. } => bytes.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+/// Why a node cannot take part.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    /// The exit code of a run that ends by it.
+    pub(crate) code: u8,
+    /// One line with the remedy, without a prefix.
+    pub(crate) message: String,
+}
+
+/// What the launcher orders.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) enum ToCrew {
+    /// Start none: the job has failed.
+    Skip,
+    /// The job is being ended: ranks that are not started yet are not to be.
+    Ending,
+    /// Send a signal to the process group of every living rank.
+    Signal(i32),
+    /// Send a signal to the process groups of some ranks, as far as they have not ended.
+    SignalRanks {
+        /// Its number.
+        signal: i32,
+        /// Which ranks; those that live elsewhere are passed over.
+        ranks: Vec<GlobalRank>,
+    },
+    /// From now on, say so when somebody waits for one of these.
+    Ask(Awaited),
+    /// Look at the processes of these ranks of a program: has one loaded an MPI?
+    Look {
+        /// The program's number.
+        app: u32,
+        /// Which ranks.
+        ranks: Vec<GlobalRank>,
+    },
+    /// What became of a request to start processes.
+    Spawned {
+        /// Who asked.
+        node: NodeId,
+        /// Its name for the request.
+        ticket: SpawnTicket,
+        /// What became of it.
+        result: SpawnResult,
+    },
+    /// What became of a request for nodes or slots.
+    Allocated {
+        /// Who asked.
+        node: NodeId,
+        /// Its name for the request.
+        ticket: AllocationTicket,
+        /// What became of it.
+        result: AllocationResult,
+    },
+    /// A spawned job has failed: none of its ranks is to be started any more, and those that run are
+    /// to be killed.
+    DropJob(JobNumber),
+    /// All ranks of a job have ended, everywhere, and others live.
+    JobOver(JobNumber),
+    /// Some nodes of the job are lost: what waits for them is answered.
+    NodesLost {
+        /// Which.
+        nodes: Vec<NodeId>,
+        /// Why, for people.
+        reason: String,
+    },
+    /// All ranks have ended: stop the sidecars, end what is left over.
+    Finish {
+        /// The job did not end well.
+        abnormal: bool,
+    },
+    /// The rendezvous has something to say to the first node.
+    Rendezvous(FromRendezvous),
+    /// The rendezvous is lost, or there is none; for the first node.
+    RendezvousLost,
+    /// The user is impatient.
+    Hurry,
+}

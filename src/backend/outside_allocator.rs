@@ -1,0 +1,295 @@
+//! An allocator beside the launch: a process that listens on a Unix socket and is asked, in lines of
+//! JSON. docs/allocations.md is for those who write one.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use memchr::memchr;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::local_agent;
+use crate::sys::channel::{Backlog, Channel, Received};
+use crate::sys::poll::{Poll, Source, Token};
+use wireup_core::job::allocation::{Directive, Share};
+use wireup_core::job::ids::{Rank, UserId};
+
+/// Version of what is said.
+const VERSION: u32 = 1;
+
+/// Most bytes of a line: the nodes of the largest launch.
+const LINE_MAX: usize = 16 << 20;
+
+/// Whether an allocator may listen there.
+///
+/// # Errors
+/// Why not, in words.
+pub(crate) fn check(path: &Path) -> Result<(), String> {
+    let what = match std::fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => return Ok(()),
+        Ok(_) => "is no socket".to_owned(),
+        Err(error) if error.kind() == ErrorKind::NotFound => "does not exist".to_owned(),
+        Err(error) => format!("cannot be looked at: {error}"),
+    };
+    let path = path.display();
+    Err(format!(
+        "--allocator {path} {what}; start the allocator first"
+    ))
+}
+
+/// The launch that asks, the first thing it says.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Hello<'a> {
+    version: u32,
+    /// Its name.
+    pub(crate) launch: &'a str,
+    /// Whose it is.
+    pub(crate) user: u32,
+    /// The launcher.
+    pub(crate) pid: u32,
+    /// What it has.
+    pub(crate) nodes: Vec<Share>,
+}
+
+impl<'a> Hello<'a> {
+    pub(crate) fn new(launch: &'a str, user: UserId, nodes: Vec<Share>) -> Self {
+        Self {
+            version: VERSION,
+            launch,
+            user: user.0,
+            pid: std::process::id(),
+            nodes,
+        }
+    }
+}
+
+/// What a process wants.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Request<'a> {
+    /// Names the request.
+    pub(crate) number: u64,
+    pub(crate) directive: Directive,
+    /// Who wants it.
+    pub(crate) nspace: &'a str,
+    pub(crate) rank: Rank,
+    /// As in [`Wanted`](crate::plan::allocations::Wanted).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) req_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nodes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slots: Option<u32>,
+    #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+    pub(crate) slots_of: &'a [u32],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) hosts: Vec<Share>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seconds: Option<u64>,
+    /// What wireup does not know, by key.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) infos: BTreeMap<&'a str, &'a str>,
+    /// Slots of the launch that nobody uses.
+    pub(crate) free: Vec<Share>,
+}
+
+/// What an allocator is told.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ToAllocator<'a> {
+    Hello(Hello<'a>),
+    Request(Request<'a>),
+    /// A request needs no answer any more.
+    Cancel {
+        number: u64,
+    },
+    /// An allocation is not needed any more: the job has ended that asked for it.
+    Ended {
+        id: &'a str,
+    },
+}
+
+/// What an allocator gives, or agrees to.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Granted {
+    /// Of the request.
+    pub(crate) number: u64,
+    /// The allocation's name.
+    pub(crate) id: Option<String>,
+    /// What was given, or given back.
+    #[serde(default)]
+    pub(crate) nodes: Vec<Share>,
+    /// For how long.
+    pub(crate) seconds: Option<u64>,
+}
+
+/// What an allocator answers.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub(crate) enum FromAllocator {
+    Granted(Granted),
+    Refused {
+        number: u64,
+        /// For people.
+        reason: String,
+    },
+}
+
+/// The connection to an allocator, which is made when there is something to ask.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    path: PathBuf,
+    channel: Option<Channel>,
+    bytes: Vec<u8>,
+}
+
+impl Outside {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            channel: None,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Where it listens.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Says something, and `hello` before if it is the first thing.
+    ///
+    /// # Errors
+    /// When nobody listens, or a stranger, in words.
+    pub(crate) fn say(
+        &mut self,
+        message: &ToAllocator<'_>,
+        hello: &Hello<'_>,
+        poll: &Poll,
+    ) -> Result<(), String> {
+        let channel = match &mut self.channel {
+            Some(channel) => channel,
+            none => {
+                let socket = local_agent::connect_trusted(&self.path, UserId(hello.user))
+                    .map_err(|error| format!("no allocator: {error}"))?;
+                let token = Token::new(Source::Allocator, 0);
+                let channel = Channel::new(socket, token, Backlog::Flows, poll)
+                    .map_err(|errno| errno.to_string())?;
+                self.bytes.clear();
+                let channel = none.insert(channel);
+                channel.send(&line(&ToAllocator::Hello(hello.clone())), poll);
+                channel
+            }
+        };
+        channel.send(&line(message), poll);
+        Ok(())
+    }
+
+    /// Says something that does not matter if the allocator is gone.
+    pub(crate) fn mention(&mut self, message: &ToAllocator<'_>, poll: &Poll) {
+        if let Some(channel) = &mut self.channel {
+            channel.send(&line(message), poll);
+        }
+    }
+
+    /// There is room for what waits.
+    pub(crate) fn writable(&mut self, poll: &Poll) {
+        if let Some(channel) = &mut self.channel {
+            channel.writable(poll);
+        }
+    }
+
+    /// What it has said by now.
+    ///
+    /// # Errors
+    /// When it has gone, or says what cannot be understood, in words; the connection is closed then.
+    pub(crate) fn hear(&mut self, said: &mut Vec<FromAllocator>) -> Result<(), String> {
+        let heard = self.receive(said);
+        if heard.is_err() {
+            self.channel = None;
+        }
+        heard
+    }
+
+    fn receive(&mut self, said: &mut Vec<FromAllocator>) -> Result<(), String> {
+        let Some(channel) = &self.channel else {
+            return Ok(());
+        };
+        self.bytes.reserve(4096);
+        let received = channel.append(&mut self.bytes);
+        while let Some(end) = memchr(b'\n', &self.bytes) {
+            let line: Vec<u8> = self.bytes.drain(..=end).collect();
+            said.push(serde_json::from_slice(&line).map_err(|error| {
+                let line = String::from_utf8_lossy(&line);
+                let start: String = line.trim_end().chars().take(80).collect();
+                format!("it said {start:?}, which is no answer: {error}")
+            })?);
+        }
+        match received {
+            Received::End => Err("it has gone".to_owned()),
+            _ if self.bytes.len() > LINE_MAX => Err(format!("a line has at most {LINE_MAX} bytes")),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn line(message: &ToAllocator<'_>) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).expect("texts and numbers are JSON");
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_as_documented() {
+        let request = ToAllocator::Request(Request {
+            number: 3,
+            directive: Directive::New,
+            nspace: "job",
+            rank: Rank(1),
+            id: None,
+            req_id: Some("mine"),
+            nodes: Some(2),
+            slots: None,
+            slots_of: &[],
+            hosts: Vec::new(),
+            seconds: None,
+            infos: BTreeMap::from([("pmix.alloc.queue", "debug")]),
+            free: vec![Share {
+                name: "n1".to_owned(),
+                slots: Some(2),
+            }],
+        });
+        assert_eq!(
+            String::from_utf8(line(&request)).unwrap(),
+            "{\"request\":{\"number\":3,\"directive\":\"new\",\"nspace\":\"job\",\"rank\":1,\
+             \"req_id\":\"mine\",\"nodes\":2,\"infos\":{\"pmix.alloc.queue\":\"debug\"},\
+             \"free\":[{\"name\":\"n1\",\"slots\":2}]}}\n"
+        );
+        let ended = line(&ToAllocator::Ended { id: "a1" });
+        assert_eq!(ended, b"{\"ended\":{\"id\":\"a1\"}}\n");
+    }
+
+    #[test]
+    fn answers_may_leave_out_what_they_have_nothing_for() {
+        let read = |line: &str| serde_json::from_str::<FromAllocator>(line);
+        let bare = read("{\"granted\":{\"number\":3}}").unwrap();
+        assert_eq!(
+            bare,
+            FromAllocator::Granted(Granted {
+                number: 3,
+                id: None,
+                nodes: Vec::new(),
+                seconds: None,
+            })
+        );
+        assert!(read("{\"granted\":{\"number\":3,\"node\":[]}}").is_err());
+        assert!(read("{\"refused\":{\"number\":3,\"reason\":\"no\"}}").is_ok());
+    }
+}

@@ -1,0 +1,463 @@
+//! The crews of several hosts, led over the local agent's socket.
+
+mod answers;
+mod grow;
+mod input;
+mod losses;
+mod node;
+mod open;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use self::answers::Open;
+use self::input::Input;
+use self::losses::own_host;
+use self::node::NodeState;
+use crate::backend::Hands;
+use crate::backend::admission::admits;
+use crate::backend::awaited::Awaited;
+use crate::backend::carried::{Carried, window};
+use crate::backend::guard::Guard;
+use crate::backend::local::RankIo;
+use crate::backend::message::{FromCrew, ToCrew};
+use crate::backend::plate::{Plate, Stage as Life};
+use crate::failure::RunFailure;
+use crate::plan::{Luggage, Plan, SpawnedJob};
+use crate::record::Stream;
+use crate::report::singleton_detection::Seen;
+use crate::supervisor::Waiting;
+use crate::sys::local_link::LinkEnd;
+use crate::sys::poll::{Poll, Ready, Source};
+use crate::sys::surroundings::Surroundings;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
+use wireup_core::job::roster::Roster;
+use wireup_core::link::control::FromAgent;
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::message::Envelope;
+use wireup_core::node::{HEAD, JobContext};
+
+/// How long the consequence of another rank's end is held back, in case it is heard first: hosts
+/// do not tell things in the order in which they happened.
+const CONSEQUENCE: Duration = Duration::from_millis(250);
+
+/// How long the nodes may take to end a job whose ranks have all ended, beyond the grace time.
+const END_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long a node may take to tell of the ends of ranks that were killed: the part of a job's process there
+/// may be stopped, or a rank hang in the system.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Life of a rank as far as it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// It may run.
+    Alive,
+    /// It has ended and is not judged yet.
+    Ended,
+    /// Nothing more is to be said of it.
+    Done,
+}
+
+/// See the module.
+pub(crate) struct Fleet {
+    /// Of the first job, which has what holds for the whole launch.
+    plan: Arc<Plan>,
+    jobs: Roster<Arc<JobContext>>,
+    plate: Plate,
+    origin: Instant,
+    poll: Poll,
+    wake: Arc<OwnedFd>,
+    link: LinkEnd,
+    /// Why the link is of no use any more.
+    cut: Option<String>,
+    nodes: Vec<NodeState>,
+    ranks: Vec<Stage>,
+    /// What ranks had done, where it is known.
+    states: BTreeMap<GlobalRank, PmiState>,
+    told: VecDeque<FromCrew>,
+    /// What may follow from what another host has not told yet, and when it is told.
+    held: VecDeque<(Duration, FromCrew)>,
+    /// Streams of which nothing more is to come for now.
+    paused: [bool; 2],
+    /// What the nodes look out for, what of that they are not told yet, and for what somebody waits.
+    asked: Awaited,
+    to_ask: Awaited,
+    waits: Awaited,
+    input: Option<Input>,
+    /// Of which nodes what is still to be heard.
+    open: Open,
+    /// Spawned jobs that live, for nodes that join.
+    living: BTreeMap<JobNumber, Box<SpawnedJob>>,
+    /// What goes along with the first job, until it has gone.
+    luggage: Vec<Luggage>,
+    /// Ranks were started, or are not to be.
+    decided: bool,
+    ending: bool,
+    /// When nodes that have not ended are given up.
+    end_at: Option<Duration>,
+    /// When nodes are given up whose ranks were killed and are not known to have ended.
+    killed_at: Option<Duration>,
+    /// Agents of which there was no sign of life any more.
+    silent: u32,
+}
+
+impl Fleet {
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn send(&mut self, to: Address, message: &Carried) {
+        if self.cut.is_none() {
+            self.link.send(to, Class::Carried, message, &self.poll);
+        }
+    }
+
+    fn read_link(&mut self, event: Ready) {
+        if event.writable {
+            self.link.writable(&self.poll);
+        }
+        if !event.readable || self.cut.is_some() {
+            return;
+        }
+        let mut messages = Vec::new();
+        let result = self.link.receive(&self.poll, &mut messages);
+        for (envelope, body) in messages {
+            self.take(envelope, &body);
+        }
+        if let Err(error) = result {
+            self.lose_link(&error.to_string());
+        }
+    }
+
+    fn take(&mut self, envelope: Envelope, body: &[u8]) {
+        if envelope.class == Class::Control {
+            return match decode(body) {
+                Ok(FromAgent::Refused { reason }) => self.lose_link(&reason),
+                Ok(FromAgent::Unreachable { nodes, reason, .. }) => {
+                    self.lose_branch(&nodes, &reason)
+                }
+                Ok(FromAgent::Nodes(_)) => {}
+                Err(error) => self.lose_link(&format!("the agent sent garbage: {error}")),
+            };
+        }
+        let Address::Node(node) = envelope.from else {
+            return;
+        };
+        if node.index() >= self.nodes.len() {
+            return;
+        }
+        match decode(body) {
+            Ok(Carried::Told(told)) => {
+                for one in told {
+                    self.take_told_by(node, one);
+                }
+            }
+            Ok(Carried::Refused(refusal)) => {
+                match self.nodes[node.index()].is_guest() {
+                    true => self.not_joined(node, refusal),
+                    false => self.refused(node, refusal),
+                }
+                self.check_ready();
+            }
+            Ok(Carried::InputTaken { open }) => self.input_taken(node, open),
+            Ok(_) => {}
+            Err(error) => {
+                self.lose_nodes(&[node], &format!("it sent garbage: {error}"));
+            }
+        }
+    }
+
+    /// Takes what a node tells, if it is its to tell.
+    fn take_told_by(&mut self, node: NodeId, told: FromCrew) {
+        if !admits(&self.jobs, node, &told) {
+            return;
+        }
+        if self.nodes[node.index()].is_guest() && !self.guest_told(node, &told) {
+            return;
+        }
+        let state = &mut self.nodes[node.index()];
+        match told {
+            FromCrew::Ready => {
+                state.ready = true;
+                if state.joins {
+                    return self.joined(node);
+                }
+                self.open.answered(node);
+                return self.check_ready();
+            }
+            FromCrew::AllStarted { job } => {
+                self.open.started(job, node);
+                return self.check_started();
+            }
+            FromCrew::Over => {
+                state.over = true;
+                self.open.over(node);
+                return self.check_over();
+            }
+            // It keeps the names.
+            FromCrew::Rendezvous { .. } if node != HEAD => return,
+            FromCrew::Output {
+                stream, ref bytes, ..
+            } => {
+                state.owed[stream as usize] += bytes.len() as u32;
+                self.give_credit(node, stream);
+            }
+            FromCrew::NotStarted { rank, .. } | FromCrew::Gone { rank } => {
+                self.ranks[rank.index()] = Stage::Done;
+            }
+            FromCrew::Ended { rank, .. } => self.ranks[rank.index()] = Stage::Ended,
+            FromCrew::Judged {
+                rank, ref state, ..
+            } => {
+                self.ranks[rank.index()] = Stage::Done;
+                self.states.insert(rank, state.clone());
+            }
+            FromCrew::Failed {
+                ref cause,
+                state: Some(ref state),
+            } => {
+                if let Some(rank) = cause.rank() {
+                    self.states.insert(rank, state.clone());
+                }
+            }
+            FromCrew::Waits(awaited) => {
+                self.waits.extend(awaited);
+                return;
+            }
+            _ => {}
+        }
+        match self.may_follow(&told) {
+            true => self.held.push_back((self.now() + CONSEQUENCE, told)),
+            false => self.tell(told),
+        }
+    }
+
+    /// Whether something is likely to be the consequence of the end of a rank on another host. A
+    /// signal is a cause of its own.
+    fn may_follow(&self, told: &FromCrew) -> bool {
+        let follows = match told {
+            FromCrew::Judged { end, state, .. } => match end {
+                RankEnd::Code(0) => state.active,
+                RankEnd::Code(_) => true,
+                RankEnd::Signal(_) => false,
+            },
+            FromCrew::Failed { cause, .. } => matches!(cause, Cause::Aborted { .. }),
+            _ => false,
+        };
+        follows && !self.ending && self.nodes.len() > 1
+    }
+
+    fn tell(&mut self, told: FromCrew) {
+        self.told.push_back(told);
+    }
+
+    fn tell_held(&mut self) {
+        for (_, told) in std::mem::take(&mut self.held) {
+            self.tell(told);
+        }
+    }
+
+    /// Gives a node credit for output of its that was taken.
+    fn give_credit(&mut self, node: NodeId, stream: Stream) {
+        let window = window(self.plan.job.ranks.nodes());
+        let owed = &mut self.nodes[node.index()].owed[stream as usize];
+        if !self.paused[stream as usize] && *owed >= window / 2 {
+            let bytes = std::mem::take(owed);
+            let credit = Carried::Credit { stream, bytes };
+            self.send(Address::Node(node), &credit);
+        }
+    }
+
+    /// Has the nodes look out for what they are not told yet.
+    fn ask(&mut self) {
+        if !self.to_ask.is_empty() {
+            let order = ToCrew::Ask(std::mem::take(&mut self.to_ask));
+            self.send(Address::EveryNode, &Carried::Order(order));
+        }
+    }
+}
+
+impl Hands for Fleet {
+    fn poll(&mut self) -> &mut Poll {
+        &mut self.poll
+    }
+
+    fn wake(&self) -> &Arc<OwnedFd> {
+        &self.wake
+    }
+
+    fn guard(&mut self) -> Option<&mut Guard> {
+        None
+    }
+
+    fn dismiss_guard(&mut self) {}
+
+    fn prepare(&mut self, _surroundings: &Surroundings) -> Result<(), RunFailure> {
+        self.open();
+        Ok(())
+    }
+
+    fn start(&mut self, _io: RankIo, _surroundings: &Surroundings) -> Result<(), RunFailure> {
+        self.send(Address::EveryNode, &Carried::Start);
+        Ok(())
+    }
+
+    fn dispatch(&mut self, event: Ready) -> io::Result<()> {
+        match event.token.source {
+            Source::Link => self.read_link(event),
+            Source::Wake => {
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&self.wake, &mut count);
+            }
+            Source::Input => self.read_input(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> io::Result<()> {
+        let now = self.now();
+        while self.held.front().is_some_and(|(until, _)| *until <= now) {
+            if let Some((_, told)) = self.held.pop_front() {
+                self.tell(told);
+            }
+        }
+        self.give_up_late(now);
+        self.ask();
+        if let Some(silent) = self.link.look(Moment(now), &self.poll) {
+            let own = own_host();
+            self.lose_link(&format!("the agent of {own}{silent}; was it stopped?"));
+        }
+        Ok(())
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let held = self.held.front().map(|(until, _)| *until);
+        let ask = (!self.to_ask.is_empty()).then_some(Duration::ZERO);
+        let agent = self.link.next_deadline().map(|at| at.0);
+        let limits = [held, self.end_at, self.killed_at, ask, agent];
+        limits.into_iter().flatten().min()
+    }
+
+    fn take_told(&mut self) -> Option<FromCrew> {
+        self.told.pop_front()
+    }
+
+    fn order(&mut self, order: ToCrew) {
+        if matches!(order, ToCrew::Ending | ToCrew::Finish { .. }) {
+            self.plate.turn(Life::Ending);
+        }
+        match order {
+            ToCrew::Ending if std::mem::replace(&mut self.ending, true) => return,
+            ToCrew::Ending => self.tell_held(),
+            ToCrew::JobOver(job) => {
+                self.living.remove(&job);
+            }
+            ToCrew::Signal(libc::SIGKILL) if self.ending => {
+                let at = self.now() + KILL_LIMIT;
+                self.killed_at.get_or_insert(at);
+            }
+            ToCrew::Finish { .. } => {
+                self.killed_at = None;
+                self.end_at = Some(self.now() + self.plan.spec.ending.grace + END_LIMIT);
+                self.check_over();
+            }
+            _ => {}
+        }
+        let to = match &order {
+            ToCrew::Spawned { node, .. } | ToCrew::Allocated { node, .. } => Address::Node(*node),
+            ToCrew::Rendezvous(_) | ToCrew::RendezvousLost => Address::Node(HEAD),
+            _ => Address::EveryNode,
+        };
+        self.send(to, &Carried::Order(order));
+    }
+
+    fn add_job(&mut self, job: Box<SpawnedJob>, _plan: &Arc<Plan>) {
+        let number = self.jobs.add(Arc::clone(&job.job));
+        // One that joins has no rank of a job that is started meanwhile.
+        let there = |node: &NodeState| !node.is_lost() && !node.is_guest();
+        let nodes = (0..).map(NodeId).zip(&self.nodes);
+        let nodes = nodes.filter(|(_, node)| there(node)).map(|(node, _)| node);
+        self.open.start(number, nodes);
+        self.ranks.resize(self.jobs.size() as usize, Stage::Alive);
+        let message = Carried::AddJob(job);
+        self.send(Address::EveryNode, &message);
+        if let Carried::AddJob(mut job) = message {
+            job.unload();
+            self.living.insert(number, job);
+        }
+    }
+
+    fn grow(&mut self, plan: &Arc<Plan>) {
+        self.invite(plan);
+    }
+
+    fn grown(&mut self, plan: &Arc<Plan>) {
+        self.tell_of_joined(plan);
+    }
+
+    fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.paused[stream as usize], paused);
+        if before && !paused {
+            for node in (0..self.nodes.len() as u32).map(NodeId) {
+                self.give_credit(node, stream);
+            }
+        }
+        Ok(())
+    }
+
+    fn waits(&mut self, waiting: Waiting) -> bool {
+        if !self.asked.contains(waiting) {
+            self.asked.insert(waiting);
+            self.to_ask.insert(waiting);
+        }
+        self.waits.contains(waiting)
+    }
+
+    fn explain(&self, cause: &Cause) -> Option<Cause> {
+        self.cut_off(cause)
+    }
+
+    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen> {
+        let mut by_node: BTreeMap<NodeId, Vec<GlobalRank>> = BTreeMap::new();
+        for rank in ranks {
+            if let Some(node) = self.jobs.node_of(*rank) {
+                by_node.entry(node).or_default().push(*rank);
+            }
+        }
+        for (node, ranks) in by_node {
+            let order = Carried::Order(ToCrew::Look { app, ranks });
+            self.send(Address::Node(node), &order);
+        }
+        None
+    }
+
+    fn judge_now(&mut self) {
+        self.tell_held();
+    }
+
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
+        self.states.get(&rank).cloned().unwrap_or_default()
+    }
+
+    fn late(&self) -> Vec<NodeId> {
+        let all = self.plan.job.ranks.node_ids();
+        all.filter(|node| !self.nodes[node.index()].has_answered())
+            .collect()
+    }
+
+    fn reap_orphans(&mut self) {}
+
+    fn signal_rank(&self, _rank: GlobalRank, _signal: Signal) {}
+}

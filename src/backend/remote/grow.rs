@@ -1,0 +1,131 @@
+//! Hosts that join a running launch.
+//!
+//! ```text
+//!  launcher                    root's agent              step that joins
+//!     │ ── Grow ──────────────────▶ │ ── starts it ────────▶ │
+//!     │ ── AddJob, PastJob … ─────────────────────────────▶ │  as many jobs as the others know
+//!     │ ◀───────────────────────────────────────── Ready ── │
+//!     │ ── Start ─────────────────────────────────────────▶ │  of the first job it has no rank
+//!     │ ── Joined ─── to all steps                            from now on they know it
+//! ```
+//! The node cannot be met before: nothing of the launch is there, and no step has heard of it.
+
+use std::sync::Arc;
+
+use super::Fleet;
+use super::node::NodeState;
+use super::open::members;
+use crate::backend::carried::Carried;
+use crate::backend::message::{FromCrew, Refusal, ToCrew};
+use crate::plan::Plan;
+use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::outcome::{Cause, EXIT_WIREUP};
+use wireup_core::link::control::ToAgent;
+use wireup_core::link::frame::{Address, Class};
+
+impl Fleet {
+    /// The first job's plan, with hosts at the end that are to join.
+    pub(super) fn invite(&mut self, plan: &Arc<Plan>) {
+        let first = self.nodes.len();
+        self.adopt(plan);
+        let joining = NodeState {
+            joins: true,
+            ..NodeState::default()
+        };
+        let hosts = &plan.spec.layout.hosts;
+        self.nodes.resize(hosts.len(), joining);
+        self.open
+            .join((first..hosts.len()).map(|node| NodeId(node as u32)));
+        let grow = ToAgent::Grow {
+            members: members(&hosts[first..]),
+            // The first job has no ranks there.
+            description: self.description(Vec::new()),
+        };
+        if self.cut.is_none() {
+            self.link
+                .send(Address::EveryNode, Class::Control, &grow, &self.poll);
+        }
+        let jobs = (1..self.jobs.count()).map(JobNumber);
+        let known = jobs.filter_map(|number| match self.living.get(&number) {
+            Some(job) => Some(Carried::AddJob(job.clone())),
+            None => self.jobs.get(number).cloned().map(Carried::PastJob),
+        });
+        let known: Vec<Carried> = known.collect();
+        for node in (first..hosts.len()).map(|node| NodeId(node as u32)) {
+            for job in &known {
+                self.send(Address::Node(node), job);
+            }
+        }
+    }
+
+    fn adopt(&mut self, plan: &Arc<Plan>) {
+        self.plan = Arc::clone(plan);
+        self.jobs.replace_first(Arc::clone(&plan.job));
+    }
+
+    /// A node is ready to have ranks.
+    pub(super) fn joined(&mut self, node: NodeId) {
+        self.send(Address::Node(node), &Carried::Start);
+        if !self.asked.is_empty() {
+            let order = ToCrew::Ask(self.asked.clone());
+            self.send(Address::Node(node), &Carried::Order(order));
+        }
+        let refusal = None;
+        self.tell(FromCrew::Joined { node, refusal });
+    }
+
+    /// Whether something that a node tells before it has joined is listened to. What would fail the
+    /// launch fails its joining, and ends what there is of it.
+    pub(super) fn guest_told(&mut self, node: NodeId, told: &FromCrew) -> bool {
+        let refused = self.nodes[node.index()].refusal.is_some();
+        match told {
+            FromCrew::Over
+            | FromCrew::AllStarted { .. }
+            | FromCrew::HostLoaded { .. }
+            | FromCrew::Tell { .. } => true,
+            FromCrew::Ready => !refused,
+            FromCrew::Failed { cause, .. } if !refused => {
+                let message = match cause {
+                    Cause::HostFailed { error, .. } => format!("its PMIx server: {error}"),
+                    Cause::NodeFailed { error, .. } => error.clone(),
+                    _ => "it failed before it had joined".to_owned(),
+                };
+                let code = EXIT_WIREUP;
+                self.not_joined(node, Refusal { code, message });
+                for order in [
+                    ToCrew::Ending,
+                    ToCrew::Skip,
+                    ToCrew::Finish { abnormal: true },
+                ] {
+                    self.send(Address::Node(node), &Carried::Order(order));
+                }
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// A node cannot join, or was lost before it had. Nothing of the launch depends on it.
+    pub(super) fn not_joined(&mut self, node: NodeId, refusal: Refusal) {
+        let state = &mut self.nodes[node.index()];
+        if state.refusal.is_some() {
+            return;
+        }
+        state.refuse(refusal.clone());
+        self.open.gone(node);
+        let refusal = Some(refusal);
+        self.tell(FromCrew::Joined { node, refusal });
+        self.check_over();
+    }
+
+    /// All that were to join have or have not.
+    pub(super) fn tell_of_joined(&mut self, plan: &Arc<Plan>) {
+        self.adopt(plan);
+        self.plate.renew(&plan.decided, None);
+        let joined = Carried::Joined {
+            hosts: plan.spec.layout.hosts.clone(),
+            absent: plan.absent.clone(),
+        };
+        self.send(Address::EveryNode, &joined);
+    }
+}

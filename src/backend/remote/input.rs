@@ -1,0 +1,139 @@
+//! Standard input on its way to other hosts: one piece at a time, the next when every reader has
+//! the last.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::Fleet;
+use crate::backend::carried::Carried;
+use crate::stdio::stdin;
+use crate::sys::poll::{Source, Token};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spec::StdinTarget;
+use wireup_core::link::frame::Address;
+
+/// Bytes of a piece.
+const PIECE: usize = 64 * 1024;
+
+/// What is read here and not at the other end yet.
+#[derive(Debug)]
+pub(super) struct Input {
+    /// Filled by a thread of its own, which knows how to read a terminal.
+    pipe: OwnedFd,
+    /// While a piece is on its way the pipe is not watched: even one that is not asked about would
+    /// report its end.
+    watched: bool,
+}
+
+const TOKEN: Token = Token {
+    source: Source::Input,
+    index: 0,
+};
+
+impl Fleet {
+    /// The nodes whose ranks read standard input.
+    fn readers(&self) -> Vec<NodeId> {
+        let ranks = &self.plan.job.ranks;
+        let wanted = |node: &NodeId| match self.plan.spec.stdio.stdin {
+            StdinTarget::None => false,
+            StdinTarget::Rank(rank) => ranks.node_of(rank) == Some(*node),
+            StdinTarget::All => ranks.local_size(*node) > 0,
+        };
+        let state = |node: &NodeId| &self.nodes[node.index()];
+        let nodes = ranks.node_ids().filter(wanted);
+        nodes
+            .filter(|node| !state(node).is_lost() && !state(node).sated)
+            .collect()
+    }
+
+    /// All ranks run: begins to read, if somebody does.
+    pub(super) fn start_input(&mut self) {
+        if self.readers().is_empty() {
+            return;
+        }
+        // Whoever cannot be given input reads none; the system is out of descriptors or threads.
+        if !stdin::is_empty(std::io::stdin().as_fd()) {
+            self.input = self.make_input().ok();
+        }
+        if self.input.is_none() {
+            self.give(Vec::new());
+        }
+    }
+
+    fn make_input(&self) -> std::io::Result<Input> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        fcntl_setfl(&read, OFlags::NONBLOCK)?;
+        self.poll.add(&read, TOKEN)?;
+        let own = rustix::process::getpid();
+        stdin::start(
+            std::io::stdin().as_fd().try_clone_to_owned()?,
+            vec![(own, write)],
+        )?;
+        Ok(Input {
+            pipe: read,
+            watched: true,
+        })
+    }
+
+    /// Reads the next piece and sends it.
+    pub(super) fn read_input(&mut self) {
+        let Some(input) = &self.input else { return };
+        let mut piece = vec![0; PIECE];
+        let count = match rustix::io::read(&input.pipe, &mut piece) {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(_) => 0,
+        };
+        piece.truncate(count);
+        if count == 0 {
+            self.end_input();
+        } else if let Some(input) = &mut self.input {
+            // It was watched until now.
+            let _ = self.poll.remove(&input.pipe);
+            input.watched = false;
+        }
+        self.give(piece);
+    }
+
+    fn give(&mut self, piece: Vec<u8>) {
+        let piece = Carried::Input(piece);
+        for node in self.readers() {
+            self.nodes[node.index()].eats = true;
+            self.send(Address::Node(node), &piece);
+        }
+    }
+
+    fn end_input(&mut self) {
+        if let Some(input) = self.input.take()
+            && input.watched
+        {
+            let _ = self.poll.remove(&input.pipe);
+        }
+    }
+
+    /// A node's ranks have the last piece, or nobody there reads any more.
+    pub(super) fn input_taken(&mut self, node: NodeId, open: bool) {
+        let state = &mut self.nodes[node.index()];
+        state.eats = false;
+        state.sated |= !open;
+        self.look_at_readers();
+    }
+
+    /// Goes on with the input once nobody has to be waited for.
+    pub(super) fn look_at_readers(&mut self) {
+        let readers = self.readers();
+        if readers.is_empty() {
+            return self.end_input();
+        }
+        let eats = |node: &NodeId| self.nodes[node.index()].eats;
+        if !readers.iter().any(eats)
+            && let Some(input) = self.input.as_mut().filter(|input| !input.watched)
+        {
+            // What cannot be watched any more is not read either.
+            input.watched = self.poll.add(&input.pipe, TOKEN).is_ok();
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What a launcher knows of one node.
+
+use crate::backend::message::Refusal;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodeState {
+    /// Its ranks may be started.
+    pub(super) ready: bool,
+    /// It is one that joins the running launch.
+    pub(super) joins: bool,
+    /// It cannot take part.
+    pub(super) refusal: Option<Refusal>,
+    /// Nothing of the job is left there.
+    pub(super) over: bool,
+    /// Nothing more will be heard of it.
+    pub(super) lost: bool,
+    /// Bytes of output that came and for which it has no new credit yet, by stream.
+    pub(super) owed: [u32; 2],
+    /// It has not said that it has the last piece of input.
+    pub(super) eats: bool,
+    /// Nobody there reads input any more.
+    pub(super) sated: bool,
+}
+
+impl NodeState {
+    /// It is asked to join, and is not part of the launch as long as it has not.
+    pub(super) fn is_guest(&self) -> bool {
+        self.joins && !self.ready
+    }
+
+    /// It is known whether it takes part.
+    pub(super) fn has_answered(&self) -> bool {
+        self.ready || self.refusal.is_some()
+    }
+
+    /// Nothing is to be expected of it.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost || self.refusal.is_some()
+    }
+
+    /// It cannot take part; the first reason counts.
+    pub(super) fn refuse(&mut self, refusal: Refusal) {
+        self.refusal.get_or_insert(refusal);
+    }
+}

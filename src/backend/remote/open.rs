@@ -1,0 +1,115 @@
+//! The way to the local agent, and the request with which a launch begins.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::answers::Open;
+use super::{Fleet, NodeState, Stage};
+use crate::backend::carried::Description;
+use crate::backend::local_agent::find;
+use crate::backend::plate::Plate;
+use crate::failure::RunFailure;
+use crate::plan::{Luggage, Plan};
+use crate::sys::local_link::LinkEnd;
+use crate::sys::poll::{Poll, Source, Token};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::hosts::HostSpec;
+use wireup_core::job::roster::Roster;
+use wireup_core::link::control::{Member, Spread, ToAgent, VERSION};
+use wireup_core::link::encode;
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::watch::SILENCE;
+
+impl Fleet {
+    /// Connects to the local agent.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when there is none, or what is to go along cannot.
+    pub(crate) fn connect(plan: &Arc<Plan>, origin: Instant) -> Result<Self, RunFailure> {
+        let luggage = plan.pack()?;
+        let given = plan.spec.layout.spread.agent.as_deref();
+        let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
+        let socket = find(given, plan.job.user, runtime)?;
+        let own = |errno| RunFailure::own("cannot wait for events", errno);
+        let poll = Poll::new().map_err(own)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(own)?;
+        let wake = Arc::new(wake);
+        poll.add(&wake, Token::new(Source::Wake, 0)).map_err(own)?;
+        let token = Token::new(Source::Link, 0);
+        let link = LinkEnd::new(socket, Address::Launcher, token, &poll).map_err(own)?;
+        let ranks = &plan.job.ranks;
+        Ok(Self {
+            jobs: Roster::new(Arc::clone(&plan.job)),
+            origin,
+            poll,
+            wake,
+            link,
+            cut: None,
+            nodes: vec![NodeState::default(); ranks.nodes() as usize],
+            ranks: vec![Stage::Alive; ranks.size() as usize],
+            states: Default::default(),
+            told: Default::default(),
+            held: Default::default(),
+            paused: [false; 2],
+            asked: Default::default(),
+            to_ask: Default::default(),
+            waits: Default::default(),
+            input: None,
+            open: Open::new(ranks.nodes()),
+            living: Default::default(),
+            decided: false,
+            ending: false,
+            luggage,
+            end_at: None,
+            killed_at: None,
+            silent: 0,
+            plate: Plate::show(&plan.decided, None),
+            plan: Arc::clone(plan),
+        })
+    }
+
+    /// Asks the agent for the launch.
+    pub(super) fn open(&mut self) {
+        let luggage = std::mem::take(&mut self.luggage);
+        let plan = &self.plan;
+        let spread = &plan.spec.layout.spread;
+        let open = ToAgent::Open {
+            version: VERSION,
+            launch: plan.job.nspace.as_str().to_owned(),
+            scheduled: plan.names.scheduled(&plan.job.nspace),
+            spread: Spread {
+                members: members(&plan.spec.layout.hosts),
+                joined: 0,
+                star_limit: spread.star_limit,
+                width: spread.tree_width,
+            },
+            description: self.description(luggage),
+        };
+        self.link
+            .send(Address::EveryNode, Class::Control, &open, &self.poll);
+        let now = Moment(self.now());
+        self.link.watch(SILENCE, true, now);
+    }
+
+    /// What steps are told of the launch as it is now.
+    pub(super) fn description(&self, luggage: Vec<Luggage>) -> Vec<u8> {
+        let plan = &self.plan;
+        encode(&Description {
+            decided: plan.decided.clone(),
+            spec: plan.spec.clone(),
+            inheritance: plan.inheritance.travelling(),
+            luggage,
+        })
+    }
+}
+
+/// Hosts as agents know them.
+pub(super) fn members(hosts: &[HostSpec]) -> Vec<Member> {
+    let member = |host: &HostSpec| Member {
+        name: host.name.clone(),
+        address: host.address.clone(),
+    };
+    hosts.iter().map(member).collect()
+}

@@ -1,0 +1,309 @@
+//! The rendezvous of a user's launches on a machine without an agent: a process that the first launch
+//! starts that needs it, and that ends with the last. And its address.
+//!
+//! It listens in a directory that is the user's alone. Where there can be none, it listens on a name in the
+//! abstract namespace. Anybody may take such a name, so both sides ask the kernel who the other is, nobody is
+//! waited for, and there are several names: the first one that no stranger has is the user's.
+//!
+//! Rule: who is served hears [`FromRendezvous::Welcome`] first. A launch whose connection ends without
+//! it came when the last one had gone, and looks for another rendezvous.
+
+#![allow(unsafe_code)]
+
+mod private;
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+
+use self::private::Hidden;
+use crate::sys::local_link::LinkEnd;
+use crate::sys::poll::{Poll, Ready, Source, Token};
+use crate::sys::unix_socket::connect_within;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::UserId;
+use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::{decode, socket as places};
+use wireup_core::rendezvous::message::ToRendezvous;
+use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
+
+/// The word on the command line.
+pub const COMMAND: &str = "rendezvous";
+
+/// Its name among the processes.
+pub const NAME: &CStr = c"wireup-meet";
+
+/// The descriptor of its listening socket.
+pub const LISTENER: RawFd = 3;
+
+/// How long it waits for the launch that started it.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// Names a user's rendezvous may have.
+const NAMES: u32 = 16;
+
+/// So often a name is tried that is given up and taken at the same time.
+const RACES: u32 = 8;
+
+/// How long who has such a name may accept nobody.
+const ACCEPT_LIMIT: Duration = Duration::from_millis(100);
+
+/// Callers that wait to be connected.
+const BACKLOG: i32 = 1024;
+
+/// Where a launch finds others, or makes others find it.
+#[derive(Debug)]
+pub enum Found {
+    /// A connection to the user's rendezvous.
+    There(OwnedFd),
+    /// There was none: a connection to one that is to be started with this listening socket.
+    New {
+        /// The connection.
+        connection: OwnedFd,
+        /// As [`LISTENER`] of the process.
+        listener: OwnedFd,
+    },
+}
+
+/// Finds the rendezvous of those launches of this process's user that meet by that name, which has at
+/// most [`MEET_MAX`](wireup_core::rendezvous::MEET_MAX) bytes: below `base`, or, after a `note` why not there, by
+/// a name that others could have taken.
+///
+/// # Errors
+/// The system's, or `EADDRINUSE` if others have taken all names.
+pub fn find(meet: &str, base: &Path, note: impl FnOnce(&str)) -> rustix::io::Result<Found> {
+    private::find(meet, base).or_else(|reason| {
+        note(&reason.to_string());
+        find_abstract(meet)
+    })
+}
+
+/// Where [`find`] looks: where an agent of the user would listen. `runtime` is the user's
+/// `XDG_RUNTIME_DIR`, which a process outside of the session may not have.
+pub fn base(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
+    let of_session = PathBuf::from(format!("/run/user/{}", user.0));
+    let runtime = match runtime {
+        None if of_session.is_dir() => Some(of_session.as_os_str()),
+        given => given,
+    };
+    let socket = places::of_agent(user, runtime);
+    socket.parent().map_or_else(PathBuf::new, Path::to_owned)
+}
+
+fn find_abstract(meet: &str) -> rustix::io::Result<Found> {
+    let user = rustix::process::geteuid();
+    for number in 0..NAMES {
+        let name = format!("wireup-rendezvous-{}-{number}-{meet}", user.as_raw());
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+        for _ in 0..RACES {
+            match connect_within(&address, ACCEPT_LIMIT) {
+                Ok(connection) if socket_peercred(&connection)?.uid == user => {
+                    return Ok(Found::There(connection));
+                }
+                // A stranger has the name.
+                Ok(_) | Err(Errno::TIMEDOUT) => break,
+                Err(Errno::CONNREFUSED) => {}
+                Err(errno) => return Err(errno),
+            }
+            let listener = socket()?;
+            match bind(&listener, &address) {
+                Ok(()) => {}
+                // Somebody was faster.
+                Err(Errno::ADDRINUSE) => continue,
+                Err(errno) => return Err(errno),
+            }
+            listen(&listener, BACKLOG)?;
+            let connection = connect_within(&address, ACCEPT_LIMIT)?;
+            return Ok(Found::New {
+                connection,
+                listener,
+            });
+        }
+    }
+    Err(Errno::ADDRINUSE)
+}
+
+fn socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// One launch.
+struct Caller {
+    link: LinkEnd,
+    /// It has said what it wants.
+    met: bool,
+}
+
+/// What the process does.
+struct Process {
+    poll: Poll,
+    listener: OwnedFd,
+    started: Instant,
+    rendezvous: Rendezvous,
+    callers: BTreeMap<ClientId, Caller>,
+    last: u32,
+    /// The connections of launches that have just left. After the listening socket: a launch that sees
+    /// its own closed knows that nothing is left if it was the last one.
+    left: Vec<LinkEnd>,
+}
+
+/// Serves until the last launch has gone.
+///
+/// # Errors
+/// When there is no listening socket, or waiting fails.
+pub fn serve() -> rustix::io::Result<()> {
+    // SAFETY: whoever starts this gives it this descriptor, and nothing here has opened or taken any
+    // before; if there is none, the next call fails.
+    let listener = unsafe { BorrowedFd::borrow_raw(LISTENER) };
+    rustix::net::sockopt::socket_type(listener)?;
+    // SAFETY: it is known to be open, and nobody else uses it.
+    let listener = unsafe { OwnedFd::from_raw_fd(LISTENER) };
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC)?;
+    let flags = rustix::fs::fcntl_getfl(&listener)?;
+    rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK)?;
+    // A process without its name is one all the same.
+    let _ = rustix::thread::set_name(NAME);
+    let poll = Poll::new()?;
+    poll.add(&listener, Token::new(Source::Callers, 0))?;
+    let user = UserId(rustix::process::geteuid().as_raw());
+    let mut process = Process {
+        poll,
+        listener,
+        started: Instant::now(),
+        rendezvous: Rendezvous::new(user),
+        callers: BTreeMap::new(),
+        last: 0,
+        left: Vec::new(),
+    };
+    process.run()
+}
+
+impl Process {
+    fn now(&self) -> Moment {
+        Moment(self.started.elapsed())
+    }
+
+    fn run(&mut self) -> rustix::io::Result<()> {
+        let mut ready = Vec::new();
+        loop {
+            let first = (self.last == 0).then_some(FIRST);
+            let deadline = self.rendezvous.next_deadline().map(|at| at.0).or(first);
+            let wait = deadline.map(|at| at.saturating_sub(self.now().0));
+            self.poll.wait(wait, &mut ready)?;
+            let mut out = Vec::new();
+            for event in &ready {
+                match event.token.source {
+                    Source::Callers => self.accept(),
+                    _ => self.read(*event, &mut out),
+                }
+            }
+            self.rendezvous.tick(self.now(), &mut out);
+            self.send(out);
+            // Who comes now may have connected before the last one went.
+            let is_over = self.callers.is_empty() && (self.last > 0 || self.now().0 >= FIRST);
+            if is_over {
+                let hidden = private::hide(&self.listener);
+                self.accept();
+                if self.callers.is_empty() {
+                    hidden.iter().for_each(Hidden::remove);
+                    return Ok(());
+                }
+            }
+            self.left.clear();
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            let own = rustix::process::geteuid();
+            if socket_peercred(&socket).is_ok_and(|peer| peer.uid == own) {
+                self.last += 1;
+                let token = Token::new(Source::Rendezvous, self.last);
+                // Without descriptors or memory nobody else is taken.
+                if let Ok(link) = LinkEnd::new(socket, Address::EveryNode, token, &self.poll) {
+                    let id = ClientId(u64::from(self.last));
+                    self.callers.insert(id, Caller { link, met: false });
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, event: Ready, out: &mut Vec<Reply>) {
+        let id = ClientId(u64::from(event.token.index));
+        let now = self.now();
+        let Some(caller) = self.callers.get_mut(&id) else {
+            return;
+        };
+        if event.writable {
+            caller.link.writable(&self.poll);
+        }
+        if !event.readable {
+            return;
+        }
+        let mut messages = Vec::new();
+        let mut goes_on = caller.link.receive(&self.poll, &mut messages).is_ok();
+        for (envelope, body) in messages {
+            goes_on &= match (caller.met, envelope.class) {
+                (false, Class::Control) => {
+                    caller.met = meets(&mut caller.link, &body, &self.poll);
+                    if caller.met {
+                        self.rendezvous.joined(id, out);
+                    }
+                    caller.met
+                }
+                (true, Class::Carried) => match decode::<ToRendezvous>(&body) {
+                    Ok(message) => {
+                        self.rendezvous.said(id, message, now, out);
+                        true
+                    }
+                    Err(_) => false,
+                },
+                _ => false,
+            };
+        }
+        if !goes_on {
+            let caller = self.callers.remove(&id);
+            self.left.extend(caller.map(|caller| caller.link));
+            self.rendezvous.left(id, out);
+        }
+    }
+
+    fn send(&mut self, out: Vec<Reply>) {
+        for (id, message) in out {
+            if let Some(caller) = self.callers.get_mut(&id) {
+                let to = Address::Launcher;
+                caller.link.send(to, Class::Carried, &message, &self.poll);
+            }
+        }
+    }
+}
+
+/// Whether a launch says as its first word that it wants to meet others, in a version that is
+/// understood here.
+fn meets(link: &mut LinkEnd, body: &[u8], poll: &Poll) -> bool {
+    let reason = match decode(body) {
+        // Its name is that of the socket.
+        Ok(ToAgent::Meet {
+            version: VERSION, ..
+        }) => return true,
+        Ok(ToAgent::Meet { version, .. }) => format!(
+            "it was started by a wireup {} with link version {VERSION}, and this one has version \
+             {version}; wait for that one's launches to end, or use the same wireup",
+            env!("CARGO_PKG_VERSION")
+        ),
+        _ => "it understands nothing but launches that want to meet".to_owned(),
+    };
+    let refused = FromAgent::Refused { reason };
+    link.send(Address::Launcher, Class::Control, &refused, poll);
+    false
+}

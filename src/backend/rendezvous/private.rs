@@ -1,0 +1,207 @@
+//! The socket of a user's rendezvous in a directory that is the user's alone.
+//!
+//! Whoever looks for the rendezvous, makes one, or ends as one, holds the directory's lock meanwhile. So no
+//! two make one at the same time, and none is found that is about to end.
+
+use std::fs::{DirBuilder, File, Metadata};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, bind, listen};
+
+use super::{BACKLOG, Found, RACES, socket};
+use crate::sys::unix_socket::connect_within;
+
+/// Below the directory in which the user's agent would listen.
+const DIRECTORY: &str = "meet";
+
+/// How long the lock may be held by others, and a rendezvous accept nobody.
+const LIMIT: Duration = Duration::from_secs(1);
+
+const NAP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
+
+/// Why there is none in such a directory.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotPrivate {
+    #[error("{} is not this user's alone", .0.display())]
+    Stranger(PathBuf),
+    #[error("{}: {}", .0.display(), .1)]
+    Io(PathBuf, io::Error),
+    #[error("{} is locked by another process for {} s", .0.display(), LIMIT.as_secs())]
+    Locked(PathBuf),
+}
+
+/// Finds the rendezvous of that name below `base`, or makes its socket.
+pub(super) fn find(meet: &str, base: &Path) -> Result<Found, NotPrivate> {
+    let directory = base.join(DIRECTORY);
+    let path = directory.join(file_name(meet));
+    let failed = |errno: Errno| NotPrivate::Io(path.clone(), errno.into());
+    let address = SocketAddrUnix::new(&path).map_err(failed)?;
+    for _ in 0..RACES {
+        make(
+            base,
+            if rustix::process::geteuid().is_root() {
+                0o755
+            } else {
+                0o700
+            },
+        )?;
+        make(&directory, 0o700)?;
+        let _lock = lock(&directory)?;
+        match connect_within(&address, LIMIT) {
+            Ok(connection) => return Ok(Found::There(connection)),
+            Err(Errno::NOENT) => {}
+            // It was killed.
+            Err(Errno::CONNREFUSED) => clear(&path)?,
+            Err(errno) => return Err(failed(errno)),
+        }
+        let listener = socket().map_err(failed)?;
+        match bind(&listener, &address) {
+            Ok(()) => {}
+            // The last one has taken the directory along.
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(failed(errno)),
+        }
+        listen(&listener, BACKLOG).map_err(failed)?;
+        let connection = connect_within(&address, LIMIT).map_err(failed)?;
+        return Ok(Found::New {
+            connection,
+            listener,
+        });
+    }
+    Err(NotPrivate::Locked(directory))
+}
+
+/// As a rendezvous that listens there and is about to end: nobody finds it until this is dropped. `None`
+/// where it has another kind of name.
+pub(super) fn hide(listener: impl AsFd) -> Option<Hidden> {
+    let address = rustix::net::getsockname(listener).ok()?;
+    let address = SocketAddrUnix::try_from(address).ok()?;
+    let path = PathBuf::from(std::ffi::OsStr::new(address.path()?.to_str().ok()?));
+    // Without the lock a launch may come in vain, and look again.
+    let lock = lock(path.parent()?).ok();
+    Some(Hidden { path, _lock: lock })
+}
+
+/// The socket of a rendezvous that nobody finds for now.
+pub(super) struct Hidden {
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+impl Hidden {
+    /// Removes it. What cannot be removed is cleared by the next launch.
+    pub(super) fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+        if let Some(directory) = self.path.parent() {
+            // Others may be there.
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+/// A directory of the user's own that nobody else writes to.
+fn make(path: &Path, mode: u32) -> Result<(), NotPrivate> {
+    let failed = |error| NotPrivate::Io(path.to_owned(), error);
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        _ => {}
+    }
+    let own = |found: &Metadata| found.uid() == rustix::process::geteuid().as_raw();
+    let found = std::fs::symlink_metadata(path).map_err(failed)?;
+    match found.is_dir() && own(&found) && found.mode() & 0o022 == 0 {
+        true => Ok(()),
+        false => Err(NotPrivate::Stranger(path.to_owned())),
+    }
+}
+
+/// Takes the lock of a directory; given back when it is dropped.
+fn lock(directory: &Path) -> Result<File, NotPrivate> {
+    let failed = |error| NotPrivate::Io(directory.to_owned(), error);
+    let start = Instant::now();
+    let file = File::open(directory).map_err(failed)?;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::AGAIN) if start.elapsed() < LIMIT => {
+                let _ = poll(&mut [], Some(&NAP));
+            }
+            Err(Errno::AGAIN) => return Err(NotPrivate::Locked(directory.to_owned())),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+    }
+}
+
+/// Removes the socket of a rendezvous that is no more.
+fn clear(path: &Path) -> Result<(), NotPrivate> {
+    let failed = |error| NotPrivate::Io(path.to_owned(), error);
+    let found = std::fs::symlink_metadata(path).map_err(failed)?;
+    match found.file_type().is_socket() {
+        true => std::fs::remove_file(path).map_err(failed),
+        false => Err(failed(io::ErrorKind::AlreadyExists.into())),
+    }
+}
+
+/// The name by which launches meet, as that of a file.
+fn file_name(meet: &str) -> String {
+    let mut name = String::from("at-");
+    for byte in meet.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(byte)),
+            other => name.push_str(&format!("%{other:02x}")),
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn launches_of_one_name_find_each_other_and_a_killed_one_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("wireup");
+        for meet in ["", "a name/with: everything"] {
+            let Found::New { listener, .. } = find(meet, &base).unwrap() else {
+                panic!("nobody was there");
+            };
+            assert!(matches!(find(meet, &base), Ok(Found::There(_))));
+            drop(listener);
+            // Its file is still there.
+            let Found::New { listener, .. } = find(meet, &base).unwrap() else {
+                panic!("it was killed");
+            };
+            let hidden = hide(&listener).unwrap();
+            assert!(matches!(find(meet, &base), Err(NotPrivate::Locked(_))));
+            hidden.remove();
+        }
+        assert!(!base.join(DIRECTORY).exists());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("wireup");
+        std::fs::create_dir(&base).unwrap();
+        std::fs::set_permissions(&base, PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(matches!(find("", &base), Err(NotPrivate::Stranger(_))));
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
+        let link = find("", &dir.path().join("link"));
+        assert!(matches!(link, Err(NotPrivate::Stranger(_))));
+        let long = dir.path().join("x".repeat(100));
+        assert!(matches!(find("", &long), Err(NotPrivate::Io(..))));
+    }
+}

@@ -1,0 +1,140 @@
+//! The sidecar process of a node: starting it, its two sockets, what it prints, its end.
+
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::sys::channel::{Backlog, Channel};
+use crate::sys::poll::{Poll, Source, Token};
+use crate::sys::spawn::{Child, Command, Namespaces, SpawnError, Spawner, Step};
+use wireup_core::job::ids::NodeId;
+
+/// Descriptor numbers in the sidecar.
+const CONTROL_FD: i32 = 3;
+const UPCALL_FD: i32 = 4;
+
+/// What all sidecars of a job share.
+#[derive(Debug)]
+pub struct SidecarSpec<'a> {
+    /// Executable.
+    pub program: &'a Path,
+    /// libpmix to load.
+    pub libpmix: &'a Path,
+    /// Shim to load.
+    pub shim: &'a Path,
+    /// Its environment.
+    pub env: &'a [CString],
+    /// The directory of the control group that it starts in, if not the launcher's own.
+    pub group: Option<BorrowedFd<'a>>,
+    /// Descriptor limit: the sidecar needs one per client, so it keeps the launcher's raised one.
+    pub reset_signals: &'a [i32],
+}
+
+/// A running sidecar.
+#[derive(Debug)]
+pub struct Sidecar {
+    /// Its process.
+    pub child: Child,
+    /// Requests to it and their answers.
+    pub control: Channel,
+    /// Its requests to us.
+    pub upcall: Channel,
+    /// What it prints, until it closes it.
+    pub output: Option<OwnedFd>,
+    /// Its exit was collected.
+    pub ended: bool,
+}
+
+/// A path or word as C wants it. A NUL cannot come from a command line or file system.
+fn c_string(text: impl Into<OsString>) -> CString {
+    CString::new(text.into().into_vec()).unwrap_or_default()
+}
+
+impl Sidecar {
+    /// Starts a node's sidecar and watches everything of it.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; descriptors that cannot be made count as its descriptor step.
+    pub fn start(
+        spec: &SidecarSpec<'_>,
+        node: NodeId,
+        namespaces: Option<Namespaces<'_>>,
+        poll: &Poll,
+    ) -> Result<Self, SpawnError> {
+        let broken = |errno| SpawnError {
+            step: Step::Descriptors,
+            errno,
+        };
+        let pair = || {
+            let (ours, theirs) = socketpair(
+                AddressFamily::UNIX,
+                SocketType::STREAM,
+                SocketFlags::CLOEXEC,
+                None,
+            )?;
+            fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+            rustix::io::Result::Ok((ours, theirs))
+        };
+        let (control, control_theirs) = pair().map_err(broken)?;
+        let (upcall, upcall_theirs) = pair().map_err(broken)?;
+        let (output, output_theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(broken)?;
+        fcntl_setfl(&output, OFlags::NONBLOCK).map_err(broken)?;
+        let null = rustix::fs::open(
+            "/dev/null",
+            OFlags::RDWR | OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(broken)?;
+        let program = c_string(spec.program);
+        let argv = [
+            program.clone(),
+            c"--libpmix".into(),
+            c_string(spec.libpmix),
+            c"--shim".into(),
+            c_string(spec.shim),
+            c"--control-fd".into(),
+            c_string(CONTROL_FD.to_string()),
+            c"--upcall-fd".into(),
+            c_string(UPCALL_FD.to_string()),
+        ];
+        let child = Spawner::new().spawn(&Command {
+            program: &program,
+            argv: &argv,
+            env: &[spec.env],
+            cwd: None,
+            descriptors: &[
+                (null.as_fd(), 0),
+                (output_theirs.as_fd(), 1),
+                (output_theirs.as_fd(), 2),
+                (control_theirs.as_fd(), CONTROL_FD),
+                (upcall_theirs.as_fd(), UPCALL_FD),
+            ],
+            terminal: false,
+            limits: &[],
+            umask: None,
+            reset_signals: spec.reset_signals,
+            namespaces,
+            group: spec.group,
+            crowded: false,
+        })?;
+        let token = |source| Token::new(source, node.0);
+        poll.add(&child.pidfd, token(Source::HostExit))
+            .map_err(broken)?;
+        poll.add(&output, token(Source::HostOutput))
+            .map_err(broken)?;
+        Ok(Self {
+            control: Channel::new(control, token(Source::Control), Backlog::Flows, poll)
+                .map_err(broken)?,
+            upcall: Channel::new(upcall, token(Source::Upcall), Backlog::Flows, poll)
+                .map_err(broken)?,
+            child,
+            output: Some(output),
+            ended: false,
+        })
+    }
+}

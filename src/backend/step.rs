@@ -1,0 +1,395 @@
+//! `wireup step`: one node's part of a job on several hosts.
+//!
+//! The node's agent has it forked by `wireup steps` ([`server`]), or starts it with one end of a
+//! socket as descriptor 3; it is the job's user's. It makes its own plan of what it is told, leads its crew as the launcher orders, and passes on what the
+//! crew tells and what the nodes say to each other. When the agent or the launcher is lost, it ends
+//! the ranks by itself; what may be left then is cleared by its guard.
+
+mod begin;
+mod groups;
+mod input;
+mod orders;
+mod server;
+
+use std::io::Write as _;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use self::begin::{Begun, begin, make_crew, take_link};
+use self::input::Feeds;
+pub use self::server::COMMAND as SERVER_COMMAND;
+use crate::backend::Hands;
+use crate::backend::carried::{Carried, window};
+use crate::backend::local::{Crew, RankIo};
+use crate::backend::message::{FromCrew, Refusal, ToCrew};
+use crate::backend::plate::{Plate, Stage};
+use crate::failure::RunFailure;
+use crate::plan::{Plan, Variable};
+use crate::record::Stream;
+use crate::stdio::rank_files;
+use crate::sys::descriptors;
+use crate::sys::local_link::LinkEnd;
+use crate::sys::poll::{Poll, Ready, Source, Token};
+use crate::sys::signals::{Signals, ignored_at_start};
+use crate::sys::start_ranks::StdinPlan;
+use crate::sys::surroundings::Surroundings;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::outcome::Cause;
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::message::{Envelope, gathered};
+
+/// The descriptor on which a step finds its agent.
+pub const LINK_FD: RawFd = 3;
+
+/// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
+/// soon, whatever grace they were promised.
+const ORPHAN_GRACE: Duration = Duration::from_secs(2);
+
+/// The most time that passes until the launcher hears what [can wait](FromCrew::can_wait): ranks that
+/// start or end together are then told of together.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// How long the last words of a step may take to be taken.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+type Messages = Vec<(Envelope, Vec<u8>)>;
+
+/// What a step does from its start to its end.
+struct Step {
+    crew: Crew,
+    link: LinkEnd,
+    signals: Signals,
+    surroundings: Surroundings,
+    plan: Arc<Plan>,
+    plate: Plate,
+    /// The nodes below this one in the tree of the launch, but for those that joined it.
+    children: Vec<NodeId>,
+    origin: Instant,
+    /// Bytes of each stream that may still be sent.
+    credit: [i64; 2],
+    feeds: Feeds,
+    /// What the launcher has not been told yet, and by when it is.
+    untold: Vec<FromCrew>,
+    tell_by: Option<Duration>,
+    /// Something of that cannot wait.
+    urgent: bool,
+    /// The ranks have been started, or will not be.
+    started: bool,
+    /// Since nobody leads the crew any more: when the ranks are killed.
+    kill_at: Option<Duration>,
+    killed: bool,
+    finishing: bool,
+    over: bool,
+}
+
+/// Runs a step and returns its exit code.
+///
+/// # Errors
+/// [`RunFailure`] when there is no agent to tell, or the step itself broke.
+pub fn run() -> Result<u8, RunFailure> {
+    run_on(take_link()?, std::env::vars_os().collect())
+}
+
+/// Forks steps for an agent; in each of them, runs it. Returns the exit code.
+///
+/// # Errors
+/// [`RunFailure`] when there is no agent, or as [`run`] has them.
+pub fn serve() -> Result<u8, RunFailure> {
+    match server::serve()? {
+        Some((link, variables)) => run_on(link, variables),
+        None => Ok(0),
+    }
+}
+
+fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
+    let ignored = ignored_at_start();
+    descriptors::reserve_low().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
+    let surroundings = Surroundings::take(ignored);
+    let mut poll = Poll::new().map_err(cannot_wait)?;
+    let token = Token::new(Source::Link, 0);
+    let mut link = LinkEnd::new(socket, Address::EveryNode, token, &poll).map_err(cannot_wait)?;
+    let mut backlog = Messages::new();
+    let Begun {
+        node,
+        tree,
+        description,
+        silence,
+    } = begin(&mut poll, &mut link, &mut backlog)?;
+    link.set_own(Address::Node(node));
+    let plate = Plate::show(&description.decided, Some(node));
+    let description = (node, description);
+    match make_crew(poll, description, silence, variables, &surroundings) {
+        Ok((crew, signals, plan, origin)) => {
+            link.watch(silence, true, Moment(origin.elapsed()));
+            let window = i64::from(window(plan.job.ranks.nodes()));
+            let mut step = Step {
+                crew,
+                link,
+                signals,
+                surroundings,
+                children: tree.first_children(node).collect(),
+                plan,
+                plate,
+                origin,
+                credit: [window; 2],
+                feeds: Feeds::default(),
+                untold: Vec::new(),
+                tell_by: None,
+                urgent: false,
+                started: false,
+                kill_at: None,
+                killed: false,
+                finishing: false,
+                over: false,
+            };
+            step.lead(backlog)
+        }
+        Err(failure) => {
+            let refusal = Carried::Refused(Refusal {
+                code: failure.code,
+                message: failure.message,
+            });
+            link.last_word(Address::Launcher, Class::Carried, &refusal, LAST_WORDS);
+            Ok(0)
+        }
+    }
+}
+
+/// A line for the agent's log. When the agent is gone nobody reads it, which must not end the step
+/// before it has ended its ranks.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "wireup step: {text}");
+}
+
+fn cannot_wait(error: rustix::io::Errno) -> RunFailure {
+    RunFailure::own("cannot wait for events", error)
+}
+
+impl Step {
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// Runs until nothing is left of the job here.
+    fn lead(&mut self, backlog: Messages) -> Result<u8, RunFailure> {
+        let broken = |error| RunFailure::own("the step broke", error);
+        self.take_messages(backlog);
+        self.pass_on().map_err(broken)?;
+        let mut ready = Vec::new();
+        while !self.over {
+            let deadline = [
+                self.crew.next_deadline(),
+                self.kill_at.filter(|_| !self.killed),
+                self.tell_by,
+                self.link.next_deadline().map(|at| at.0),
+            ];
+            let deadline = deadline.into_iter().flatten().min();
+            let timeout = deadline.map(|at| at.saturating_sub(self.now()));
+            self.crew
+                .poll
+                .wait(timeout, &mut ready)
+                .map_err(|error| broken(error.into()))?;
+            ready.sort_by_key(|event| event.token.source != Source::RankExit);
+            for event in &ready {
+                self.dispatch(*event).map_err(broken)?;
+                // What this pipe held may be all that there is credit for.
+                self.hear().map_err(broken)?;
+            }
+            self.crew.tick().map_err(broken)?;
+            self.look_at_agent();
+            self.pass_on().map_err(broken)?;
+            self.lead_orphans();
+        }
+        self.crew.dismiss_guard();
+        self.flush();
+        Ok(0)
+    }
+
+    fn dispatch(&mut self, event: Ready) -> std::io::Result<()> {
+        match event.token.source {
+            Source::Signals => self.take_signals(),
+            Source::Link => {
+                if event.writable {
+                    self.link.writable(&self.crew.poll);
+                }
+                if event.readable {
+                    let mut messages = Messages::new();
+                    let result = self.link.receive(&self.crew.poll, &mut messages);
+                    self.take_messages(messages);
+                    if let Err(error) = result {
+                        self.orphaned(&error.to_string());
+                    }
+                }
+            }
+            Source::Feed => {
+                self.feeds
+                    .ready(GlobalRank(event.token.index), &self.crew.poll);
+                self.report_input();
+            }
+            _ => self.crew.dispatch(event)?,
+        }
+        Ok(())
+    }
+
+    /// An agent that is silent leads nobody any more, and leads nobody to the launcher.
+    fn look_at_agent(&mut self) {
+        let now = Moment(self.now());
+        if let Some(silent) = self.link.look(now, &self.crew.poll) {
+            self.orphaned(&format!("this host's agent{silent}"));
+        }
+    }
+
+    fn take_signals(&mut self) {
+        while let Some(signal) = self.signals.pending() {
+            match signal {
+                Signal::SIGCHLD => self.crew.reap_orphans(),
+                Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => {
+                    self.fail(format!("its step was ended by {signal}"));
+                    self.orphaned("");
+                }
+                // The launcher says what ranks hear.
+                _ => {}
+            }
+        }
+    }
+
+    fn fail(&mut self, error: String) {
+        let node = self.crew.first_node();
+        let cause = Cause::NodeFailed { node, error };
+        self.untold.push(FromCrew::Failed { cause, state: None });
+        self.tell();
+    }
+
+    fn start_ranks(&mut self) -> Result<(), RunFailure> {
+        let plan = Arc::clone(&self.plan);
+        let ranks = self.crew.ranks_here();
+        let outputs = rank_files::open_here(&plan, &ranks)?;
+        let target = plan.spec.stdio.stdin;
+        let stdin = ranks.iter().map(|rank| match target.reads(*rank) {
+            true => StdinPlan::Pipe,
+            false => StdinPlan::Empty,
+        });
+        let io = RankIo::new(outputs, stdin.collect());
+        self.crew.start_ranks(io, &self.surroundings)
+    }
+
+    /// Sends what the crew has told and what its nodes say to others.
+    fn pass_on(&mut self) -> std::io::Result<()> {
+        for (to, message) in gathered(self.crew.take_outbound(), &self.children) {
+            self.send(to, &Carried::Peer(message));
+        }
+        self.hear()?;
+        if self.untold.is_empty() {
+            return Ok(());
+        }
+        let now = self.now();
+        let by = *self.tell_by.get_or_insert(now + GATHER);
+        if self.urgent || by <= now {
+            self.tell();
+        }
+        Ok(())
+    }
+
+    /// Takes what the crew has told, to be told on.
+    fn hear(&mut self) -> std::io::Result<()> {
+        while let Some(one) = self.crew.take_told() {
+            match &one {
+                FromCrew::Output { stream, bytes, .. } if self.kill_at.is_none() => {
+                    let credit = &mut self.credit[*stream as usize];
+                    *credit -= i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+                    if *credit <= 0 {
+                        self.crew.pause(*stream, true)?;
+                    }
+                }
+                FromCrew::AllStarted { job: JobNumber(0) } => {
+                    self.plate.turn(Stage::Running);
+                    self.feeds.add(self.crew.take_stdin(), &self.crew.poll);
+                }
+                FromCrew::Over => self.over = true,
+                _ => {}
+            }
+            // After the last one there is nothing to be gathered with.
+            let last = matches!(one, FromCrew::Judged { .. }) && self.crew.ranks_are_over();
+            self.urgent |= last || !one.can_wait();
+            self.untold.push(one);
+        }
+        Ok(())
+    }
+
+    /// Tells the launcher everything.
+    fn tell(&mut self) {
+        self.tell_by = None;
+        self.urgent = false;
+        let told = std::mem::take(&mut self.untold);
+        self.send(Address::Launcher, &Carried::Told(told));
+    }
+
+    fn report_input(&mut self) {
+        if let Some(open) = self.feeds.take_report() {
+            self.send(Address::Launcher, &Carried::InputTaken { open });
+        }
+    }
+
+    /// Nobody leads the crew any more: its ranks are ended, and then everything else.
+    fn orphaned(&mut self, reason: &str) {
+        if self.kill_at.is_some() {
+            return;
+        }
+        if !reason.is_empty() {
+            say(&format!("{} ends: {reason}", self.plan.job.nspace));
+        }
+        self.link.trust();
+        self.kill_at = Some(self.now() + self.plan.spec.ending.grace.min(ORPHAN_GRACE));
+        self.plate.turn(Stage::Ending);
+        self.crew.order(ToCrew::Ending);
+        self.obey(Carried::Order(ToCrew::Skip));
+        self.crew.order(ToCrew::Signal(libc::SIGTERM));
+        self.crew.order(ToCrew::Signal(libc::SIGCONT));
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            // What cannot be watched any more needs no reading.
+            let _ = self.crew.pause(stream, false);
+        }
+    }
+
+    fn lead_orphans(&mut self) {
+        let Some(kill_at) = self.kill_at else {
+            return;
+        };
+        if self.now() >= kill_at && !self.killed {
+            self.killed = true;
+            self.crew.order(ToCrew::Signal(libc::SIGKILL));
+        }
+        if self.crew.ranks_are_over() && !self.finishing {
+            self.finishing = true;
+            self.crew.order(ToCrew::Finish { abnormal: true });
+        }
+    }
+
+    /// Waits until the agent has taken what was sent, or has gone.
+    fn flush(&mut self) {
+        let until = self.now() + LAST_WORDS;
+        let mut ready = Vec::new();
+        while !self.link.is_flushed() && self.now() < until && self.kill_at.is_none() {
+            let wait = until.saturating_sub(self.now());
+            if self.crew.poll.wait(Some(wait), &mut ready).is_err() {
+                return;
+            }
+            for event in ready
+                .iter()
+                .filter(|event| event.token.source == Source::Link)
+            {
+                if event.writable {
+                    self.link.writable(&self.crew.poll);
+                }
+                let gone = |link: &mut LinkEnd, poll| link.receive(poll, &mut Vec::new()).is_err();
+                if event.readable && gone(&mut self.link, &self.crew.poll) {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The beginning of a step: its link, what it is told first, and a crew that has started nothing.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{LINK_FD, Messages, cannot_wait};
+use crate::backend::carried::Description;
+use crate::backend::guard::Guard;
+use crate::backend::local;
+use crate::backend::local::{Crew, Part};
+use crate::backend::remains;
+use crate::failure::RunFailure;
+use crate::plan::{Plan, Variable};
+use crate::sys::local_link::LinkEnd;
+use crate::sys::poll::{Poll, Source, Token};
+use crate::sys::signals::Signals;
+use crate::sys::surroundings::Surroundings;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::link::control::ToStep;
+use wireup_core::link::decode;
+use wireup_core::link::frame::Class;
+use wireup_core::link::message::Envelope;
+use wireup_core::link::tree::Tree;
+
+/// The agent's socket, away from the numbers that ranks get.
+pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {
+    let not_ours = |errno| RunFailure {
+        code: EXIT_WIREUP,
+        message: format!(
+            "`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {errno}"
+        ),
+    };
+    // SAFETY: whoever starts a step gives it this descriptor, and nothing here has opened or taken
+    // any before; if there is none, duplicating fails.
+    let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
+    rustix::net::sockopt::socket_type(given).map_err(not_ours)?;
+    let link = rustix::io::fcntl_dupfd_cloexec(given, 10).map_err(not_ours)?;
+    // SAFETY: it is known to be open, and nobody else uses it.
+    drop(unsafe { OwnedFd::from_raw_fd(LINK_FD) });
+    Ok(link)
+}
+
+/// What the agent's first message says.
+pub(super) struct Begun {
+    pub(super) node: NodeId,
+    pub(super) tree: Tree,
+    pub(super) description: Description,
+    /// How long a process of the launch may be silent here.
+    pub(super) silence: Duration,
+}
+
+/// Waits for the agent's first message.
+pub(super) fn begin(
+    poll: &mut Poll,
+    link: &mut LinkEnd,
+    backlog: &mut Messages,
+) -> Result<Begun, RunFailure> {
+    let broken = |error: &dyn std::fmt::Display| RunFailure::own("the agent's link", error);
+    let mut ready = Vec::new();
+    loop {
+        poll.wait(None, &mut ready).map_err(cannot_wait)?;
+        link.receive(poll, backlog)
+            .map_err(|error| broken(&error))?;
+        let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == Class::Control;
+        let Some(at) = backlog.iter().position(control) else {
+            continue;
+        };
+        let (_, message) = backlog.remove(at);
+        match decode(&message) {
+            Ok(ToStep::Begin {
+                node,
+                spread,
+                description,
+                silence,
+                ..
+            }) => {
+                let description = decode(&description).map_err(|error| broken(&error))?;
+                return Ok(Begun {
+                    node,
+                    tree: spread.tree(),
+                    description,
+                    silence,
+                });
+            }
+            Ok(ToStep::Orphaned { reason }) => return Err(broken(&reason)),
+            Err(error) => return Err(broken(&error)),
+        }
+    }
+}
+
+/// Makes the node's plan and a crew that has started nothing.
+pub(super) fn make_crew(
+    poll: Poll,
+    (node, description): (NodeId, Description),
+    silence: Duration,
+    variables: Vec<Variable>,
+    surroundings: &Surroundings,
+) -> Result<(Crew, Signals, Arc<Plan>, Instant), RunFailure> {
+    remains::collect();
+    let (started, since) = (Instant::now(), SystemTime::now());
+    let Description {
+        decided,
+        spec,
+        inheritance,
+        luggage,
+    } = description;
+    let mut guard = Guard::start(&decided.job.nspace)
+        .map_err(|error| RunFailure::own("cannot start the guard process", error))?;
+    // Patterns of output files are relative to it. Where it is missing, the plan says so if that
+    // matters.
+    let _ = rustix::process::chdir(&inheritance.cwd);
+    let inheritance = inheritance.on_node(variables);
+    let limit = surroundings.nofile.rlim_max;
+    let signals = Signals::take(&surroundings.ignored, false)
+        .map_err(|error| RunFailure::own("cannot receive signals", error));
+    let tell = &mut |path: &Path, identity| guard.charge(path, identity);
+    let unpacked = decided.unpack(&spec, &luggage, &inheritance, node, tell);
+    let made = unpacked.and_then(|unpacked| {
+        let plan = Plan::resolve(decided, spec, inheritance, node, &luggage, limit)?;
+        Ok((unpacked, Arc::new(plan), signals?))
+    });
+    let (unpacked, plan, signals) = match made {
+        Ok(made) => made,
+        Err(failure) => {
+            guard.dismiss();
+            return Err(failure);
+        }
+    };
+    let mut crew = Crew::new(local::Parts {
+        plan: &plan,
+        poll,
+        part: Part::Node(node),
+        started,
+        since,
+        guard,
+        namespaces: None,
+        surroundings,
+        silence,
+    })?;
+    crew.keep(unpacked);
+    let watched = crew
+        .poll
+        .add(signals.as_fd(), Token::new(Source::Signals, 0))
+        .map_err(cannot_wait);
+    match watched.and_then(|()| crew.start_sidecars(surroundings)) {
+        Ok(()) => Ok((crew, signals, plan, started)),
+        Err(failure) => {
+            crew.abandon();
+            Err(failure)
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Standard input of the ranks here: a piece at a time, to everybody who still reads.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+
+use crate::sys::poll::{Interest, Poll, Source, Token};
+use wireup_core::job::ids::GlobalRank;
+
+/// The pipe of one rank.
+#[derive(Debug)]
+struct Feed {
+    rank: GlobalRank,
+    pipe: OwnedFd,
+    /// Bytes of the piece that it has.
+    done: usize,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Feeds {
+    feeds: Vec<Feed>,
+    piece: Option<Vec<u8>>,
+    /// What the launcher is to hear: whether somebody still reads.
+    report: Option<bool>,
+}
+
+impl Feeds {
+    /// Takes over the writing ends of the pipes of the ranks that read.
+    pub(super) fn add(&mut self, pipes: Vec<(GlobalRank, OwnedFd)>, poll: &Poll) {
+        for (rank, pipe) in pipes {
+            // A pipe that nobody reads any more is reported without being asked for.
+            let token = Token::new(Source::Feed, rank.0);
+            let watched = fcntl_setfl(&pipe, OFlags::NONBLOCK)
+                .and_then(|()| poll.add(&pipe, token))
+                .and_then(|()| poll.set(&pipe, token, Interest::Paused));
+            if watched.is_ok() {
+                self.feeds.push(Feed {
+                    rank,
+                    pipe,
+                    done: 0,
+                });
+            }
+        }
+    }
+
+    /// The next piece; nothing at the end of the input.
+    pub(super) fn input(&mut self, piece: Vec<u8>, poll: &Poll) {
+        if piece.is_empty() {
+            for feed in self.feeds.drain(..) {
+                let _ = poll.remove(&feed.pipe);
+            }
+            self.piece = None;
+            return;
+        }
+        self.piece = Some(piece);
+        for feed in &mut self.feeds {
+            feed.done = 0;
+        }
+        let ranks: Vec<GlobalRank> = self.feeds.iter().map(|feed| feed.rank).collect();
+        for rank in ranks {
+            self.write(rank, poll);
+        }
+        self.look();
+    }
+
+    /// A pipe has room, or nobody reads it any more.
+    pub(super) fn ready(&mut self, rank: GlobalRank, poll: &Poll) {
+        self.write(rank, poll);
+        self.look();
+    }
+
+    /// What the launcher is to hear now, if anything: whether somebody still reads.
+    pub(super) fn take_report(&mut self) -> Option<bool> {
+        self.report.take()
+    }
+
+    /// Writes what a rank has not got of the piece yet. Without a piece, its pipe is only ready
+    /// when nobody reads it any more.
+    fn write(&mut self, rank: GlobalRank, poll: &Poll) {
+        let Some(at) = self.feeds.iter().position(|feed| feed.rank == rank) else {
+            return;
+        };
+        let feed = &mut self.feeds[at];
+        let token = Token::new(Source::Feed, rank.0);
+        let rest = self.piece.as_ref().map(|piece| &piece[feed.done..]);
+        let open = match rest {
+            None | Some([]) => false,
+            Some(rest) => loop {
+                match rustix::io::write(&feed.pipe, rest) {
+                    Ok(count) => {
+                        feed.done += count;
+                        let interest = match count < rest.len() {
+                            true => Interest::Write,
+                            false => Interest::Paused,
+                        };
+                        break poll.set(&feed.pipe, token, interest).is_ok();
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) => {
+                        break poll.set(&feed.pipe, token, Interest::Write).is_ok();
+                    }
+                    Err(_) => break false,
+                }
+            },
+        };
+        if !open {
+            let feed = self.feeds.swap_remove(at);
+            let _ = poll.remove(&feed.pipe);
+        }
+    }
+
+    /// Reports once everybody has the piece, or nobody reads any more.
+    fn look(&mut self) {
+        let waiting = match &self.piece {
+            Some(piece) => self.feeds.iter().any(|feed| feed.done < piece.len()),
+            None => !self.feeds.is_empty(),
+        };
+        if !waiting {
+            self.piece = None;
+            self.report = Some(!self.feeds.is_empty());
+        }
+    }
+}

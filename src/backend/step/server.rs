@@ -1,0 +1,378 @@
+//! `wireup steps`: the agent's helper, from which its steps are forked and its launchers started.
+//!
+//! A program that is forked from one that waits, ready to go, needs neither exec nor a dynamic linker
+//! and copies little memory: it starts in a fraction of the time, and the agent, which is large, has
+//! threads and knows secrets, need not be copied at all. Where the agent has given up root's rights, this
+//! process alone has them, and [`rules`] say what it does with them.
+//!
+//! Rules: this process has one thread and holds no secret, and of users only what everybody may look up
+//! (numbers, names, home directories), so that a copy of it may be anybody's. A copy becomes its user's before it
+//! reads a byte that the user could have written. It is a child of the agent (`CLONE_PARENT`, clone(2)), which
+//! waits for it as if it had started it. Nothing here waits for a user or for a look-up: the copies do.
+
+#![allow(unsafe_code)]
+
+mod copy;
+mod rules;
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, pidfd_send_signal};
+
+use self::copy::{Becomes, Program, become_launcher, become_step};
+use super::begin::take_link;
+use super::groups::Groups;
+use crate::backend::remains;
+use crate::failure::RunFailure;
+use crate::plan::Variable;
+use crate::plan::slots::Slots;
+use crate::sys::cgroup::Group;
+use crate::sys::descriptors;
+use crate::sys::fd_passing::{receive, send};
+use crate::sys::title::LastWord;
+use wireup_core::link::steps::{Answer, Order, Rules, Whose};
+use wireup_core::link::{decode, encode};
+
+/// The command's name. Its copies show themselves as `step`.
+pub const COMMAND: &str = "steps";
+
+/// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
+const INTO_GROUP: u64 = 0x2_0000_0000;
+
+/// Which side of a fork this is.
+enum Side {
+    /// The process that goes on, with the copy's number and pidfd.
+    Server(i32, OwnedFd),
+    Copy,
+}
+
+/// What a copy of this process is to be.
+enum Part {
+    Step {
+        link: OwnedFd,
+        says: OwnedFd,
+        environment: Vec<Vec<u8>>,
+    },
+    Launcher(Program, Vec<OwnedFd>),
+}
+
+/// What comes of an order.
+enum Outcome {
+    Answer(Answer),
+    /// It is done, and these are handed over.
+    Files(Vec<Option<File>>),
+    /// A process is to be made.
+    Make(Becomes, Part),
+}
+
+/// The process that goes on.
+struct Server {
+    socket: OwnedFd,
+    /// The executable of launchers: its own.
+    program: CString,
+    /// Whether the kernel spares the agent's service when memory is short, which is not for users' processes.
+    spared: bool,
+    /// What holds once the agent has given up its rights, and who knows accounts.
+    separated: Option<(Rules, OwnedFd)>,
+    /// What was made and has not ended.
+    made: BTreeMap<u64, OwnedFd>,
+    last: u64,
+}
+
+fn broken(error: impl Into<io::Error>) -> RunFailure {
+    RunFailure::own("the agent's socket", error.into())
+}
+
+/// Carries out orders until the agent closes its socket. Returns in each step, with its link and its
+/// environment, and at the end with nothing.
+///
+/// # Errors
+/// When nobody gave a socket, or it fails; in a step or launcher, when it cannot become its user's.
+pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
+    let socket = take_link()?;
+    descriptors::reserve_low().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
+    // Every step asks for these, and what does not change is known then: where the system's limits are,
+    // and what the processor can do, which a virtual machine takes its time to tell.
+    Slots::detect().quota();
+    std::hint::black_box(memchr::memchr(0, &[]));
+    let program = std::env::current_exe()
+        .and_then(|path| CString::new(path.into_os_string().into_vec()).map_err(io::Error::other));
+    let mut server = Server {
+        socket,
+        program: program.map_err(|error| RunFailure::own("cannot find myself", error))?,
+        spared: copy::is_spared(),
+        separated: None,
+        made: BTreeMap::new(),
+        last: 0,
+    };
+    let word = LastWord::find(COMMAND);
+    // What others left when the machine's agent was not there to end it.
+    remains::collect_everybodys();
+    let mut groups = Groups::new();
+    loop {
+        server.wait()?;
+        let Some((body, descriptors)) = receive(&server.socket).map_err(broken)? else {
+            server.leave();
+            // Of the last step, if it has ended by now; the rest is for the next that starts.
+            groups.sweep();
+            return Ok(None);
+        };
+        let outcome = match decode(&body) {
+            Ok(order) => server.carry_out(order, descriptors),
+            Err(error) => Outcome::refused(format!("an order that cannot be read: {error}")),
+        };
+        let (becomes, part) = match outcome {
+            Outcome::Answer(answer) => {
+                server.answer(&answer, &[])?;
+                continue;
+            }
+            Outcome::Files(files) => {
+                let there = files.iter().map(Option::is_some).collect();
+                let files: Vec<_> = files.iter().flatten().map(AsFd::as_fd).collect();
+                server.answer(&Answer::Files { there }, &files)?;
+                continue;
+            }
+            Outcome::Make(becomes, part) => (becomes, part),
+        };
+        groups.sweep();
+        let group = match part {
+            Part::Step { .. } => groups.make(),
+            Part::Launcher(..) => None,
+        };
+        match fork(group.as_ref()) {
+            Ok(Side::Server(pid, pidfd)) => server.has_made(pid, pidfd)?,
+            Err(error) => server.answer(&failed(&error), &[])?,
+            Ok(Side::Copy) => {
+                let (program, spared) = (server.program.clone(), server.spared);
+                // Nothing of the other processes and of the agent stays.
+                drop(server);
+                return match part {
+                    Part::Step {
+                        link,
+                        says,
+                        environment,
+                    } => {
+                        if let Some(word) = word {
+                            word.shorten();
+                        }
+                        become_step(becomes, &says, spared)?;
+                        Ok(Some((link, copy::variables(environment))))
+                    }
+                    Part::Launcher(launcher, descriptors) => Err(become_launcher(
+                        becomes,
+                        &program,
+                        &launcher,
+                        descriptors,
+                        spared,
+                    )),
+                };
+            }
+        }
+    }
+}
+
+impl Outcome {
+    fn refused(reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self::Answer(Answer::Refused { reason })
+    }
+
+    fn of(result: io::Result<Self>) -> Self {
+        result.unwrap_or_else(|error| Self::Answer(failed(&error)))
+    }
+}
+
+fn failed(error: &io::Error) -> Answer {
+    let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+    Answer::Failed { errno }
+}
+
+impl Server {
+    /// Waits for an order; forgets who ends meanwhile.
+    fn wait(&mut self) -> Result<(), RunFailure> {
+        loop {
+            let accounts = self.separated.iter().map(|(_, accounts)| accounts);
+            let all = std::iter::once(&self.socket).chain(accounts);
+            let known = all.clone().count();
+            let all = all.chain(self.made.values());
+            let mut all: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            retry_on_intr(|| poll(&mut all, None))
+                .map_err(|errno| RunFailure::own("cannot wait for orders", errno))?;
+            let ready: Vec<bool> = all.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let mut ended = ready[known..].iter();
+            self.made
+                .retain(|_, _| !ended.next().is_some_and(|ended| *ended));
+            // It never says anything on this socket.
+            if known > 1 && ready[1] {
+                let error = io::Error::from(io::ErrorKind::UnexpectedEof);
+                return Err(RunFailure::own("the process that knows accounts", error));
+            }
+            if ready[0] {
+                return Ok(());
+            }
+        }
+    }
+
+    fn answer(&self, answer: &Answer, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunFailure> {
+        send(&self.socket, &encode(answer), descriptors).map_err(broken)
+    }
+
+    fn has_made(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), RunFailure> {
+        self.last += 1;
+        let id = self.last;
+        self.answer(&Answer::Made { pid, id }, &[pidfd.as_fd()])?;
+        self.made.insert(id, pidfd);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, order: Order, mut descriptors: Vec<OwnedFd>) -> Outcome {
+        match order {
+            Order::Separate(rules) => match (descriptors.pop(), &self.separated) {
+                (Some(accounts), None) if descriptors.is_empty() => {
+                    self.separated = Some((rules, accounts));
+                    Outcome::Answer(Answer::Done)
+                }
+                _ => Outcome::refused("the agent's rules are given once"),
+            },
+            Order::Step { whose, environment } => {
+                let mut descriptors = descriptors.into_iter();
+                let (Some(link), Some(says)) = (descriptors.next(), descriptors.next()) else {
+                    return Outcome::refused("a step without its link");
+                };
+                let part = Part::Step {
+                    link,
+                    says,
+                    environment,
+                };
+                let wanted = rules::Wanted::Step {
+                    caller: descriptors.next(),
+                };
+                self.make(whose, &wanted, part)
+            }
+            Order::Launcher {
+                whose,
+                arguments,
+                environment,
+            } => match Program::new(&self.program, arguments, environment) {
+                Some(program) if descriptors.len() >= copy::LEAST => {
+                    let part = Part::Launcher(program, descriptors);
+                    self.make(whose, &rules::Wanted::Launcher, part)
+                }
+                _ => Outcome::refused("a launcher that cannot be executed"),
+            },
+            Order::Signal { id, signal } => {
+                let Some(signal) = Signal::from_named_raw(signal) else {
+                    return Outcome::refused(format!("there is no signal {signal}"));
+                };
+                // One that has ended needs none.
+                if let Some(pidfd) = self.made.get(&id) {
+                    let _ = pidfd_send_signal(pidfd, signal);
+                }
+                Outcome::Answer(Answer::Done)
+            }
+            Order::Credentials => {
+                let open = |path: &Vec<u8>| {
+                    // A FIFO in its place is not waited for.
+                    let mut options = OpenOptions::new();
+                    options.read(true).custom_flags(libc::O_NONBLOCK);
+                    match options.open(OsStr::from_bytes(path)) {
+                        Ok(file) => Ok(Some(file)),
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                        Err(error) => Err(error),
+                    }
+                };
+                let rules = self.separated.iter().map(|(rules, _)| rules);
+                let files = rules.flat_map(|rules| &rules.credentials).map(open);
+                Outcome::of(files.collect::<io::Result<_>>().map(Outcome::Files))
+            }
+        }
+    }
+
+    /// What is to be made, if it may be.
+    fn make(&self, whose: Whose, wanted: &rules::Wanted, part: Part) -> Outcome {
+        let becomes = match (&self.separated, whose) {
+            (None, Whose::Own) => Becomes::Nobody,
+            (None, Whose::Numbers(account)) => Becomes::Known(account),
+            (Some((rules, accounts)), Whose::User { uid, gid }) => {
+                if let Err(reason) = rules::check(rules, uid, wanted) {
+                    return Outcome::refused(reason);
+                }
+                let asked = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
+                let asked = asked.and_then(|(reply, to)| {
+                    send(accounts, &encode(&uid), &[to.as_fd()])?;
+                    Ok(reply)
+                });
+                match asked {
+                    Ok(reply) => Becomes::Asked { uid, gid, reply },
+                    Err(error) => return Outcome::Answer(failed(&error)),
+                }
+            }
+            (None, Whose::User { .. }) => {
+                return Outcome::refused("the agent's rules are not given");
+            }
+            (Some(_), Whose::Own | Whose::Numbers(_)) => {
+                return Outcome::refused("the agent has given up its rights and names users only");
+            }
+        };
+        Outcome::Make(becomes, part)
+    }
+
+    /// The agent has gone and may no longer remove what root has made.
+    fn leave(&self) {
+        let Some((rules, _)) = &self.separated else {
+            return;
+        };
+        let path = OsStr::from_bytes(&rules.socket.path);
+        let found = fs::symlink_metadata(path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == rules::identity(&rules.socket)) {
+            // What is left is cleared by the next agent.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Goes on in a copy as well, in the group if there is one and it can be entered.
+fn fork(group: Option<&Group>) -> io::Result<Side> {
+    let mut pidfd: libc::c_int = -1;
+    let flags = libc::CLONE_PARENT | libc::CLONE_PIDFD;
+    // SAFETY: these are numbers and null pointers.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.pidfd = std::ptr::from_mut(&mut pidfd) as usize as u64;
+    if let Some(group) = group {
+        arguments.flags = flags as u64 | INTO_GROUP;
+        arguments.cgroup = group.as_fd().as_raw_fd() as u64;
+    }
+    // SAFETY: the process has one thread, so its copy may run any code. No stack is given, so the
+    // copy goes on with its own; the kernel writes the pidfd before the call returns.
+    let pid = unsafe {
+        let into = group.map(|_| {
+            let size = size_of::<libc::clone_args>();
+            libc::syscall(libc::SYS_clone3, std::ptr::from_mut(&mut arguments), size)
+        });
+        match into {
+            Some(pid) if pid >= 0 => pid,
+            _ => {
+                let place: *mut libc::c_int = &mut pidfd;
+                libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, place, 0, 0)
+            }
+        }
+    };
+    match pid {
+        0 => Ok(Side::Copy),
+        1.. => {
+            // SAFETY: the kernel has just opened it for us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Side::Server(pid as i32, pidfd))
+        }
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,236 @@
+//! A copy of the helper, on its way to being a user's process.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, OsString, c_char};
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdout};
+
+use crate::failure::RunFailure;
+use crate::plan::Variable;
+use crate::sys::fd_passing::DESCRIPTORS_MAX;
+use crate::sys::privileges::give_up;
+use wireup_core::link::decode;
+use wireup_core::link::steps::{Account, Found};
+
+/// How long the account database may take.
+const LOOK_UP: Duration = Duration::from_secs(60);
+
+/// Descriptors that every launcher has: the standard ones, and where it takes orders.
+pub(super) const LEAST: usize = 4;
+
+/// How much the kernel is to spare a process when memory is short. Source: proc_pid_oom_score_adj(5).
+const SPARED: &str = "/proc/self/oom_score_adj";
+
+/// Whose process a copy becomes.
+pub(super) enum Becomes {
+    /// It stays what it is.
+    Nobody,
+    /// A user whose numbers are known.
+    Known(Account),
+    /// A user who is being looked up, with one of his groups if not his first.
+    Asked {
+        uid: u32,
+        gid: Option<u32>,
+        reply: OwnedFd,
+    },
+}
+
+/// What is executed, laid out as the kernel takes it.
+pub(super) struct Program {
+    words: Vec<CString>,
+    variables: Vec<CString>,
+}
+
+impl Program {
+    /// `wireup run`; nothing if a word cannot be passed on.
+    pub(super) fn new(
+        program: &CStr,
+        arguments: Vec<Vec<u8>>,
+        environment: Vec<Vec<u8>>,
+    ) -> Option<Self> {
+        let texts = |all: Vec<Vec<u8>>| all.into_iter().map(|text| CString::new(text).ok());
+        let first = [Some(program.to_owned()), Some(c"run".to_owned())];
+        let words = first.into_iter().chain(texts(arguments));
+        Some(Self {
+            words: words.collect::<Option<_>>()?,
+            variables: texts(environment).collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// Whether the kernel spares this process, and so its copies.
+pub(super) fn is_spared() -> bool {
+    fs::read_to_string(SPARED).is_ok_and(|text| text.starts_with('-'))
+}
+
+fn failed(what: &'static str) -> impl Fn(Errno) -> RunFailure {
+    move |errno| RunFailure::own(what, errno)
+}
+
+/// Makes the process a step of its user.
+pub(super) fn become_step(
+    becomes: Becomes,
+    says: &OwnedFd,
+    spared: bool,
+) -> Result<(), RunFailure> {
+    // First of all where it says what goes wrong.
+    dup2_stdout(says).map_err(failed("standard output"))?;
+    dup2_stderr(says).map_err(failed("standard error"))?;
+    let account = account(becomes)?;
+    become_user_s(account, spared)
+}
+
+/// Makes the process a launcher of its user; returns only if that fails.
+pub(super) fn become_launcher(
+    becomes: Becomes,
+    program: &CStr,
+    launcher: &Program,
+    descriptors: Vec<OwnedFd>,
+    spared: bool,
+) -> RunFailure {
+    let become_it = || {
+        // First of all where it says what goes wrong.
+        dup2_stderr(&descriptors[2]).map_err(failed("standard error"))?;
+        // Before anything is closed.
+        let account = account(becomes)?;
+        place(descriptors)?;
+        become_user_s(account, spared)
+    };
+    if let Err(failure) = become_it() {
+        return failure;
+    }
+    let pointers = |list: &[CString]| -> Vec<*const c_char> {
+        let all = list.iter().map(|text| text.as_ptr());
+        all.chain([ptr::null()]).collect()
+    };
+    let (argv, envp) = (pointers(&launcher.words), pointers(&launcher.variables));
+    // SAFETY: texts that end, in lists that end, all of which live longer than the call. What this program
+    // ignores is not to be ignored by another.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr());
+    }
+    let what = format!("cannot execute {}", program.to_string_lossy());
+    RunFailure::own(&what, io::Error::last_os_error())
+}
+
+/// Gives descriptors the numbers from 0 on; no other stays open.
+fn place(descriptors: Vec<OwnedFd>) -> Result<(), RunFailure> {
+    // Out of the way of all the numbers.
+    let above = DESCRIPTORS_MAX as RawFd + 1;
+    let moved = descriptors
+        .into_iter()
+        .map(|fd| fcntl_dupfd_cloexec(fd, above));
+    let moved: Vec<OwnedFd> = moved
+        .collect::<Result<_, _>>()
+        .map_err(failed("descriptors"))?;
+    let wrong = || RunFailure::own("descriptors", io::Error::last_os_error());
+    for (to, from) in (0..).zip(&moved) {
+        // SAFETY: the source is open, and nothing owns the numbers: what this program has below is never
+        // closed.
+        if unsafe { libc::dup2(from.as_raw_fd(), to) } < 0 {
+            return Err(wrong());
+        }
+    }
+    let first = moved.len() as libc::c_uint;
+    drop(moved);
+    // SAFETY: closes what nothing refers to any more.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } {
+        0 => Ok(()),
+        _ => Err(wrong()),
+    }
+}
+
+/// The numbers of whom the process becomes, if it becomes somebody.
+fn account(becomes: Becomes) -> Result<Option<Account>, RunFailure> {
+    match becomes {
+        Becomes::Nobody => Ok(None),
+        Becomes::Known(account) => Ok(Some(account)),
+        Becomes::Asked { uid, gid, reply } => found(uid, gid, reply).map(Some),
+    }
+}
+
+/// Makes the process its user's, in a session of its own. All that root has to do for it comes before.
+fn become_user_s(account: Option<Account>, spared: bool) -> Result<(), RunFailure> {
+    setsid().map_err(failed("a session of its own"))?;
+    let Some(account) = account else {
+        return Ok(());
+    };
+    prepare(spared);
+    give_up(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
+        let error = io::Error::from_raw_os_error(errno);
+        let what = format!("cannot become user id {}: {}", account.uid, part.words());
+        RunFailure::own(&what, error)
+    })?;
+    // Its memory holds no more than it would after exec: the user may see what it is.
+    set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(failed("its visibility"))
+}
+
+/// What root does for a process that becomes a user's. It runs with all of root's rights, and has read nothing
+/// that the user could have written.
+fn prepare(spared: bool) {
+    if spared {
+        // The service is spared for the users' sake, not their programs.
+        let _ = fs::write(SPARED, "0");
+    }
+}
+
+/// The numbers of a user who is being looked up.
+fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<Account, RunFailure> {
+    let wrong = |error: io::Error| RunFailure::own(&format!("user id {uid}"), error);
+    let text = read(reply).map_err(wrong)?;
+    let found: Found = decode(&text).map_err(|error| wrong(io::Error::other(error)))?;
+    let mut account = found.map_err(|error| wrong(io::Error::other(error)))?;
+    if account.uid != uid {
+        return Err(wrong(io::ErrorKind::InvalidData.into()));
+    }
+    match gid {
+        Some(gid) if gid != account.gid && !account.groups.contains(&gid) => Err(wrong(
+            io::Error::other(format!("group {gid} is none of its groups")),
+        )),
+        _ => {
+            account.gid = gid.unwrap_or(account.gid);
+            Ok(account)
+        }
+    }
+}
+
+/// Everything that comes over a pipe in the time that a look-up may take.
+fn read(pipe: OwnedFd) -> io::Result<Vec<u8>> {
+    let until = Instant::now() + LOOK_UP;
+    let mut pipe = fs::File::from(pipe);
+    let mut text = Vec::new();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).expect("a minute");
+        let mut ready = [PollFd::new(&pipe, PollFlags::IN)];
+        if retry_on_intr(|| poll(&mut ready, Some(&left)))? == 0 {
+            return Err(io::Error::other("the account database does not answer"));
+        }
+        let mut piece = [0; 4096];
+        match pipe.read(&mut piece)? {
+            0 => return Ok(text),
+            count => text.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+/// The variables of an environment.
+pub(super) fn variables(entries: Vec<Vec<u8>>) -> Vec<Variable> {
+    let variable = |entry: Vec<u8>| {
+        let at = entry.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = (entry[..at].to_vec(), entry[at + 1..].to_vec());
+        Some((OsString::from_vec(name), OsString::from_vec(value)))
+    };
+    entries.into_iter().filter_map(variable).collect()
+}

@@ -1,0 +1,183 @@
+//! Hosts that a spawner wants to join the launch. Until they have, or have not, nothing is placed on
+//! them, and others that want hosts to join wait.
+
+use crate::plan::jobs::Plans;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Drive;
+use super::spawn::Asker;
+use crate::backend::message::Refusal;
+use crate::failure::RunFailure;
+use crate::plan::Plan;
+use crate::report::failures::by_node;
+use wireup_core::job::hosts::{HostSpec, compress};
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
+
+/// A spawn that was not decided yet.
+#[derive(Debug)]
+pub(super) struct Wanting {
+    pub(super) asker: Asker,
+    pub(super) by: GlobalRank,
+    pub(super) request: Box<SpawnRequest>,
+    /// How long it may take, and when it is given up.
+    pub(super) limit: Option<(Duration, Duration)>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    /// The plan with the hosts that are to join.
+    plan: Option<Arc<Plan>>,
+    /// Those of which it is not known whether they do.
+    joining: BTreeSet<NodeId>,
+    /// Those of the same request that could not.
+    failed: Vec<(NodeId, Refusal)>,
+    /// Who wants them, unless it was given up.
+    owner: Option<Wanting>,
+    /// Who wants others to join.
+    waiting: VecDeque<Wanting>,
+}
+
+impl Growth {
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let waiting = self.owner.iter().chain(&self.waiting);
+        waiting.filter_map(|wanting| Some(wanting.limit?.1)).min()
+    }
+}
+
+impl Drive {
+    /// A process wants others to be started, perhaps on hosts that have to join for that.
+    pub(super) fn spawn_wanted(
+        &mut self,
+        asker: Asker,
+        by: GlobalRank,
+        request: Box<SpawnRequest>,
+    ) {
+        let limit = self.plan.spawn_limit(&request);
+        let limit = limit.map(|limit| (limit, self.now() + limit));
+        self.look_at_wanted(Wanting {
+            asker,
+            by,
+            request,
+            limit,
+        });
+    }
+
+    /// Decides about a spawn, unless it has to wait for hosts.
+    fn look_at_wanted(&mut self, wanting: Wanting) {
+        let (parent, rank) = self.jobs.plan_of(wanting.by);
+        let added = match self.supervisor.is_ending() {
+            true => Ok(Vec::new()),
+            false => {
+                let allocated = |id: &str| self.allocated_elsewhere(id);
+                self.plan
+                    .added(&parent.decided, rank, &wanting.request, allocated)
+            }
+        };
+        match added {
+            Err(failure) => self.answer_spawn(wanting.asker, wanting.by, Err(failure)),
+            Ok(hosts) if hosts.is_empty() => self.decide_spawn(wanting),
+            Ok(_) if self.growth.plan.is_some() => self.growth.waiting.push_back(wanting),
+            Ok(hosts) => {
+                self.growth.owner = Some(wanting);
+                self.invite(&hosts);
+            }
+        }
+    }
+
+    fn invite(&mut self, hosts: &[HostSpec]) {
+        let mut all = self.plan.spec.layout.hosts.clone();
+        let first = all.len() as u32;
+        all.extend_from_slice(hosts);
+        let last = all.len() as u32;
+        if self.plan.spec.verbose > 0 {
+            let names: Vec<_> = hosts.iter().map(|host| &*host.name).collect();
+            let text = format!("{} asked to join the launch", compress(&names));
+            self.tell(&text);
+        }
+        let plan = Arc::new(self.plan.with_hosts(&all, &self.plan.absent));
+        self.growth.joining = (first..last).map(NodeId).collect();
+        self.loaded.resize(all.len(), None);
+        self.hands.grow(&plan);
+        self.growth.plan = Some(plan);
+    }
+
+    /// A host has joined, or cannot.
+    pub(super) fn host_joined(&mut self, node: NodeId, refusal: Option<Refusal>) {
+        if !self.growth.joining.remove(&node) {
+            return;
+        }
+        self.growth.failed.extend(refusal.map(|why| (node, why)));
+        if !self.growth.joining.is_empty() {
+            return;
+        }
+        let Some(plan) = self.growth.plan.take() else {
+            return;
+        };
+        let failed = std::mem::take(&mut self.growth.failed);
+        let failure = growth_failure(&failed, &plan.node_names);
+        let mut absent = plan.absent.clone();
+        absent.extend(failed.iter().map(|(node, _)| *node));
+        self.plan = Arc::new(plan.with_hosts(&plan.spec.layout.hosts, &absent));
+        self.jobs.replace_first(Arc::clone(&self.plan));
+        self.hands.grown(&self.plan);
+        self.settle_allocations();
+        match (self.growth.owner.take(), failure) {
+            (None, _) => {}
+            (Some(wanting), None) => self.decide_spawn(wanting),
+            (Some(Wanting { asker, by, .. }), Some(failure)) => {
+                self.answer_spawn(asker, by, Err(failure));
+            }
+        }
+        for wanting in std::mem::take(&mut self.growth.waiting) {
+            self.look_at_wanted(wanting);
+        }
+    }
+
+    /// Gives up what waits too long for hosts.
+    pub(super) fn look_at_growth(&mut self, now: Duration) {
+        let is_late = |wanting: &Wanting| wanting.limit.is_some_and(|(_, at)| at <= now);
+        let Growth { owner, waiting, .. } = &mut self.growth;
+        let mut late: Vec<Wanting> = owner.take_if(|owner| is_late(owner)).into_iter().collect();
+        if waiting.iter().any(is_late) {
+            let (more, rest): (Vec<_>, _) = waiting.drain(..).partition(is_late);
+            late.extend(more);
+            *waiting = VecDeque::from(rest);
+        }
+        for wanting in late {
+            let (limit, _) = wanting.limit.unwrap_or_default();
+            self.answer_spawn(wanting.asker, wanting.by, Err(too_late(limit)));
+        }
+    }
+}
+
+/// Why some of the hosts could not join.
+fn growth_failure(failed: &[(NodeId, Refusal)], names: &[String]) -> Option<SpawnFailure> {
+    let refused = failed.iter().map(|(node, refusal)| {
+        let failure = RunFailure {
+            code: refusal.code,
+            message: refusal.message.clone(),
+        };
+        (*node, failure)
+    });
+    let texts = by_node(refused.collect(), names).into_iter();
+    let texts: Vec<_> = texts.map(|failure| failure.message).collect();
+    (!texts.is_empty()).then(|| SpawnFailure {
+        kind: SpawnFailureKind::Failed,
+        text: texts.join("; "),
+    })
+}
+
+/// What took longer than it may.
+pub(super) fn too_late(limit: Duration) -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::TimedOut,
+        text: format!(
+            "not all processes were started within the {} s allowed",
+            limit.as_secs_f64()
+        ),
+    }
+}

@@ -1,0 +1,98 @@
+//! The rank that has a terminal, and the user's own.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::Drive;
+use crate::stdio::pty::Pty;
+use crate::sys::start_ranks::OutputPlan;
+use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
+
+/// How long the terminal stays as its rank had it after the rank's end: written later, the last of
+/// its output would only show some returns twice.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+impl Drive {
+    /// Opens a terminal for a rank that is to be started.
+    ///
+    /// # Errors
+    /// When the system has none left.
+    pub(crate) fn open_pty(&mut self, rank: Rank) -> std::io::Result<OutputPlan> {
+        let process = self.jobs.global(JobNumber(0), rank);
+        let (pty, output) = Pty::open(process)?;
+        self.streams.set_unframed((JobNumber(0), rank).into());
+        self.pty = Some(pty);
+        Ok(output)
+    }
+
+    /// A rank was started. If it has the terminal, the user's is put behind it.
+    pub(super) fn start_pty(&mut self, rank: GlobalRank) -> std::io::Result<()> {
+        if let Some(pty) = self.pty.as_mut().filter(|pty| pty.rank() == rank) {
+            pty.start_input(self.hands.wake())?;
+            self.take_terminal();
+        }
+        Ok(())
+    }
+
+    /// Puts the user's terminal into raw mode if it is in use and in our hands.
+    pub(super) fn take_terminal(&mut self) {
+        if let Some(pty) = &mut self.pty {
+            self.streams.draw(None);
+            let raw = pty.enter_raw(self.hands.guard());
+            self.streams.set_raw(raw);
+        }
+    }
+
+    /// The reading thread may have seen that the terminal came into our hands.
+    pub(super) fn look_at_terminal(&mut self) {
+        if self.pty.as_ref().is_some_and(Pty::wants_raw) {
+            self.take_terminal();
+        }
+    }
+
+    /// The user's terminal has another size.
+    pub(super) fn resize_terminal(&mut self) {
+        if let Some(pty) = &self.pty {
+            pty.resize();
+        }
+    }
+
+    /// Tells the rank that has a terminal what it hears when a terminal goes away: an interactive
+    /// shell ends for that, and not for SIGTERM.
+    pub(super) fn hang_up(&self) {
+        if let Some(pty) = &self.pty {
+            self.hands.signal_rank(pty.rank(), Signal::HUP);
+        }
+    }
+
+    /// Leaves the user's terminal as it was found, for a while.
+    pub(crate) fn leave_terminal(&mut self) {
+        if let Some(pty) = &mut self.pty {
+            pty.leave_raw();
+            self.streams.set_raw(false);
+        }
+    }
+
+    /// A rank has ended, or the whole job. What is typed from now on is not for the terminal's rank;
+    /// the last it printed may still be on its way to the user's terminal.
+    pub(crate) fn end_pty(&mut self, rank: Option<GlobalRank>) {
+        if let Some(pty) = &self.pty
+            && rank.is_none_or(|rank| pty.rank() == rank)
+        {
+            pty.end();
+            let started = self.started;
+            self.terminal_until
+                .get_or_insert_with(|| started.elapsed() + LAST_WORDS);
+        }
+    }
+
+    /// Leaves the user's terminal when its time has come.
+    pub(super) fn release_terminal(&mut self, now: Duration) {
+        if self.terminal_until.is_some_and(|until| until <= now) {
+            self.leave_terminal();
+            self.terminal_until = None;
+            self.pty = None;
+        }
+    }
+}

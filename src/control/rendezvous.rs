@@ -1,0 +1,244 @@
+//! The launch's connection to where the launches of its user meet: made when the first node has
+//! something to say there.
+//!
+//! What is said is kept until the other side has shown that it is there: a rendezvous may be on its
+//! way out when a launch comes.
+
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{Shutdown, shutdown};
+
+use super::Drive;
+use crate::backend::local_agent;
+use crate::backend::message::ToCrew;
+use crate::backend::rendezvous;
+use crate::backend::rendezvous::Found;
+use crate::sys::local_link::LinkEnd;
+use crate::sys::poll::{Ready, Source, Token};
+use wireup_core::job::clock::Moment;
+use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::watch::SILENCE;
+use wireup_core::rendezvous::MEET_MAX;
+use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+
+/// How long a rendezvous may take to show that it is there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long it may take to hear that a launch leaves.
+const FAREWELL: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// So often a launch looks for another rendezvous when the one it found ended.
+const ATTEMPTS: u32 = 8;
+
+/// The variable that tells with whom a launch meets that is not told so otherwise.
+const VARIABLE: &str = "WIREUP_MEET";
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Meeting {
+    link: Option<LinkEnd>,
+    /// Those that were lost.
+    epoch: u32,
+    /// What was said to one that has not shown yet that it is there.
+    unheard: Vec<ToRendezvous>,
+    /// Until when it may.
+    silent_until: Option<Duration>,
+    attempts: u32,
+    /// That names are lost has been said.
+    told: bool,
+}
+
+impl Meeting {
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let link = self.link.as_ref().and_then(LinkEnd::next_deadline);
+        let link = link.map(|at| at.0);
+        [self.silent_until, link].into_iter().flatten().min()
+    }
+}
+
+impl Drive {
+    /// Says something to the rendezvous of that epoch.
+    pub(super) fn tell_rendezvous(&mut self, epoch: u32, message: ToRendezvous) {
+        if epoch != self.meeting.epoch {
+            return;
+        }
+        if self.meeting.link.is_none()
+            && let Err(reason) = self.find_rendezvous()
+        {
+            return self.lose_rendezvous(&reason);
+        }
+        if let Some(link) = &mut self.meeting.link {
+            send(link, &message, self.hands.poll());
+        }
+        if self.meeting.silent_until.is_some() {
+            self.meeting.unheard.push(message);
+        }
+    }
+
+    /// Connects to the local agent, or else to the process that is the rendezvous without one, which
+    /// is started if there is none.
+    fn find_rendezvous(&mut self) -> Result<(), String> {
+        let name = self.meeting_name()?;
+        let given = self.plan.spec.layout.spread.agent.as_deref();
+        let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
+        let socket = match local_agent::try_find(given, self.plan.job.user, runtime) {
+            Some(socket) => socket,
+            None => match self.find_without_agent(&name) {
+                Ok(Found::There(socket)) => socket,
+                Ok(Found::New {
+                    connection,
+                    listener,
+                }) => {
+                    let guard = self.hands.guard().ok_or("there is no agent any more")?;
+                    let started = guard.start_rendezvous(&listener);
+                    started.map_err(|error| format!("it cannot be started: {error}"))?;
+                    connection
+                }
+                Err(errno) => return Err(errno.to_string()),
+            },
+        };
+        let now = Moment(self.now());
+        let poll = self.hands.poll();
+        let token = Token::new(Source::Rendezvous, 0);
+        let mut link = LinkEnd::new(socket, Address::Launcher, token, poll)
+            .map_err(|errno| errno.to_string())?;
+        let meet = ToAgent::Meet {
+            version: VERSION,
+            name,
+        };
+        link.send(Address::EveryNode, Class::Control, &meet, poll);
+        // The first launch has made its socket.
+        link.watch(SILENCE, false, now);
+        for message in &self.meeting.unheard {
+            send(&mut link, message, poll);
+        }
+        self.meeting.link = Some(link);
+        self.meeting.silent_until = Some(self.now() + PATIENCE);
+        Ok(())
+    }
+
+    fn find_without_agent(&mut self, name: &str) -> rustix::io::Result<Found> {
+        let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
+        let base = rendezvous::base(self.plan.job.user, runtime);
+        let mut why = None;
+        let found = rendezvous::find(name, &base, |reason| why = Some(reason.to_owned()));
+        if let Some(reason) = why.filter(|_| self.plan.spec.verbose > 0) {
+            self.tell(&format!(
+                "launches meet by a name that others could take, since {reason}"
+            ));
+        }
+        found
+    }
+
+    /// By which name the launch meets others; empty for none.
+    fn meeting_name(&self) -> Result<String, String> {
+        if let Some(name) = &self.plan.spec.interface.meet {
+            return Ok(name.clone());
+        }
+        let name = self.plan.inheritance.variable(VARIABLE);
+        let name = name.unwrap_or_default().to_str();
+        let name = name.filter(|name| name.len() <= MEET_MAX);
+        let wrong = || format!("{VARIABLE} is no name: it has at most {MEET_MAX} bytes, in UTF-8");
+        name.map(str::to_owned).ok_or_else(wrong)
+    }
+
+    /// The connection is ready.
+    pub(super) fn hear_rendezvous(&mut self, event: Ready) {
+        let Some(link) = &mut self.meeting.link else {
+            return;
+        };
+        let poll = self.hands.poll();
+        if event.writable {
+            link.writable(poll);
+        }
+        if !event.readable {
+            return;
+        }
+        let mut messages = Vec::new();
+        let result = link.receive(poll, &mut messages);
+        for (envelope, body) in messages {
+            if envelope.class == Class::Control {
+                let reason = match decode(&body) {
+                    Ok(FromAgent::Refused { reason }) => reason,
+                    _ => "it cannot be understood".to_owned(),
+                };
+                return self.lose_rendezvous(&reason);
+            }
+            match decode(&body) {
+                Ok(FromRendezvous::Welcome) => {
+                    self.meeting.silent_until = None;
+                    self.meeting.attempts = 0;
+                    self.meeting.unheard = Vec::new();
+                }
+                Ok(message) => self.hands.order(ToCrew::Rendezvous(message)),
+                Err(error) => return self.lose_rendezvous(&format!("it sent garbage: {error}")),
+            }
+        }
+        if result.is_ok() {
+            return;
+        }
+        let came_late = self.meeting.silent_until.is_some() && self.meeting.attempts < ATTEMPTS;
+        if !came_late {
+            return self.lose_rendezvous("it has ended");
+        }
+        self.meeting.link = None;
+        self.meeting.attempts += 1;
+        if let Err(reason) = self.find_rendezvous() {
+            self.lose_rendezvous(&reason);
+        }
+    }
+
+    /// Whoever does not show that it is there is none.
+    pub(super) fn give_up_rendezvous(&mut self, now: Duration) {
+        if self.meeting.silent_until.is_some_and(|until| until <= now) {
+            let seconds = PATIENCE.as_secs();
+            return self.lose_rendezvous(&format!("it does not answer within {seconds} s"));
+        }
+        let poll = self.hands.poll();
+        let link = self.meeting.link.as_mut();
+        if let Some(silent) = link.and_then(|link| link.look(Moment(now), poll)) {
+            self.lose_rendezvous(&format!("it{silent}"));
+        }
+    }
+
+    /// Leaves the rendezvous, which may end with that, and waits until it has heard of it.
+    pub(crate) fn leave_rendezvous(&mut self) {
+        let Some(link) = self.meeting.link.take() else {
+            return;
+        };
+        // What cannot be shut down has ended already.
+        if shutdown(&link, Shutdown::Write).is_ok() {
+            let mut closed = [PollFd::new(&link, PollFlags::empty())];
+            let _ = poll(&mut closed, Some(&FAREWELL));
+        }
+        let _ = self.hands.poll().remove(&link);
+    }
+
+    fn lose_rendezvous(&mut self, reason: &str) {
+        if let Some(link) = self.meeting.link.take() {
+            // Its end may have taken it out already.
+            let _ = self.hands.poll().remove(&link);
+        }
+        self.meeting.epoch += 1;
+        self.meeting.unheard = Vec::new();
+        self.meeting.silent_until = None;
+        self.meeting.attempts = 0;
+        self.hands.order(ToCrew::RendezvousLost);
+        if !std::mem::replace(&mut self.meeting.told, true) && !self.supervisor.is_over() {
+            self.warn(&format!(
+                "the rendezvous of your launches is lost ({reason}); names that were published \
+                 there are gone"
+            ));
+        }
+    }
+}
+
+fn send(link: &mut LinkEnd, message: &ToRendezvous, poll: &crate::sys::poll::Poll) {
+    link.send(Address::EveryNode, Class::Carried, message, poll);
+}

@@ -1,0 +1,256 @@
+//! One run of a job, from the plan to the exit code.
+//!
+//! The order matters: what forks without exec (guard, namespaces) comes before the first thread;
+//! signals are blocked before that too; sidecars start before everything that can be prepared
+//! while they start.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use crate::backend::local;
+use crate::backend::local::{Crew, Part, RankIo};
+use crate::backend::message::ToCrew;
+use crate::backend::remains;
+use crate::control;
+use crate::control::Drive;
+use crate::control::finish::finish;
+use crate::control::orders::Orders;
+use crate::failure::RunFailure;
+use crate::plan::Plan;
+use crate::report::dry_run;
+use crate::report::explain;
+use crate::report::status::{Status, Target};
+use crate::stdio::rank_files;
+use crate::stdio::stdin;
+use crate::stdio::streams::{Show, Streams};
+use crate::sys::namespace::NodeNamespaces;
+use crate::sys::poll::{Poll, Source, Token};
+use crate::sys::signals::Signals;
+use crate::sys::start_ranks::StdinPlan;
+use crate::sys::surroundings::Surroundings;
+use crate::sys::time_zone::local_clock;
+use wireup_core::job::ids::Rank;
+use wireup_core::job::spec::{JobSpec, StdinTarget};
+use wireup_core::link::watch::SILENCE;
+
+mod across;
+mod beginning;
+
+pub use beginning::Beginning;
+
+/// Runs a job and returns its exit code. `beginning` may have failed, which is told as any other
+/// failure is.
+///
+/// # Errors
+/// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
+/// running or lying about in either case.
+pub fn run(spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
+    if spec.dry_run {
+        let (surroundings, nspace) = beginning?.unguarded();
+        let limit = surroundings.nofile.rlim_max;
+        let plan = Plan::new(spec, nspace, limit)?;
+        return dry_run::show(plan, &surroundings);
+    }
+    remains::collect();
+    let started = Instant::now();
+    let since = SystemTime::now();
+    let status = Target::open(&spec.status, since)?;
+    let orders = spec.status.control.map(Orders::open).transpose()?;
+    let prepared =
+        beginning.and_then(|beginning| prepare(spec, beginning, (started, since), status.clone()));
+    let (mut drive, surroundings) = prepared.inspect_err(|failure| {
+        if let Some(status) = &status {
+            status.refuse(failure, started.elapsed());
+        }
+    })?;
+    let watched = orders.map_or(Ok(()), |orders| drive.obey(orders));
+    drive.tell_plan();
+    let started = watched
+        .map_err(|error| RunFailure::own("cannot wait for orders", error))
+        .and_then(|()| drive.hands.prepare(&surroundings));
+    let result = started.and_then(|()| launch(&mut drive, &surroundings));
+    finish(drive, result)
+}
+
+/// Everything that can be refused before there is a process of the job.
+fn prepare(
+    spec: JobSpec,
+    beginning: Beginning,
+    (started, since): (Instant, SystemTime),
+    status: Option<Target>,
+) -> Result<(Drive, Surroundings), RunFailure> {
+    if spec.layout.across_hosts() {
+        let (surroundings, nspace) = beginning.unguarded();
+        let plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max)?;
+        let drive = across::prepare(plan, &surroundings, (started, since), status)?;
+        return Ok((drive, surroundings));
+    }
+    let (surroundings, nspace, guard) = beginning.guarded()?;
+    let plan = match Plan::new(spec, nspace, surroundings.nofile.rlim_max) {
+        Ok(plan) => Arc::new(plan),
+        Err(failure) => {
+            drop(guard.dismiss());
+            return Err(failure);
+        }
+    };
+    let namespaces = namespaces(&plan);
+    let show = show(&plan, since, status.as_ref());
+    // From here on signals wait until the loop reads them.
+    let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
+    let crew = Crew::new(local::Parts {
+        plan: &plan,
+        poll: Poll::new().map_err(|errno| RunFailure::own("cannot wait for events", errno))?,
+        part: Part::Whole,
+        started,
+        since,
+        guard,
+        namespaces,
+        surroundings: &surroundings,
+        silence: SILENCE,
+    })?;
+    let (signals, streams) = match outside((&crew.poll, &crew.wake), signals, show) {
+        Ok(outside) => outside,
+        Err(failure) => {
+            crew.abandon();
+            return Err(failure);
+        }
+    };
+    let drive = Drive::new(control::Parts {
+        status: status.map(|target| Status::new(target, &crew.wake)),
+        plan,
+        started,
+        hands: Box::new(crew),
+        signals,
+        streams,
+    });
+    Ok((drive, surroundings))
+}
+
+/// How the ranks' output is shown.
+fn show(plan: &Plan, since: SystemTime, status: Option<&Target>) -> Show {
+    Show {
+        label: plan.spec.stdio.label,
+        times: plan.spec.stdio.timestamps.then(|| local_clock(since)),
+        events: status.and_then(Target::output_clock),
+    }
+}
+
+/// What connects the run with its user.
+fn outside(
+    (poll, wake): (&Poll, &Arc<OwnedFd>),
+    signals: nix::Result<Signals>,
+    show: Show,
+) -> Result<(Signals, Streams), RunFailure> {
+    let signals = signals.map_err(|error| RunFailure::own("cannot receive signals", error))?;
+    let token = Token::new(Source::Signals, 0);
+    let watched = poll.add(signals.as_fd(), token);
+    watched.map_err(|error| RunFailure::own("cannot wait for events", error))?;
+    let streams = Streams::new(show, wake)
+        .map_err(|error| RunFailure::own("cannot duplicate standard output", error))?;
+    Ok((signals, streams))
+}
+
+/// Starts the ranks as soon as the sidecars are ready, and stays until the last has ended.
+fn launch(drive: &mut Drive, surroundings: &Surroundings) -> Result<(), RunFailure> {
+    let broken = |error| RunFailure::own("the run broke", error);
+    let plan = Arc::clone(&drive.plan);
+    for warning in &plan.warnings {
+        drive.warn(warning);
+    }
+    let told = match (plan.spec.explain, plan.spec.verbose) {
+        (true, _) => explain::long(&plan),
+        (false, 0) => Vec::new(),
+        (false, _) => explain::short(&plan),
+    };
+    for line in &told {
+        drive.tell(line);
+    }
+    // Files of ranks on other hosts are opened there, unless the launcher writes them.
+    let mut outputs = match plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
+        true => Vec::new(),
+        false => drive.streams.take_files(rank_files::open(&plan)?),
+    };
+    drive
+        .run_until(|drive| {
+            drive.hosts_ready || drive.supervisor.is_ending() || !drive.refused.is_empty()
+        })
+        .map_err(broken)?;
+    across::judge(drive)?;
+    tell_hosts(drive);
+    if drive.supervisor.is_ending() {
+        drive.hands.order(ToCrew::Skip);
+    } else {
+        if let Some(rank) = plan.spec.stdio.pty {
+            let opened = drive.open_pty(rank);
+            outputs[rank.index()] = opened
+                .map_err(|error| RunFailure::own("cannot open a terminal for --pty", error))?;
+        }
+        let stdin = stdin_plans(&plan);
+        let io = RankIo::new(outputs, stdin);
+        drive.hands.start(io, surroundings)?;
+    }
+    drive
+        .run_until(|drive| drive.supervisor.is_over())
+        .map_err(broken)
+}
+
+/// Which libpmix each sidecar really loaded, and what is to be known about it. A warning about
+/// its age is for those who ask: a distribution repairs old versions under their old number.
+fn tell_hosts(drive: &mut Drive) {
+    if drive.plan.spec.verbose == 0 {
+        return;
+    }
+    let plan = Arc::clone(&drive.plan);
+    let path = plan.host.as_ref().map(|host| host.libpmix.path.display());
+    let mut lines = Vec::new();
+    for (loaded, name) in drive.loaded.iter().zip(&plan.node_names) {
+        let (Some(loaded), Some(path)) = (loaded, &path) else {
+            continue;
+        };
+        lines.push(format!(
+            "PMIx server of {name}: {} ({path})",
+            loaded.libpmix
+        ));
+        let warnings = loaded.warnings.iter();
+        let warnings = warnings.map(|text| format!("warning: {text}"));
+        lines.extend(warnings.filter(|_| name == &plan.node_names[0]));
+    }
+    for line in &lines {
+        drive.tell(line);
+    }
+}
+
+/// How each rank reads standard input.
+fn stdin_plans(plan: &Plan) -> Vec<StdinPlan> {
+    let size = plan.job.ranks.size();
+    let target = plan.spec.stdio.stdin;
+    let readers = match target {
+        StdinTarget::None => 0,
+        StdinTarget::Rank(_) => 1,
+        StdinTarget::All => size as usize,
+    };
+    let copied = stdin::needs_copy(std::io::stdin().as_fd(), readers);
+    let plan = |rank| match (target.reads(rank), copied) {
+        (false, _) => StdinPlan::Empty,
+        (true, true) => StdinPlan::Pipe,
+        (true, false) => StdinPlan::Inherit,
+    };
+    (0..size).map(Rank).map(plan).collect()
+}
+
+/// Names of their own for virtual nodes, if the system permits it.
+fn namespaces(plan: &Plan) -> Option<NodeNamespaces> {
+    if plan.job.ranks.nodes() == 1 {
+        return None;
+    }
+    match NodeNamespaces::create(&plan.node_names) {
+        Ok(namespaces) => Some(namespaces),
+        Err(error) => {
+            if plan.spec.verbose > 0 {
+                eprintln!("wireup: virtual nodes share this machine's name: {error}");
+            }
+            None
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a run makes before it knows what is asked for.
+
+use crate::backend::guard::Guard;
+use crate::failure::RunFailure;
+use crate::plan::job_names::JobNames;
+use crate::sys::descriptors;
+use crate::sys::signals::ignored_at_start;
+use crate::sys::surroundings::Surroundings;
+use wireup_core::job::ids::Nspace;
+
+/// See the module. To drop it leaves nothing behind.
+#[derive(Debug)]
+pub struct Beginning {
+    /// What this process was given, with its low descriptors taken.
+    surroundings: Surroundings,
+    /// Of the job that may follow.
+    nspace: Nspace,
+    guard: Option<Guard>,
+}
+
+impl Beginning {
+    /// Must be called while the process has a single thread. With `guarded` it forks the guard, which
+    /// is cheapest as long as the process is small: what is not in memory yet need not be copied on
+    /// write later, and to parse a line takes more than anything else before the ranks are started.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when the system has not enough for a run.
+    pub fn new(guarded: bool) -> Result<Self, RunFailure> {
+        let ignored = ignored_at_start();
+        descriptors::reserve_low().map_err(|errno| {
+            RunFailure::own(
+                "out of descriptors, raise the hard limit (ulimit -Hn)",
+                errno,
+            )
+        })?;
+        let surroundings = Surroundings::take(ignored);
+        let nspace = JobNames::default().fresh()?;
+        let guard = guarded.then(|| guard_of(&nspace)).transpose()?;
+        Ok(Self {
+            surroundings,
+            nspace,
+            guard,
+        })
+    }
+
+    /// For a run that needs no guard; one that is there ends.
+    pub(super) fn unguarded(self) -> (Surroundings, Nspace) {
+        self.parts()
+    }
+
+    /// For a run that needs one.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when it was not there yet and cannot be started.
+    pub(super) fn guarded(mut self) -> Result<(Surroundings, Nspace, Guard), RunFailure> {
+        let guard = match self.guard.take() {
+            Some(guard) => guard,
+            None => guard_of(&self.nspace)?,
+        };
+        let (surroundings, nspace) = self.parts();
+        Ok((surroundings, nspace, guard))
+    }
+
+    fn parts(&self) -> (Surroundings, Nspace) {
+        (self.surroundings.clone(), self.nspace.clone())
+    }
+}
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        drop(self.guard.take().map(Guard::dismiss));
+    }
+}
+
+fn guard_of(nspace: &Nspace) -> Result<Guard, RunFailure> {
+    Guard::start(nspace).map_err(|error| {
+        RunFailure::own(
+            "cannot start the guard process, allow more processes and descriptors (ulimit -u, -Hn)",
+            error,
+        )
+    })
+}

@@ -1,0 +1,93 @@
+//! Signals to the launcher, and what it makes of them.
+
+use std::os::fd::AsFd as _;
+
+use super::{Drive, Life};
+use crate::backend::message::ToCrew;
+use crate::control::orders::{Order, Read};
+use nix::sys::signal::Signal;
+
+impl Drive {
+    pub(super) fn take_signals(&mut self) {
+        while let Some(signal) = self.signals.pending() {
+            match signal {
+                Signal::SIGCHLD => self.hands.reap_orphans(),
+                Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
+                    self.asked_to_end(signal as i32);
+                }
+                Signal::SIGTSTP => self.stop_job(),
+                Signal::SIGWINCH => self.resize_terminal(),
+                Signal::SIGCONT => {
+                    self.take_terminal();
+                    self.hands.order(ToCrew::Signal(libc::SIGCONT));
+                }
+                other => self.hands.order(ToCrew::Signal(other as i32)),
+            }
+        }
+    }
+
+    /// A signal to the launcher that is to end the job.
+    fn asked_to_end(&mut self, signal: i32) {
+        // Whoever asks again wants an end of everything; and whether a rank still runs is not known
+        // here at once.
+        if self.supervisor.is_asked_to_end() || !self.lives.iter().any(Life::runs) {
+            self.interrupts += 1;
+        }
+        self.hands.order(ToCrew::Hurry);
+        let now = self.now();
+        let mut orders = Vec::new();
+        // Ranks that do not run yet could not be told to finish by themselves.
+        let early = !self.all_reported && !self.supervisor.is_ending();
+        match signal == libc::SIGINT && !early {
+            true => self.supervisor.interrupt(now, &mut orders),
+            false => self.supervisor.end_by_signal(signal, now, &mut orders),
+        }
+        self.carry_out(orders);
+    }
+
+    /// Carries out what came over a descriptor; with its end, the job ends.
+    pub(super) fn take_orders(&mut self) {
+        while let Some(orders) = &mut self.orders {
+            match orders.next() {
+                Read::Order(order) => self.ordered(order),
+                Read::Wrong(why) => self.warn(&format!("an order that cannot be read: {why}")),
+                Read::Nothing => return,
+                Read::Ended => {
+                    // What cannot be taken out is closed all the same.
+                    let _ = self.hands.poll().remove(orders.as_fd());
+                    self.orders = None;
+                    self.asked_to_end(libc::SIGHUP);
+                }
+            }
+        }
+    }
+
+    fn ordered(&mut self, Order { signal, ranks }: Order) {
+        match ranks {
+            Some(ranks) => self.hands.order(ToCrew::SignalRanks { signal, ranks }),
+            None if [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
+                .contains(&signal) =>
+            {
+                self.asked_to_end(signal);
+            }
+            None => self.hands.order(ToCrew::Signal(signal)),
+        }
+    }
+
+    /// Stops the ranks and then the launcher, as a shell's user asked by Ctrl-Z. Ranks have
+    /// sessions of their own, where the default action of SIGTSTP is to ignore it, so SIGSTOP
+    /// follows after handlers had a moment.
+    fn stop_job(&mut self) {
+        self.streams.draw(None);
+        self.hands.order(ToCrew::Signal(libc::SIGTSTP));
+        let moment = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 50_000_000,
+        };
+        let _ = rustix::event::poll(&mut [], Some(&moment));
+        self.hands.order(ToCrew::Signal(libc::SIGSTOP));
+        self.leave_terminal();
+        let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+        // Continued: SIGCONT arrives as a signal of its own and is passed on.
+    }
+}

@@ -1,0 +1,333 @@
+//! Jobs that processes of the launch have started beside them: from the wish to the answer, and to
+//! their end.
+
+use crate::plan::jobs::Plans;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::growth::{Wanting, too_late};
+use super::{Drive, Life};
+use crate::backend::message::ToCrew;
+use crate::plan::allocations::Ground;
+use crate::plan::{Plan, SpawnedJob, Standing};
+use wireup_core::event::SpawnTicket;
+use wireup_core::job::demand::{Demand, Wish};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult};
+use wireup_core::job::spec::Children;
+
+/// Who waits for an answer: a node, and its name for the request.
+pub(super) type Asker = (NodeId, SpawnTicket);
+
+/// A job that is being started.
+#[derive(Debug)]
+struct Birth {
+    asker: Asker,
+    /// Who wants it.
+    by: GlobalRank,
+    /// How long that may take, and when it is given up.
+    limit: Option<(Duration, Duration)>,
+    /// Why it is given up. The answer waits until nothing of it is left.
+    failure: Option<SpawnFailure>,
+}
+
+/// What is known of one job beside its plan.
+#[derive(Debug)]
+struct Member {
+    parent: Option<JobNumber>,
+    /// Its processes that have not ended, those to be started included.
+    remaining: u32,
+    /// It may live longer than its parent.
+    independent: bool,
+    /// The allocation it lives in.
+    allocation: Option<String>,
+}
+
+/// The jobs of a launch, by number.
+#[derive(Debug)]
+pub(super) struct Family {
+    members: Vec<Member>,
+    births: BTreeMap<JobNumber, Birth>,
+    /// Jobs whose parent has ended, and when they are ended too.
+    orphans: Vec<(Duration, JobNumber)>,
+}
+
+impl Family {
+    /// The job the user asked for, with so many processes.
+    pub(super) fn new(size: u32) -> Self {
+        Self {
+            members: vec![Member {
+                parent: None,
+                remaining: size,
+                independent: true,
+                allocation: None,
+            }],
+            births: BTreeMap::new(),
+            orphans: Vec::new(),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let births = self.births.values().filter(|birth| birth.failure.is_none());
+        let births = births.filter_map(|birth| Some(birth.limit?.1));
+        births.chain(self.orphans.iter().map(|(at, _)| *at)).min()
+    }
+
+    /// A job, the one that spawned it, and so on up to the first.
+    pub(super) fn line_of(&self, job: JobNumber) -> impl Iterator<Item = JobNumber> {
+        std::iter::successors(Some(job), |job| self.members[job.index()].parent)
+    }
+
+    /// The jobs that were spawned into allocations and live, and the names of these.
+    pub(super) fn in_allocations(&self) -> impl Iterator<Item = (JobNumber, &str)> {
+        let members = (0..).map(JobNumber).zip(&self.members);
+        let living = members.filter(|(_, member)| member.remaining > 0);
+        living.filter_map(|(job, member)| Some((job, member.allocation.as_deref()?)))
+    }
+}
+
+/// Why nothing is spawned any more.
+fn ending() -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::Ending,
+        text: "the launch is being ended".to_owned(),
+    }
+}
+
+impl Drive {
+    pub(super) fn plan_spawn(
+        &self,
+        by: GlobalRank,
+        request: &SpawnRequest,
+    ) -> Result<(SpawnedJob, Arc<Plan>), SpawnFailure> {
+        if self.supervisor.is_ending() {
+            return Err(ending());
+        }
+        if self.lives[by.index()].end.is_some() {
+            return Err(SpawnFailure {
+                kind: SpawnFailureKind::Ending,
+                text: "who asked for it has ended".to_owned(),
+            });
+        }
+        let (live, before) = self.census(|_| true);
+        let reserved = self.reserved(|_| true);
+        let (parent, rank) = self.jobs.plan_of(by);
+        let standing = Standing {
+            offset: GlobalRank(self.jobs.size()),
+            before: &before,
+            ground: Ground {
+                live: &live,
+                reserved: &reserved,
+            },
+            names: &self.names,
+        };
+        let first = &self.plan;
+        let mut job = first.spawned(&parent.decided, rank, request, standing)?;
+        let plan = match first.spec.layout.across_hosts() {
+            true => {
+                job.pack(first)?;
+                job.seen(first)?
+            }
+            false => job.resolve(first, None)?,
+        };
+        Ok((job, Arc::new(plan)))
+    }
+
+    pub(super) fn begin_spawn(&mut self, wanting: Wanting, job: SpawnedJob, plan: Arc<Plan>) {
+        let Wanting {
+            asker, by, limit, ..
+        } = wanting;
+        let size = plan.job.ranks.size();
+        if self.plan.spec.verbose > 0 {
+            let text = format!("{} spawns {size} processes", self.jobs.name_of(by));
+            self.tell(&text);
+        }
+        let (parent, _) = self.jobs.identity(by);
+        let number = self.jobs.add(Arc::clone(&plan));
+        self.lives
+            .resize(self.jobs.size() as usize, Life::default());
+        self.supervisor.grow(size);
+        let ending = &self.plan.spec.ending;
+        self.family.members.push(Member {
+            parent: Some(parent),
+            remaining: size,
+            independent: job
+                .independent
+                .unwrap_or(ending.children == Children::Independent),
+            allocation: job.allocation.clone(),
+        });
+        let birth = Birth {
+            asker,
+            by,
+            limit,
+            failure: None,
+        };
+        self.family.births.insert(number, birth);
+        self.hands.add_job(Box::new(job), &plan);
+    }
+
+    pub(super) fn answer_spawn(
+        &mut self,
+        (node, ticket): Asker,
+        by: GlobalRank,
+        result: SpawnResult,
+    ) {
+        if let Err(failure) = &result
+            && failure.kind != SpawnFailureKind::Ending
+        {
+            let text = format!("{} cannot spawn: {}", self.jobs.name_of(by), failure.text);
+            self.warn(&text);
+        }
+        self.hands.order(ToCrew::Spawned {
+            node,
+            ticket,
+            result,
+        });
+    }
+
+    /// Some part of a job that is being started cannot run.
+    pub(super) fn spawn_failed(&mut self, job: JobNumber, failure: SpawnFailure) {
+        let Some(birth) = self.family.births.get_mut(&job) else {
+            return;
+        };
+        if birth.failure.is_some() {
+            return;
+        }
+        birth.failure = Some(failure);
+        let demand = Demand {
+            by: birth.by,
+            what: Wish::Kill,
+            ranks: Some(self.jobs.processes_of(job).collect()),
+        };
+        self.hands.order(ToCrew::DropJob(job));
+        let mut orders = Vec::new();
+        let now = self.now();
+        self.supervisor.demanded(demand, now, &mut orders);
+        self.carry_out(orders);
+        self.job_may_be_over(job);
+    }
+
+    /// Whether that a process was not started is the failure of a spawn, and not of the launch.
+    pub(super) fn fails_spawn(&mut self, process: GlobalRank, cause: &Cause) -> bool {
+        let (job, _) = self.jobs.identity(process);
+        if !self.family.births.contains_key(&job) {
+            return false;
+        }
+        let kind = match cause.exit_code() {
+            EXIT_NOT_FOUND => SpawnFailureKind::NotFound,
+            EXIT_NOT_EXECUTABLE => SpawnFailureKind::NotExecutable,
+            _ => SpawnFailureKind::Failed,
+        };
+        let text = match cause {
+            Cause::NotStarted { error, .. } => error.clone(),
+            _ => String::new(),
+        };
+        self.spawn_failed(job, SpawnFailure { kind, text });
+        true
+    }
+
+    /// The start of every rank of a spawned job has been reported.
+    pub(super) fn spawn_started(&mut self, job: JobNumber) {
+        let well = |birth: &mut Birth| birth.failure.is_none();
+        let birth = self.family.births.get_mut(&job);
+        if birth.is_some_and(well)
+            && let Some(birth) = self.family.births.remove(&job)
+        {
+            let plan = self.jobs.get(job).expect("it was added when it was begun");
+            let name = plan.job.nspace.clone();
+            self.answer_spawn(birth.asker, birth.by, Ok(name));
+        }
+        self.job_may_be_over(job);
+    }
+
+    /// Nothing more will be heard of a process.
+    pub(super) fn process_over(&mut self, process: GlobalRank) {
+        let (job, _) = self.jobs.identity(process);
+        let member = &mut self.family.members[job.index()];
+        member.remaining = member.remaining.saturating_sub(1);
+        self.job_may_be_over(job);
+    }
+
+    fn job_may_be_over(&mut self, job: JobNumber) {
+        let born = |birth: &Birth| birth.failure.is_some();
+        let is_born = self.family.births.get(&job).is_none_or(born);
+        if self.family.members[job.index()].remaining > 0 || !is_born {
+            return;
+        }
+        if let Some(birth) = self.family.births.remove(&job)
+            && let Some(failure) = birth.failure
+        {
+            self.answer_spawn(birth.asker, birth.by, Err(failure));
+        }
+        if self.supervisor.is_over() || self.supervisor.is_ending() {
+            return;
+        }
+        self.hands.order(ToCrew::JobOver(job));
+        self.allocations_end(job);
+        let until = self.now() + self.plan.spec.ending.grace;
+        let children = (0..).map(JobNumber).zip(&self.family.members);
+        let orphans = children.filter(|(_, child)| {
+            child.parent == Some(job) && !child.independent && child.remaining > 0
+        });
+        let orphans: Vec<_> = orphans.map(|(child, _)| (until, child)).collect();
+        self.family.orphans.extend(orphans);
+    }
+
+    /// Gives up what takes too long, and ends jobs whose parent has ended and that did not follow.
+    pub(super) fn look_at_family(&mut self, now: Duration) {
+        let late =
+            |birth: &Birth| birth.failure.is_none() && birth.limit.is_some_and(|(_, at)| at <= now);
+        let births = self.family.births.iter();
+        let late: Vec<_> = births
+            .filter(|(_, birth)| late(birth))
+            .filter_map(|(job, birth)| Some((*job, birth.limit?.0)))
+            .collect();
+        for (job, limit) in late {
+            self.spawn_failed(job, too_late(limit));
+        }
+        if self.supervisor.is_ending() {
+            self.drop_births();
+        }
+        let (due, left) = std::mem::take(&mut self.family.orphans)
+            .into_iter()
+            .partition(|(at, _)| *at <= now);
+        self.family.orphans = left;
+        let due: Vec<(Duration, JobNumber)> = due;
+        for (_, job) in due {
+            self.end_orphan(job, now);
+        }
+    }
+
+    /// The launch is ending: what was not started need not be waited for. The server that was to hear of
+    /// it may be what failed.
+    fn drop_births(&mut self) {
+        let births = self.family.births.iter();
+        let open = births.filter(|(_, birth)| birth.failure.is_none());
+        let open: Vec<JobNumber> = open.map(|(job, _)| *job).collect();
+        for job in open {
+            self.spawn_failed(job, ending());
+        }
+    }
+
+    fn end_orphan(&mut self, job: JobNumber, now: Duration) {
+        let count = self.family.members[job.index()].remaining;
+        if count == 0 {
+            return;
+        }
+        self.tell(&format!(
+            "ending {count} processes of spawned job {job}, which would outlive its parent"
+        ));
+        let living = |process: &GlobalRank| self.lives[process.index()].end.is_none();
+        let ranks: Vec<_> = self.jobs.processes_of(job).filter(living).collect();
+        let demand = Demand {
+            by: self.jobs.first_of(job),
+            what: Wish::Terminate,
+            ranks: Some(ranks),
+        };
+        let mut orders = Vec::new();
+        self.supervisor.demanded(demand, now, &mut orders);
+        self.carry_out(orders);
+    }
+}

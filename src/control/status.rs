@@ -1,0 +1,301 @@
+//! What is told while a job runs: warnings to people, changes of state to readers of the status
+//! stream.
+
+use crate::plan::jobs::Plans;
+use std::sync::Arc;
+
+use super::Drive;
+use crate::backend::local::raw;
+use crate::control::finish::failure_line;
+use crate::failure::RunFailure;
+use crate::plan::Plan;
+use crate::plan::jobs::Jobs;
+use crate::record::{
+    App, CauseRecord, EndRecord, Job, JobPlan, JobState, Missing, MissingRank, Node, Outcome,
+    Place, RankChange, RankResult, RankState, Record, VERSION, kind_of, ms,
+};
+use crate::report::progress::{END_PATIENCE, PATIENCE};
+use crate::report::status::own_failure;
+use crate::supervisor::Phase;
+use wireup_core::job::absence::Absences;
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::outcome::{Cause, RankEnd};
+
+impl Drive {
+    /// A line of wireup's own.
+    pub(crate) fn tell(&mut self, text: &str) {
+        self.streams.tell(&format!("wireup: {text}"));
+    }
+
+    /// A line about something that may be wrong.
+    pub(crate) fn warn(&mut self, text: &str) {
+        self.tell(&format!("warning: {text}"));
+        self.record(&Record::Warning { message: text });
+    }
+
+    fn record(&mut self, record: &Record<'_>) {
+        let now = self.now();
+        if let Some(status) = &mut self.status {
+            // Without a thread to write it nothing is written: the run has larger worries then.
+            let _ = status.write(record, now, &mut self.streams);
+        }
+    }
+
+    /// Says what a rank wants in the job's record.
+    pub(super) fn record_log(&mut self, rank: Option<GlobalRank>, text: &[u8]) {
+        let speaker = rank.map(|rank| self.jobs.identity(rank).into());
+        self.record(&Record::log(speaker, text));
+    }
+
+    /// Says what is going to be run.
+    pub(crate) fn tell_plan(&mut self) {
+        if self.status.is_none() {
+            return;
+        }
+        let plan = Arc::clone(&self.plan);
+        let nodes = plan.job.ranks.node_ids().map(|node| Node {
+            node: node.0,
+            host: &plan.node_names[node.index()],
+            ranks: plan.job.ranks.local_size(node),
+        });
+        let offered = [("pmi", plan.offer.pmi), ("pmix", plan.offer.pmix)];
+        let job = JobPlan {
+            version: VERSION,
+            job: plan.job.nspace.as_str(),
+            pid: raw(rustix::process::getpid()),
+            size: plan.job.ranks.size(),
+            offered: offered
+                .into_iter()
+                .filter_map(|(name, offered)| offered.then_some(name))
+                .collect(),
+            nodes: nodes.collect(),
+            apps: apps(&plan),
+        };
+        self.record(&Record::Job(Job {
+            state: JobState::Planned,
+            plan: Some(job),
+            cause: None,
+        }));
+    }
+
+    /// All processes that could be started have been.
+    pub(super) fn all_started(&mut self) {
+        if !self.supervisor.is_ending() {
+            self.job_changed(JobState::Running);
+            self.watch_for_singletons();
+            self.progress.expect(self.now(), PATIENCE);
+        }
+    }
+
+    /// The supervisor may have decided something.
+    pub(super) fn phase_changed(&mut self) {
+        let phase = self.supervisor.phase();
+        if phase != Phase::Running && !self.end_expected {
+            self.end_expected = true;
+            self.progress.expect(self.now(), END_PATIENCE);
+        }
+        match phase {
+            Phase::Running => {}
+            Phase::Terminating { .. } => self.job_changed(JobState::Ending),
+            Phase::Killing => self.job_changed(JobState::Killing),
+        }
+    }
+
+    fn job_changed(&mut self, state: JobState) {
+        if self.status.is_none() || self.phase_told == state {
+            return;
+        }
+        self.phase_told = state;
+        let jobs = self.jobs.clone();
+        let cause = self.supervisor.cause();
+        let cause = cause.map(|cause| self.cause_record(&jobs, cause));
+        self.record(&Record::Job(Job {
+            state,
+            plan: None,
+            cause,
+        }));
+    }
+
+    /// A rank's process-management interface reports.
+    pub(super) fn rank_said(&mut self, rank: GlobalRank, state: RankState) {
+        let life = &mut self.lives[rank.index()];
+        if state == RankState::Connected && !life.connected {
+            life.connected = true;
+            // What is spawned is expected by nobody but its parent.
+            self.connected += u32::from(rank.0 < self.plan.job.ranks.size());
+            if self.connected == 1 {
+                self.progress.expect(self.now(), PATIENCE);
+            }
+        }
+        self.rank_changed(rank, state);
+    }
+
+    /// A rank came into another state.
+    pub(super) fn rank_changed(&mut self, rank: GlobalRank, state: RankState) {
+        if self.status.is_none() {
+            return;
+        }
+        let jobs = self.jobs.clone();
+        let life = &self.lives[rank.index()];
+        self.record(&Record::Rank(RankChange {
+            state,
+            place: place_of(&jobs, rank),
+            pid: life.pid,
+            end: life
+                .end
+                .map(|(_, end)| end.map_or_else(EndRecord::default, EndRecord::from)),
+        }));
+    }
+
+    /// The status stream cannot be written any more: the job goes on without it.
+    pub(crate) fn check_status(&mut self) {
+        if let Some(errno) = self.status.as_mut().and_then(|status| status.failure()) {
+            self.tell(&format!(
+                "warning: the status stream (--json) cannot be written: {errno}"
+            ));
+        }
+    }
+
+    /// The last line: how everything went.
+    pub(crate) fn tell_result(&mut self, code: u8, failure: Option<&RunFailure>) {
+        let Some(clock) = self.status.as_ref().map(|status| status.clock()) else {
+            return;
+        };
+        let jobs = self.jobs.clone();
+        let plan = jobs.first();
+        let supervisor = &self.supervisor;
+        let first = supervisor.cause();
+        let first = first.or_else(|| supervisor.tolerated().filter(|_| code != 0));
+        let interrupted = Cause::Interrupted(libc::SIGINT);
+        let first = first.or_else(|| (code == interrupted.exit_code()).then_some(&interrupted));
+        let cause = match failure {
+            Some(failure) => Some(own_failure("wireup_failed", failure)),
+            None => first.map(|cause| self.cause_record(&jobs, cause)),
+        };
+        let time = |at| clock.at(at).to_string();
+        let rank_result = |rank: GlobalRank| {
+            let life = &self.lives[rank.index()];
+            let state = self.pmi_state(rank);
+            let start = life.pid.is_some().then_some(life.start);
+            let end = life.end.map(|(at, _)| at);
+            RankResult {
+                place: place_of(&jobs, rank),
+                pid: life.pid,
+                start: start.map(time),
+                start_ms: start.map(ms),
+                end: end.map(time),
+                end_ms: end.map(ms),
+                how: life
+                    .end
+                    .and_then(|(_, end)| end)
+                    .map(EndRecord::from)
+                    .unwrap_or_default(),
+                cause: life.fate,
+                connected: state.contacted,
+                last: state.last,
+            }
+        };
+        let ranks = (0..jobs.size()).map(GlobalRank).map(rank_result).collect();
+        let now = self.now();
+        let outcome = Outcome {
+            version: VERSION,
+            job: Some(plan.job.nspace.as_str()),
+            exit_code: failure.map_or(code, |failure| failure.code),
+            exit_policy: Some(plan.spec.ending.exit.to_string()),
+            cause,
+            start: time(std::time::Duration::ZERO),
+            end: time(now),
+            elapsed_ms: ms(now),
+            apps: apps(plan),
+            ranks,
+        };
+        self.record(&Record::Result(Box::new(outcome)));
+    }
+
+    fn cause_record<'a>(&self, jobs: &'a Jobs, cause: &Cause) -> CauseRecord<'a> {
+        let (code, signal) = match cause {
+            Cause::RankFailed {
+                end: RankEnd::Code(code),
+                ..
+            } => (Some(i32::from(*code)), None),
+            Cause::RankFailed {
+                end: RankEnd::Signal(signal),
+                ..
+            }
+            | Cause::EndedBy { signal, .. }
+            | Cause::Interrupted(signal) => (None, Some(*signal)),
+            Cause::Aborted { code, .. } => (Some(*code), None),
+            Cause::NotFinalized { .. } | Cause::NeverJoined { .. } | Cause::LeftOthers { .. } => {
+                (Some(0), None)
+            }
+            _ => (None, None),
+        };
+        let rank = cause.rank();
+        let last = rank.map(|rank| self.pmi_state(rank).last);
+        CauseRecord {
+            kind: kind_of(cause),
+            message: failure_line(self, Some(cause))
+                .unwrap_or_else(|| "nobody reads the output".into()),
+            place: rank.map(|rank| place_of(jobs, rank)),
+            pid: rank.and_then(|rank| self.pid_of(rank)),
+            program: rank.map(|rank| {
+                let (plan, rank) = jobs.plan_of(rank);
+                program(plan, plan.app_of(rank))
+            }),
+            code,
+            signal,
+            last,
+            missing: match cause {
+                Cause::FenceTimeout(late) => Some(Box::new(self.missing(jobs, &late.absences))),
+                _ => None,
+            },
+        }
+    }
+
+    fn missing<'a>(&self, jobs: &'a Jobs, absences: &Absences) -> Missing<'a> {
+        let hosts = |nodes: &[NodeId]| {
+            let nodes = nodes
+                .iter()
+                .map(|node| &*jobs.first().node_names[node.index()]);
+            nodes.collect()
+        };
+        let ranks = absences.named.iter().map(|absent| MissingRank {
+            place: place_of(jobs, absent.rank),
+            pid: self.pid_of(absent.rank),
+            last: absent.last.clone(),
+            idle_ms: absent.idle.map(ms),
+        });
+        Missing {
+            count: absences.ranks,
+            ranks: ranks.collect(),
+            nodes: hosts(&absences.nodes.named),
+            silent: hosts(&absences.silent.named),
+        }
+    }
+
+    /// A rank's process, if it was started.
+    pub(crate) fn pid_of(&self, rank: GlobalRank) -> Option<i32> {
+        self.lives[rank.index()].pid
+    }
+}
+
+fn place_of(jobs: &Jobs, process: GlobalRank) -> Place<'_> {
+    let (plan, rank) = jobs.plan_of(process);
+    let (node, host) = (jobs.home_of(process), jobs.host_of(process));
+    let speaker = jobs.identity(process).into();
+    Place::new(speaker, node, host, plan.job.appnums.of(rank))
+}
+
+fn program(plan: &Plan, app: usize) -> String {
+    plan.apps[app].program.path().display().to_string()
+}
+
+fn apps(plan: &Plan) -> Vec<App> {
+    let apps = plan.apps.iter().enumerate();
+    apps.map(|(index, app)| App {
+        app: index as u32,
+        program: program(plan, index),
+        ranks: app.size,
+    })
+    .collect()
+}

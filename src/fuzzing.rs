@@ -1,0 +1,163 @@
+//! Entry points of the fuzzer, and of the plain tests that run them over a corpus and changes of it:
+//! what the steps of a launch tell its launcher, and the files that others wrote.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::admission::admits;
+use crate::backend::carried::{Carried, Description};
+use crate::backend::message::FromCrew;
+use crate::backend::outside_allocator::FromAllocator;
+use crate::backend::plate;
+use crate::control::orders;
+use crate::inspect::ldso::cache::Index;
+use crate::inspect::libpmix;
+use crate::plan::environment::file as env_file;
+use crate::supervisor::{Departure, Order, Supervisor};
+use wireup_core::fuzzing::job;
+use wireup_core::job::hosts::file as hostfile;
+use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::roster::Roster;
+use wireup_core::job::spec::EndingSpec;
+use wireup_core::link::frame::Address;
+use wireup_core::link::fuzzing::{messages, read};
+use wireup_core::node::JobContext;
+
+type Jobs = Roster<Arc<JobContext>>;
+
+/// Runs one input: messages of steps to the launcher of a job, and when that ends by them.
+///
+/// # Panics
+/// When a promise is broken that this module checks.
+pub fn carried(data: &[u8]) {
+    let mut jobs = Roster::new(Arc::new(job()));
+    jobs.add(Arc::new(job()));
+    let nodes = jobs.nodes();
+    let mut supervisor = Supervisor::new(jobs.size(), &EndingSpec::default());
+    let mut now = Duration::ZERO;
+    messages(data, |from, body| {
+        read::<Description>(body);
+        let (Some(message), Address::Node(from)) = (read::<Carried>(body), from) else {
+            return;
+        };
+        // The transport names senders that there are.
+        let from = NodeId(from.0 % nodes);
+        now += Duration::from_secs(1);
+        if let Carried::Told(told) = message {
+            for told in told {
+                if admits(&jobs, from, &told) {
+                    hear(&jobs, &mut supervisor, now, told);
+                }
+            }
+        }
+    });
+    let mut orders = Vec::new();
+    while let Some(at) = supervisor.next_deadline().filter(|at| *at > now) {
+        now = at;
+        supervisor.tick(now, |_| true, &mut orders);
+    }
+    there(&jobs, &orders);
+}
+
+/// What the launcher does with what it is told.
+fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromCrew) {
+    let mut orders = Vec::new();
+    match told {
+        FromCrew::NotStarted { cause, .. } => {
+            supervisor.rank_skipped();
+            if let Some(cause) = cause {
+                supervisor.fail(cause, now, &mut orders);
+            }
+        }
+        FromCrew::Judged { rank, end, state } => {
+            let gone = Departure {
+                rank,
+                job: jobs.find(rank).expect("admitted").0,
+                end,
+                pmi: &state,
+                joinable: true,
+                alone: None,
+            };
+            supervisor.rank_ended(gone, now, &mut orders);
+        }
+        FromCrew::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
+        FromCrew::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
+        FromCrew::Demanded(demand) => supervisor.demanded(demand, now, &mut orders),
+        _ => {}
+    }
+    if let Some(rank) = supervisor.cause().and_then(|cause| cause.rank()) {
+        assert!(jobs.find(rank).is_some(), "{rank:?}");
+    }
+    there(jobs, &orders);
+}
+
+/// Only ranks that exist are signalled.
+fn there(jobs: &Jobs, orders: &[Order]) {
+    for order in orders {
+        if let Order::SignalRanks(_, ranks) = order {
+            let known = ranks.iter().all(|rank| jobs.find(*rank).is_some());
+            assert!(known, "{order:?}");
+        }
+    }
+}
+
+/// Runs one input: a letter that says what it is to be, and the text of a file, a line or a plate.
+///
+/// # Panics
+/// When a promise is broken that this module checks.
+pub fn files(data: &[u8]) {
+    let [kind, text @ ..] = data else {
+        return;
+    };
+    match kind {
+        b'h' => {
+            let _ = hostfile::parse(Path::new("hosts"), text);
+        }
+        b'e' => {
+            let asked = env_file::parse(text).unwrap_or_default();
+            assert!(asked.len() <= text.len());
+        }
+        b'o' => {
+            orders::parse(text);
+        }
+        b'a' => {
+            let _ = serde_json::from_slice::<FromAllocator>(text);
+        }
+        b'p' => {
+            if let Some(placement) = plate::parse(text) {
+                assert_eq!(placement.hosts.len(), placement.ranks.nodes() as usize);
+                let last = placement.ranks.size().checked_sub(1).map(Rank);
+                assert!(last.is_none_or(|last| placement.ranks.node_of(last).is_some()));
+            }
+        }
+        b'v' => {
+            libpmix::Version::parse(text);
+        }
+        b'c' => {
+            let index = Index::of_cache(text.to_vec());
+            let name = OsStr::new("libmpi.so.12");
+            // Nothing is made up: each path is in the cache.
+            let paths = index.map_or_else(Vec::new, |index| index.candidates(name));
+            assert!(paths.iter().all(|path| path.as_os_str().len() < text.len()));
+        }
+        _ => {}
+    }
+}
+
+/// Streams of random messages, as inputs of [`carried`].
+#[cfg(test)]
+pub(crate) fn carried_seeds(count: usize) -> Vec<Vec<u8>> {
+    use proptest::prelude::*;
+
+    use crate::backend::arbitrary::{carried, description};
+    use wireup_core::link::encode;
+    use wireup_core::link::fuzzing::seeds::seeds;
+
+    let body = prop_oneof![
+        20 => carried().prop_map(|message| encode(&message)),
+        1 => description().prop_map(|description| encode(&description)),
+    ];
+    seeds(count, job().ranks.nodes(), body.boxed())
+}

@@ -1,0 +1,274 @@
+//! Which process-management interface does a program want? Told from the libraries it would load, or
+//! what a static one has inside, without running it, also behind wrappers such as `numactl` or `sh -c`.
+//!
+//! Not seen: an MPI that is linked statically into a dynamic program, or opened by it with dlopen.
+//! Such a program is [`Wants::Plain`], which is right for MPICH's family and wrong for Open MPI:
+//! its user has to choose the interface.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use crate::inspect::ldso::{Loader, System};
+use crate::inspect::program::{Kind, Program};
+
+mod constants;
+pub mod elf;
+mod finding;
+pub mod ldso;
+pub mod libpmix;
+mod libraries;
+mod names;
+pub mod program;
+pub mod relocated;
+pub mod sidecar_files;
+mod wrapper;
+
+pub use finding::{Clients, Family, Finding, Opaque, Seen, Wants, Why};
+
+use wrapper::{Behind, Command, Place};
+
+/// Wrappers looked behind, one behind the other; the shells' `"$@"` makes any number possible.
+const DEPTH: u8 = 12;
+/// Commands of shells looked at in all.
+const COMMANDS: u32 = 64;
+
+/// What was found, and the dynamic loader as the program will meet it.
+#[derive(Debug)]
+pub struct Inspection {
+    /// What was found.
+    pub finding: Finding,
+    /// The dynamic loader of the program's environment, which a wrapper may have changed.
+    pub loader: Loader,
+}
+
+/// Whose library a file is, by its name; `None` for one of no interest.
+pub fn family_of(name: &OsStr) -> Option<Family> {
+    if names::matches(name, names::OPEN_MPI) {
+        Some(Family::OpenMpi)
+    } else if names::matches(name, names::MPICH) {
+        Some(Family::Mpich)
+    } else if names::matches(name, &["libpmix.so"]) {
+        Some(Family::Pmix)
+    } else if names::matches(name, names::PMI) {
+        Some(Family::Pmi)
+    } else {
+        None
+    }
+}
+
+/// Looks at a program that was found, and behind it if it is a wrapper. `argv` is its command line,
+/// name included; `env` and `cwd` (absolute) are what it will be started with.
+pub fn inspect(
+    program: &Program,
+    argv: &[OsString],
+    env: &[(OsString, OsString)],
+    cwd: &Path,
+    system: &System,
+) -> Inspection {
+    let mut look = Look {
+        system,
+        commands: COMMANDS,
+    };
+    let call = Call {
+        argv,
+        cut: false,
+        env,
+        cwd,
+    };
+    look.at(program, call, 0)
+}
+
+/// A command line and what it is started with.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    argv: &'a [OsString],
+    /// More arguments follow that are not known.
+    cut: bool,
+    env: &'a [(OsString, OsString)],
+    cwd: &'a Path,
+}
+
+impl<'a> From<&'a Command> for Call<'a> {
+    fn from(command: &'a Command) -> Self {
+        Self {
+            argv: &command.argv,
+            cut: command.cut,
+            env: &command.place.env,
+            cwd: &command.place.cwd,
+        }
+    }
+}
+
+struct Look<'a> {
+    system: &'a System,
+    commands: u32,
+}
+
+impl Look<'_> {
+    fn at(&mut self, program: &Program, call: Call<'_>, depth: u8) -> Inspection {
+        let path = program.path();
+        let names = names::of(path);
+        let wrapper = wrapper::known(&names);
+        let loader = Loader::new(call.env, call.cwd, self.system.clone());
+        let native = match program.kind() {
+            // What is preloaded into a wrapper counts for what it starts, if that keeps it.
+            Kind::Elf(elf) if wrapper.is_some() => {
+                Some(libraries::look(path, elf, &loader.without_preload()))
+            }
+            Kind::Elf(elf) => Some(libraries::look(path, elf, &loader)),
+            _ => None,
+        };
+        if let Some(finding) = native
+            .as_ref()
+            .filter(|finding| matches!(finding.why, Why::Library(..)))
+        {
+            let finding = finding.clone();
+            return Inspection { finding, loader };
+        }
+        // A wrapper may be a script itself: Debian's valgrind is.
+        if let Some(wrapper) = wrapper {
+            return self.behind(&wrapper, program, call, loader, depth);
+        }
+        let unknown = |why| Finding::new(Wants::Unknown, path, why);
+        let finding = match program.kind() {
+            Kind::Elf(elf) => {
+                let mut names = names.iter().filter(|name| names::is_interpreter(name));
+                match (names.next(), native) {
+                    // Only now: this reads the whole file.
+                    (None, Some(_)) if elf.is_static() => constants::look(path),
+                    (None, Some(finding)) => finding,
+                    (name, _) => {
+                        let name = name.cloned().unwrap_or_default();
+                        unknown(Why::Opaque(Opaque::Interpreter(name)))
+                    }
+                }
+            }
+            Kind::Script {
+                interpreter,
+                argument,
+            } => {
+                let before = argument.iter().cloned();
+                if let Some(seen) = self.interpreter(program, interpreter, before, call, depth) {
+                    return seen;
+                }
+                unknown(Why::Script {
+                    interpreter: interpreter.clone(),
+                })
+            }
+            Kind::Text => unknown(Why::ShellScript),
+            Kind::Registered { handler } => unknown(Why::Registered {
+                handler: handler.clone(),
+            }),
+            Kind::Unreadable => unknown(Why::Unreadable),
+            Kind::Elsewhere => unknown(Why::NotHere),
+        };
+        Inspection { finding, loader }
+    }
+
+    /// What the interpreter of a script says, if it is an MPI program itself.
+    fn interpreter(
+        &mut self,
+        script: &Program,
+        interpreter: &Path,
+        before: impl Iterator<Item = OsString>,
+        call: Call<'_>,
+        depth: u8,
+    ) -> Option<Inspection> {
+        if depth == DEPTH {
+            return None;
+        }
+        let program = Program::find(interpreter.as_os_str(), None, call.cwd).ok()?;
+        let argv: Vec<OsString> = std::iter::once(interpreter.as_os_str().to_owned())
+            .chain(before)
+            .chain([script.path().as_os_str().to_owned()])
+            .chain(call.argv.iter().skip(1).cloned())
+            .collect();
+        let call = Call {
+            argv: &argv,
+            ..call
+        };
+        let mut seen = self.at(&program, call, depth + 1);
+        let name = script.path().file_name()?.to_string_lossy().into_owned();
+        seen.finding.behind.insert(0, name);
+        matches!(seen.finding.wants, Wants::Pmix | Wants::Pmi).then_some(seen)
+    }
+
+    /// What a wrapper starts.
+    fn behind(
+        &mut self,
+        wrapper: &wrapper::Known,
+        program: &Program,
+        call: Call<'_>,
+        loader: Loader,
+        depth: u8,
+    ) -> Inspection {
+        let only = |wants, why| Finding::new(wants, program.path(), why);
+        let command = Command {
+            argv: call.argv.to_vec(),
+            cut: call.cut,
+            place: Place {
+                env: call.env.to_vec(),
+                cwd: call.cwd.to_owned(),
+            },
+        };
+        let commands = match wrapper.behind(&command) {
+            Behind::Nothing => {
+                let finding = only(Wants::Plain, Why::StartsNothing);
+                return Inspection { finding, loader };
+            }
+            Behind::Opaque(what) => {
+                let finding = only(Wants::Unknown, Why::Opaque(what));
+                return Inspection { finding, loader };
+            }
+            Behind::Commands(commands) => commands,
+        };
+        let (mut findings, mut loaders) = (Vec::new(), Vec::new());
+        for command in &commands {
+            let mut seen = if depth == DEPTH || self.commands == 0 {
+                let finding = only(Wants::Unknown, Why::Opaque(Opaque::TooDeep));
+                let loader = Loader::new(call.env, call.cwd, self.system.clone());
+                Inspection { finding, loader }
+            } else {
+                self.commands -= 1;
+                self.command(wrapper, program, command, depth)
+            };
+            seen.finding.behind.insert(0, wrapper.name().to_owned());
+            findings.push(seen.finding);
+            loaders.push(seen.loader);
+        }
+        let (finding, index) = Finding::of_several(findings);
+        Inspection {
+            finding,
+            loader: loaders.swap_remove(index),
+        }
+    }
+
+    /// One of the commands that a wrapper starts.
+    fn command(
+        &mut self,
+        wrapper: &wrapper::Known,
+        by: &Program,
+        command: &Command,
+        depth: u8,
+    ) -> Inspection {
+        let Command { argv, place, .. } = command;
+        let search = place.variable("PATH").map(OsString::as_os_str);
+        match Program::find(&argv[0], search, &place.cwd) {
+            Ok(program) => self.at(&program, command.into(), depth + 1),
+            Err(_) => Inspection {
+                finding: Finding::new(
+                    Wants::Unknown,
+                    by.path(),
+                    Why::NotFound {
+                        by: wrapper.name().to_owned(),
+                        name: argv[0].clone(),
+                    },
+                ),
+                loader: Loader::new(&place.env, &place.cwd, self.system.clone()),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! What the texts in a static program give away. It has no libraries to tell; but a client of PMI or
+//! PMIx that is linked into it has to know the variable by which it finds its server.
+
+use std::path::Path;
+
+use super::finding::{Clients, Finding, Wants, Why};
+use crate::inspect::elf;
+use crate::inspect::elf::ElfError;
+
+/// How the variables' names begin, so that one search does for both.
+const START: &[u8] = b"PMI";
+/// The rest of `PMI_FD`, without which there is no client of PMI-1 or PMI-2.
+const PMI: &[u8] = b"_FD";
+/// The rest of `PMIX_NAMESPACE`, the same of PMIx.
+const PMIX: &[u8] = b"X_NAMESPACE";
+
+/// Looks into a static program.
+pub(super) fn look(path: &Path) -> Finding {
+    let clients = clients(path).ok();
+    let wants = match clients {
+        Some(Clients {
+            pmi: false,
+            pmix: false,
+        }) => Wants::Plain,
+        Some(Clients { pmix: false, .. }) => Wants::Pmi,
+        Some(Clients { pmi: false, .. }) => Wants::Pmix,
+        // MPICH 5 knows both variables, and so does Open MPI.
+        Some(_) | None => Wants::Unknown,
+    };
+    Finding::new(wants, path, Why::Static(clients))
+}
+
+fn clients(path: &Path) -> Result<Clients, ElfError> {
+    let mut found = Clients::default();
+    elf::find_in_constants(path, START, PMIX.len(), |rest| {
+        found.pmi |= rest.starts_with(PMI);
+        found.pmix |= rest.starts_with(PMIX);
+        (found.pmi && found.pmix).then_some(())
+    })?;
+    Ok(found)
+}

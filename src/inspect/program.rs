@@ -1,0 +1,338 @@
+//! Finds the program of an app as execvp would, once per app and before any rank is started, so
+//! that a mistake is one clear message and not an error of every rank.
+//!
+//! Rule: a name with a slash is taken as it is, relative to the working directory; any other is
+//! looked for in PATH, where an entry that may not be executed is passed over and remembered, and
+//! a directory that may not be entered is passed over like a shell does, unlike execvp. A text without `#!` runs in `/bin/sh`. Source: execvp(3), execve(2).
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+
+use crate::inspect::elf;
+use crate::inspect::elf::{Elf, ElfError};
+
+mod binfmt;
+mod error;
+
+pub use error::ProgramError;
+use error::{Refusal, not_found};
+
+/// The search path when PATH is unset. Source: `confstr(_CS_PATH)`.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// Bytes of a file that the kernel looks at. Source: `BINPRM_BUF_SIZE`.
+const HEAD: usize = 256;
+/// Interpreters that are scripts themselves, one behind the other. Source: execve(2).
+const SCRIPT_DEPTH: u8 = 4;
+const SHELL: &str = "/bin/sh";
+
+/// How the kernel runs a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A native program, with what its headers say.
+    Elf(Elf),
+    /// A text that starts with `#!`.
+    Script {
+        /// The program named there, as written.
+        interpreter: PathBuf,
+        /// The rest of that line: one argument, blanks included.
+        argument: Option<OsString>,
+    },
+    /// A text without `#!`, run by the shell.
+    Text,
+    /// A format that someone registered with the kernel (binfmt_misc).
+    Registered {
+        /// The name it was registered under.
+        handler: String,
+    },
+    /// Executable but not readable by us: the kernel will know.
+    Unreadable,
+    /// Not seen here: it is for other machines.
+    Elsewhere,
+}
+
+/// A program that can be executed, as far as one can see without doing it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    path: PathBuf,
+    name: OsString,
+    kind: Kind,
+}
+
+impl Program {
+    /// Finds `name` with the PATH value the ranks will have (`None` if unset) and their working
+    /// directory (absolute).
+    ///
+    /// Permission is checked for the calling user.
+    ///
+    /// # Errors
+    /// [`ProgramError`] when the program does not exist or could not be executed.
+    pub fn find(name: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<Self, ProgramError> {
+        if name.is_empty() || name.as_bytes().contains(&0) {
+            return Err(ProgramError::BadName { name: name.into() });
+        }
+        let found = if name.as_bytes().contains(&b'/') {
+            let found = cwd.join(name);
+            match executable(&found) {
+                Err(Refusal::Absent) => {
+                    let searched = format!("there is no {}", found.display());
+                    return Err(not_found(name, searched));
+                }
+                Err(refusal) => return Err(refusal.into_error(found)),
+                Ok(()) => found,
+            }
+        } else {
+            search(name, path.unwrap_or_else(|| OsStr::new(DEFAULT_PATH)), cwd)?
+        };
+        let kind = kind_of(&found, cwd, 0)?;
+        Ok(Self {
+            path: found,
+            name: name.into(),
+            kind,
+        })
+    }
+
+    /// Finds the program of a spawn request, which may mean one beside its parent: with the
+    /// directories that the request names before those of PATH, and with the working directory
+    /// after them. A relative path is looked for from the working directory and from these.
+    ///
+    /// # Errors
+    /// [`ProgramError`] when the program does not exist or could not be executed.
+    pub fn find_spawned(
+        name: &OsStr,
+        search: &[PathBuf],
+        path: Option<&OsStr>,
+        cwd: &Path,
+    ) -> Result<Self, ProgramError> {
+        if name.as_bytes().contains(&b'/') {
+            let found = Self::find(name, path, cwd);
+            let absent = matches!(found, Err(ProgramError::NotFound { .. }));
+            if !absent || name.as_bytes().starts_with(b"/") {
+                return found;
+            }
+            let mut others = search
+                .iter()
+                .map(|dir| Self::find(name, path, &cwd.join(dir)));
+            return others.find(Result::is_ok).unwrap_or(found);
+        }
+        let path = path.unwrap_or_else(|| OsStr::new(DEFAULT_PATH));
+        let dirs = search.iter().map(|dir| dir.as_os_str()).chain([path]);
+        let mut path: Vec<u8> = Vec::new();
+        for dir in dirs {
+            path.extend_from_slice(dir.as_bytes());
+            path.push(b':');
+        }
+        // The empty entry at the end is the working directory.
+        Self::find(name, Some(OsStr::from_bytes(&path)), cwd)
+    }
+
+    /// A program that need not be here, by the name it is given there.
+    pub fn elsewhere(name: &OsStr, cwd: &Path) -> Self {
+        let path = match name.as_bytes().contains(&b'/') {
+            true => cwd.join(name),
+            false => name.into(),
+        };
+        Self {
+            path,
+            name: name.into(),
+            kind: Kind::Elsewhere,
+        }
+    }
+
+    /// The file found: absolute, symbolic links unresolved. Of a program that is not here, its name
+    /// if it has to be searched for.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How the kernel runs it.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The words with which another program runs it.
+    pub fn words(&self) -> Vec<OsString> {
+        let path = self.path.clone().into_os_string();
+        match self.kind {
+            Kind::Text => vec![SHELL.into(), path],
+            _ => vec![path],
+        }
+    }
+
+    /// The file to hand to execve: the program, or the shell for a text.
+    pub fn exec_path(&self) -> CString {
+        let path = match self.kind {
+            Kind::Text => OsStr::new(SHELL),
+            _ => self.path.as_os_str(),
+        };
+        c_string(path)
+    }
+
+    /// The argument vector for execve: the name as the user gave it, then `args`; for a text the
+    /// shell's name and the file come first. `None` if an argument contains a NUL byte.
+    pub fn argv(&self, args: impl IntoIterator<Item = OsString>) -> Option<Vec<CString>> {
+        let mut argv = match self.kind {
+            Kind::Text => vec![c_string(OsStr::new(SHELL)), c_string(self.path.as_os_str())],
+            _ => vec![c_string(&self.name)],
+        };
+        for arg in args {
+            argv.push(CString::new(arg.into_vec()).ok()?);
+        }
+        Some(argv)
+    }
+}
+
+fn c_string(text: &OsStr) -> CString {
+    CString::new(text.as_bytes())
+        .expect("names with NUL were refused, and cwd came from the system")
+}
+
+fn executable(path: &Path) -> Result<(), Refusal> {
+    let refused = |errno| match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP => Refusal::Absent,
+        other => Refusal::Unreachable(other),
+    };
+    let stat = rustix::fs::stat(path).map_err(refused)?;
+    match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+        rustix::fs::FileType::RegularFile => {}
+        rustix::fs::FileType::Directory => return Err(Refusal::Directory),
+        _ => return Err(Refusal::Special),
+    }
+    accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).map_err(Refusal::Denied)
+}
+
+fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramError> {
+    let mut refused = None;
+    for directory in path.as_bytes().split(|byte| *byte == b':') {
+        // An empty entry is the working directory.
+        let found = cwd.join(OsStr::from_bytes(directory)).join(name);
+        match executable(&found) {
+            Ok(()) => return Ok(found),
+            // Where one may not look there is nothing to be found: PATH often names directories
+            // of another user.
+            Err(Refusal::Absent | Refusal::Unreachable(_)) => {}
+            Err(refusal) => {
+                refused.get_or_insert((refusal, found));
+            }
+        }
+    }
+    if let Some((refusal, found)) = refused {
+        return Err(refusal.into_error(found));
+    }
+    let mut searched = format!("searched PATH={}", path.to_string_lossy());
+    if executable(&cwd.join(name)).is_ok() {
+        let name = name.to_string_lossy();
+        searched += &format!("; the working directory has one: try ./{name}");
+    }
+    Err(not_found(name, searched))
+}
+
+fn kind_of(path: &Path, cwd: &Path, depth: u8) -> Result<Kind, ProgramError> {
+    let damaged = |why: ElfError| ProgramError::BadElf {
+        path: path.into(),
+        why: why.to_string(),
+    };
+    let file = match elf::open_regular(path) {
+        Ok(file) => file,
+        Err(ElfError::Io(why)) if why.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Ok(Kind::Unreadable);
+        }
+        Err(why) => return Err(damaged(why)),
+    };
+    let mut head = [0; HEAD];
+    let length = file
+        .read_at(&mut head, 0)
+        .map_err(|why| damaged(why.into()))?;
+    let head = &head[..length];
+    if let Some(line) = head.strip_prefix(b"#!") {
+        return script(path, line, cwd, depth);
+    }
+    match elf::read_file(file) {
+        Ok(elf) => native(path, elf, head, cwd),
+        Err(ElfError::NotElf) => match binfmt::handler(path, head) {
+            Some(handler) => Ok(Kind::Registered { handler }),
+            None if looks_like_text(head) => Ok(Kind::Text),
+            None => Err(ProgramError::UnknownFormat { path: path.into() }),
+        },
+        Err(why) => Err(damaged(why)),
+    }
+}
+
+fn native(path: &Path, elf: Elf, head: &[u8], cwd: &Path) -> Result<Kind, ProgramError> {
+    let path = || path.to_owned();
+    if !elf.machine.runs_here() {
+        return match binfmt::handler(&path(), head) {
+            Some(handler) => Ok(Kind::Registered { handler }),
+            None => Err(ProgramError::WrongMachine {
+                path: path(),
+                program: elf.machine,
+            }),
+        };
+    }
+    if !elf.runnable {
+        let why = "it is an object file or a core dump, link it first".into();
+        return Err(ProgramError::BadElf { path: path(), why });
+    }
+    match &elf.interpreter {
+        Some(loader) if !cwd.join(loader).exists() => Err(ProgramError::NoLoader {
+            path: path(),
+            loader: loader.clone(),
+        }),
+        _ => Ok(Kind::Elf(elf)),
+    }
+}
+
+fn script(path: &Path, line: &[u8], cwd: &Path, depth: u8) -> Result<Kind, ProgramError> {
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0);
+    let line = line.trim_ascii_start();
+    let end = line.iter().position(blank).unwrap_or(line.len());
+    let (interpreter, rest) = line.split_at(end);
+    let interpreter = OsStr::from_bytes(interpreter);
+    let argument = rest.trim_ascii();
+    let argument = (!argument.is_empty()).then(|| OsStr::from_bytes(argument).to_owned());
+    let bad = |why: String| ProgramError::BadInterpreter {
+        path: path.into(),
+        interpreter: interpreter.into(),
+        why,
+    };
+    if interpreter.is_empty() {
+        return Err(bad("the first line names none".into()));
+    }
+    let target = cwd.join(interpreter);
+    match executable(&target) {
+        Ok(()) => {}
+        Err(Refusal::Absent) if interpreter.as_bytes().ends_with(b"\r") => {
+            return Err(bad(
+                "the script has Windows line ends; try: sed -i 's/\\r$//'".into(),
+            ));
+        }
+        Err(Refusal::Absent) => return Err(bad("there is no such file".into())),
+        Err(refusal) => return Err(bad(refusal.into_error(target).to_string())),
+    }
+    if depth == SCRIPT_DEPTH {
+        return Err(bad("too many interpreters that are scripts".into()));
+    }
+    match kind_of(&target, cwd, depth + 1) {
+        // The kernel does not run a text in the shell on behalf of a script.
+        Ok(Kind::Text) => Err(bad("it is a text without `#!`".into())),
+        Ok(_) => Ok(Kind::Script {
+            interpreter: interpreter.into(),
+            argument,
+        }),
+        Err(why) => Err(bad(why.to_string())),
+    }
+}
+
+/// The shells' own test: no NUL byte in the first line.
+fn looks_like_text(head: &[u8]) -> bool {
+    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    !line.contains(&0)
+}
+
+#[cfg(test)]
+mod tests;

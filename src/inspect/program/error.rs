@@ -1,0 +1,143 @@
+//! Why a program cannot be executed.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+use crate::inspect::elf::Machine;
+
+/// Why an app cannot be started. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// No such file in any place that was searched.
+    #[error("program {name:?} not found: {searched}")]
+    NotFound {
+        /// The name as given.
+        name: OsString,
+        /// Where it was looked for, and a hint.
+        searched: String,
+    },
+    /// A directory has that name.
+    #[error("{} is a directory, not a program", path.display())]
+    Directory {
+        /// The file found.
+        path: PathBuf,
+    },
+    /// Neither a regular file nor a directory.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// The file found.
+        path: PathBuf,
+    },
+    /// The file may not be executed.
+    #[error("{} may not be executed ({why}); try: chmod +x {}", path.display(), path.display())]
+    NotExecutable {
+        /// The file found.
+        path: PathBuf,
+        /// The system's reason.
+        why: Errno,
+    },
+    /// A directory on the way to it may not be entered.
+    #[error("{} cannot be reached ({why}): a directory on the way may not be entered", path.display())]
+    NotReachable {
+        /// The file as named.
+        path: PathBuf,
+        /// The system's reason.
+        why: Errno,
+    },
+    /// Built for another processor.
+    #[error(
+        "{} is a program for {program} and this machine is {}; build it here, or register an \
+         emulator (binfmt_misc)", path.display(), Machine::OWN
+    )]
+    WrongMachine {
+        /// The file found.
+        path: PathBuf,
+        /// What it was built for.
+        program: Machine,
+    },
+    /// The dynamic loader it asks for does not exist.
+    #[error(
+        "{} needs the loader {}, which does not exist; it was built for another system or C \
+         library", path.display(), loader.display()
+    )]
+    NoLoader {
+        /// The file found.
+        path: PathBuf,
+        /// The loader it names.
+        loader: PathBuf,
+    },
+    /// An ELF file that is not a program: an object file, a core dump, or a damaged file.
+    #[error("{} is an ELF file that cannot be run: {why}", path.display())]
+    BadElf {
+        /// The file found.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The interpreter of a script cannot be run.
+    #[error("{} is a script for {interpreter:?}, which cannot be run: {why}", path.display())]
+    BadInterpreter {
+        /// The script.
+        path: PathBuf,
+        /// The interpreter, as written.
+        interpreter: OsString,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Neither ELF nor a script nor a registered format.
+    #[error("{} is in a format that this system cannot run", path.display())]
+    UnknownFormat {
+        /// The file found.
+        path: PathBuf,
+    },
+    /// A name that no system call can carry.
+    #[error("program name {name:?} is empty or contains a NUL byte")]
+    BadName {
+        /// The name as given.
+        name: OsString,
+    },
+}
+
+impl ProgramError {
+    /// The exit code a shell would give: 127 for a program that was not found, 126 for one that
+    /// cannot be run.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound { .. } | Self::BadName { .. } => 127,
+            _ => 126,
+        }
+    }
+}
+
+/// Why a path is no executable file.
+pub(super) enum Refusal {
+    Absent,
+    Directory,
+    Special,
+    Unreachable(Errno),
+    Denied(Errno),
+}
+
+impl Refusal {
+    pub(super) fn into_error(self, path: PathBuf) -> ProgramError {
+        match self {
+            Self::Absent => {
+                let searched = format!("there is no {}", path.display());
+                not_found(path.as_os_str(), searched)
+            }
+            Self::Directory => ProgramError::Directory { path },
+            Self::Special => ProgramError::NotAFile { path },
+            Self::Unreachable(why) => ProgramError::NotReachable { path, why },
+            Self::Denied(why) => ProgramError::NotExecutable { path, why },
+        }
+    }
+}
+
+pub(super) fn not_found(name: &OsStr, searched: String) -> ProgramError {
+    ProgramError::NotFound {
+        name: name.into(),
+        searched,
+    }
+}

@@ -1,0 +1,117 @@
+//! Where an Open MPI or OpenPMIx finds its files when it was not installed where it was built for.
+//!
+//! Both look for help texts and parameter files below the prefix they were configured with, unless
+//! a variable names another. Python wheels are unpacked anywhere; their mpirun sets the variables
+//! for its ranks, so a launcher in its place has to.
+
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use crate::inspect::elf;
+
+/// Tells Open MPI its prefix, and from there its own PMIx.
+pub const OPEN_MPI: &str = "OPAL_PREFIX";
+/// Tells OpenPMIx its prefix.
+pub const OPENPMIX: &str = "PMIX_PREFIX";
+
+/// How far above its library a prefix can be: `lib`, a library directory inside, one more.
+const DEPTH: usize = 3;
+
+/// The prefix of the Open MPI that a libmpi belongs to, if it was built for another one.
+pub fn open_mpi(libmpi: &Path) -> Option<PathBuf> {
+    // The prefix is compiled into the library below libmpi, where that is a file of its own.
+    let directory = libmpi.canonicalize().ok()?.parent()?.to_owned();
+    let below = std::fs::read_dir(&directory).ok()?.flatten();
+    let below = below.map(|entry| entry.path()).find(|path| {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        name.starts_with(b"libopen-pal.so.")
+    });
+    let library = below.unwrap_or_else(|| libmpi.to_owned());
+    moved(&library, Path::new("share/openmpi/help-mpi-runtime.txt"))
+}
+
+/// The prefix of the OpenPMIx that a libpmix belongs to, if it was built for another one.
+pub fn openpmix(libpmix: &Path) -> Option<PathBuf> {
+    moved(libpmix, Path::new("share/pmix/help-pmix-runtime.txt"))
+}
+
+/// The directory above a library that has `file`, unless its path is compiled into the library.
+fn moved(library: &Path, file: &Path) -> Option<PathBuf> {
+    let real = library.canonicalize().ok()?;
+    let above = real.ancestors().skip(1).take(DEPTH + 1);
+    let prefix = above
+        .filter(|dir| dir.parent().is_some())
+        .find(|dir| dir.join(file).is_file())?;
+    let mut constant = prefix.as_os_str().to_owned().into_vec();
+    constant.push(0);
+    let built_for = elf::find_in_constants(&real, &constant, 0, |_| Some(()));
+    match built_for {
+        Ok(None) => Some(prefix.to_owned()),
+        // Of a file that cannot be read nothing is known.
+        Ok(Some(())) | Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inspect::elf::sample::Sample;
+    use std::fs;
+
+    /// A library that was built for `prefix` in the directory of an installation.
+    fn library(root: &Path, name: &str, prefix: &Path) -> PathBuf {
+        let constants = prefix.to_str().unwrap();
+        let sample = Sample {
+            constants,
+            ..Sample::default()
+        };
+        sample.write(root.join("lib").join(name))
+    }
+
+    fn help(root: &Path, name: &str) {
+        let path = root.join("share").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+
+    fn root() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        (dir, root)
+    }
+
+    #[test]
+    fn a_libpmix_away_from_its_prefix_is_told_where_its_texts_are() {
+        let (_dir, root) = root();
+        let libpmix = library(&root, "openmpi/libpmix.so.2", Path::new("/opt/built-for"));
+        assert_eq!(
+            openpmix(&libpmix),
+            None,
+            "without its texts there is nothing to tell"
+        );
+        help(&root, "pmix/help-pmix-runtime.txt");
+        assert_eq!(openpmix(&libpmix), Some(root.clone()));
+        let longer = root.join("longer");
+        let libpmix = library(&root, "openmpi/libpmix.so.2", &longer);
+        assert_eq!(
+            openpmix(&libpmix),
+            Some(root),
+            "the start of a longer path is not the prefix"
+        );
+    }
+
+    #[test]
+    fn a_library_at_the_prefix_it_was_built_for_is_left_alone() {
+        let (_dir, root) = root();
+        help(&root, "pmix/help-pmix-runtime.txt");
+        help(&root, "openmpi/help-mpi-runtime.txt");
+        let libpmix = library(&root, "libpmix.so.2", &root);
+        assert_eq!(openpmix(&libpmix), None);
+        // What counts for Open MPI is the library below libmpi.
+        let libmpi = library(&root, "libmpi.so.40", Path::new("/elsewhere"));
+        library(&root, "libopen-pal.so.80", &root);
+        assert_eq!(open_mpi(&libmpi), None);
+        library(&root, "libopen-pal.so.80", Path::new("/elsewhere"));
+        assert_eq!(open_mpi(&libmpi), Some(root));
+    }
+}

@@ -1,0 +1,434 @@
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use super::names::{LEAVES, MPICH, OPEN_MPI, matches};
+use super::*;
+use crate::inspect::elf::sample::Sample;
+use crate::inspect::ldso::System;
+
+/// A directory tree with a `lib` that the dynamic loader knows.
+struct Tree(tempfile::TempDir);
+
+impl Tree {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().canonicalize().unwrap().join(name)
+    }
+
+    /// Puts a library into `lib`.
+    fn lib(&self, name: &str, needed: &[&str]) {
+        Sample {
+            needed,
+            ..Sample::default()
+        }
+        .write(self.path("lib").join(name));
+    }
+
+    fn inspect(&self, name: &str) -> Finding {
+        let system = System {
+            cache: self.path("none"),
+            config: self.path("none"),
+            directories: vec![self.path("lib")],
+        };
+        let argv = [self.path(name).into_os_string()];
+        let program = Program::find(&argv[0], None, self.0.path()).unwrap();
+        inspect(&program, &argv, &[], self.0.path(), &system).finding
+    }
+
+    /// What a program with these needs wants.
+    fn program(&self, needed: &[&str]) -> Finding {
+        Sample {
+            needed,
+            ..Sample::default()
+        }
+        .write(self.path("app"));
+        self.inspect("app")
+    }
+}
+
+#[test]
+fn open_mpi_is_seen_through_any_number_of_libraries() {
+    let tree = Tree::new();
+    tree.lib("libsolver.so", &["libcomm.so", "libsolver.so"]);
+    tree.lib("libcomm.so", &["libmpi.so.40", "libsolver.so"]);
+    tree.lib("libmpi.so.40", &["libopen-pal.so.80"]);
+    tree.lib("libopen-pal.so.80", &["libpmix.so.2"]);
+    tree.lib("libpmix.so.2", &[]);
+    let finding = tree.program(&["libc.so.6", "libsolver.so"]);
+    assert_eq!(finding.wants, Wants::Pmix);
+    assert_eq!(finding.openmpi, Some(tree.path("lib/libmpi.so.40")));
+    assert_eq!(finding.libpmix, Some(tree.path("lib/libpmix.so.2")));
+    assert!(
+        finding
+            .to_string()
+            .contains("libcomm.so needs libmpi.so.40"),
+        "{}",
+        finding
+    );
+}
+
+#[test]
+fn the_same_name_of_libmpi_is_told_apart_by_what_it_needs() {
+    let tree = Tree::new();
+    tree.lib("libmpi.so.12", &["libfabric.so.1"]);
+    assert_eq!(tree.program(&["libmpi.so.12"]).wants, Wants::Pmi, "MPICH");
+    tree.lib("libmpi.so.12", &["libopen-rte.so.12"]);
+    assert_eq!(
+        tree.program(&["libmpi.so.12"]).wants,
+        Wants::Pmix,
+        "Open MPI 1.10"
+    );
+    tree.lib("libpmix.so.2", &[]);
+    tree.lib("libmpi.so.12", &["libpmix.so.2"]);
+    assert_eq!(
+        tree.program(&["libmpi.so.12"]).wants,
+        Wants::Pmix,
+        "MPICH on PMIx"
+    );
+    tree.lib("libmpi_gnu_123.so.12", &["libpmi.so.0"]);
+    assert_eq!(
+        tree.program(&["libmpi_gnu_123.so.12"]).wants,
+        Wants::Pmi,
+        "Cray MPICH"
+    );
+}
+
+#[test]
+fn the_common_abi_library_is_judged_by_its_needs_and_its_neighbours() {
+    let tree = Tree::new();
+    tree.lib("libmpi_abi.so.1", &[]);
+    let finding = tree.program(&["libmpi_abi.so.1"]);
+    assert_eq!(finding.wants, Wants::Unknown);
+    assert!(finding.to_string().contains("libmpi_abi.so.1"), "{finding}");
+    tree.lib("libmpi.so.12", &[]);
+    assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Pmi);
+    tree.lib("libmpi.so.40", &[]);
+    assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Unknown);
+    let link = tree.path("lib/libmpi_abi.so.1");
+    for (file, wants) in [
+        ("libmpi_abi_mpich.so.1.0.0", Wants::Pmi),
+        ("libmpi_abi_openmpi.so.1.0.0", Wants::Pmix),
+    ] {
+        tree.lib(file, &[]);
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(file, &link).unwrap();
+        assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, wants, "{file}");
+    }
+    fs::remove_file(&link).unwrap();
+    fs::remove_file(tree.path("lib/libmpi.so.12")).unwrap();
+    tree.lib("libmpi_abi.so.1", &[]);
+    assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Pmix);
+    fs::remove_file(tree.path("lib/libmpi.so.40")).unwrap();
+    tree.lib("libmpi_abi.so.1", &["libopen-pal.so.90"]);
+    assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Pmix);
+}
+
+#[test]
+fn a_name_decides_even_if_the_library_is_not_found_and_that_is_said() {
+    let tree = Tree::new();
+    let finding = tree.program(&["libmpi.so.40"]);
+    assert_eq!((finding.wants, &finding.openmpi), (Wants::Pmix, &None));
+    assert!(
+        finding.to_string().contains("not found: libmpi.so.40"),
+        "{}",
+        finding
+    );
+    assert_eq!(tree.program(&["libmpich.so.12"]).wants, Wants::Pmi);
+    assert_eq!(tree.program(&["/opt/x/libpmi2.so.0"]).wants, Wants::Pmi);
+    assert_eq!(tree.program(&["libmpi.so.120"]).wants, Wants::Unknown);
+    assert_eq!(tree.program(&["libmpifoo.so"]).wants, Wants::Unknown);
+}
+
+#[test]
+fn a_real_program_without_mpi_is_plain_and_one_under_a_wrappers_name_is_not() {
+    let tree = Tree::new();
+    for (name, wants) in [
+        ("app", Wants::Plain),
+        ("envoy", Wants::Plain),
+        ("gdb2x", Wants::Plain),
+        ("env", Wants::Plain),
+        ("bash", Wants::Unknown),
+        ("python3.11", Wants::Unknown),
+        ("tclsh8.6", Wants::Unknown),
+        ("ld-linux-x86-64.so.2", Wants::Unknown),
+    ] {
+        fs::copy("/bin/true", tree.path(name)).unwrap();
+        assert_eq!(tree.inspect(name).wants, wants, "{name}");
+    }
+    std::os::unix::fs::symlink("python3.11", tree.path("venv-link")).unwrap();
+    assert_eq!(tree.inspect("venv-link").wants, Wants::Unknown);
+}
+
+#[test]
+fn a_static_program_is_told_by_what_is_inside_it() {
+    let tree = Tree::new();
+    let wants = |name: &str, constants: &str| {
+        Sample {
+            constants,
+            ..Sample::default()
+        }
+        .write(tree.path(name));
+        tree.inspect(name).wants
+    };
+    for (constants, expected) in [
+        ("PMI_PORT PMIX_ID", Wants::Plain),
+        ("PMI_FD", Wants::Pmi),
+        ("xPMIX_NAMESPACE", Wants::Pmix),
+        ("PMIX_NAMESPACE PMI_F PMI_FD", Wants::Unknown),
+    ] {
+        assert_eq!(wants("app", constants), expected, "{constants}");
+    }
+    assert_eq!(wants("docker", ""), Wants::Unknown);
+    // Nobody knows what the rest of a file has that is too large.
+    wants("app", "");
+    let large = fs::OpenOptions::new().write(true).open(tree.path("app"));
+    let mut bytes = fs::read(tree.path("app")).unwrap();
+    let size: u64 = 1 << 29;
+    // Its first segment's size in the file, and in memory.
+    for at in [96, 104] {
+        bytes[at..at + 8].copy_from_slice(&size.to_ne_bytes());
+    }
+    let large = large.unwrap();
+    large.write_all_at(&bytes, 0).unwrap();
+    large.set_len(size).unwrap();
+    let finding = tree.inspect("app");
+    assert_eq!(finding.wants, Wants::Unknown);
+    assert!(finding.to_string().contains("cannot be searched"));
+}
+
+#[test]
+fn a_wrapper_that_itself_needs_an_mpi_is_no_riddle() {
+    let tree = Tree::new();
+    tree.lib("libmpi.so.40", &[]);
+    Sample {
+        needed: &["libmpi.so.40"],
+        ..Sample::default()
+    }
+    .write(tree.path("python3"));
+    assert_eq!(tree.inspect("python3").wants, Wants::Pmix);
+}
+
+#[test]
+fn scripts_and_texts_may_start_anything() {
+    let tree = Tree::new();
+    Sample::default().write(tree.path("app"));
+    for text in ["#!/bin/sh\nexec mpi-app\n", "exec mpi-app\n"] {
+        fs::write(tree.path("app"), text).unwrap();
+        let finding = tree.inspect("app");
+        assert_eq!(finding.wants, Wants::Unknown);
+        assert!(finding.to_string().contains("script"), "{finding}");
+    }
+}
+
+#[test]
+fn names_match_with_any_version_but_not_as_a_part_of_a_number() {
+    let name = |text: &str, list: &[&str]| matches(text.as_ref(), list);
+    assert!(name("libmpi.so.40.30.4", OPEN_MPI));
+    assert!(!name("libmpi.so.401", OPEN_MPI));
+    assert!(name("libmpichcxx.so.12", MPICH));
+    assert!(name("libc.so.6", LEAVES));
+    assert!(!name("libcomm.so", LEAVES));
+}
+
+/// What a command line wants in an environment, with the tree's `bin` in PATH.
+impl Tree {
+    fn command(&self, env: &[(&str, String)], words: &[&str]) -> Inspection {
+        let system = System {
+            cache: self.path("none"),
+            config: self.path("none"),
+            directories: vec![self.path("lib")],
+        };
+        let path = ("PATH", format!("{}:/usr/bin:/bin", self.text("bin")));
+        let env: Vec<(OsString, OsString)> = std::iter::once(&path)
+            .chain(env)
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let argv: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let cwd = self.path("");
+        let search = env.first().map(|(_, path)| path.as_os_str());
+        let program = Program::find(&argv[0], search, &cwd).unwrap();
+        inspect(&program, &argv, &env, &cwd, &system)
+    }
+
+    fn wants(&self, words: &[&str]) -> Wants {
+        self.command(&[], words).finding.wants
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// A program in `bin`.
+    fn bin(&self, name: &str, needed: &[&str]) {
+        Sample {
+            needed,
+            ..Sample::default()
+        }
+        .write(self.path("bin").join(name));
+    }
+}
+
+/// Programs for Open MPI, for MPICH, and without MPI; with the libraries.
+fn programs() -> Tree {
+    let tree = Tree::new();
+    tree.lib("libmpi.so.40", &["libpmix.so.2"]);
+    tree.lib("libpmix.so.2", &[]);
+    tree.lib("libmpi.so.12", &[]);
+    tree.bin("ompi", &["libmpi.so.40"]);
+    tree.bin("mpich", &["libmpi.so.12"]);
+    tree.bin("plain", &["libm.so.6"]);
+    tree
+}
+
+#[test]
+fn programs_are_seen_behind_wrappers_and_wrappers_of_wrappers() {
+    let tree = programs();
+    let seen = tree.command(
+        &[],
+        &[
+            "env",
+            "A=1",
+            "nice",
+            "-n",
+            "3",
+            "bash",
+            "-c",
+            "exec timeout 9 ompi",
+        ],
+    );
+    assert_eq!(seen.finding.wants, Wants::Pmix);
+    assert_eq!(seen.finding.behind, ["env", "nice", "bash", "timeout"]);
+    assert_eq!(seen.finding.program, tree.path("bin/ompi"));
+    assert_eq!(seen.finding.openmpi, Some(tree.path("lib/libmpi.so.40")));
+    assert_eq!(seen.finding.libpmix, Some(tree.path("lib/libpmix.so.2")));
+    for (words, wants) in [
+        (&["nice", "mpich"][..], Wants::Pmi),
+        (&["nice", "plain"], Wants::Plain),
+        (&["nice"], Wants::Plain),
+        (&["nice", "absent"], Wants::Unknown),
+        (&["nice", "--absent", "plain"], Wants::Unknown),
+        (&["sh", "-c", "echo hi"], Wants::Plain),
+        (&["sh", "-c", "plain; mpich"], Wants::Pmi),
+        (&["sh", "-c", "ompi || plain"], Wants::Pmix),
+        (&["sh", "-c", "ompi; absent"], Wants::Unknown),
+        (&["sh", "-c", "nice $ARGS plain"], Wants::Plain),
+        (&["sh", "-c", "nice $(x) plain"], Wants::Unknown),
+        (&["sh", "-c", "plain $(x)"], Wants::Plain),
+    ] {
+        assert_eq!(tree.wants(words), wants, "{words:?}");
+    }
+}
+
+#[test]
+fn a_command_for_both_families_gets_everything_and_keeps_open_mpis_libraries() {
+    let tree = programs();
+    let finding = tree.command(&[], &["sh", "-c", "mpich; ompi"]).finding;
+    assert_eq!(finding.wants, Wants::Unknown);
+    assert!(matches!(finding.why, Why::Mixed(..)), "{finding}");
+    assert_eq!(finding.libpmix, Some(tree.path("lib/libpmix.so.2")));
+}
+
+#[test]
+fn libraries_are_looked_for_where_the_wrapped_program_will_look() {
+    let tree = programs();
+    Sample::default().write(tree.path("other/libmpi.so.40"));
+    Sample {
+        needed: &["libmpi.so.40"],
+        ..Sample::default()
+    }
+    .write(tree.path("other/app"));
+    let other = format!("LD_LIBRARY_PATH={}", tree.text("other"));
+    let found = |env: &[(&str, String)], words: &[&str]| {
+        let seen = tree.command(env, words);
+        (
+            seen.finding.openmpi.unwrap(),
+            seen.loader.library_path().to_vec(),
+        )
+    };
+    let there = (tree.path("other/libmpi.so.40"), vec![tree.path("other")]);
+    let here = (tree.path("lib/libmpi.so.40"), Vec::new());
+    let outer = [("LD_LIBRARY_PATH", tree.text("other"))];
+    assert_eq!(found(&[], &["env", &other, "ompi"]), there);
+    assert_eq!(found(&[], &["sh", "-c", &format!("{other} ompi")]), there);
+    assert_eq!(found(&outer, &["ompi"]), there);
+    for words in [
+        &["env", "-u", "LD_LIBRARY_PATH", "ompi"][..],
+        &["sh", "-c", "unset LD_LIBRARY_PATH; ompi"],
+    ] {
+        assert_eq!(found(&outer, words), here, "{words:?}");
+    }
+    // Without a PATH there is only the system's.
+    assert_eq!(tree.wants(&["env", "-i", "ompi"]), Wants::Unknown);
+    let bin = format!("PATH={}", tree.text("bin"));
+    assert_eq!(found(&outer, &["env", "-i", &bin, "ompi"]), here);
+    assert_eq!(tree.wants(&["env", "-C", "other", "./app"]), Wants::Pmix);
+}
+
+#[test]
+fn a_preloaded_mpi_counts_wherever_it_is_asked_for() {
+    let tree = programs();
+    let preload = format!("LD_PRELOAD={}", tree.text("lib/libmpi.so.12"));
+    assert_eq!(tree.wants(&["env", &preload, "plain"]), Wants::Pmi);
+    let outer = [("LD_PRELOAD", tree.text("lib/libmpi.so.40"))];
+    let wants = |words: &[&str]| tree.command(&outer, words).finding.wants;
+    assert_eq!(wants(&["plain"]), Wants::Pmix);
+    assert_eq!(wants(&["nice", "plain"]), Wants::Pmix);
+    assert_eq!(wants(&["env", "-u", "LD_PRELOAD", "plain"]), Wants::Plain);
+}
+
+#[test]
+fn a_wrapper_may_be_a_script_and_an_interpreter_an_mpi_program() {
+    let tree = programs();
+    let script = |name: &str, text: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = tree.path("bin").join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    script("valgrind", "#!/bin/sh\nexec \"$@\"\n");
+    let finding = tree.command(&[], &["valgrind", "-q", "ompi"]).finding;
+    assert_eq!(
+        (finding.wants, finding.behind),
+        (Wants::Pmix, vec!["valgrind".into()])
+    );
+    script(
+        "input",
+        &format!("#!{} -in\nrun 100\n", tree.text("bin/mpich")),
+    );
+    assert_eq!(tree.wants(&["input"]), Wants::Pmi);
+    script(
+        "envy",
+        &format!("#!/usr/bin/env -S {}\n", tree.text("bin/ompi")),
+    );
+    assert_eq!(tree.wants(&["envy"]), Wants::Pmix);
+    script("other", &format!("#!{}\n", tree.text("bin/plain")));
+    assert_eq!(tree.wants(&["other"]), Wants::Unknown);
+    script("job.sh", "#!/bin/sh\nexec \"$@\"\n");
+    assert_eq!(tree.wants(&["job.sh", "ompi"]), Wants::Unknown);
+}
+
+#[test]
+fn commands_that_never_end_are_given_up() {
+    let tree = programs();
+    let mut words = vec!["env"; 40];
+    words.push("ompi");
+    assert_eq!(tree.wants(&words), Wants::Unknown);
+    let many = "ompi;".repeat(1000);
+    assert_eq!(tree.wants(&["sh", "-c", &many]), Wants::Unknown);
+    assert_eq!(
+        tree.wants(&[
+            "sh",
+            "-c",
+            "\"$@\";\"$@\"",
+            "sh",
+            "sh",
+            "-c",
+            "\"$0\" \"$@\""
+        ]),
+        Wants::Unknown
+    );
+}

@@ -1,0 +1,351 @@
+//! Allocations within a launch: who has set aside which slots of its nodes. No I/O.
+//!
+//! Rule: an allocation is a name for slots of the launch's nodes. Only jobs that are spawned into it
+//! live there, others find these slots taken; it ends when it is released or when the job ends whose
+//! process asked for it, and then what lives there lives on. A launch may also give back slots of its
+//! own, which nobody uses then until it takes them again. What is outside of the launch's nodes is
+//! known to the allocator alone (`outside`).
+
+mod choice;
+mod wanted;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) use choice::Field;
+pub(crate) use wanted::Wanted;
+use wireup_core::job::allocation::{
+    Allocation, AllocationFailure, AllocationFailureKind as Kind, Directive, Share,
+};
+use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+
+/// Slots of some nodes; of a node without a known number of slots, all of it.
+pub type Shares = BTreeMap<NodeId, Option<u32>>;
+
+/// Slots that are set aside, and who lives there.
+#[derive(Clone, Debug)]
+pub struct Reserved<'a> {
+    /// The allocation's name; what the launch has given back has none.
+    pub id: &'a str,
+    /// What is set aside.
+    pub shares: &'a Shares,
+    /// By node: living processes of jobs that were spawned into it.
+    pub live: Vec<u32>,
+}
+
+impl Reserved<'_> {
+    /// How many slots of a node nobody else may have; `None` if he may have nothing there.
+    fn kept(&self, node: NodeId) -> Option<u32> {
+        let live = self.live.get(node.index()).copied().unwrap_or(0);
+        match self.shares.get(&node) {
+            Some(None) => None,
+            Some(Some(slots)) => Some(live.max(*slots)),
+            None => Some(live),
+        }
+    }
+}
+
+/// What there is on the nodes of a launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground<'a> {
+    /// By node: living processes.
+    pub live: &'a [u32],
+    /// What is set aside.
+    pub reserved: &'a [Reserved<'a>],
+}
+
+impl<'a> Ground<'a> {
+    /// An allocation.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] when there is none of that name, with those there are.
+    pub fn find(&self, id: &str) -> Result<&'a Reserved<'a>, SpawnFailure> {
+        let mut found = self.reserved.iter();
+        found
+            .find(|one| one.id == id && !id.is_empty())
+            .ok_or_else(|| SpawnFailure {
+                kind: SpawnFailureKind::BadRequest,
+                text: unknown(id, self.reserved.iter().map(|one| one.id)),
+            })
+    }
+
+    /// Slots of a node that are in use or set aside; `None` if the whole node is set aside.
+    pub fn taken(&self, node: NodeId) -> Option<u32> {
+        let live = |live: &[u32]| live.get(node.index()).copied().unwrap_or(0);
+        let inside: u32 = self.reserved.iter().map(|one| live(&one.live)).sum();
+        let outside = live(self.live).saturating_sub(inside);
+        let kept = self.reserved.iter().map(|one| one.kept(node));
+        kept.sum::<Option<u32>>().map(|kept| kept + outside)
+    }
+}
+
+/// One node as a choice finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    /// All of its slots, if that is known.
+    pub(crate) slots: Option<u32>,
+    /// See [`Ground::taken`].
+    pub(crate) taken: Option<u32>,
+}
+
+/// An allocation.
+#[derive(Debug)]
+struct Held {
+    id: String,
+    owner: JobNumber,
+    shares: Shares,
+    /// What the allocator gave beside the nodes of the launch.
+    elsewhere: Vec<Share>,
+    /// Nodes that joined the launch for it, and are for nobody else.
+    joined: BTreeSet<NodeId>,
+}
+
+/// All allocations of a launch, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Holdings {
+    last: u32,
+    held: Vec<Held>,
+    /// What the launch has given back.
+    lent: Shares,
+}
+
+fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
+    AllocationFailure {
+        kind,
+        text: text.to_string(),
+    }
+}
+
+impl Holdings {
+    /// What is set aside, for [`Ground`]; `live` tells how many processes an allocation has by node.
+    pub(crate) fn reserved(&self, live: impl Fn(&str) -> Vec<u32>) -> Vec<Reserved<'_>> {
+        let held = self.held.iter().map(|held| (&held.id[..], &held.shares));
+        let lent = (!self.lent.is_empty()).then_some(("", &self.lent));
+        let one = |(id, shares)| Reserved {
+            id,
+            shares,
+            live: live(id),
+        };
+        held.chain(lent).map(one).collect()
+    }
+
+    /// Whether there is such an allocation.
+    pub(crate) fn knows(&self, id: &str) -> bool {
+        self.held.iter().any(|held| held.id == id)
+    }
+
+    /// Decides about a request as the launch itself does, which has its nodes and no others, and does
+    /// what is asked. Of a release, what was released is told.
+    ///
+    /// # Errors
+    /// [`AllocationFailure`] with the reason and the remedy.
+    pub(crate) fn decide(
+        &mut self,
+        directive: Directive,
+        wanted: &Wanted,
+        owner: JobNumber,
+        field: &Field<'_>,
+    ) -> Result<Allocation, AllocationFailure> {
+        let id = wanted.id.as_deref();
+        if wanted.seconds.is_some() && wanted.seconds_required {
+            let problem = "an allocation of the launch's nodes lasts as long as it is needed; a limit \
+                           takes an allocator (--allocator)";
+            return Err(refuse(Kind::NotSupported, problem));
+        }
+        let (id, shares) = match (directive, id) {
+            (Directive::New, _) => {
+                let shares = wanted.choose(field)?;
+                let id = self.new_id();
+                self.give(&id, owner, shares.clone());
+                (Some(id), shares)
+            }
+            (Directive::Extend, Some(id)) => {
+                let at = self.position(id)?;
+                let more = wanted.choose(field)?;
+                add(&mut self.held[at].shares, more);
+                (Some(id.to_owned()), self.held[at].shares.clone())
+            }
+            (Directive::Extend, None) => {
+                let problem = "the launch has the nodes it was given; name an allocation to be \
+                               extended (PMIX_ALLOC_ID), or use an allocator (--allocator)";
+                return Err(refuse(Kind::NoResources, problem));
+            }
+            (Directive::Release, id) => return self.release(id, wanted, field),
+            (Directive::Reacquire, None) => {
+                let back = wanted.part_of(&self.lent, field)?;
+                if back.is_empty() {
+                    let problem = "nothing of the launch has been released";
+                    return Err(refuse(Kind::NotFound, problem));
+                }
+                take(&mut self.lent, &back);
+                (None, back)
+            }
+            (Directive::Reacquire, Some(id)) => {
+                let problem = format!(
+                    "allocation {id} is gone when it is released; only what the launch itself has \
+                     released can be reacquired"
+                );
+                return Err(refuse(Kind::NotFound, problem));
+            }
+            (Directive::Cancel, _) => {
+                let problem = "there is no such request that waits for an answer";
+                return Err(refuse(Kind::NotFound, problem));
+            }
+        };
+        Ok(described(id, wanted, &shares, field.names))
+    }
+
+    /// Ends an allocation or a part of it, or gives back slots of the launch.
+    fn release(
+        &mut self,
+        id: Option<&str>,
+        wanted: &Wanted,
+        field: &Field<'_>,
+    ) -> Result<Allocation, AllocationFailure> {
+        let Some(id) = id else {
+            let shares = wanted.choose(field)?;
+            add(&mut self.lent, shares.clone());
+            return Ok(described(None, wanted, &shares, field.names));
+        };
+        let at = self.position(id)?;
+        let part = wanted.part_of(&self.held[at].shares, field)?;
+        let held = &mut self.held[at];
+        take(&mut held.shares, &part);
+        let joined = held.joined.clone();
+        if held.shares.is_empty() {
+            self.held.remove(at);
+        }
+        self.return_nodes(&joined, &part);
+        Ok(described(Some(id.to_owned()), wanted, &part, field.names))
+    }
+
+    /// Sets slots aside: for a new allocation, or for one that there is.
+    pub(crate) fn give(&mut self, id: &str, owner: JobNumber, shares: Shares) {
+        match self.held.iter_mut().find(|held| held.id == id) {
+            Some(held) => add(&mut held.shares, shares),
+            None => self.held.push(Held {
+                id: id.to_owned(),
+                owner,
+                shares,
+                elsewhere: Vec::new(),
+                joined: BTreeSet::new(),
+            }),
+        }
+    }
+
+    /// Notes what of an allocation are no nodes of the launch.
+    pub(crate) fn give_elsewhere(&mut self, id: &str, more: impl Iterator<Item = Share>) {
+        if let Some(held) = self.held.iter_mut().find(|held| held.id == id) {
+            held.elsewhere.extend(more);
+        }
+    }
+
+    /// What of an allocation are no nodes of the launch.
+    pub(crate) fn elsewhere(&self, id: &str) -> &[Share] {
+        let held = self.held.iter().find(|held| held.id == id);
+        held.map_or(&[], |held| &held.elsewhere)
+    }
+
+    /// Hosts have joined the launch: what allocations have of them is set aside. `share` tells which
+    /// node a host is, and its slots.
+    pub(crate) fn settle(&mut self, share: impl Fn(&Share) -> Option<(NodeId, Option<u32>)>) {
+        for held in &mut self.held {
+            let all = std::mem::take(&mut held.elsewhere);
+            for one in all {
+                match share(&one) {
+                    Some((node, slots)) => {
+                        held.joined.insert(node);
+                        add(&mut held.shares, Shares::from([(node, slots)]));
+                    }
+                    None => held.elsewhere.push(one),
+                }
+            }
+        }
+    }
+
+    /// Whoever gave nodes to the launch has them back: nothing more is started there.
+    fn return_nodes(&mut self, joined: &BTreeSet<NodeId>, gone: &Shares) {
+        let back = gone.keys().filter(|node| joined.contains(node));
+        self.lent.extend(back.map(|node| (*node, None)));
+    }
+
+    /// Ends the allocations that processes of a job have asked for, and names them.
+    pub(crate) fn owner_gone(&mut self, owner: JobNumber) -> Vec<String> {
+        let all = std::mem::take(&mut self.held);
+        let (gone, left) = all.into_iter().partition(|held| held.owner == owner);
+        self.held = left;
+        let gone: Vec<Held> = gone;
+        for held in &gone {
+            self.return_nodes(&held.joined, &held.shares);
+        }
+        gone.into_iter().map(|held| held.id).collect()
+    }
+
+    /// A name that no allocation has had.
+    pub(crate) fn new_id(&mut self) -> String {
+        loop {
+            self.last += 1;
+            let id = format!("a{}", self.last);
+            if !self.knows(&id) {
+                return id;
+            }
+        }
+    }
+
+    fn position(&self, id: &str) -> Result<usize, AllocationFailure> {
+        let found = self.held.iter().position(|held| held.id == id);
+        found.ok_or_else(|| {
+            let known = self.held.iter().map(|held| &held.id[..]);
+            refuse(Kind::NotFound, unknown(id, known))
+        })
+    }
+}
+
+/// That there is no such allocation, and which there are.
+fn unknown<'a>(id: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<_> = known.filter(|known| !known.is_empty()).collect();
+    match known.is_empty() {
+        true => format!("there is no allocation {id:?}, nor any other"),
+        false => format!(
+            "there is no allocation {id:?}; there are {}",
+            known.join(", ")
+        ),
+    }
+}
+
+fn add(shares: &mut Shares, more: Shares) {
+    for (node, slots) in more {
+        let known = shares.entry(node).or_insert(Some(0));
+        *known = known.zip(slots).map(|(one, more)| one.saturating_add(more));
+    }
+}
+
+fn take(shares: &mut Shares, part: &Shares) {
+    for (node, slots) in part {
+        let Some(known) = shares.get_mut(node) else {
+            continue;
+        };
+        match (known, slots) {
+            (Some(known), Some(slots)) if *known > *slots => *known -= slots,
+            _ => {
+                shares.remove(node);
+            }
+        }
+    }
+}
+
+fn described(id: Option<String>, wanted: &Wanted, shares: &Shares, names: &[String]) -> Allocation {
+    let share = |(node, slots): (&NodeId, &Option<u32>)| Share {
+        name: names[node.index()].clone(),
+        slots: *slots,
+    };
+    Allocation {
+        id,
+        req_id: wanted.req_id.clone(),
+        shares: shares.iter().map(share).collect(),
+        seconds: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! Which slots become an allocation, and which are given back first. No I/O.
+
+use super::{Room, Shares, Wanted, refuse};
+use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::NodeId;
+
+/// The nodes of a launch as a request finds them.
+#[derive(Clone, Debug)]
+pub(crate) struct Field<'a> {
+    /// By node.
+    pub(crate) rooms: Vec<Room>,
+    /// By node.
+    pub(crate) names: &'a [String],
+    /// The nodes that the request names, and how many slots of each; empty if it names none.
+    pub(crate) named: Vec<(NodeId, Option<u32>)>,
+}
+
+/// A node that may become a part of an allocation.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    node: NodeId,
+    /// Its free slots; unknown where only all of it can be had.
+    free: Option<u32>,
+    /// All of it, if it is free: its slots, if they are known.
+    whole: Option<Option<u32>>,
+    /// So many were asked for with its name.
+    limit: Option<u32>,
+}
+
+impl Candidate {
+    /// Whether it has so many free slots.
+    fn has(&self, slots: u32) -> bool {
+        self.free.is_some_and(|free| free >= slots)
+    }
+}
+
+impl Field<'_> {
+    fn candidates(&self) -> Vec<Candidate> {
+        let candidate = |(node, limit): (NodeId, Option<u32>)| {
+            let Room { slots, taken } = self.rooms[node.index()];
+            let left = |slots: u32| taken.map_or(0, |taken| slots.saturating_sub(taken));
+            Candidate {
+                node,
+                free: slots.map(left).map(|free| free.min(limit.unwrap_or(free))),
+                whole: (taken == Some(0) && slots != Some(0)).then_some(slots),
+                limit,
+            }
+        };
+        if self.named.is_empty() {
+            let all = (0..).map(NodeId).take(self.rooms.len());
+            return all.map(|node| candidate((node, None))).collect();
+        }
+        self.named.iter().copied().map(candidate).collect()
+    }
+
+    /// `2 on n1, 0 on n[2-3]`.
+    fn tell(&self, candidates: &[Candidate]) -> String {
+        let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+        for candidate in candidates {
+            let free = match (candidate.free, candidate.whole) {
+                (Some(free), _) => free.to_string(),
+                (None, Some(_)) => "all".to_owned(),
+                (None, None) => "none".to_owned(),
+            };
+            let name = &self.names[candidate.node.index()];
+            match groups.iter_mut().find(|(known, _)| *known == free) {
+                Some((_, names)) => names.push(name),
+                None => groups.push((free, vec![name])),
+            }
+        }
+        let group = |(free, names): &(String, Vec<&str>)| format!("{free} on {}", compress(names));
+        groups.iter().map(group).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Wanted {
+    /// Free slots, as many as are asked for.
+    ///
+    /// # Errors
+    /// [`AllocationFailure`] when there are not, with what there is, or when nothing is asked for.
+    pub(crate) fn choose(&self, field: &Field<'_>) -> Result<Shares, AllocationFailure> {
+        let candidates = field.candidates();
+        let lacks = |what: String| {
+            let there = field.tell(&candidates);
+            let problem = format!(
+                "{what} asked for, and there are not so many free slots ({there}); start the launch \
+                 with more hosts or slots"
+            );
+            refuse(Kind::NoResources, problem)
+        };
+        let chosen = if !self.slots_of.is_empty() {
+            let each = self.slots_of.iter().copied();
+            let what = || format!("{:?} slots on different nodes are", self.slots_of);
+            one_each(&candidates, each).ok_or_else(|| lacks(what()))?
+        } else if let (Some(slots), Some(nodes)) = (self.slots, self.nodes) {
+            if slots < nodes {
+                let problem = format!("{slots} slots cannot be on {nodes} nodes");
+                return Err(refuse(Kind::BadRequest, problem));
+            }
+            let each = (0..nodes).map(|at| slots / nodes + u32::from(at < slots % nodes));
+            let what = || format!("{slots} slots on {nodes} nodes are");
+            one_each(&candidates, each).ok_or_else(|| lacks(what()))?
+        } else if let Some(slots) = self.slots {
+            let what = || match slots {
+                1 => "1 slot is".to_owned(),
+                _ => format!("{slots} slots are"),
+            };
+            filled(&candidates, slots).ok_or_else(|| lacks(what()))?
+        } else {
+            let named = (!field.named.is_empty()).then_some(field.named.len());
+            let Some(nodes) = self.nodes.map(|nodes| nodes as usize).or(named) else {
+                let problem = "it is not said how much: a number of nodes (PMIX_ALLOC_NUM_NODES), of \
+                               slots (PMIX_ALLOC_NUM_CPUS), or certain nodes (PMIX_ALLOC_NODE_LIST)";
+                return Err(refuse(Kind::BadRequest, problem));
+            };
+            let what = || match nodes {
+                1 => "a whole node is".to_owned(),
+                _ => format!("{nodes} whole nodes are"),
+            };
+            whole(&candidates, nodes).ok_or_else(|| lacks(what()))?
+        };
+        Ok(chosen)
+    }
+
+    /// The part of these slots that is meant: those of certain nodes, or so many from the end; all if
+    /// nothing is said.
+    ///
+    /// # Errors
+    /// [`AllocationFailure`] when it is not a part of them.
+    pub(super) fn part_of(
+        &self,
+        shares: &Shares,
+        field: &Field<'_>,
+    ) -> Result<Shares, AllocationFailure> {
+        let wrong = |problem: &str| Err(refuse(Kind::BadRequest, problem));
+        let counts = [
+            self.nodes.is_some(),
+            self.slots.is_some(),
+            !self.hosts.is_empty(),
+        ];
+        if counts.into_iter().filter(|said| *said).count() > 1 || !self.slots_of.is_empty() {
+            return wrong("a part is a number of nodes, a number of slots, or certain nodes");
+        }
+        if !field.named.is_empty() {
+            let mut part = Shares::new();
+            for (node, limit) in &field.named {
+                let Some(own) = shares.get(node) else {
+                    let name = &field.names[node.index()];
+                    return wrong(&format!("node {name} is not in it"));
+                };
+                part.insert(*node, limit.or(*own));
+            }
+            return Ok(part);
+        }
+        let backwards = || shares.iter().rev().map(|(node, slots)| (*node, *slots));
+        if let Some(nodes) = self.nodes {
+            return match nodes as usize > shares.len() {
+                true => wrong(&format!("it has {} nodes, and not {nodes}", shares.len())),
+                false => Ok(backwards().take(nodes as usize).collect()),
+            };
+        }
+        let Some(mut left) = self.slots else {
+            return Ok(shares.clone());
+        };
+        let mut part = Shares::new();
+        for (node, slots) in backwards().filter_map(|(node, slots)| Some((node, slots?))) {
+            let slots = slots.min(left);
+            if slots > 0 {
+                part.insert(node, Some(slots));
+                left -= slots;
+            }
+        }
+        match left {
+            0 => Ok(part),
+            _ => wrong("it has not so many slots"),
+        }
+    }
+}
+
+/// For each number the first node that is left with so many free slots.
+fn one_each(candidates: &[Candidate], each: impl Iterator<Item = u32>) -> Option<Shares> {
+    let mut left = candidates.to_vec();
+    let mut chosen = Shares::new();
+    for slots in each {
+        let at = left.iter().position(|candidate| candidate.has(slots))?;
+        chosen.insert(left.remove(at).node, Some(slots));
+    }
+    Some(chosen)
+}
+
+/// Free slots in the order of nodes.
+fn filled(candidates: &[Candidate], slots: u32) -> Option<Shares> {
+    let mut left = slots;
+    let mut chosen = Shares::new();
+    for candidate in candidates {
+        let some = candidate.free.unwrap_or(0).min(left);
+        if some > 0 {
+            chosen.insert(candidate.node, Some(some));
+            left -= some;
+        }
+    }
+    (left == 0).then_some(chosen)
+}
+
+/// Nodes that nobody uses, or as much of one as was asked for with its name.
+fn whole(candidates: &[Candidate], nodes: usize) -> Option<Shares> {
+    let one = |candidate: &Candidate| match candidate.limit {
+        Some(limit) => candidate
+            .has(limit)
+            .then_some((candidate.node, Some(limit))),
+        None => Some((candidate.node, candidate.whole?)),
+    };
+    let chosen: Shares = candidates.iter().filter_map(one).take(nodes).collect();
+    (chosen.len() == nodes).then_some(chosen)
+}

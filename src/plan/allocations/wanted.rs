@@ -1,0 +1,179 @@
+//! What a request for an allocation asks for. No I/O.
+//!
+//! Rule: the keys are those of PMIx; a list of nodes is written as `--hosts` has it, which is also how
+//! Slurm writes one. What is not known here is for the allocator, and refused where there is none and
+//! it is required.
+
+use super::refuse;
+use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
+use wireup_core::job::hosts::{Entry, HostList};
+use wireup_core::job::spawn::SpawnInfo;
+use wireup_core::pmix::keys;
+
+/// See the module.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    /// Which allocation it is about.
+    pub(crate) id: Option<String>,
+    /// What the process calls its request.
+    pub(crate) req_id: Option<String>,
+    /// How many nodes.
+    pub(crate) nodes: Option<u32>,
+    /// How many slots, all together.
+    pub(crate) slots: Option<u32>,
+    /// How many slots of each node.
+    pub(crate) slots_of: Vec<u32>,
+    /// Which nodes.
+    pub(crate) hosts: Vec<Entry>,
+    /// For how long.
+    pub(crate) seconds: Option<u64>,
+    /// A limit of time is no hint.
+    pub(crate) seconds_required: bool,
+    /// What is not known here.
+    pub(crate) others: Vec<SpawnInfo>,
+}
+
+/// Keys that say how the request is made, and not what for.
+const ABOUT_THE_REQUEST: [&str; 3] = [keys::TIMEOUT, keys::USERID, keys::GRPID];
+
+impl Wanted {
+    /// Reads the infos of a request.
+    ///
+    /// # Errors
+    /// [`AllocationFailure`] when one makes no sense.
+    pub(crate) fn of(infos: &[SpawnInfo]) -> Result<Self, AllocationFailure> {
+        let mut wanted = Self::default();
+        for info in infos {
+            wanted.add(info)?;
+        }
+        let (nodes, each) = (wanted.nodes, wanted.slots_of.len());
+        if each > 0 && nodes.is_some_and(|nodes| nodes as usize != each) {
+            let problem = format!(
+                "{}: it has {each} numbers for {} nodes",
+                keys::ALLOC_NUM_CPU_LIST,
+                nodes.unwrap_or_default()
+            );
+            return Err(refuse(Kind::BadRequest, problem));
+        }
+        Ok(wanted)
+    }
+
+    fn add(&mut self, info: &SpawnInfo) -> Result<(), AllocationFailure> {
+        let SpawnInfo { key, value, .. } = info;
+        let wrong = |what: &str| refuse(Kind::BadRequest, format!("{key}: {value:?} {what}"));
+        let number = |value: &str| match value.trim().parse() {
+            Ok(number @ 1..) => Ok(number),
+            _ => Err(wrong("is no number from 1 on")),
+        };
+        match key.as_str() {
+            keys::ALLOC_ID => self.id = Some(value.clone()),
+            keys::ALLOC_REQ_ID => self.req_id = Some(value.clone()),
+            keys::ALLOC_NUM_NODES => self.nodes = Some(number(value)?),
+            keys::ALLOC_NUM_CPUS => self.slots = Some(number(value)?),
+            keys::ALLOC_NUM_CPU_LIST => {
+                self.slots_of = value.split(',').map(number).collect::<Result<_, _>>()?;
+            }
+            keys::ALLOC_NODE_LIST => {
+                let list = value.parse::<HostList>();
+                let HostList(entries) = list.map_err(|problem| wrong(&problem.to_string()))?;
+                self.hosts = entries;
+            }
+            keys::ALLOC_TIME => {
+                let seconds = seconds(value);
+                self.seconds = Some(seconds.ok_or_else(|| wrong("is no time, as in 1:30:00"))?);
+                self.seconds_required = info.required;
+            }
+            key if ABOUT_THE_REQUEST.contains(&key) => {}
+            _ => self.others.push(info.clone()),
+        }
+        Ok(())
+    }
+
+    /// Something that must be honoured and cannot be without an allocator.
+    ///
+    /// # Errors
+    /// [`AllocationFailure`] naming it.
+    pub(crate) fn is_known(&self) -> Result<(), AllocationFailure> {
+        match self.others.iter().find(|info| info.required) {
+            None => Ok(()),
+            Some(info) => {
+                let problem = format!(
+                    "{} is required, and only an allocator could honour it (--allocator)",
+                    info.key
+                );
+                Err(refuse(Kind::NotSupported, problem))
+            }
+        }
+    }
+}
+
+/// Seconds, or `months:days:hours:minutes:seconds`, of which the front may be left out. A month has 30
+/// days.
+fn seconds(text: &str) -> Option<u64> {
+    const UNITS: [u64; 5] = [1, 60, 3_600, 86_400, 30 * 86_400];
+    let mut units = UNITS.iter();
+    text.trim().rsplit(':').try_fold(0_u64, |sum, number| {
+        let unit = units.next()?;
+        sum.checked_add(number.parse::<u64>().ok()?.checked_mul(*unit)?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(infos: &[(&str, &str)]) -> Result<Wanted, String> {
+        let info = |(key, value): &(&str, &str)| SpawnInfo {
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+            required: true,
+        };
+        let infos: Vec<_> = infos.iter().map(info).collect();
+        Wanted::of(&infos).map_err(|failure| failure.text)
+    }
+
+    #[test]
+    fn numbers_names_and_times_are_read() {
+        let read = wanted(&[
+            (keys::ALLOC_NUM_NODES, "2"),
+            (keys::ALLOC_NUM_CPU_LIST, "4, 1"),
+            (keys::ALLOC_NODE_LIST, "n[1-3]"),
+            (keys::ALLOC_TIME, "1:00:05"),
+            (keys::ALLOC_REQ_ID, "mine"),
+            (keys::TIMEOUT, "5"),
+        ])
+        .unwrap();
+        assert_eq!((read.nodes, read.slots_of), (Some(2), vec![4, 1]));
+        assert_eq!((read.hosts.len(), read.seconds), (3, Some(3_605)));
+        assert_eq!(read.req_id.as_deref(), Some("mine"));
+        assert_eq!(read.others, []);
+        assert_eq!(seconds("2:0:0:0:0"), Some(60 * 86_400));
+        assert_eq!(seconds("1:2:0:0:0:0"), None);
+        assert_eq!(seconds("18446744073709551615:0"), None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let problem = |key, value| wanted(&[(key, value)]).unwrap_err();
+        assert_eq!(
+            problem(keys::ALLOC_NUM_NODES, "0"),
+            "pmix.alloc.nnodes: \"0\" is no number from 1 on"
+        );
+        assert_eq!(
+            problem(keys::ALLOC_TIME, "soon"),
+            "pmix.alloc.time: \"soon\" is no time, as in 1:30:00"
+        );
+        let both = [
+            (keys::ALLOC_NUM_NODES, "3"),
+            (keys::ALLOC_NUM_CPU_LIST, "1,2"),
+        ];
+        assert_eq!(
+            wanted(&both).unwrap_err(),
+            "pmix.alloc.ncpulist: it has 2 numbers for 3 nodes"
+        );
+        let other = wanted(&[("pmix.alloc.queue", "debug")]).unwrap();
+        let refused = other.is_known().unwrap_err();
+        assert_eq!(refused.kind, Kind::NotSupported);
+        assert!(refused.text.starts_with("pmix.alloc.queue is required"));
+    }
+}

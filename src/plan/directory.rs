@@ -1,0 +1,135 @@
+//! The job's directory: rendezvous files, shared-memory stores and session directories.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use crate::failure::RunFailure;
+use wireup_core::job::ids::{NodeId, Nspace};
+use wireup_core::job::outcome::EXIT_WIREUP;
+
+/// A directory that only the job's user can enter; removed with all it holds.
+#[derive(Debug)]
+pub struct JobDirectory {
+    path: PathBuf,
+}
+
+/// The directories of one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeDirectories {
+    /// Of the PMIx server.
+    pub server: PathBuf,
+    /// Top of MPI's session directories.
+    pub session: PathBuf,
+    /// The job's part below it.
+    pub nspace: PathBuf,
+    /// For node-local shared memory, where a virtual node has no name of its own.
+    pub shared: PathBuf,
+}
+
+/// Where the directory of a job is made: below `TMPDIR` or in the system's place for temporary
+/// files, named after the job.
+pub fn of_job(nspace: &Nspace) -> PathBuf {
+    std::env::temp_dir().join(nspace.as_str())
+}
+
+/// The same for the part of a job that one of several hosts has: these may share the place.
+pub fn of_step(nspace: &Nspace, node: NodeId) -> PathBuf {
+    std::env::temp_dir().join(format!("{nspace}.n{node}"))
+}
+
+/// The directories of a node below that of its job.
+pub fn of_node(job: &Path, node: NodeId, nspace: &Nspace) -> NodeDirectories {
+    let base = job.join(format!("n{node}"));
+    let session = base.join("session");
+    NodeDirectories {
+        server: base.join("server"),
+        nspace: session.join(nspace.as_str()),
+        shared: base.join("shm"),
+        session,
+    }
+}
+
+fn refused(path: &Path, error: impl std::fmt::Display) -> RunFailure {
+    RunFailure {
+        code: EXIT_WIREUP,
+        message: format!(
+            "cannot make the directory {}: {error}; set TMPDIR to a directory you may write to",
+            path.display()
+        ),
+    }
+}
+
+impl NodeDirectories {
+    /// Removes what is the job's alone, when no process of it is left: its session directories, and
+    /// the lock that libpmix 4.2 leaves of each job it forgets. The directory of the launch, and what
+    /// cannot be removed, stays until that goes.
+    pub fn forget(&self) {
+        let _ = fs::remove_dir_all(&self.nspace);
+        let name = self.nspace.file_name().unwrap_or_default();
+        let mut lock = OsString::from("smlockseg-");
+        lock.push(name);
+        let stores = fs::read_dir(&self.server).into_iter().flatten().flatten();
+        for store in stores {
+            let _ = fs::remove_file(store.path().join(&lock));
+        }
+    }
+}
+
+impl JobDirectory {
+    /// Makes the directory of a job.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when it cannot be made; the text names the path and the remedy.
+    pub fn create(path: PathBuf) -> Result<Self, RunFailure> {
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => Ok(Self { path }),
+            Err(error) => Err(refused(&path, error)),
+        }
+    }
+
+    /// Refuses what [`create`](Self::create) would refuse, as far as one can see without trying.
+    ///
+    /// # Errors
+    /// As `create`.
+    pub fn check(path: &Path) -> Result<(), RunFailure> {
+        let parent = path.parent().unwrap_or(path);
+        accessat(
+            CWD,
+            parent,
+            Access::WRITE_OK | Access::EXEC_OK,
+            AtFlags::EACCESS,
+        )
+        .map_err(|errno| refused(path, errno))
+    }
+
+    /// Makes the directories of a node.
+    ///
+    /// # Errors
+    /// When the file system is full or went away.
+    pub fn node(&self, node: NodeId, nspace: &Nspace) -> io::Result<NodeDirectories> {
+        let directories = of_node(&self.path, node, nspace);
+        let NodeDirectories {
+            server,
+            nspace,
+            shared,
+            ..
+        } = &directories;
+        for path in [server, nspace, shared] {
+            DirBuilder::new().mode(0o700).recursive(true).create(path)?;
+        }
+        Ok(directories)
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// When something in it cannot be removed.
+    pub fn remove(self) -> io::Result<()> {
+        fs::remove_dir_all(&self.path)
+    }
+}

@@ -1,0 +1,153 @@
+//! What ranks inherit of the launcher's process, also where they live on other machines.
+//!
+//! On one machine ranks are children of the launcher and get its directory and mask for nothing. To
+//! other hosts travel the directory, the mask and the variables, without those that only mean
+//! something on the launcher's machine ([`environment::is_local`]), unless the user asks for one;
+//! a node adds its own of a few of these. Limits do not travel: a node has its own.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::RunFailure;
+use crate::plan::Variable;
+use crate::plan::environment;
+use wireup_core::job::octets;
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Inheritance {
+    /// Variables, as the process has them; of two equal names the first counts.
+    #[serde(with = "octets")]
+    pub vars: Vec<Variable>,
+    /// The working directory, absolute.
+    #[serde(with = "octets")]
+    pub cwd: PathBuf,
+    /// The file mode creation mask, where it is not inherited from process to process.
+    pub umask: Option<u32>,
+}
+
+impl Inheritance {
+    /// Of this process; for ranks of other machines if it is to `travel`.
+    ///
+    /// # Errors
+    /// [`RunFailure`] when there is no working directory, or no `/proc` that tells the mask.
+    pub fn here(travel: bool) -> Result<Self, RunFailure> {
+        let cwd = std::env::current_dir().map_err(|error| {
+            RunFailure::refused(format!("the current directory cannot be used: {error}"))
+        })?;
+        let umask = match travel {
+            true => Some(umask().map_err(|error| RunFailure::own("/proc/self/status", error))?),
+            false => None,
+        };
+        Ok(Self {
+            vars: std::env::vars_os().collect(),
+            cwd,
+            umask,
+        })
+    }
+
+    /// The value of a variable.
+    pub fn variable(&self, name: &str) -> Option<&OsStr> {
+        let mut vars = self.vars.iter();
+        let (_, value) = vars.find(|(known, _)| known == name)?;
+        Some(value)
+    }
+
+    /// What other machines are told, in place of all.
+    pub fn travelling(&self) -> Self {
+        let stays = |(name, _): &&Variable| {
+            environment::is_local(name) || environment::is_launcher_state(name)
+        };
+        let vars = self.vars.iter().filter(|variable| !stays(variable));
+        Self {
+            vars: vars.cloned().collect(),
+            cwd: self.cwd.clone(),
+            umask: self.umask,
+        }
+    }
+
+    /// The names of variables that mean nothing elsewhere, sorted.
+    pub fn left_behind(&self) -> Vec<&OsStr> {
+        let names = self.vars.iter().map(|(name, _)| name.as_os_str());
+        let mut names: Vec<_> = names.filter(|name| environment::is_local(name)).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// As it is on a node that has these variables itself.
+    pub fn on_node(mut self, own: impl IntoIterator<Item = Variable>) -> Self {
+        let own = own
+            .into_iter()
+            .filter(|(name, _)| environment::is_given_by_node(name));
+        let known: Vec<Variable> = own
+            .filter(|(name, _)| !self.vars.iter().any(|(given, _)| given == name))
+            .collect();
+        self.vars.extend(known);
+        self
+    }
+
+    /// Adds what a node gives to the variables of its ranks, unless the user has.
+    pub(crate) fn add_local(&self, env: &mut Vec<Variable>) {
+        for (name, value) in &self.vars {
+            if environment::is_given_by_node(name) && !env.iter().any(|(given, _)| given == name) {
+                env.push((name.clone(), value.clone()));
+            }
+        }
+    }
+}
+
+/// The mask of this process, which no system call tells without setting another. Source: proc(5).
+fn umask() -> std::io::Result<u32> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    let mask = mask.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
+    mask.ok_or_else(|| std::io::Error::other("it does not tell the file mode creation mask"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inheritance(vars: &[(&str, &str)]) -> Inheritance {
+        let owned = |(name, value): &(&str, &str)| (name.into(), value.into());
+        Inheritance {
+            vars: vars.iter().map(owned).collect(),
+            cwd: "/work".into(),
+            umask: Some(0o27),
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_a_machine_stays_and_is_given_by_the_other() {
+        let here = inheritance(&[
+            ("PATH", "/bin"),
+            ("TMPDIR", "/scratch/7"),
+            ("SSH_AUTH_SOCK", "/tmp/s"),
+            ("PMI_RANK", "3"),
+            ("OMP_NUM_THREADS", "2"),
+            ("DISPLAY", ":0"),
+        ]);
+        let travels = here.travelling();
+        assert_eq!(
+            travels,
+            inheritance(&[("PATH", "/bin"), ("OMP_NUM_THREADS", "2")])
+        );
+        assert_eq!(here.left_behind(), ["DISPLAY", "SSH_AUTH_SOCK", "TMPDIR"]);
+        let own = [("TMPDIR", "/tmp/n2"), ("PATH", "/sbin"), ("DISPLAY", ":9")];
+        let own = own.map(|(name, value)| (name.into(), value.into()));
+        let there = travels.on_node(own);
+        let mut env = vec![("PATH".into(), "/mine".into())];
+        there.add_local(&mut env);
+        let expected = [("PATH", "/mine"), ("TMPDIR", "/tmp/n2")];
+        assert_eq!(env, inheritance(&expected).vars);
+        assert_eq!(there.variable("PATH"), Some(OsStr::new("/bin")));
+    }
+
+    #[test]
+    fn the_mask_is_told() {
+        assert!(umask().unwrap() <= 0o777);
+    }
+}

@@ -1,0 +1,100 @@
+//! Which interfaces are offered, and what the PMIx server is made of.
+
+use std::path::{Path, PathBuf};
+
+use super::App;
+use crate::failure::RunFailure;
+use crate::inspect::ldso::Loader;
+use crate::inspect::libpmix;
+use crate::inspect::sidecar_files;
+use crate::inspect::sidecar_files::HostParts;
+use crate::inspect::{Family, Finding, Wants, Why};
+use crate::plan::inheritance::Inheritance;
+use crate::plan::openmpi;
+use crate::plan::reasons::{Offer, OfferWhy};
+use wireup_core::job::spec::{JobSpec, PmiChoice};
+
+/// What to offer, before it is known whether PMIx can be served.
+pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
+    let offer = |pmi, pmix, why| Offer {
+        pmi,
+        pmix,
+        why,
+        without_pmix: None,
+    };
+    let asked = OfferWhy::Asked(choice);
+    match choice {
+        PmiChoice::Pmi1 | PmiChoice::Pmi2 => offer(true, false, asked),
+        PmiChoice::Pmix => offer(false, true, asked),
+        PmiChoice::All => offer(true, true, asked),
+        PmiChoice::None => offer(false, false, asked),
+        PmiChoice::Auto => {
+            let first = |wants: Wants| apps.iter().position(|app| app.finding.wants == wants);
+            match (first(Wants::Unknown), first(Wants::Pmix), first(Wants::Pmi)) {
+                (Some(app), ..) => offer(true, true, OfferWhy::Unknown(app)),
+                (None, Some(pmix), Some(pmi)) => offer(true, true, OfferWhy::Both(pmix, pmi)),
+                // A program that is known to need PMIx gets nothing else that could confuse it.
+                (None, Some(app), None) => offer(false, true, OfferWhy::Pmix(app)),
+                (None, None, Some(app)) => offer(true, false, OfferWhy::Pmi(app)),
+                (None, None, None) => offer(true, false, OfferWhy::Plain),
+            }
+        }
+    }
+}
+
+/// What is wrong with a job that has programs of Open MPI and of MPICH's family: neither finds the
+/// other, and each waits in MPI_Init for all ranks.
+pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
+    let first = |families: [Family; 2]| {
+        let of = |app: &&App| match app.finding.why {
+            Why::Library(_, family) => families.contains(&family),
+            _ => false,
+        };
+        apps.iter()
+            .find(of)
+            .map(|app| app.finding.program.display())
+    };
+    let open_mpi = first([Family::OpenMpi, Family::BesideOpenMpi])?;
+    let mpich = first([Family::Mpich, Family::BesideMpich])?;
+    Some(format!(
+        "{open_mpi} is a program of Open MPI and {mpich} one of MPICH or a relative: ranks of two MPIs \
+         cannot make one MPI_COMM_WORLD and may wait for each other for ever; use programs of one MPI, \
+         or a run for each"
+    ))
+}
+
+/// What the PMIx server is made of, for the first program that has something to say about it.
+pub(super) fn host_parts(
+    spec: &JobSpec,
+    apps: &[App],
+    loaders: &[Loader],
+    inheritance: &Inheritance,
+) -> Result<HostParts, RunFailure> {
+    let wanted = apps
+        .iter()
+        .position(|app| {
+            let Finding {
+                wants,
+                openmpi,
+                libpmix,
+                ..
+            } = &app.finding;
+            *wants == Wants::Pmix || openmpi.is_some() || libpmix.is_some()
+        })
+        .unwrap_or(0);
+    // What a script finds is a guess, and counts if no program is known to load a libpmix.
+    let close_by = |app: &App| openmpi::close_by(&app.finding, &app.env);
+    let scripts: Vec<PathBuf> = apps.iter().flat_map(close_by).collect();
+    let variable = inheritance
+        .variable(libpmix::VARIABLE)
+        .map(Path::new)
+        .filter(|p| !p.as_os_str().is_empty());
+    let libpmix = libpmix::choose(
+        spec.interface.libpmix.as_deref(),
+        Some(&apps[wanted].finding),
+        variable,
+        &scripts,
+        &loaders[wanted],
+    );
+    sidecar_files::find(spec, libpmix)
+}

@@ -1,0 +1,101 @@
+//! Which Open MPI a program loads, as far as that can be known.
+//!
+//! What a script loads cannot be seen: mpi4py takes the library that a variable names, else one beside
+//! its interpreter, where wheels are installed, else what the dynamic loader finds.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use crate::inspect::ldso::Loader;
+use crate::inspect::{Finding, Wants};
+use crate::plan::Variable;
+
+/// The library that says which Open MPI a program loads.
+const LIBMPI: &str = "libmpi.so.40";
+
+/// The variable that names it to mpi4py.
+const MPI4PY: &str = "MPI4PY_LIBMPI";
+
+/// The Open MPI that a program loads, or those that it may find, the likeliest first.
+pub(crate) fn libraries(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<PathBuf> {
+    if let Some(libmpi) = &finding.openmpi {
+        return vec![libmpi.clone()];
+    }
+    if finding.wants != Wants::Unknown {
+        return Vec::new();
+    }
+    let mut libraries = close_by(finding, env);
+    let found = loader.locate(OsStr::new(LIBMPI)).into_iter().next();
+    libraries.extend(found.filter(|path| is_open_mpi(path)));
+    libraries
+}
+
+/// Those of them that a script finds although it is not the system's: named to it, or beside its
+/// interpreter.
+pub(crate) fn close_by(finding: &Finding, env: &[Variable]) -> Vec<PathBuf> {
+    if finding.wants != Wants::Unknown {
+        return Vec::new();
+    }
+    let named = env.iter().find(|(name, _)| name == MPI4PY);
+    let named = named.map(|(_, path)| PathBuf::from(path));
+    // Beside the interpreter of an environment of its own, whose links lead out of it.
+    let prefix = finding.program.parent().and_then(Path::parent);
+    let beside = prefix.map(|prefix| prefix.join("lib").join(LIBMPI));
+    let named = named.filter(|path| path.is_absolute());
+    let both = named.into_iter().chain(beside);
+    both.filter(|path| is_open_mpi(path)).collect()
+}
+
+fn is_open_mpi(library: &Path) -> bool {
+    let name = library.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(LIBMPI.as_bytes()) && library.is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::inspect::ldso::System;
+    use crate::inspect::{Opaque, Why};
+
+    #[test]
+    fn a_script_may_find_what_is_named_beside_its_interpreter_and_what_the_loader_finds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in [
+            "env/bin/python",
+            "env/lib/libmpi.so.40",
+            "named/libmpi.so.40.40.11",
+            "other/libmpi.so.12",
+        ] {
+            fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+            fs::write(path(name), "").unwrap();
+        }
+        let loader = Loader::new(
+            &[],
+            dir.path(),
+            System {
+                cache: path("cache"),
+                directories: Vec::new(),
+                config: path("config"),
+            },
+        );
+        let opaque = Why::Opaque(Opaque::Interpreter("python".to_owned()));
+        let script = Finding::new(Wants::Unknown, path("env/bin/python"), opaque);
+        let named = |name: &str| vec![(MPI4PY.into(), path(name).into())];
+        let beside = path("env/lib/libmpi.so.40");
+        let one = path("named/libmpi.so.40.40.11");
+        assert_eq!(
+            libraries(&script, &loader, &named("named/libmpi.so.40.40.11")),
+            [one, beside.clone()]
+        );
+        assert_eq!(
+            libraries(&script, &loader, &named("other/libmpi.so.12")),
+            [beside]
+        );
+        let plain = Finding::new(Wants::Plain, path("env/bin/python"), Why::NoMpi);
+        assert!(libraries(&plain, &loader, &[]).is_empty());
+        assert!(close_by(&plain, &named("named/libmpi.so.40.40.11")).is_empty());
+    }
+}

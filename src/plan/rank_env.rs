@@ -1,0 +1,256 @@
+//! The variables wireup itself adds to the ranks' environments.
+
+use std::collections::HashSet;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::plan::directory::NodeDirectories;
+use crate::plan::{ALLOCATION, LAUNCH, Plan};
+use crate::sys::leftovers::JOB;
+use crate::sys::start_ranks::PMI_FD;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use wireup_core::pmix::control::ForkEnv;
+use wireup_core::pmix::value::Text;
+
+mod settings;
+mod sidecar;
+mod slurm;
+
+pub use sidecar::of_sidecar;
+
+/// `NAME=value` for execve; `None` for bytes that no variable can have.
+fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
+    let (name, value) = (name.as_ref().as_bytes(), value.as_ref().as_bytes());
+    CString::new([name, b"=", value].concat()).ok()
+}
+
+/// The names in parts of an environment, those of users' choice left out.
+pub fn names<'a>(env: impl IntoIterator<Item = &'a CString>) -> HashSet<&'a OsStr> {
+    env.into_iter()
+        .filter_map(|entry| entry.to_bytes().split(|byte| *byte == b'=').next())
+        .map(OsStr::from_bytes)
+        .filter(|name| !PLACE.iter().any(|place| name == place))
+        .collect()
+}
+
+/// Variables that differ from rank to rank and that users may set otherwise: what other launchers
+/// call the place of a rank, for scripts that know their names.
+const PLACE: [&str; 6] = [
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_NODE_RANK",
+];
+
+/// Which of the variables that differ from rank to rank are the user's in these.
+pub fn places_given(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
+    let given = |name: &&str| variables.iter().any(|(known, _)| known == name);
+    PLACE.into_iter().filter(given).collect()
+}
+
+/// What all ranks of the job get, whatever the user says.
+pub fn of_job(plan: &Plan) -> Vec<CString> {
+    let job = plan.job.nspace.as_str();
+    let size = plan.job.ranks.size().to_string();
+    let mut env = Vec::new();
+    let mut add = |name: &str, value: &dyn AsRef<OsStr>| env.extend(entry(name, value.as_ref()));
+    add(JOB, &plan.launch().as_str());
+    add("WIREUP_SIZE", &size);
+    add("WIREUP_NPROCS", &size);
+    add("WIREUP_UNIVERSE_SIZE", &plan.job.universe_size.to_string());
+    let nodes = plan.present_names();
+    add("WIREUP_NNODES", &nodes.len().to_string());
+    add("WIREUP_NODELIST", &node_list(&nodes));
+    add(LAUNCH, &plan.names.launch);
+    if let Some(allocation) = &plan.names.allocation {
+        add(ALLOCATION, allocation);
+    }
+    if plan.offer.pmi {
+        add("PMI_SIZE", &size);
+        add("PMI_JOBID", &job);
+        add("PMI_FD", &PMI_FD.to_string());
+        if plan.job.parent.is_some() {
+            add("PMI_SPAWNED", &"1");
+        }
+    }
+    if plan.offer.pmix {
+        // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one
+        // means "started directly, do not bind", which holds. Source: docs/shim.md#open-mpi-4.
+        add("JSM_JSRUN_PORT", &"wireup");
+    }
+    if plan.spec.interface.slurm_env {
+        env.extend(entries(slurm::of_job(plan)));
+    }
+    env
+}
+
+/// What tells ranks of a spawned job from those of the first one, whose name they bear too.
+pub const SPAWNED_JOB: &str = "WIREUP_SPAWNED_JOB";
+
+/// What all ranks of a spawned job get besides.
+pub fn of_spawned(job: JobNumber) -> Option<CString> {
+    let number = (job != JobNumber(0)).then(|| job.to_string());
+    number.and_then(|number| entry(SPAWNED_JOB, number))
+}
+
+/// `NAME=value` of variables that can be written so.
+fn entries(set: Vec<(&str, String)>) -> impl Iterator<Item = CString> {
+    set.into_iter()
+        .filter_map(|(name, value)| entry(name, value))
+}
+
+/// Bytes of a list of names beyond which it is compressed: with the name in front it must stay well
+/// below what a variable can hold. Source: `MAX_ARG_STRLEN`, execve(2).
+const NODE_LIST_MAX: usize = 64 * 1024;
+
+/// All names with commas between them, in the short form only if they are too many.
+fn node_list(names: &[&str]) -> String {
+    let length: usize = names.iter().map(|name| name.len() + 1).sum();
+    match length > NODE_LIST_MAX {
+        true => compress(names),
+        false => names.join(","),
+    }
+}
+
+/// What is wireup's own and not the user's in an app's part of the environment.
+const APPNUM: &str = "WIREUP_APPNUM";
+
+/// What all ranks of an application context get: the user's variables without those in `own`,
+/// which wireup sets itself (most programs see the first of two equal names, some the last), and
+/// what the user has not decided.
+pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
+    let variables = &plan.apps[app.index()].env;
+    let mut env: Vec<CString> = variables
+        .iter()
+        .filter(|(name, _)| name != APPNUM && !own.contains(name.as_os_str()))
+        .filter_map(|(name, value)| entry(name, value))
+        .collect();
+    env.extend(entry(APPNUM, app.to_string()));
+    let open = |name: &str| {
+        !variables
+            .iter()
+            .any(|(given, _)| settings::is_decided_by(name, given))
+    };
+    let sizes = || plan.apps.iter().map(|app| app.size);
+    let firsts = sizes().scan(0, |first, size| {
+        Some(std::mem::replace(first, *first + size))
+    });
+    let size = plan.job.ranks.size().to_string();
+    // Not OMPI_UNIVERSE_SIZE: with it, Open MPI 4's mpirun refuses to run inside a rank.
+    let open_mpi = [
+        ("OMPI_COMM_WORLD_SIZE", size),
+        ("OMPI_NUM_APP_CTX", plan.apps.len().to_string()),
+        ("OMPI_APP_CTX_NUM_PROCS", words(sizes())),
+        ("OMPI_FIRST_RANKS", words(firsts)),
+    ];
+    let settings = settings::of_job(plan);
+    let settings = settings.iter().map(|(name, value)| (*name, *value));
+    env.extend(
+        open_mpi
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .chain(settings)
+            .filter(|(name, _)| open(name))
+            .filter_map(|(name, value)| entry(name, value)),
+    );
+    env
+}
+
+/// Settings of MPI libraries that wireup chooses for some program, since its user has not.
+pub fn choices(plan: &Plan) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    settings::of_job(plan).into_iter().filter(|(name, _)| {
+        plan.apps.iter().any(|app| {
+            let decides = |(given, _): &(OsString, OsString)| settings::is_decided_by(name, given);
+            !app.env.iter().any(decides)
+        })
+    })
+}
+
+/// Numbers with blanks between them.
+fn words(numbers: impl Iterator<Item = u32>) -> String {
+    let words: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    words.join(" ")
+}
+
+/// What the ranks of one node get: the sidecar's common variables, and where shared memory goes
+/// when nodes have no names of their own.
+pub fn of_node(
+    plan: &Plan,
+    node: NodeId,
+    fork_env: Option<&ForkEnv>,
+    directories: Option<&NodeDirectories>,
+    own_name: bool,
+) -> Vec<CString> {
+    let mut env: Vec<CString> = fork_env
+        .into_iter()
+        .flat_map(|env| &env.common)
+        .filter_map(text_entry)
+        .collect();
+    let number = node.to_string();
+    env.extend(entry("WIREUP_NODE", &number));
+    env.extend(entry("WIREUP_NODE_RANK", &number));
+    env.extend(entry("WIREUP_HOST", &plan.node_names[node.index()]));
+    let local = plan.job.ranks.local_size(node).to_string();
+    env.extend(entry("WIREUP_LOCAL_SIZE", local));
+    if plan.spec.interface.slurm_env {
+        env.extend(entries(slurm::of_node(plan, node)));
+    }
+    if let Some(directories) = directories
+        && plan.job.ranks.nodes() > 1
+        && !own_name
+    {
+        // Open MPI names its files after the host; two virtual nodes would share them.
+        for transport in ["vader", "sm"] {
+            let variable = format!("OMPI_MCA_btl_{transport}_backing_directory");
+            env.extend(entry(variable, &directories.shared));
+        }
+    }
+    env
+}
+
+/// What one rank gets alone.
+pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CString> {
+    let ranks = &plan.job.ranks;
+    let number = rank.to_string();
+    let local = ranks.local_rank(rank).unwrap_or_default().to_string();
+    let node = ranks.node_of(rank).unwrap_or_default();
+    let local_size = ranks.local_size(node).to_string();
+    let own = fork_env.and_then(|env| env.clients.iter().find(|(client, _)| *client == rank));
+    let mut env: Vec<CString> = own
+        .into_iter()
+        .flat_map(|(_, variables)| variables)
+        .filter_map(text_entry)
+        .collect();
+    env.extend(entry("WIREUP_RANK", &number));
+    env.extend(entry("WIREUP_LOCAL_RANK", &local));
+    if plan.offer.pmi {
+        env.extend(entry("PMI_RANK", &number));
+    }
+    if plan.spec.interface.slurm_env {
+        env.extend(entries(slurm::of_rank(plan, rank)));
+    }
+    let before = plan
+        .origin
+        .as_ref()
+        .and_then(|origin| origin.before.get(node.index()));
+    let on_node = before.copied().unwrap_or(0) + ranks.local_rank(rank).unwrap_or_default().0;
+    let on_node = on_node.to_string();
+    let place = [&local, &local_size, &number, &local, &local_size, &on_node];
+    let given = &plan.apps[plan.app_of(rank)].places_given;
+    for (name, value) in PLACE.into_iter().zip(place) {
+        if !given.contains(&name) {
+            env.extend(entry(name, value));
+        }
+    }
+    env
+}
+
+fn text_entry((name, value): &(Text, Text)) -> Option<CString> {
+    entry(
+        OsStr::from_bytes(name.as_bytes()),
+        OsStr::from_bytes(value.as_bytes()),
+    )
+}

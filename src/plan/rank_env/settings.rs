@@ -1,0 +1,114 @@
+//! Settings of MPI libraries that wireup chooses for a job, unless the user has: they are hints,
+//! and no part of any protocol.
+
+use std::ffi::OsStr;
+use std::net::Ipv6Addr;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+
+use crate::plan::Plan;
+
+/// For more ranks than cores: a rank that waits gives its core to one that has something to do.
+/// What each of them brings: docs/environment.md#oversubscription.
+///
+/// Intel MPI sleeps a little between its looks; MPICH from 5.0 on in the loops of its shared-memory
+/// collectives.
+const YIELD_PMI: [(&str, &str); 2] = [
+    ("I_MPI_THREAD_YIELD", "3"),
+    ("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1"),
+];
+/// MPICH from 5.0 on sleeps after this many looks that found nothing. Between nodes that makes some of
+/// its spawns hang, under every launcher: only a job that stays on one node gets it.
+const THROTTLE: [(&str, &str); 2] = [
+    ("MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
+    ("MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT", "32"),
+];
+/// Open MPI lets others go first between its looks.
+const YIELD_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_yield_when_idle", "1");
+
+/// The settings for a job.
+pub(super) fn of_job(plan: &Plan) -> Vec<(&'static str, &'static str)> {
+    let mut settings = Vec::new();
+    if plan.oversubscribed && (plan.offer.pmi || plan.offer.pmix) {
+        settings.extend(YIELD_PMI);
+        // More hosts can join a launch that has named one.
+        if plan.job.ranks.nodes() == 1 && !plan.spec.layout.across_hosts() {
+            settings.extend(THROTTLE);
+        }
+    }
+    if plan.oversubscribed && plan.offer.pmix {
+        settings.push(YIELD_OPEN_MPI);
+    }
+    if plan.offer.pmix && plan.job.ranks.nodes() > 1 && only_loopback() {
+        // Open MPI's TCP transport leaves the loopback out, and then nothing connects the nodes.
+        settings.push(("OMPI_MCA_btl_tcp_if_include", "lo"));
+    }
+    if plan.offer.pmi && plan.offer.pmix {
+        // MPICH 5 refuses to choose when both are there.
+        settings.push(("MPIR_CVAR_PMI_VERSION", "1"));
+    }
+    settings
+}
+
+/// Whether a variable of the user's decides what the setting `name` is about.
+pub(super) fn is_decided_by(name: &str, variable: &OsStr) -> bool {
+    if variable == name {
+        return true;
+    }
+    match (name, name.strip_prefix("MPIR_CVAR_")) {
+        // It refuses to have both lists.
+        ("OMPI_MCA_btl_tcp_if_include", _) => variable == "OMPI_MCA_btl_tcp_if_exclude",
+        // Other names of the same, which it looks at too.
+        (_, Some(rest)) => ["MPIR_PARAM_", "MPICH_"].iter().any(|prefix| {
+            let given = variable.to_str().and_then(|v| v.strip_prefix(prefix));
+            given == Some(rest)
+        }),
+        _ => false,
+    }
+}
+
+/// Whether no network interface but the loopback is up and has an address that others could reach.
+///
+/// Asked of the kernel: `/sys/class/net` shows the interfaces of the network namespace in which
+/// sysfs was mounted, which need not be ours.
+fn only_loopback() -> bool {
+    // Without an answer there is no reason to believe in a special case.
+    getifaddrs().is_ok_and(|addresses| {
+        !addresses
+            .filter(|address| address.flags.contains(InterfaceFlags::IFF_UP))
+            .filter(|address| !address.flags.contains(InterfaceFlags::IFF_LOOPBACK))
+            .filter_map(|address| address.address)
+            .any(|address| {
+                let v6 = address.as_sockaddr_in6().map(|v6| v6.ip());
+                address.as_sockaddr_in().is_some() || v6.is_some_and(|ip| !is_link_local(ip))
+            })
+    })
+}
+
+/// An address every interface has that is up, also one that leads nowhere.
+fn is_link_local(ip: Ipv6Addr) -> bool {
+    ip.segments()[0] & 0xffc0 == 0xfe80
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_the_users_under_any_of_its_names() {
+        let by = |name, variable: &str| is_decided_by(name, OsStr::new(variable));
+        let heavy = "MPIR_CVAR_ENABLE_HEAVY_YIELD";
+        for variable in [
+            heavy,
+            "MPIR_PARAM_ENABLE_HEAVY_YIELD",
+            "MPICH_ENABLE_HEAVY_YIELD",
+        ] {
+            assert!(by(heavy, variable), "{variable}");
+        }
+        assert!(!by(heavy, "MPIR_CVAR_ENABLE_HEAVY"));
+        assert!(!by("I_MPI_THREAD_YIELD", "MPICH_THREAD_YIELD"));
+        let include = "OMPI_MCA_btl_tcp_if_include";
+        assert!(by(include, "OMPI_MCA_btl_tcp_if_exclude"));
+    }
+}

@@ -1,0 +1,83 @@
+//! The environment of the sidecars.
+
+use std::ffi::CString;
+use std::path::Path;
+
+use super::entry;
+use crate::inspect::libpmix;
+use crate::inspect::relocated;
+use crate::plan::Plan;
+use crate::plan::environment;
+use crate::sys::devices;
+use crate::sys::leftovers::JOB;
+use wireup_core::job::spec::Inherited;
+
+/// What is set for libpmix unless the user has chosen himself.
+///
+/// libpmix looks at the machine's topology when it starts, and a part of what hwloc does then tells
+/// nothing that ranks use: graphics devices, whose plugins pull in large libraries, a second XML
+/// reader, and what cpuid says on each CPU in turn beside what the kernel lists. It is left out.
+/// Measured: docs/shim.md#server. (Of components that hwloc does not have it says nothing.)
+///
+/// The log of the system is the launcher's business: libpmix would write to it as well.
+const DEFAULTS: [(&str, &str); 3] = [
+    (
+        "HWLOC_PLUGINS_BLACKLIST",
+        "hwloc_opencl.so,hwloc_gl.so,hwloc_xml_libxml.so",
+    ),
+    ("PMIX_MCA_plog", "^syslog"),
+    // Pieces of output that libpmix keeps when nobody wants them, for whoever comes later: a
+    // million by default, and 0 is no limit. Who asks for all output asks for his own too, which
+    // he never gets.
+    ("PMIX_MCA_pmix_max_iof_cache", "1"),
+];
+
+/// Components of hwloc that are left out.
+const COMPONENTS: &str = "HWLOC_COMPONENTS";
+
+/// Those: on PCI too, if there is nothing that should be near a core. In a virtual machine each word of
+/// a device's configuration is a question to the host, some 4 ms in all for six devices.
+fn components() -> &'static str {
+    match devices::without_near_and_far(Path::new(devices::SYS)) {
+        true => "-x86,-pci,-linuxpci",
+        false => "-x86",
+    }
+}
+
+/// Of small jobs, where a rank's questions to the server cost less than setting up memory that
+/// server and ranks share. Measured: docs/shim.md#where-data-is-kept.
+const ASKED_FOR: (&str, &str) = ("PMIX_MCA_gds", "hash");
+
+/// The largest job whose data are better asked for, with this release of libpmix.
+fn small(version: Option<libpmix::Version>) -> u32 {
+    match version {
+        Some(version) if version.major >= 5 => 128,
+        Some(_) => 16,
+        None => 0,
+    }
+}
+
+/// The launcher's own environment without what would make libpmix take itself for a rank of an outer
+/// job, and with settings for the server. `libpmix` is the library it will load.
+pub fn of_sidecar(plan: &Plan, libpmix: &libpmix::Choice) -> Vec<CString> {
+    let base = environment::base(&plan.inheritance.vars, &Inherited::All, &[]);
+    let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
+    let asked_for = plan.job.ranks.size() <= small(libpmix.version);
+    let settings = DEFAULTS
+        .into_iter()
+        .chain([(COMPONENTS, components())])
+        .chain(asked_for.then_some(ASKED_FOR))
+        .filter(|(name, _)| !given(name));
+    let inherited = base.variables.iter();
+    let mut env: Vec<CString> = inherited
+        .filter_map(|(name, value)| entry(name, value))
+        .collect();
+    env.extend(entry(JOB, plan.launch().as_str()));
+    env.extend(settings.filter_map(|(name, value)| entry(name, value)));
+    if !given(relocated::OPENPMIX)
+        && let Some(prefix) = relocated::openpmix(&libpmix.path)
+    {
+        env.extend(entry(relocated::OPENPMIX, prefix));
+    }
+    env
+}

@@ -1,0 +1,253 @@
+//! Why the plan is as it is: the values, and the one place with words for them. No I/O.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::inspect::libpmix::{Choice, PassedOver, Source, Unfit};
+use crate::inspect::{Family, Finding, Opaque, Seen, Why};
+use wireup_core::job::spec::PmiChoice;
+
+/// Where an application's number of ranks comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CountWhy {
+    /// It was given.
+    Given,
+    /// So many ranks were asked for on every node.
+    PerNode {
+        /// Ranks on each node.
+        ppn: u32,
+        /// Number of nodes.
+        nodes: u32,
+    },
+    /// It is the only program, and gets all slots.
+    Slots,
+    /// The same on several hosts.
+    HostSlots {
+        /// Hosts whose slots are not known, which count for one each.
+        unknown: u32,
+    },
+    /// It is one of several programs.
+    OneOfSeveral,
+}
+
+/// What is offered to the ranks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Offer {
+    /// PMI-1 and PMI-2, on one socket.
+    pub pmi: bool,
+    /// PMIx.
+    pub pmix: bool,
+    /// Why.
+    pub why: OfferWhy,
+    /// Why PMIx is not offered though it would have been right.
+    pub without_pmix: Option<String>,
+}
+
+/// Why something is offered. Programs are numbered from 0 in command-line order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum OfferWhy {
+    /// It was asked for.
+    Asked(PmiChoice),
+    /// A program needs PMIx, and nobody anything else.
+    Pmix(usize),
+    /// A program needs PMI, and nobody anything else.
+    Pmi(usize),
+    /// One program needs PMIx and another PMI.
+    Both(usize, usize),
+    /// It cannot be seen what a program needs.
+    Unknown(usize),
+    /// No program loads an MPI.
+    Plain,
+}
+
+impl Offer {
+    /// The interfaces by name.
+    pub fn names(&self) -> &'static str {
+        match (self.pmi, self.pmix) {
+            (true, true) => "PMI and PMIx",
+            (true, false) => "PMI",
+            (false, true) => "PMIx",
+            (false, false) => "nothing",
+        }
+    }
+}
+
+impl fmt::Display for CountWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Given => f.write_str("as given (-n)"),
+            Self::PerNode { ppn, nodes } => {
+                write!(f, "--ppn {ppn} on {nodes} node{}", plural(*nodes))
+            }
+            Self::Slots => f.write_str("one per slot, since -n is not given"),
+            Self::HostSlots { unknown } => {
+                f.write_str("one per slot of the hosts, since -n is not given")?;
+                match unknown {
+                    0 => Ok(()),
+                    1 => f.write_str("; one on the host whose slots are not given"),
+                    _ => write!(
+                        f,
+                        "; one on each of {unknown} hosts whose slots are not given"
+                    ),
+                }
+            }
+            Self::OneOfSeveral => {
+                f.write_str("one, since -n is not given and there are several programs")
+            }
+        }
+    }
+}
+
+impl fmt::Display for OfferWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked(choice) => write!(f, "--pmi {choice}"),
+            Self::Pmix(app) => write!(f, "program {} needs PMIx", app + 1),
+            Self::Pmi(app) => write!(f, "program {} needs PMI", app + 1),
+            Self::Both(pmix, pmi) => write!(
+                f,
+                "program {} needs PMIx and program {} PMI",
+                pmix + 1,
+                pmi + 1
+            ),
+            Self::Unknown(app) => write!(
+                f,
+                "it cannot be seen what program {} needs, so it gets everything",
+                app + 1
+            ),
+            Self::Plain => f.write_str("no program loads an MPI, and PMI costs nothing"),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.behind.is_empty() {
+            write!(f, "behind {}: ", self.behind.join(", "))?;
+        }
+        let program = self.program.display();
+        match &self.why {
+            Why::Library(seen, family) => write!(f, "{seen}: {family}")?,
+            Why::NoMpi => write!(f, "{program} needs no MPI or PMI library")?,
+            Why::Static(clients) => {
+                let has = match clients.map(|clients| (clients.pmi, clients.pmix)) {
+                    Some((false, false)) => "has no client of PMI or PMIx",
+                    Some((true, false)) => "has a client of PMI",
+                    Some((false, true)) => "has a client of PMIx",
+                    Some((true, true)) => "has clients of PMI and PMIx",
+                    None => "cannot be searched for an MPI",
+                };
+                write!(f, "{program} is static and {has}")?;
+            }
+            Why::Script { interpreter } => {
+                write!(f, "{program} is a script for {}", interpreter.display())?;
+            }
+            Why::ShellScript => write!(f, "{program} is a shell script")?,
+            Why::Registered { handler } => {
+                write!(f, "{program} is run by the binary format {handler}")?;
+            }
+            Why::Unreadable => write!(f, "{program} cannot be read, only executed")?,
+            Why::NotHere => write!(f, "{program} is not on this machine")?,
+            Why::StartsNothing => write!(f, "{program} starts no other program here")?,
+            Why::Opaque(opaque) => opaque.tell(&self.program, f)?,
+            Why::NotFound { by, name } => write!(
+                f,
+                "{by} is to start {}, which cannot be found or run",
+                name.to_string_lossy()
+            )?,
+            Why::Mixed(one, other) => write!(f, "{one}; and {other}")?,
+        }
+        if !self.missing.is_empty() {
+            write!(f, "; libraries not found: {}", self.missing.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl Opaque {
+    fn tell(&self, program: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Interpreter(name) => write!(
+                f,
+                "{} ({name}) runs another program or a script",
+                program.display()
+            ),
+            Self::Option(name, option) => write!(
+                f,
+                "{name} with {} is not understood",
+                option.to_string_lossy()
+            ),
+            Self::Words(name) => write!(f, "what {name} starts is known only when it runs"),
+            Self::Script(name) => {
+                write!(f, "{name} takes its commands from a file or from its user")
+            }
+            Self::Shell(name, what) => write!(f, "{name} is given {what}, which is not followed"),
+            Self::TooDeep => f.write_str("there are too many commands to follow"),
+        }
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} needs {}", self.by.display(), self.name)?;
+        match &self.path {
+            Some(path) => write!(f, " ({})", path.display()),
+            None => f.write_str(" (not found)"),
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OpenMpi => "Open MPI",
+            Self::Pmix => "PMIx",
+            Self::Mpich => "MPICH or a relative",
+            Self::Pmi => "PMI",
+            Self::BesideOpenMpi => "an MPI beside Open MPI's libraries",
+            Self::BesideMpich => "an MPI beside MPICH's libraries",
+            Self::UnknownMpi => "an MPI of unknown kind",
+        })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flag => "given by --libpmix",
+            Self::Program => "the program's own",
+            Self::Variable => "given by WIREUP_LIBPMIX",
+            Self::Script => "of the Open MPI that a script finds",
+            Self::System => "found by the dynamic loader",
+        })
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        match self.version {
+            Some(version) => write!(f, " (OpenPMIx {version}), {}", self.source),
+            None => write!(f, " (of unknown version), {}", self.source),
+        }
+    }
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}: ", self.path.display(), self.source)?;
+        match &self.why {
+            Unfit::TooOld(version) => write!(f, "OpenPMIx {version} is too old"),
+            Unfit::NoVersion => f.write_str("it does not tell its version"),
+            Unfit::Unusable(why) => f.write_str(why),
+            Unfit::OtherMachine(machine) => write!(f, "it is for {machine}"),
+        }
+    }
+}
+
+/// The ending of a noun.
+pub(crate) fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}

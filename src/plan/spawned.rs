@@ -1,0 +1,450 @@
+//! Plans of spawned jobs, on one machine and on several hosts alike.
+//!
+//! ```text
+//!  launcher        Plan::spawned ── SpawnedJob ──┐
+//!  each node       SpawnedJob::resolve ◀─────────┘
+//! ```
+//! A spawned job has the nodes, the interfaces and the settings of the job the user asked for; what
+//! does not differ from that is not sent.
+
+mod added;
+mod hosts;
+mod luggage;
+mod resolve;
+mod soft;
+mod space;
+mod variable;
+mod wishes;
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Decided, Luggage, Origin, Plan};
+use crate::failure::RunFailure;
+use crate::plan::allocations::{Ground, Reserved};
+use crate::plan::hostfile;
+use crate::plan::job_names::JobNames;
+use hosts::Names;
+use space::{NodeSpace, Wanted};
+use variable::{Change, How};
+use wireup_core::job::appnums::Appnums;
+use wireup_core::job::hosts::Entry;
+use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
+use wireup_core::job::octets;
+use wireup_core::job::proc::Proc;
+use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::rank_map::{RANKS_MAX, RankMap};
+use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
+use wireup_core::job::spec::{AppSpec, Preload, StdinTarget};
+use wireup_core::node::JobContext;
+use wishes::Wishes;
+
+/// What there is in a launch when a job is added.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'a> {
+    /// The number of its processes, living or not.
+    pub offset: GlobalRank,
+    /// The same by node.
+    pub before: &'a [u32],
+    /// By node: those that live, or are about to, and what is set aside.
+    pub ground: Ground<'a>,
+    /// What its jobs have been called.
+    pub names: &'a JobNames,
+}
+
+/// A spawned job as the launcher decided it: with the first job's plan, a node makes its own of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpawnedJob {
+    /// What the nodes' state machines know.
+    pub job: Arc<JobContext>,
+    /// Whether it may live longer than its parent, if the spawner said.
+    pub independent: Option<bool>,
+    /// How long its start may take, if the spawner said.
+    pub limit: Option<Duration>,
+    /// Keys of infos that mean nothing here, for those who ask.
+    pub ignored: Vec<String>,
+    /// The allocation it lives in.
+    pub allocation: Option<String>,
+    /// Which of its ranks read what processes push to them.
+    input: StdinTarget,
+    origin: Origin,
+    apps: Vec<SpawnedApp>,
+    /// Some node has more processes than slots.
+    oversubscribed: bool,
+    /// This is fine.
+    oversubscribe: bool,
+    /// By node: living processes before it.
+    live: Vec<u32>,
+}
+
+/// One application context of a spawned job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct SpawnedApp {
+    spec: AppSpec,
+    env: Vec<Change>,
+    /// Directories in which its program is looked for first.
+    #[serde(with = "octets")]
+    search: Vec<PathBuf>,
+    /// Files that must be on its nodes.
+    #[serde(with = "octets")]
+    needs: Vec<PathBuf>,
+    /// What it takes along, once that is packed.
+    luggage: Luggage,
+}
+
+fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
+    SpawnFailure {
+        kind,
+        text: text.to_string(),
+    }
+}
+
+/// An info that makes no sense.
+fn text(key: &str, problem: impl Display) -> SpawnFailure {
+    refuse(
+        SpawnFailureKind::BadRequest,
+        format!("info key {key}: {problem}"),
+    )
+}
+
+impl Plan {
+    /// Decides about the job that `rank` of the job `parent` wants to be started. `self` is the plan
+    /// of the first job, as the launcher has it.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] with the reason and the remedy.
+    pub fn spawned(
+        &self,
+        parent: &Decided,
+        rank: Rank,
+        request: &SpawnRequest,
+        standing: Standing<'_>,
+    ) -> Result<SpawnedJob, SpawnFailure> {
+        if request.apps.is_empty() || request.apps.iter().any(|app| app.count == 0) {
+            let problem = "every job has a program, and every program a process";
+            return Err(refuse(SpawnFailureKind::BadRequest, problem));
+        }
+        let job = Wishes::of(&request.infos)?;
+        let base = parent.base_of(rank);
+        let own = rustix::system::uname();
+        let own = own.nodename().to_str().ok();
+        let here = parent.job.ranks.node_of(rank).unwrap_or_default();
+        let names = self.names(here, own);
+        let mut asked = Vec::with_capacity(request.apps.len());
+        let mut ignored = job.ignored.clone();
+        for app in &request.apps {
+            let wishes = Wishes::of(&app.infos)?;
+            ignored.extend_from_slice(&wishes.ignored);
+            let wishes = wishes.over(&job);
+            let cwd = self.directory(base, app);
+            let wanted = self.wanted(&wishes, names, &cwd)?;
+            asked.push((app, wishes, wanted));
+        }
+        let allocation = allocation(&asked)?;
+        let mut space = match &allocation {
+            None => self.space(standing.ground),
+            Some(id) => self.space_within(standing.ground.find(id)?, &mut asked),
+        };
+        let (sizes, runs) = place(&asked, &mut space, &self.node_names)?;
+        let oversubscribed = self.is_exceeded(standing.ground.live, &runs);
+        let size: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+        let all = u64::from(standing.offset.0) + size;
+        if all > u64::from(RANKS_MAX) {
+            let problem = format!("{all} processes are more than a launch can have");
+            return Err(refuse(SpawnFailureKind::NoSlots, problem));
+        }
+        let input = job.input();
+        if let StdinTarget::Rank(Rank(reader)) = input
+            && u64::from(reader) >= size
+        {
+            let problem = format!(
+                "rank {reader} shall read, and the ranks are 0 to {}",
+                size - 1
+            );
+            return Err(text("pmix.stdin", problem));
+        }
+        // Nodes without ranks are nodes all the same.
+        let last = self.job.ranks.nodes().checked_sub(1);
+        let last = last.map(|last| (NodeId(last), 0));
+        let failed = |failure: RunFailure| refuse(SpawnFailureKind::Failed, failure.message);
+        let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
+        let psets = ProcessSet::of_programs(programs.zip(sizes.iter().copied()))
+            .map_err(|problem| text("pmix.pset.nm", problem))?;
+        let context = JobContext {
+            nspace: standing.names.fresh().map_err(failed)?,
+            ranks: RankMap::from_runs(runs.into_iter().chain(last)),
+            appnums: Appnums::from_sizes(sizes.iter().copied()),
+            universe_size: self.job.universe_size,
+            user: self.job.user,
+            psets,
+            parent: Some(Proc::new(parent.job.nspace.clone(), rank)),
+            offset: standing.offset,
+            preputs: request.preputs.clone(),
+        };
+        let apps = asked.iter().zip(sizes).map(|((app, wishes, _), size)| {
+            let spec = self.app_spec(base, app, wishes, size);
+            spawned_app(app, wishes, spec)
+        });
+        Ok(SpawnedJob {
+            job: Arc::new(context),
+            independent: job.independent,
+            limit: job.limit,
+            ignored,
+            allocation,
+            input,
+            origin: Origin {
+                launch: self.launch().clone(),
+                base,
+                before: standing.before.to_vec(),
+            },
+            apps: apps.collect::<Result<_, _>>()?,
+            oversubscribed,
+            oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
+            live: standing.ground.live.to_vec(),
+        })
+    }
+
+    /// Whether more processes than slots live somewhere when these are added.
+    fn is_exceeded(&self, live: &[u32], more: &[(NodeId, u32)]) -> bool {
+        let mut living = live.to_vec();
+        for (node, count) in more {
+            living[node.index()] += count;
+        }
+        match self.spec.layout.across_hosts() {
+            true => (0..).map(NodeId).zip(living).any(|(node, count)| {
+                let (slots, _) = self.slots_of(node);
+                slots.is_some_and(|slots| count > slots)
+            }),
+            // Virtual nodes share the processors of one machine.
+            false => self.slots.exceeded_by(living.iter().sum()),
+        }
+    }
+
+    /// What the nodes have for jobs outside of every allocation.
+    fn space(&self, ground: Ground<'_>) -> Vec<NodeSpace> {
+        let node = |node: NodeId| {
+            let (slots, most) = self.slots_of(node);
+            match ground.taken(node) {
+                Some(used) => NodeSpace { slots, most, used },
+                None => NodeSpace::NONE,
+            }
+        };
+        self.job.ranks.node_ids().map(node).collect()
+    }
+
+    /// What an allocation has. Applications that name no hosts get those of the allocation.
+    fn space_within(&self, own: &Reserved<'_>, asked: &mut [Asked<'_>]) -> Vec<NodeSpace> {
+        for (_, wishes, wanted) in asked {
+            if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
+                wanted.on.retain(|(node, _)| own.shares.contains_key(node));
+            }
+        }
+        let node = |node: NodeId| match own.shares.get(&node) {
+            Some(share) => {
+                let (slots, most) = self.slots_of(node);
+                NodeSpace {
+                    slots: share.or(slots),
+                    most,
+                    used: own.live[node.index()],
+                }
+            }
+            None => NodeSpace::NONE,
+        };
+        self.job.ranks.node_ids().map(node).collect()
+    }
+
+    /// Processes a node should have, and those it has at most, as far as that is known.
+    pub fn slots_of(&self, node: NodeId) -> (Option<u32>, Option<u32>) {
+        match self.spec.layout.hosts.get(node.index()) {
+            Some(host) => (host.slots, host.most),
+            None => {
+                let said = self.spec.layout.slots;
+                (Some(said.unwrap_or_else(|| self.slots.count())), None)
+            }
+        }
+    }
+
+    /// The nodes of hosts that a process on the node `here` names, and how many processes or slots it
+    /// names with each.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] for a host that is no node of the launch.
+    pub fn nodes_named(
+        &self,
+        here: NodeId,
+        entries: Vec<Entry>,
+    ) -> Result<Vec<(NodeId, Option<u32>)>, SpawnFailure> {
+        let own = rustix::system::uname();
+        self.names(here, own.nodename().to_str().ok())
+            .find("pmix.alloc.nlist", entries)
+    }
+
+    fn names<'a>(&'a self, here: NodeId, own: Option<&'a str>) -> Names<'a> {
+        Names {
+            nodes: &self.node_names,
+            absent: &self.absent,
+            own: own.filter(|_| !self.spec.layout.across_hosts()),
+            here,
+        }
+    }
+
+    /// The directory from which what an application names is looked for.
+    fn directory(&self, base: AppNum, app: &SpawnApp) -> PathBuf {
+        let first = self.spec.apps.get(base.index());
+        let first = first.and_then(|first| first.wdir.as_deref());
+        let own = app
+            .cwd
+            .as_deref()
+            .or(first)
+            .unwrap_or_else(|| Path::new(""));
+        self.inheritance.cwd.join(own)
+    }
+
+    /// Where the ranks of an application may live.
+    fn wanted(
+        &self,
+        wishes: &Wishes,
+        names: Names<'_>,
+        cwd: &Path,
+    ) -> Result<Wanted, SpawnFailure> {
+        let mut entries = wishes.hosts.clone();
+        entries.extend(hostfiles(&wishes.hostfiles, cwd)?);
+        let mut on: Vec<_> = match entries.is_empty() {
+            true => self.present().map(|node| (node, None)).collect(),
+            false => names.find("host", entries)?,
+        };
+        if wishes.no_head {
+            on.retain(|(node, _)| *node != NodeId(0));
+        }
+        if on.is_empty() {
+            let problem = "no node is left beside the head node; start the launch with more hosts";
+            return Err(refuse(SpawnFailureKind::NoSlots, problem));
+        }
+        let oversubscribe = self.spec.layout.oversubscribe;
+        Ok(Wanted {
+            on,
+            by: wishes.by.unwrap_or_default(),
+            per_node: wishes.per_node,
+            oversubscribe: wishes.oversubscribe.unwrap_or(oversubscribe),
+        })
+    }
+
+    /// The description of an application, with the settings of the first job's.
+    fn app_spec(&self, base: AppNum, app: &SpawnApp, wishes: &Wishes, size: u32) -> AppSpec {
+        let first = self
+            .spec
+            .apps
+            .get(base.index())
+            .cloned()
+            .unwrap_or_default();
+        let cwd = app.cwd.clone().or(first.wdir);
+        let wdir = match (&wishes.wdir, cwd) {
+            (Some(dir), Some(cwd)) => Some(cwd.join(dir)),
+            (Some(dir), None) => Some(dir.clone()),
+            (None, cwd) => cwd,
+        };
+        let program = std::iter::once(app.program.clone());
+        AppSpec {
+            count: Some(size),
+            wdir,
+            // A wrapper for some ranks is for those of that job.
+            wrap: first.wrap.filter(|wrap| wrap.ranks.is_none()),
+            argv: program.chain(app.args.iter().cloned()).collect(),
+            inherited: first.inherited,
+            limits: first.limits,
+            umask: first.umask,
+            preload: Preload {
+                program: wishes.takes_program,
+                files: wishes.takes.clone(),
+            },
+            ..AppSpec::default()
+        }
+    }
+}
+
+/// An application, what is wanted for it, and where.
+type Asked<'a> = (&'a SpawnApp, Wishes, Wanted);
+
+/// The allocation that all applications are to live in, if there is one.
+fn allocation(asked: &[Asked<'_>]) -> Result<Option<String>, SpawnFailure> {
+    let mut named = asked.iter().map(|(_, wishes, _)| &wishes.allocation);
+    let first = named.next().and_then(Option::as_deref);
+    match named.all(|other| other.as_deref() == first) {
+        true => Ok(first.map(str::to_owned)),
+        false => Err(text("pmix.alloc.id", "a job is in one allocation")),
+    }
+}
+
+/// An application with what is special about it.
+fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<SpawnedApp, SpawnFailure> {
+    let mut env = wishes.env.clone();
+    for variable in &app.env {
+        let problem = "a variable of the request is none; it is written NAME=VALUE";
+        let change = Change::parse(How::Set, variable);
+        env.push(change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?);
+    }
+    Ok(SpawnedApp {
+        spec,
+        env,
+        search: wishes.search.clone(),
+        needs: wishes.needs.clone(),
+        luggage: Luggage::default(),
+    })
+}
+
+/// The number of ranks of each application, and the nodes of all of them in the order of ranks.
+///
+/// Those with a choice of numbers get what the others leave.
+type Placed = (Vec<u32>, Vec<(NodeId, u32)>);
+
+fn place(
+    asked: &[Asked<'_>],
+    space: &mut [NodeSpace],
+    names: &[String],
+) -> Result<Placed, SpawnFailure> {
+    let mut placed = vec![(0, Vec::new()); asked.len()];
+    let mut before: Option<(&Wanted, Vec<(NodeId, u32)>)> = None;
+    for choosy in [false, true] {
+        let mine = asked.iter().zip(&mut placed);
+        for ((app, wishes, wanted), (size, runs)) in
+            mine.filter(|((_, wishes, _), _)| wishes.soft.is_some() == choosy)
+        {
+            *size = match &wishes.soft {
+                Some(soft) => {
+                    let most = soft.largest(app.count).ok_or_else(|| {
+                        let problem =
+                            "none of the numbers of `soft` is from 1 to that of processes";
+                        refuse(SpawnFailureKind::BadRequest, problem)
+                    })?;
+                    // Where nothing fits, the largest number is what is told of.
+                    soft.largest(wanted.room(space).min(app.count))
+                        .unwrap_or(most)
+                }
+                None => app.count,
+            };
+            let full = |full| refuse(SpawnFailureKind::NoSlots, full);
+            let last = before.as_ref().map(|(wanted, runs)| (*wanted, &runs[..]));
+            *runs = wanted.place(*size, last, space, names).map_err(full)?;
+            before = Some((wanted, runs.clone()));
+        }
+    }
+    let (sizes, runs): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
+    Ok((sizes, runs.into_iter().flatten().collect()))
+}
+
+/// The hosts of files.
+fn hostfiles(paths: &[PathBuf], cwd: &Path) -> Result<Vec<Entry>, SpawnFailure> {
+    let mut entries = Vec::new();
+    for path in paths {
+        let read = hostfile::read(&cwd.join(path));
+        entries.extend(read.map_err(|error| text("hostfile", error))?);
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! Hosts that a spawner wants to join the launch.
+
+use std::time::Duration;
+
+use super::wishes::Wishes;
+use super::{hostfiles, refuse, text};
+use crate::plan::{Decided, Plan};
+use wireup_core::job::hosts::{Entry, HostSpec, merge};
+use wireup_core::job::ids::Rank;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
+
+impl Plan {
+    /// How long the start of what is asked for may take.
+    pub fn spawn_limit(&self, request: &SpawnRequest) -> Option<Duration> {
+        // What cannot be read is refused for that.
+        let own = Wishes::of(&request.infos).ok().and_then(|job| job.limit);
+        own.into_iter().chain(self.spec.ending.spawn).min()
+    }
+
+    /// The hosts that are named to be added, or in which allocation to spawn, and that the launch does
+    /// not have, for a request of `rank` of the job `parent`. `allocated` tells of the hosts of an
+    /// allocation that are none of the launch.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] for what names no hosts, and where no host can join.
+    pub fn added(
+        &self,
+        parent: &Decided,
+        rank: Rank,
+        request: &SpawnRequest,
+        allocated: impl Fn(&str) -> Vec<Entry>,
+    ) -> Result<Vec<HostSpec>, SpawnFailure> {
+        let job = Wishes::of(&request.infos)?;
+        let mut lists: Vec<Vec<Entry>> = Vec::new();
+        for app in &request.apps {
+            let wishes = Wishes::of(&app.infos)?;
+            let allocation = wishes.allocation.as_ref().or(job.allocation.as_ref());
+            let of_allocation = allocation.map_or_else(Vec::new, |id| allocated(id));
+            if !lists.contains(&of_allocation) {
+                lists.push(of_allocation);
+            }
+            let cwd = self.directory(parent.base_of(rank), app);
+            for named in [&wishes, &job] {
+                let files = hostfiles(&named.added_files, &cwd)?;
+                let list = named.added.iter().cloned().chain(files).collect();
+                // What is said for several programs alike is meant once.
+                if !lists.contains(&list) {
+                    lists.push(list);
+                }
+            }
+        }
+        let entries = lists.concat();
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let own = rustix::system::uname();
+        let own = own.nodename().to_str().ok();
+        let here = parent.job.ranks.node_of(rank).unwrap_or_default();
+        let names = self.names(here, own);
+        let mut hosts = merge(entries).map_err(|problem| text("add-host", problem))?;
+        hosts.retain(|host| names.node(&host.name).is_none());
+        match hosts.first() {
+            Some(host) if !self.spec.layout.across_hosts() => {
+                let problem = format!(
+                    "host {} cannot join: the launch runs on this machine alone; start it with \
+                     --hosts",
+                    host.name
+                );
+                Err(refuse(SpawnFailureKind::NotSupported, problem))
+            }
+            _ => Ok(hosts),
+        }
+    }
+}

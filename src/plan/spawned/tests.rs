@@ -1,0 +1,584 @@
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+use crate::inspect::program::Kind;
+use crate::plan::App;
+use crate::plan::job_names::{JobNames, openmpi_family};
+use wireup_core::job::hosts::{HostList, merge};
+use wireup_core::job::ids::Nspace;
+use wireup_core::job::spawn::SpawnInfo;
+use wireup_core::job::spec::{
+    EndingSpec, InterfaceSpec, JobSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
+    WrapSpec,
+};
+
+/// `/bin/true` on these hosts, or twice on this machine.
+fn first(hosts: &str) -> Plan {
+    changed(hosts, &|_| {})
+}
+
+fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
+    let hosts = match hosts {
+        "" => Vec::new(),
+        _ => merge(hosts.parse::<HostList>().unwrap().0).unwrap(),
+    };
+    let mut spec = JobSpec {
+        apps: vec![AppSpec {
+            count: Some(1),
+            env: vec!["SETTING=launch".into()],
+            argv: vec!["/bin/true".into()],
+            ..AppSpec::default()
+        }],
+        layout: LayoutSpec {
+            hosts,
+            ..LayoutSpec::default()
+        },
+        psets: Vec::new(),
+        stdio: StdioSpec {
+            label: true,
+            timestamps: false,
+            output: Some("out.%r".into()),
+            stdin: StdinTarget::Rank(Rank(0)),
+            pty: None,
+        },
+        ending: EndingSpec::default(),
+        status: StatusSpec::default(),
+        interface: InterfaceSpec {
+            meet: None,
+            allocator: None,
+            pmi: PmiChoice::Pmi1,
+            libpmix: None,
+            pmix_host: None,
+            shim: None,
+            slurm_env: false,
+        },
+        dry_run: false,
+        explain: false,
+        notes: Vec::new(),
+        verbose: 0,
+    };
+    change(&mut spec);
+    Plan::new(spec, Nspace::new("first").unwrap(), 1 << 20).unwrap()
+}
+
+fn app(program: &str, count: u32) -> SpawnApp {
+    SpawnApp {
+        program: program.into(),
+        args: vec!["a b".into(), "".into()],
+        env: vec!["OMPI_PARENT_PORT=1=2;3".into()],
+        cwd: None,
+        count,
+        infos: Vec::new(),
+    }
+}
+
+fn info(key: &str, value: &str) -> SpawnInfo {
+    SpawnInfo {
+        key: key.into(),
+        value: value.into(),
+        required: true,
+    }
+}
+
+fn request(apps: Vec<SpawnApp>, infos: &[(&str, &str)]) -> SpawnRequest {
+    SpawnRequest {
+        apps,
+        infos: infos.iter().map(|(key, value)| info(key, value)).collect(),
+        preputs: vec![(b"key".to_vec(), b"value".to_vec())],
+    }
+}
+
+fn spawn(plan: &Plan, request: &SpawnRequest, live: &[u32]) -> Result<SpawnedJob, SpawnFailure> {
+    let standing = Standing {
+        offset: GlobalRank(live.iter().sum()),
+        before: live,
+        ground: Ground {
+            live,
+            reserved: &[],
+        },
+        names: &JobNames::default(),
+    };
+    plan.spawned(&plan.decided, Rank(0), request, standing)
+}
+
+/// As it comes to another host.
+fn travelled(job: &SpawnedJob) -> SpawnedJob {
+    let there = wireup_core::link::decode(&wireup_core::link::encode(job)).unwrap();
+    assert_eq!(&there, job);
+    there
+}
+
+/// The first job's plan on a host of that number.
+fn there(plan: &Plan, node: u32) -> Plan {
+    let (decided, spec) = (plan.decided.clone(), plan.spec.clone());
+    let inheritance = plan.inheritance.travelling().on_node([]);
+    Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20).unwrap()
+}
+
+fn nodes(job: &SpawnedJob) -> Vec<u32> {
+    let ranks = (0..job.job.ranks.size()).map(Rank);
+    ranks
+        .map(|rank| job.job.ranks.node_of(rank).unwrap().0)
+        .collect()
+}
+
+fn variable<'a>(app: &'a App, name: &str) -> Option<&'a OsString> {
+    let found = app.env.iter().find(|(known, _)| known == name);
+    found.map(|(_, value)| value)
+}
+
+#[test]
+fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
+    let plan = first("n1:2,n2:4,n3:1");
+    let job = spawn(&plan, &request(vec![app("/bin/true", 3)], &[]), &[1, 2, 1]).unwrap();
+    assert_eq!(nodes(&job), [0, 1, 1]);
+    let context = &job.job;
+    assert_ne!(context.nspace, plan.job.nspace);
+    assert_eq!(
+        context.ranks.nodes(),
+        3,
+        "every node of the launch is one of the job"
+    );
+    assert_eq!(
+        context.parent,
+        Some(Proc::new(plan.job.nspace.clone(), Rank(0)))
+    );
+    assert_eq!((context.offset, context.universe_size), (GlobalRank(4), 7));
+    assert_eq!(context.preputs.len(), 1);
+    // What it spawns in turn has the same settings.
+    let decided = job.decided(&plan.decided);
+    let standing = Standing {
+        offset: GlobalRank(7),
+        before: &[2, 4, 1],
+        ground: Ground {
+            live: &[2, 3, 1],
+            reserved: &[],
+        },
+        names: &JobNames::default(),
+    };
+    let request = request(vec![app("/bin/true", 1)], &[]);
+    let grandchild = plan.spawned(&decided, Rank(2), &request, standing).unwrap();
+    assert_eq!(nodes(&grandchild), [1]);
+    assert_eq!(grandchild.origin.launch, plan.job.nspace);
+    let parent = grandchild.job.parent.clone().unwrap();
+    assert_eq!(parent, Proc::new(context.nspace.clone(), Rank(2)));
+}
+
+#[test]
+fn no_two_jobs_of_a_launch_have_names_that_open_mpi_takes_for_one() {
+    let plan = first("");
+    let request = request(vec![app("/bin/true", 1)], &[]);
+    let names = JobNames::of(&plan.job.nspace);
+    let mut seen = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
+    // Far more than it takes for two of them to meet by chance.
+    for _ in 0..2000 {
+        let standing = Standing {
+            offset: GlobalRank(1),
+            before: &[1],
+            ground: Ground {
+                live: &[1],
+                reserved: &[],
+            },
+            names: &names,
+        };
+        let job = plan.spawned(&plan.decided, Rank(0), &request, standing);
+        let name = job.unwrap().job.nspace.clone();
+        assert!(seen.insert(openmpi_family(&name)), "{name}");
+    }
+}
+
+#[test]
+fn several_programs_follow_each_other_and_go_where_they_are_asked_to() {
+    let plan = first("n1:2,n2:2,n3:4");
+    let mut apps = vec![app("a", 2), app("b", 3), app("c", 1)];
+    apps[0].infos = vec![info("host", "n3,n2")];
+    apps[1].infos = vec![info("pmix.mapby", "node")];
+    apps[2].infos = vec![info("host", "localhost:1")];
+    let job = spawn(&plan, &request(apps, &[("add-host", "n2")]), &[0, 0, 1]).unwrap();
+    assert_eq!(nodes(&job), [2, 2, 0, 1, 2, 0]);
+    assert_eq!(job.job.appnums.ranks_of(AppNum(1)), 2..5);
+    let no_head = request(
+        vec![app("a", 2)],
+        &[("pmix.nolocal", "true"), ("npernode", "1")],
+    );
+    assert_eq!(nodes(&spawn(&plan, &no_head, &[0, 0, 0]).unwrap()), [1, 2]);
+}
+
+#[test]
+fn hosts_of_a_file_are_found_from_the_directory_of_the_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("hosts"), "n2 slots=1\nn1\n").unwrap();
+    let plan = first("n1:4,n2:4");
+    let mut app = app("a", 3);
+    app.cwd = Some(dir.path().into());
+    let asked = request(vec![app.clone()], &[("hostfile", "hosts")]);
+    assert_eq!(nodes(&spawn(&plan, &asked, &[0, 0]).unwrap()), [1, 0, 0]);
+    let gone = spawn(&plan, &request(vec![app], &[("hostfile", "gone")]), &[0, 0]).unwrap_err();
+    assert_eq!(gone.kind, SpawnFailureKind::BadRequest);
+    assert!(gone.text.contains("/gone: No such file"), "{}", gone.text);
+}
+
+#[test]
+fn a_choice_of_numbers_takes_what_others_leave() {
+    let plan = first("n1:4,n2:4");
+    let mut apps = vec![app("a", 8), app("b", 2)];
+    apps[0].infos = vec![info("soft", "1:8:2")];
+    let job = spawn(&plan, &request(apps.clone(), &[]), &[1, 0]).unwrap();
+    assert_eq!(
+        (job.job.appnums.ranks_of(AppNum(0)), job.job.ranks.size()),
+        (0..5, 7)
+    );
+    apps[0].infos = vec![info("soft", "6,8")];
+    let refused = spawn(&plan, &request(apps.clone(), &[]), &[1, 0]).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
+    assert!(
+        refused
+            .text
+            .starts_with("8 processes do not fit in 5 free slots"),
+        "{}",
+        refused.text
+    );
+    apps[0].infos = vec![info("soft", "0,9:12")];
+    let refused = spawn(&plan, &request(apps, &[]), &[1, 0]).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::BadRequest);
+    assert!(refused.text.contains("`soft`"), "{}", refused.text);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_arithmetic_unless_that_is_allowed() {
+    let asked = request(vec![app("a", 3)], &[]);
+    let refused = spawn(&first("n1:2,n2:1"), &asked, &[1, 1]).unwrap_err();
+    assert_eq!(
+        refused,
+        SpawnFailure {
+            kind: SpawnFailureKind::NoSlots,
+            text: "3 processes do not fit in 1 free slot (1 of 2 on n1; 0 of 1 on n2); start the \
+                   launch with --oversubscribe or with more slots"
+                .into()
+        }
+    );
+    let loose = changed("n1:2,n2:1", &|spec| spec.layout.oversubscribe = true);
+    let job = spawn(&loose, &asked, &[1, 1]).unwrap();
+    assert_eq!((nodes(&job), job.oversubscribed), (vec![0, 0, 1], true));
+    let strict = request(vec![app("a", 3)], &[("pmix.noover", "true")]);
+    assert!(spawn(&loose, &strict, &[1, 1]).is_err());
+    let own = request(vec![app("a", 3)], &[("map_by", "slot:oversubscribe")]);
+    assert!(spawn(&first("n1:2,n2:1"), &own, &[1, 1]).is_ok());
+}
+
+#[test]
+fn this_machine_has_the_slots_of_its_processors() {
+    let slots = first("").slots.count();
+    let all = request(vec![app("/bin/true", slots)], &[("host", "localhost")]);
+    let job = spawn(&first(""), &all, &[0]).unwrap();
+    assert!(!job.oversubscribed);
+    let refused = spawn(&first(""), &all, &[1]).unwrap_err();
+    let free = slots - 1;
+    assert!(
+        refused.text.contains(&format!("in {free} free slot")),
+        "{}",
+        refused.text
+    );
+}
+
+#[test]
+fn a_host_that_is_no_node_is_refused() {
+    let plan = first("n1:2,n2:2");
+    let asked = request(vec![app("a", 1)], &[("host", "n7")]);
+    let refused = spawn(&plan, &asked, &[0, 0]).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::NotSupported);
+    assert!(
+        refused.text.contains("n7 is none of this launch"),
+        "{}",
+        refused.text
+    );
+}
+
+/// The hosts that a request adds.
+fn added(plan: &Plan, request: &SpawnRequest) -> Result<Vec<(String, Option<u32>)>, String> {
+    let hosts = plan.added(&plan.decided, Rank(0), request, |_| Vec::new());
+    let hosts = hosts.map_err(|failure| failure.text)?;
+    let known = |host: wireup_core::job::hosts::HostSpec| (host.name, host.slots);
+    Ok(hosts.into_iter().map(known).collect())
+}
+
+#[test]
+fn hosts_that_are_added_are_those_the_launch_has_not() {
+    let plan = first("n1:2,n2:2");
+    let mut apps = vec![app("a", 1), app("b", 1)];
+    apps[0].infos = vec![info("add-host", "n2,n7:4")];
+    apps[1].infos = vec![info("add-host", "n2,n7:4")];
+    let asked = request(apps, &[("pmix.addhost", "n8")]);
+    let both = vec![("n7".to_owned(), Some(4)), ("n8".to_owned(), None)];
+    assert_eq!(added(&plan, &asked), Ok(both));
+    let known = request(vec![app("a", 1)], &[("add-host", "n2,localhost")]);
+    assert_eq!(added(&plan, &known), Ok(Vec::new()));
+    let wrong = request(vec![app("a", 1)], &[("add-host", "n7:")]);
+    assert!(added(&plan, &wrong).unwrap_err().contains("add-host"));
+    let alone = request(vec![app("a", 1)], &[("add-host", "n7")]);
+    let refused = added(&first(""), &alone).unwrap_err();
+    assert!(refused.contains("start it with --hosts"), "{refused}");
+}
+
+#[test]
+fn where_hosts_have_joined_jobs_have_their_slots_and_earlier_ones_stay_as_they_were() {
+    let plan = first("n1:2");
+    let early = spawn(&plan, &request(vec![app("a", 1)], &[]), &[1]).unwrap();
+    let hosts = |list: &str| merge(list.parse::<HostList>().unwrap().0).unwrap();
+    let absent = BTreeSet::from([NodeId(1)]);
+    let grown = plan.with_hosts(&hosts("n1:2,n7:4,n8:1"), &absent);
+    assert_eq!(grown.job.ranks.nodes(), 3);
+    assert_eq!(grown.job.ranks.size(), plan.job.ranks.size());
+    assert_eq!(grown.present_names(), ["n1", "n8"]);
+    let job = spawn(&grown, &request(vec![app("a", 2)], &[]), &[1, 0, 0]).unwrap();
+    assert_eq!(nodes(&job), [0, 2]);
+    let full = spawn(&grown, &request(vec![app("a", 3)], &[]), &[1, 0, 0]).unwrap_err();
+    assert!(
+        full.text
+            .contains("2 free slots (1 of 2 on n1; 1 of 1 on n8)"),
+        "{}",
+        full.text
+    );
+    // The name of a host that could not join is free again.
+    let again = request(vec![app("a", 1)], &[("add-host", "n7:4,n8")]);
+    assert_eq!(added(&grown, &again), Ok(vec![("n7".to_owned(), Some(4))]));
+    let to = request(vec![app("a", 1)], &[("host", "n7")]);
+    let refused = spawn(&grown, &to, &[1, 0, 0]).unwrap_err();
+    assert!(
+        refused
+            .text
+            .contains("n7 is none of this launch, which has n[1,8]"),
+        "{}",
+        refused.text
+    );
+    let twice = grown.with_hosts(&grown.spec.layout.hosts, &absent);
+    assert_eq!(twice.decided, grown.decided);
+    // A job that was there before has no ranks on the new ones.
+    let decided = early.decided(&grown);
+    assert_eq!(decided.node_names.len(), 3);
+    assert_eq!(decided.job.ranks.nodes(), 3);
+    assert_eq!(decided.job.ranks.local_size(NodeId(2)), 0);
+    assert!(early.resolve_within(&grown, Some(NodeId(2)), 1024).is_ok());
+}
+
+#[test]
+fn a_request_without_processes_is_refused() {
+    for apps in [Vec::new(), vec![app("a", 1), app("a", 0)]] {
+        let refused = spawn(&first("n1:2"), &request(apps, &[]), &[0]).unwrap_err();
+        assert_eq!(refused.kind, SpawnFailureKind::BadRequest);
+    }
+}
+
+#[test]
+fn a_reader_of_input_is_one_of_the_ranks() {
+    let input = |reader: &str| {
+        let infos = [("pmix.fwd.stdin", "true"), ("pmix.stdin", reader)];
+        spawn(&first("n1:4"), &request(vec![app("a", 2)], &infos), &[0])
+    };
+    let spec = input("1").unwrap().spec(&first("n1:4").spec);
+    assert_eq!(spec.stdio.stdin, StdinTarget::Rank(Rank(1)));
+    let refused = input("2").unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::BadRequest);
+    assert!(
+        refused.text.contains("the ranks are 0 to 1"),
+        "{}",
+        refused.text
+    );
+}
+
+#[test]
+fn the_environment_is_that_of_the_launch_with_the_request_s_verbatim_at_last() {
+    let plan = first("");
+    let mut app = app("/bin/true", 1);
+    app.env.push("SETTING=child".into());
+    app.infos = vec![
+        info("env", "SETTING=info\nEXTRA=1"),
+        info("pmix.envar.prepnd", ":PATH=/x"),
+    ];
+    let job = spawn(&plan, &request(vec![app], &[]), &[0]).unwrap();
+    let made = travelled(&job).resolve(&plan, None).unwrap();
+    let made = &made.apps[0];
+    assert_eq!(variable(made, "OMPI_PARENT_PORT"), Some(&"1=2;3".into()));
+    assert_eq!(variable(made, "SETTING"), Some(&"child".into()));
+    assert_eq!(variable(made, "EXTRA"), Some(&"1".into()));
+    let path = variable(made, "PATH").unwrap().to_str().unwrap();
+    assert!(path.starts_with("/x:"), "{path}");
+    assert_eq!(variable(&plan.apps[0], "SETTING"), Some(&"launch".into()));
+    assert_eq!(made.args, ["a b", ""]);
+    let mut bad = self::app("/bin/true", 1);
+    bad.env.push("NAME".into());
+    let refused = spawn(&plan, &request(vec![bad], &[]), &[0]).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::BadRequest);
+}
+
+#[test]
+fn settings_of_the_launch_hold_for_what_it_spawns() {
+    let wrap = |ranks: Option<&str>| WrapSpec {
+        command: "env".into(),
+        ranks: ranks.map(|ranks| ranks.parse().unwrap()),
+    };
+    let plan = changed("", &|spec| {
+        spec.apps[0].umask = Some(0o27);
+        spec.apps[0].wrap = Some(wrap(None));
+    });
+    let request = request(vec![app("/bin/true", 1)], &[]);
+    let made = spawn(&plan, &request, &[0])
+        .unwrap()
+        .resolve(&plan, None)
+        .unwrap();
+    assert_eq!(made.apps[0].umask, Some(0o27));
+    assert!(made.apps[0].wrapper.is_some());
+    assert_eq!(made.spec.stdio.output, Some("out.%r.%j".into()));
+    assert_eq!(
+        (made.spec.stdio.stdin, made.spec.stdio.label),
+        (StdinTarget::None, true)
+    );
+    assert_eq!(made.launch(), &plan.job.nspace);
+    let plan = changed("", &|spec| spec.apps[0].wrap = Some(wrap(Some("0"))));
+    let made = spawn(&plan, &request, &[0])
+        .unwrap()
+        .resolve(&plan, None)
+        .unwrap();
+    assert!(made.apps[0].wrapper.is_none());
+}
+
+#[test]
+fn programs_are_found_beside_the_parent_and_where_the_request_says() {
+    let dir = tempfile::tempdir().unwrap();
+    for (place, name) in [("", "beside"), ("bin", "below")] {
+        let place = dir.path().join(place);
+        std::fs::create_dir_all(&place).unwrap();
+        let program = place.join(name);
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let plan = first("");
+    let find = |name: &str, infos: &[(&str, &str)]| {
+        let mut app = app(name, 1);
+        app.cwd = Some(dir.path().into());
+        let job = spawn(&plan, &request(vec![app], infos), &[0]).unwrap();
+        let made = job.resolve(&plan, None)?;
+        Ok::<_, SpawnFailure>(made.apps[0].program.path().to_owned())
+    };
+    let below = dir.path().join("bin/below");
+    let inner = dir.path().join("bin");
+    assert_eq!(find("beside", &[]), Ok(dir.path().join("beside")));
+    assert_eq!(find("below", &[("path", "gone:bin")]), Ok(below.clone()));
+    assert_eq!(
+        find("bin/below", &[("wdir", "/")]).unwrap_err().kind,
+        SpawnFailureKind::NotFound
+    );
+    let path = dir.path().to_str().unwrap();
+    assert_eq!(
+        find("bin/below", &[("wdir", "/"), ("path", path)]),
+        Ok(below.clone())
+    );
+    assert_eq!(find("below", &[("wdir", "bin")]), Ok(below));
+    let refused = |name: &str, infos: &[(&str, &str)]| find(name, infos).unwrap_err();
+    let gone = refused("gone", &[]);
+    assert_eq!(gone.kind, SpawnFailureKind::NotFound);
+    assert!(
+        gone.text.starts_with("program \"gone\" not found"),
+        "{}",
+        gone.text
+    );
+    assert_eq!(
+        refused(inner.to_str().unwrap(), &[]).kind,
+        SpawnFailureKind::NotExecutable
+    );
+    let nowhere = refused("beside", &[("wdir", "gone")]);
+    assert_eq!(nowhere.kind, SpawnFailureKind::NotExecutable);
+    assert!(
+        nowhere.text.contains("/gone: No such file"),
+        "{}",
+        nowhere.text
+    );
+    let files = [("preload_files", "beside,lost")];
+    let lost = refused("beside", &files);
+    assert_eq!(lost.kind, SpawnFailureKind::NotSupported);
+    assert!(lost.text.contains("/lost is to be there"), "{}", lost.text);
+}
+
+#[test]
+fn a_host_looks_for_what_its_ranks_run_and_says_which_host_it_is() {
+    let plan = first("n1:1,n2:1,n3:1");
+    let apps = vec![app("/bin/true", 1), app("/gone/child", 1)];
+    let job = travelled(&spawn(&plan, &request(apps, &[]), &[1, 0, 0]).unwrap());
+    assert_eq!(nodes(&job), [1, 2]);
+    let idle = job.resolve(&there(&plan, 0), Some(NodeId(0))).unwrap();
+    assert!(
+        idle.apps
+            .iter()
+            .all(|app| app.program.kind() == &Kind::Elsewhere)
+    );
+    let made = job.resolve(&there(&plan, 1), Some(NodeId(1))).unwrap();
+    assert_eq!(made.node_names, plan.node_names);
+    assert_eq!(made.apps[1].program.kind(), &Kind::Elsewhere);
+    let refused = job.resolve(&there(&plan, 2), Some(NodeId(2))).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::NotFound);
+    assert!(
+        refused
+            .text
+            .starts_with("on n3: program \"/gone/child\" not found"),
+        "{}",
+        refused.text
+    );
+}
+
+#[test]
+fn a_host_of_unknown_size_counts_its_processors() {
+    let plan = first("n1,n2");
+    let node = there(&plan, 1);
+    let slots = node.slots.count();
+    let asked = request(vec![app("/bin/true", slots)], &[("host", "n2")]);
+    let fits = spawn(&plan, &asked, &[1, 0]).unwrap();
+    assert!(fits.resolve(&node, Some(NodeId(1))).is_ok());
+    let full = spawn(&plan, &asked, &[1, 1]).unwrap();
+    let refused = full.resolve(&node, Some(NodeId(1))).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
+    assert!(
+        refused
+            .text
+            .starts_with(&format!("on n2: {} ranks do not fit in", slots + 1)),
+        "{}",
+        refused.text
+    );
+}
+
+#[test]
+fn descriptors_limit_what_is_started_here() {
+    let plan = first("");
+    let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
+    let refused = job.resolve_within(&plan, None, 103).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
+    assert!(refused.text.contains("ulimit -Hn"), "{}", refused.text);
+    assert!(job.resolve_within(&plan, None, 104).is_ok());
+}
+
+#[test]
+fn a_description_that_contradicts_itself_is_refused() {
+    let plan = first("");
+    let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
+    let with = |change: &dyn Fn(&mut SpawnedJob)| {
+        let mut job = job.clone();
+        change(&mut job);
+        job.resolve(&plan, None).unwrap_err()
+    };
+    for failure in [
+        with(&|job| job.apps.clear()),
+        with(&|job| job.origin.base = AppNum(1)),
+        with(&|job| job.job = plan_of_two().job.clone()),
+    ] {
+        assert!(
+            failure.text.contains("contradicts itself"),
+            "{}",
+            failure.text
+        );
+    }
+}
+
+fn plan_of_two() -> Plan {
+    first("n1:1,n2:1")
+}

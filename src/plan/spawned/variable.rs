@@ -1,0 +1,119 @@
+//! What a spawn request does to the variables of its ranks. No I/O.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Variable;
+use wireup_core::job::octets;
+
+/// One change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Change {
+    how: How,
+    #[serde(with = "octets")]
+    name: OsString,
+    #[serde(with = "octets")]
+    value: OsString,
+}
+
+/// What becomes of the value there is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum How {
+    /// It is replaced.
+    Set,
+    /// It stays.
+    Add,
+    /// It goes.
+    Unset,
+    /// It comes behind this one, with the separator between them.
+    Prepend(u8),
+    /// It comes before this one.
+    Append(u8),
+}
+
+impl Change {
+    /// Reads `NAME=VALUE`, or a name that is to go; nothing without a name.
+    pub(super) fn parse(how: How, text: &OsStr) -> Option<Self> {
+        let bytes = text.as_bytes();
+        let end = bytes.iter().position(|byte| *byte == b'=');
+        let (name, value) = match (how, end) {
+            (How::Unset, None) => (bytes, &[][..]),
+            (_, Some(at)) => (&bytes[..at], &bytes[at + 1..]),
+            (_, None) => return None,
+        };
+        let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+        (!name.is_empty() && !bytes.contains(&0)).then(|| Self {
+            how,
+            name: owned(name),
+            value: owned(value),
+        })
+    }
+
+    /// Reads the separator and `NAME=VALUE` behind it.
+    pub(super) fn extend(how: fn(u8) -> How, text: &OsStr) -> Option<Self> {
+        let (separator, rest) = text.as_bytes().split_first()?;
+        Self::parse(how(*separator), OsStr::from_bytes(rest))
+    }
+
+    /// Carries it out.
+    pub(super) fn apply(&self, variables: &mut Vec<Variable>) {
+        let at = variables.iter().position(|(name, _)| *name == self.name);
+        let Some(at) = at else {
+            if self.how != How::Unset {
+                variables.push((self.name.clone(), self.value.clone()));
+            }
+            return;
+        };
+        let joined = |first: &OsStr, separator: u8, second: &OsStr| {
+            OsString::from_vec([first.as_bytes(), &[separator], second.as_bytes()].concat())
+        };
+        let value = &mut variables[at].1;
+        match self.how {
+            How::Add => {}
+            How::Unset => drop(variables.remove(at)),
+            How::Set => *value = self.value.clone(),
+            How::Prepend(separator) => *value = joined(&self.value, separator, value),
+            How::Append(separator) => *value = joined(value, separator, &self.value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_set_kept_removed_and_extended() {
+        let mut variables: Vec<Variable> = [("A", "1"), ("B", "2"), ("PATH", "/bin")]
+            .map(|(name, value)| (name.into(), value.into()))
+            .to_vec();
+        let changes = [
+            Change::parse(How::Set, OsStr::new("A=x=y")),
+            Change::parse(How::Add, OsStr::new("A=z")),
+            Change::parse(How::Add, OsStr::new("C=")),
+            Change::parse(How::Unset, OsStr::new("B")),
+            Change::parse(How::Unset, OsStr::new("D")),
+            Change::extend(How::Prepend, OsStr::new(":PATH=/opt")),
+            Change::extend(How::Append, OsStr::new(";C=1")),
+            Change::extend(How::Append, OsStr::new(",L=1")),
+        ];
+        for change in changes {
+            change.unwrap().apply(&mut variables);
+        }
+        let expected = [("A", "x=y"), ("PATH", "/opt:/bin"), ("C", ";1"), ("L", "1")];
+        assert_eq!(
+            variables,
+            expected.map(|(name, value)| (name.into(), value.into()))
+        );
+    }
+
+    #[test]
+    fn what_has_no_name_is_no_change() {
+        for text in ["", "=x", "NAME"] {
+            assert_eq!(Change::parse(How::Set, OsStr::new(text)), None, "{text:?}");
+        }
+        assert_eq!(Change::extend(How::Append, OsStr::new("")), None);
+    }
+}

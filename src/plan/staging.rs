@@ -1,0 +1,395 @@
+//! Files that go with a job to hosts that do not have them.
+//!
+//! The launcher reads them, and they travel in the job's description. A host puts a program into a
+//! directory of the job's own, and other files where its ranks start, unless there is something of
+//! that name: nothing of the user's is overwritten. What was put there is removed with the job.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use wireup_core::job::ids::{AppNum, NodeId, Nspace};
+use wireup_core::job::octets;
+
+/// Most bytes of all files of a job: they pass every agent on the way, in memory.
+const TOTAL_MAX: u64 = 64 * 1024 * 1024;
+
+/// Why a file cannot be taken along, or put somewhere.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LuggageError {
+    /// There is no such file where wireup runs.
+    #[error("{} is to be copied to other hosts and is not there", .0.display())]
+    Missing(PathBuf),
+    /// It is a directory, a device or the like.
+    #[error("{} is to be copied to other hosts and is no regular file", .0.display())]
+    NotAFile(PathBuf),
+    /// All of them are more than a launch carries.
+    #[error(
+        "with {} the files to be copied are larger than {} MiB; put them on the hosts, or where all hosts see them",
+        .0.display(), TOTAL_MAX >> 20
+    )]
+    TooLarge(PathBuf),
+    /// The system refuses.
+    #[error("{what} {}: {error}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+impl LuggageError {
+    fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |error| Self::Io { what, path, error }
+    }
+}
+
+/// A file on its way.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Packed {
+    /// Its name, or its path from where the ranks start.
+    #[serde(with = "octets")]
+    name: PathBuf,
+    mode: u32,
+    #[serde(with = "octets")]
+    bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.name.display(), self.bytes.len())
+    }
+}
+
+/// What may still be packed.
+#[derive(Debug)]
+pub(crate) struct Room(u64);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(TOTAL_MAX)
+    }
+}
+
+impl Packed {
+    /// Reads a file. One that is named by an absolute path goes by its last name.
+    ///
+    /// # Errors
+    /// [`LuggageError`]
+    pub(crate) fn read(cwd: &Path, name: &Path, room: &mut Room) -> Result<Self, LuggageError> {
+        let path = cwd.join(name);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(LuggageError::Missing(path));
+            }
+            Err(error) => return Err(LuggageError::io("cannot open", &path)(error)),
+        };
+        let read = LuggageError::io("cannot read", &path);
+        let meta = file.metadata();
+        let name = match name.is_absolute() {
+            true => name.file_name().map(PathBuf::from),
+            false => Some(name.to_owned()),
+        };
+        let (Ok(meta), Some(name)) = (meta, name) else {
+            return Err(LuggageError::NotAFile(path));
+        };
+        if !meta.is_file() {
+            return Err(LuggageError::NotAFile(path));
+        }
+        let mut bytes = Vec::new();
+        // It may grow meanwhile.
+        file.take(room.0 + 1)
+            .read_to_end(&mut bytes)
+            .map_err(read)?;
+        match room.0.checked_sub(bytes.len() as u64) {
+            Some(rest) => room.0 = rest,
+            None => return Err(LuggageError::TooLarge(path)),
+        }
+        Ok(Self {
+            name,
+            mode: meta.mode() & 0o777 | 0o600,
+            bytes,
+        })
+    }
+}
+
+impl Packed {
+    /// Keeps its name.
+    pub(crate) fn unload(&mut self) {
+        self.bytes = Vec::new();
+    }
+}
+
+/// Where a program that a job brings along is on a node.
+pub(crate) fn program(job: &Nspace, node: NodeId, app: AppNum, packed: &Packed) -> PathBuf {
+    let name = packed.name.file_name().unwrap_or_default();
+    directory(job, node).join(app.0.to_string()).join(name)
+}
+
+/// The directory of a job's own on a node: hosts of the tests, and others, share theirs.
+fn directory(job: &Nspace, node: NodeId) -> PathBuf {
+    std::env::temp_dir().join(format!("{job}.n{node}.files"))
+}
+
+/// Which file one is: what takes its place, or is made of it by writing, is another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Identity([i64; 4]);
+
+impl Identity {
+    const BYTES: usize = 4 * size_of::<i64>();
+
+    fn of(path: &Path) -> io::Result<Self> {
+        let meta = path.symlink_metadata()?;
+        let (device, number) = (meta.dev() as i64, meta.ino() as i64);
+        Ok(Self([device, number, meta.mtime(), meta.mtime_nsec()]))
+    }
+
+    /// Removes the file if it is this one.
+    pub(crate) fn remove(&self, path: &Path) {
+        if Self::of(path).is_ok_and(|found| found == *self) {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// For [`Identity::parse`].
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// An identity and what follows it.
+    pub(crate) fn parse(mut bytes: Vec<u8>) -> Option<(Self, Vec<u8>)> {
+        let rest = (bytes.len() >= Self::BYTES).then(|| bytes.split_off(Self::BYTES))?;
+        let words = bytes.chunks_exact(size_of::<i64>());
+        let mut words = words.map(|word| Some(i64::from_le_bytes(word.try_into().ok()?)));
+        let mut next = || words.next().flatten();
+        Some((Self([next()?, next()?, next()?, next()?]), rest))
+    }
+}
+
+/// Who hears of what is to be removed again: a directory, or a file with its identity.
+pub(crate) type Tell<'a> = &'a mut dyn FnMut(&Path, Option<Identity>);
+
+/// What was put somewhere; removed when this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Unpacked {
+    directory: Option<PathBuf>,
+    files: Vec<(PathBuf, Identity)>,
+}
+
+impl Unpacked {
+    /// Puts a program into the job's own directory. `tell` hears first of what there will be.
+    ///
+    /// # Errors
+    /// [`LuggageError`]
+    pub(crate) fn put_program(
+        &mut self,
+        (job, node, app): (&Nspace, NodeId, AppNum),
+        packed: &Packed,
+        tell: Tell<'_>,
+    ) -> Result<(), LuggageError> {
+        let make = |path: &Path| {
+            let made = DirBuilder::new().mode(0o700).create(path);
+            made.map_err(LuggageError::io("cannot make", path))
+        };
+        if self.directory.is_none() {
+            let directory = directory(job, node);
+            tell(&directory, None);
+            make(&directory)?;
+            self.directory = Some(directory);
+        }
+        let path = program(job, node, app, packed);
+        make(path.parent().unwrap_or(&path))?;
+        write(&path, packed)
+    }
+
+    /// Puts a file where ranks start, unless there is one. `tell` hears of it before it has its name.
+    ///
+    /// # Errors
+    /// [`LuggageError`]
+    pub(crate) fn put_file(
+        &mut self,
+        job: &Nspace,
+        cwd: &Path,
+        packed: &Packed,
+        tell: Tell<'_>,
+    ) -> Result<(), LuggageError> {
+        let path = cwd.join(&packed.name);
+        if path.symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        // Whole or not at all: others may look, and hosts may share the directory.
+        let mut name = std::ffi::OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(format!(".{job}.{}", std::process::id()));
+        let partial = path.with_file_name(name);
+        let put = write(&partial, packed).and_then(|()| {
+            let identity = Identity::of(&partial);
+            let identity = identity.map_err(LuggageError::io("cannot find", &partial))?;
+            // Both names are those of one file.
+            tell(&partial, Some(identity));
+            tell(&path, Some(identity));
+            match fs::hard_link(&partial, &path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                Err(error) => Err(LuggageError::io("cannot make", &path)(error)),
+                Ok(()) => {
+                    self.files.push((path.clone(), identity));
+                    Ok(())
+                }
+            }
+        });
+        let _ = fs::remove_file(&partial);
+        put
+    }
+}
+
+fn write(path: &Path, packed: &Packed) -> Result<(), LuggageError> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(packed.mode);
+    let made = options
+        .open(path)
+        .map_err(LuggageError::io("cannot make", path));
+    made?
+        .write_all(&packed.bytes)
+        .map_err(LuggageError::io("cannot write", path))
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.directory {
+            let _ = fs::remove_dir_all(directory);
+        }
+        for (path, identity) in &self.files {
+            identity.remove(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Nspace {
+        Nspace::new("wireup-0123456789abcdef").unwrap()
+    }
+
+    fn packed(cwd: &Path, name: &str) -> Packed {
+        Packed::read(cwd, Path::new(name), &mut Room::default()).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_put_where_there_is_none_and_removed_again() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(from.path().join("data"), "text").unwrap();
+        fs::write(from.path().join("own"), "ours").unwrap();
+        fs::write(to.path().join("own"), "the user's").unwrap();
+        let mut told = Vec::new();
+        let mut unpacked = Unpacked::default();
+        for name in ["data", "own"] {
+            let packed = packed(from.path(), name);
+            let tell = &mut |path: &Path, _| told.push(path.to_owned());
+            unpacked.put_file(&job(), to.path(), &packed, tell).unwrap();
+        }
+        let read = |name: &str| fs::read_to_string(to.path().join(name)).ok();
+        assert_eq!(read("data").as_deref(), Some("text"));
+        assert_eq!(read("own").as_deref(), Some("the user's"));
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 2);
+        assert_eq!(told.last(), Some(&to.path().join("data")));
+        drop(unpacked);
+        assert_eq!(read("data"), None);
+        assert_eq!(read("own").as_deref(), Some("the user's"));
+    }
+
+    #[test]
+    fn an_identity_is_told_with_what_follows_it() {
+        let identity = Identity::of(Path::new("/bin/true")).unwrap();
+        let bytes = [&identity.to_bytes()[..], b"/bin/true"].concat();
+        let told = Identity::parse(bytes.clone());
+        assert_eq!(told, Some((identity, b"/bin/true".to_vec())));
+        assert_eq!(Identity::parse(bytes[..31].to_vec()), None);
+    }
+
+    #[test]
+    fn what_has_taken_a_file_s_place_or_was_written_stays() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(from.path().join("data"), "text").unwrap();
+        let packed = packed(from.path(), "data");
+        let mut unpacked = Unpacked::default();
+        unpacked
+            .put_file(&job(), to.path(), &packed, &mut |_, _| {})
+            .unwrap();
+        let path = to.path().join("data");
+        fs::rename(&path, to.path().join("kept")).unwrap();
+        fs::write(&path, "another").unwrap();
+        drop(unpacked);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "another");
+        fs::remove_file(&path).unwrap();
+        let mut unpacked = Unpacked::default();
+        unpacked
+            .put_file(&job(), to.path(), &packed, &mut |_, _| {})
+            .unwrap();
+        fs::write(&path, "a result").unwrap();
+        drop(unpacked);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a result");
+    }
+
+    #[test]
+    fn a_program_can_be_executed_and_its_directory_is_the_user_s_alone() {
+        let (job, node, app) = (job(), NodeId(3), AppNum(1));
+        let mut unpacked = Unpacked::default();
+        let mut told = Vec::new();
+        let packed = packed(Path::new("/"), "/bin/true");
+        let tell = &mut |path: &Path, _| told.push(path.to_owned());
+        unpacked
+            .put_program((&job, node, app), &packed, tell)
+            .unwrap();
+        let path = program(&job, node, app, &packed);
+        assert_eq!(path.file_name(), Path::new("/bin/true").file_name());
+        assert!(path.starts_with(&told[0]), "{path:?}, {told:?}");
+        let mode = fs::metadata(&told[0]).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o111, 0o111);
+        drop(unpacked);
+        assert!(!told[0].exists());
+    }
+
+    #[test]
+    fn what_cannot_be_taken_along_is_named_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = |name: &str, room: u64| {
+            let packed = Packed::read(dir.path(), Path::new(name), &mut Room(room));
+            packed.map_err(|error| error.to_string())
+        };
+        fs::create_dir(dir.path().join("directory")).unwrap();
+        fs::write(dir.path().join("five"), "12345").unwrap();
+        let mut sub = dir.path().join("directory");
+        sub.push("file");
+        fs::write(&sub, "").unwrap();
+        assert!(
+            read("lost", 9)
+                .unwrap_err()
+                .contains("/lost is to be copied")
+        );
+        assert!(
+            read("directory", 9)
+                .unwrap_err()
+                .contains("no regular file")
+        );
+        assert!(read("five", 4).unwrap_err().contains("larger than 64 MiB"));
+        assert_eq!(read("five", 5).unwrap().name, Path::new("five"));
+        let within = read("directory/file", 0).unwrap();
+        assert_eq!(within.name, Path::new("directory/file"));
+        assert_eq!(
+            read(sub.to_str().unwrap(), 0).unwrap().name,
+            Path::new("file")
+        );
+    }
+}

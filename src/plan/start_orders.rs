@@ -1,0 +1,140 @@
+//! The plan in the words of those who carry it out: the starting threads and the sidecars.
+
+use std::collections::HashSet;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::failure::RunFailure;
+use crate::plan::Plan;
+use crate::plan::directory::NodeDirectories;
+use crate::plan::pattern::Fields;
+use crate::plan::rank_env;
+use crate::sys::start_ranks::{AppStart, Executed};
+use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
+use wireup_core::pmix::control::{Client, Control, Init};
+use wireup_core::pmix::job_info;
+use wireup_core::pmix::job_info::JobInfo;
+use wireup_core::pmix::value::Text;
+
+/// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
+pub(crate) fn app_start(
+    plan: &Plan,
+    number: AppNum,
+    own: &HashSet<&OsStr>,
+    nofile: libc::rlimit,
+) -> Result<AppStart, RunFailure> {
+    let app = &plan.apps[number.index()];
+    let argv = app.program.argv(app.args.iter().cloned());
+    let argv = argv.ok_or_else(|| RunFailure::own("arguments", "one contains a NUL byte"))?;
+    let cwd = app
+        .cwd
+        .as_ref()
+        .map(|dir| CString::new(dir.as_os_str().as_bytes()));
+    let code = libc::RLIMIT_NOFILE as i32;
+    let mut limits = app.limits.clone();
+    if !limits.iter().any(|(known, _)| *known == code) {
+        limits.push((code, nofile));
+    }
+    Ok(AppStart {
+        executed: Executed {
+            program: app.program.exec_path(),
+            argv,
+        },
+        env: rank_env::of_app(plan, number, own),
+        cwd: cwd
+            .transpose()
+            .map_err(|error| RunFailure::own("--wdir", error))?,
+        limits,
+        umask: app.umask,
+    })
+}
+
+/// What a rank executes in place of its program, if it is to run under a wrapper.
+pub(crate) fn wrapper(plan: &Plan, rank: Rank) -> Option<Executed> {
+    let app = &plan.apps[plan.app_of(rank)];
+    let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank))?;
+    let argv = wrapper.argv(&Fields::of(plan, rank), &app.program, &app.args);
+    Some(Executed {
+        program: wrapper.program.exec_path(),
+        argv: argv.expect("patterns were checked, and arguments of a process have no NUL byte"),
+    })
+}
+
+/// The first requests of a node's sidecar.
+pub(crate) fn host_requests(
+    plan: &Plan,
+    node: NodeId,
+    directories: &NodeDirectories,
+) -> Result<[Control; 2], RunFailure> {
+    let name = format!("{}-host", plan.job.nspace);
+    let init = Init {
+        nspace: Nspace::new(&name).expect("an nspace with a short ASCII suffix"),
+        rank: Rank(node.0),
+        hostname: plan.node_names[node.index()].as_str().into(),
+        tmpdir: text(&directories.server),
+    };
+    let register = register_request(plan, node, directories)?;
+    Ok([Control::Init(init), register])
+}
+
+fn text(path: &Path) -> Text {
+    Text::new(path.as_os_str().as_bytes())
+}
+
+/// Makes a job known to a node's sidecar.
+///
+/// # Errors
+/// [`RunFailure`] for a job that PMIx cannot describe.
+pub(crate) fn register_request(
+    plan: &Plan,
+    node: NodeId,
+    directories: &NodeDirectories,
+) -> Result<Control, RunFailure> {
+    let (uid, gid) = (
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    let cwd = &plan.inheritance.cwd;
+    let apps: Vec<job_info::App> = plan
+        .apps
+        .iter()
+        .map(|app| job_info::App {
+            size: app.size,
+            argv: std::iter::once(app.program.path().as_os_str())
+                .chain(app.args.iter().map(|arg| arg.as_os_str()))
+                .map(|arg| Text::new(arg.as_bytes()))
+                .collect(),
+            wdir: text(app.cwd.as_deref().unwrap_or(cwd)),
+        })
+        .collect();
+    let info = JobInfo {
+        nspace: &plan.job.nspace,
+        ranks: &plan.job.ranks,
+        node_names: &plan.node_names,
+        node,
+        apps: &apps,
+        universe_size: plan.job.universe_size,
+        parent: plan.job.parent.as_ref(),
+        offset: plan.job.offset,
+        before: plan.origin.as_ref().map_or(&[], |origin| &origin.before),
+        tmpdir: &text(&directories.session),
+        nsdir: &text(&directories.nspace),
+        uid,
+        gid,
+    };
+    let infos = info
+        .infos()
+        .map_err(|error| RunFailure::own("PMIx cannot describe the job", error))?;
+    let clients = plan
+        .job
+        .ranks
+        .ranks_on(node)
+        .map(|rank| Client { rank, uid, gid })
+        .collect();
+    Ok(Control::RegisterJob {
+        nspace: plan.job.nspace.clone(),
+        infos,
+        clients,
+    })
+}

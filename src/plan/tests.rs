@@ -1,0 +1,228 @@
+//! Plans of jobs on several hosts: decided in one place, resolved in others.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use super::*;
+use crate::inspect::Why;
+use crate::inspect::program::Kind;
+use wireup_core::job::hosts::{HostList, merge};
+use wireup_core::job::spec::{
+    AppSpec, EndingSpec, InterfaceSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
+};
+
+/// One program on hosts.
+pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
+    let HostList(entries) = hosts.parse().unwrap();
+    JobSpec {
+        apps: vec![app(program)],
+        layout: LayoutSpec {
+            hosts: merge(entries).unwrap(),
+            ..LayoutSpec::default()
+        },
+        psets: Vec::new(),
+        stdio: StdioSpec {
+            label: false,
+            timestamps: false,
+            output: None,
+            stdin: StdinTarget::None,
+            pty: None,
+        },
+        ending: EndingSpec::default(),
+        status: StatusSpec::default(),
+        interface: InterfaceSpec {
+            meet: None,
+            allocator: None,
+            pmi: PmiChoice::Auto,
+            libpmix: None,
+            pmix_host: None,
+            shim: None,
+            slurm_env: false,
+        },
+        dry_run: false,
+        explain: false,
+        notes: Vec::new(),
+        verbose: 0,
+    }
+}
+
+fn app(program: &Path) -> AppSpec {
+    AppSpec {
+        argv: vec![program.into(), "x".into()],
+        ..AppSpec::default()
+    }
+}
+
+pub(crate) fn plan(spec: JobSpec) -> Plan {
+    Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20).unwrap()
+}
+
+/// A node's plan of what the launcher sends it, in a directory of that name there.
+fn there(plan: &Plan, node: u32, cwd: &Path, own: &[(&str, &str)]) -> Result<Plan, String> {
+    let message = (&plan.decided, &plan.spec, plan.inheritance.travelling());
+    let body = wireup_core::link::encode(&message);
+    let (decided, spec, inheritance) =
+        wireup_core::link::decode::<(Decided, JobSpec, Inheritance)>(&body).unwrap();
+    let own = own.iter().map(|(name, value)| (name.into(), value.into()));
+    let mut inheritance = inheritance.on_node(own);
+    inheritance.cwd = cwd.into();
+    let plan = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20);
+    plan.map_err(|failure| failure.message)
+}
+
+/// A directory with a program.
+fn site() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("app");
+    std::fs::write(&program, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+#[test]
+fn a_program_that_only_hosts_have_is_found_by_these() {
+    let site = site();
+    let mut spec = spec("n1:2,n2:2", Path::new("./app"));
+    spec.layout.oversubscribe = true;
+    let plan = plan(spec);
+    assert_eq!(plan.apps[0].program.kind(), &Kind::Elsewhere);
+    assert_eq!(plan.apps[0].finding.why, Why::NotHere);
+    assert!(plan.offer.pmi && plan.offer.pmix && plan.host.is_none());
+    let mut none = plan.spec.clone();
+    none.interface.pmi = PmiChoice::Pmi1;
+    let plan = self::plan(none);
+    let node = there(
+        &plan,
+        1,
+        site.path(),
+        &[("TMPDIR", "/tmp/own"), ("LANG", "no")],
+    )
+    .unwrap();
+    let app = &node.apps[0];
+    assert_eq!(app.program.path(), site.path().join("./app"));
+    assert_eq!(app.cwd.as_deref(), Some(site.path()));
+    assert_eq!(app.umask, plan.inheritance.umask);
+    assert_eq!(node.job, plan.job);
+    let value = |name: &str| {
+        let found = app.env.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.clone())
+    };
+    assert_eq!(value("TMPDIR"), Some("/tmp/own".into()));
+    assert_eq!(value("PATH"), std::env::var_os("PATH"));
+    assert_ne!(value("LANG"), Some("no".into()));
+}
+
+#[test]
+fn what_a_host_does_not_have_is_said_with_the_remedy() {
+    let site = site();
+    let refused = |change: &dyn Fn(&mut JobSpec)| {
+        let mut spec = spec("n1:1,n2:1", Path::new("./app"));
+        spec.interface.pmi = PmiChoice::None;
+        change(&mut spec);
+        let plan = plan(spec);
+        there(&plan, 1, site.path(), &[]).unwrap_err()
+    };
+    let dir = site.path().display();
+    assert_eq!(
+        refused(&|spec| spec.apps[0].argv[0] = "./gone".into()),
+        format!(
+            "program \"./gone\" not found: there is no {dir}/./gone; copy it there, or put it where \
+             every host sees it, or let it go along (--preload-binary)"
+        )
+    );
+    assert_eq!(
+        refused(&|spec| spec.apps[0].wdir = Some("none".into())),
+        format!(
+            "the working directory {dir}/none: No such file or directory (os error 2); make it \
+             there, or choose another with --wdir"
+        )
+    );
+    let wrapped = refused(&|spec| {
+        let command = "./gdb --args".into();
+        spec.apps[0].wrap = Some(wireup_core::job::spec::WrapSpec {
+            command,
+            ranks: None,
+        });
+    });
+    assert!(
+        wrapped.starts_with("--wrap: program \"./gdb\" not found"),
+        "{wrapped}"
+    );
+    let ranks = Slots::detect().count() + 1;
+    let full = refused(&|spec| {
+        spec.layout.hosts[1].slots = None;
+        spec.apps[0].count = Some(ranks + 1);
+    });
+    assert!(
+        full.starts_with(&format!("{ranks} ranks do not fit in")),
+        "{full}"
+    );
+    assert!(
+        full.ends_with("or write NAME:SLOTS where the host is named"),
+        "{full}"
+    );
+}
+
+#[test]
+fn a_host_looks_for_nothing_that_its_ranks_do_not_run() {
+    let site = site();
+    let mut spec = spec("n1:1,n2:1,n3:1", Path::new("./gone"));
+    spec.interface.pmi = PmiChoice::Pmi1;
+    spec.apps.push(app(Path::new("./app")));
+    let plan = plan(spec);
+    let node = there(&plan, 1, site.path(), &[]).unwrap();
+    assert_eq!(node.apps[0].program.kind(), &Kind::Elsewhere);
+    assert_ne!(node.apps[1].program.kind(), &Kind::Elsewhere);
+    let idle = there(&plan, 2, site.path(), &[]).unwrap();
+    assert_eq!(idle.apps[1].program.kind(), &Kind::Elsewhere);
+    assert!(
+        there(&plan, 0, site.path(), &[])
+            .unwrap_err()
+            .contains("./gone")
+    );
+}
+
+#[test]
+fn the_launcher_refuses_what_no_host_could_accept() {
+    let refused = |change: &dyn Fn(&mut JobSpec)| {
+        let mut spec = spec("n1:1,n2:1", Path::new("./app"));
+        change(&mut spec);
+        Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20)
+            .unwrap_err()
+            .message
+    };
+    let wrapped = refused(&|spec| {
+        spec.apps[0].wrap = Some(wireup_core::job::spec::WrapSpec {
+            command: "perf '".into(),
+            ranks: None,
+        });
+    });
+    assert!(wrapped.contains("a quote is not closed"), "{wrapped}");
+    let full = refused(&|spec| spec.apps[0].count = Some(3));
+    assert!(
+        full.starts_with("3 ranks do not fit in 2 slots (1 on n[1-2])"),
+        "{full}"
+    );
+}
+
+#[test]
+fn a_description_that_contradicts_itself_is_refused() {
+    let plan = plan(spec("n1:1,n2:1", Path::new("./app")));
+    let with = |change: &dyn Fn(&mut Decided, &mut JobSpec), node| {
+        let (mut decided, mut spec) = (plan.decided.clone(), plan.spec.clone());
+        change(&mut decided, &mut spec);
+        let inheritance = (*plan.inheritance).clone();
+        let resolved = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20);
+        resolved.unwrap_err().message
+    };
+    for message in [
+        with(&|decided, _| drop(decided.node_names.pop()), 0),
+        with(&|decided, _| decided.counts.clear(), 0),
+        with(&|decided, _| decided.variables.clear(), 0),
+        with(&|_, spec| spec.layout.hosts.clear(), 0),
+        with(&|_, spec| spec.apps.push(app(Path::new("b"))), 0),
+        with(&|_, _| {}, 2),
+    ] {
+        assert!(message.contains("contradicts itself"), "{message}");
+    }
+}

@@ -1,0 +1,277 @@
+//! Open MPI's transports for networks that a host does not have.
+//!
+//! Open MPI opens its components for fast networks before it knows whether there is one, and closes
+//! them again where there is none. That takes longer than the rest of `MPI_Init`: closing BTL `ofi`
+//! sleeps for a second (5.0.11, `mca_btl_ofi_component_close`), the library below MTL `psm` compares
+//! clocks for 0.2 s (4.1, `libpsm_infinipath`), and libfabric looks at every interface.
+//! Measured: docs/environment.md#networks-that-are-not-there.
+//!
+//! Where the kernel knows no such network, they are left out from the start. What the user or the
+//! administrator says about them counts more: then nothing is changed, or added to their list.
+//!
+//! Of a program that cannot be seen, a Python script for one, it is not known whether it loads an Open MPI
+//! and which. Then what is set must be right for each that it may find.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use crate::inspect::Finding;
+use crate::inspect::ldso::Loader;
+use crate::plan::Variable;
+use crate::plan::openmpi;
+use crate::sys::devices;
+
+/// Frameworks, and their components that work on a fast network only.
+const LEFT_OUT: [(&str, &[&str]); 2] = [("btl", &["ofi"]), ("mtl", &["ofi", "psm", "psm2"])];
+
+/// The beginning of names of variables that set parameters of Open MPI.
+const PARAMETER: &str = "OMPI_MCA_";
+
+/// The file with parameters for all users, in the directory of configuration.
+const FOR_ALL: &str = "openmpi-mca-params.conf";
+
+/// The file with a user's parameters, in his home directory.
+const FOR_USER: &str = ".openmpi/mca-params.conf";
+
+/// Where distributions have the configuration of an Open MPI below `/usr`.
+const OF_SYSTEM: [&str; 4] = [
+    "/etc/openmpi",
+    "/etc",
+    "/etc/openmpi-x86_64",
+    "/etc/openmpi-aarch64",
+];
+
+/// Parameters by name.
+type Parameters = BTreeMap<String, String>;
+
+/// Variables for the ranks of a program on this host, if it is without a fast network; `env` is what they
+/// have already, and `loader` the dynamic loader as they meet it.
+pub fn left_out(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<(String, String)> {
+    let libraries = openmpi::libraries(finding, loader, env);
+    if libraries.is_empty() || !devices::without_fast_network(Path::new(devices::SYS)) {
+        return Vec::new();
+    }
+    // Without the administrator's choice there is nothing to add to.
+    let in_files = libraries.iter().map(|libmpi| in_files(libmpi, env));
+    match in_files.collect::<Option<Vec<Parameters>>>() {
+        Some(in_files) => choose(&in_files, env),
+        None => Vec::new(),
+    }
+}
+
+/// What the files of parameters say to the Open MPI that this library belongs to; `None` if it is
+/// not known where they are.
+fn in_files(libmpi: &Path, env: &[Variable]) -> Option<Parameters> {
+    let for_all = configuration(libmpi)?;
+    let home = env.iter().find(|(name, _)| name == "HOME");
+    let for_user = home.map(|(_, home)| Path::new(home).join(FOR_USER));
+    let mut in_files = Parameters::new();
+    // The user's own replace those for all.
+    for file in [Some(for_all), for_user].into_iter().flatten() {
+        let Ok(text) = std::fs::read(&file) else {
+            continue;
+        };
+        in_files.extend(parameters(&String::from_utf8_lossy(&text)));
+    }
+    Some(in_files)
+}
+
+/// The administrator's file for the Open MPI that this library belongs to.
+fn configuration(libmpi: &Path) -> Option<PathBuf> {
+    let real = libmpi.canonicalize().ok()?;
+    let above = real
+        .ancestors()
+        .skip(1)
+        .filter(|dir| dir.parent().is_some());
+    let own = above.map(|prefix| prefix.join("etc"));
+    let system = OF_SYSTEM.iter().map(PathBuf::from);
+    let system = system.filter(|_| real.starts_with("/usr"));
+    own.chain(system)
+        .map(|dir| dir.join(FOR_ALL))
+        .find(|file| file.is_file())
+}
+
+/// The parameters that a file sets: a line for each, `name = value`.
+fn parameters(text: &str) -> impl Iterator<Item = (String, String)> + '_ {
+    let lines = text.lines().map(|line| match line.find('#') {
+        Some(comment) => &line[..comment],
+        None => line,
+    });
+    lines.filter_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        let value = value.trim().trim_matches(['"', '\'']);
+        Some((name.trim().to_owned(), value.to_owned()))
+    })
+}
+
+/// The variables, for what variables say already, and the files of one Open MPI or several.
+fn choose(in_files: &[Parameters], env: &[Variable]) -> Vec<(String, String)> {
+    let text = |text: &OsStr| text.to_string_lossy().into_owned();
+    let in_env: Parameters = env
+        .iter()
+        .filter_map(|(name, value)| {
+            let name = text(name);
+            Some((name.strip_prefix(PARAMETER)?.to_owned(), text(value)))
+        })
+        .collect();
+    let given = || in_files.iter().flatten().chain(&in_env);
+    // Files elsewhere; a choice among what libfabric has.
+    let elsewhere = in_env.keys().any(|name| name.starts_with("mca_base_"))
+        || given().any(|(name, _)| name.starts_with("opal_common_ofi_"))
+        || env.iter().any(|(name, _)| name == "FI_PROVIDER");
+    if elsewhere || in_files.is_empty() {
+        return Vec::new();
+    }
+    let left_out = LEFT_OUT.iter().filter_map(|(framework, components)| {
+        let asked_for = given().any(|(name, value)| {
+            let component = name
+                .strip_prefix(framework)
+                .and_then(|rest| rest.strip_prefix('_'));
+            let settles =
+                |component: &str| components.iter().any(|known| component.starts_with(known));
+            // PML cm is what uses an MTL.
+            component.is_some_and(settles)
+                || (*framework == "mtl" && name == "pml" && !value.starts_with('^'))
+        });
+        if asked_for || in_env.contains_key(*framework) {
+            return None;
+        }
+        let lists = in_files.iter().map(|files| files.get(*framework));
+        let list = leave_out(lists, components)?;
+        Some((format!("{PARAMETER}{framework}"), list))
+    });
+    left_out.collect()
+}
+
+/// The list of all that is left out by one of these and by us; `None` if one of them is a list of what
+/// to use, or each leaves out all that we do.
+fn leave_out<'a>(
+    lists: impl Iterator<Item = Option<&'a String>>,
+    components: &[&'a str],
+) -> Option<String> {
+    let (mut all, mut news) = (Vec::<&str>::new(), false);
+    for list in lists {
+        let old: Vec<&str> = match list.map(String::as_str) {
+            None | Some("") => Vec::new(),
+            Some(list) => list.strip_prefix('^')?.split(',').collect(),
+        };
+        news |= components.iter().any(|component| !old.contains(component));
+        all.extend(old);
+    }
+    all.extend(components);
+    let mut seen = BTreeSet::new();
+    all.retain(|component| seen.insert(*component));
+    news.then(|| format!("^{}", all.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn variables(env: &[(&str, &str)]) -> Vec<Variable> {
+        let owned = |(name, value): &(&str, &str)| (name.into(), value.into());
+        env.iter().map(owned).collect()
+    }
+
+    /// What is chosen, as `btl` and `mtl` with what they are set to.
+    fn chosen(file: &str, env: &[(&str, &str)]) -> Vec<String> {
+        let chosen = choose(&[parameters(file).collect()], &variables(env));
+        let short =
+            |(name, value): &(String, String)| format!("{}={value}", &name[PARAMETER.len()..]);
+        chosen.iter().map(short).collect()
+    }
+
+    #[test]
+    fn what_needs_a_fast_network_is_left_out() {
+        assert_eq!(chosen("", &[]), ["btl=^ofi", "mtl=^ofi,psm,psm2"]);
+        assert_eq!(
+            chosen(
+                "",
+                &[
+                    ("OMPI_MCA_btl_tcp_if_include", "lo"),
+                    ("OMPI_MCA_pml", "^ucx")
+                ]
+            ),
+            ["btl=^ofi", "mtl=^ofi,psm,psm2"]
+        );
+    }
+
+    #[test]
+    fn what_the_administrator_leaves_out_stays_so() {
+        let debian = "btl_base_warn_component_unused=0\nmtl = ^ofi # no\n# btl = self\nbtl = ^uct,openib,ofi\npml = ^ucx\n";
+        assert_eq!(chosen(debian, &[]), ["mtl=^ofi,psm,psm2"]);
+        assert_eq!(
+            chosen("btl = '^uct'\nmtl=", &[]),
+            ["btl=^uct,ofi", "mtl=^ofi,psm,psm2"]
+        );
+    }
+
+    #[test]
+    fn a_choice_is_not_touched() {
+        assert_eq!(chosen("btl = self,sm,ofi\n", &[]), ["mtl=^ofi,psm,psm2"]);
+        assert_eq!(chosen("pml = cm\n", &[]), ["btl=^ofi"]);
+        assert_eq!(
+            chosen("mtl_ofi_provider_include = tcp\n", &[]),
+            ["btl=^ofi"]
+        );
+        assert_eq!(
+            chosen("", &[("OMPI_MCA_btl", "^tcp")]),
+            ["mtl=^ofi,psm,psm2"]
+        );
+        assert_eq!(
+            chosen("", &[("OMPI_MCA_btl_ofi_mode", "1")]),
+            ["mtl=^ofi,psm,psm2"]
+        );
+        assert_eq!(chosen("", &[("OMPI_MCA_pml", "cm")]), ["btl=^ofi"]);
+        for variable in [
+            "FI_PROVIDER",
+            "OMPI_MCA_opal_common_ofi_provider_include",
+            "OMPI_MCA_mca_base_param_files",
+        ] {
+            assert!(chosen("", &[(variable, "tcp")]).is_empty(), "{variable}");
+        }
+        assert!(chosen("opal_common_ofi_provider_include = tcp", &[]).is_empty());
+    }
+
+    #[test]
+    fn of_several_nothing_is_opened_that_one_of_them_leaves_out() {
+        let of = |files: [&str; 2]| {
+            let files = files.map(|file| parameters(file).collect());
+            let chosen = choose(&files, &[]);
+            chosen
+                .into_iter()
+                .map(|(_, value)| value)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(["btl=^uct,ofi", ""]), ["^uct,ofi", "^ofi,psm,psm2"]);
+        assert_eq!(of(["btl=self", "mtl=^psm3"]), ["^psm3,ofi,psm,psm2"]);
+        assert!(choose(&[], &[]).is_empty(), "there is none");
+    }
+
+    #[test]
+    fn files_are_looked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let libmpi = root.join("lib/libmpi.so.40");
+        for dir in ["lib", "etc", "home/.openmpi"] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        fs::write(&libmpi, "").unwrap();
+        let look = |env: &[(&str, &str)]| {
+            let env = variables(env);
+            let in_files = in_files(&libmpi, &env);
+            in_files.map(|in_files| choose(&[in_files], &env))
+        };
+        assert_eq!(look(&[]), None, "the administrator's file is not known");
+        fs::write(root.join("etc").join(FOR_ALL), "btl = ^uct\nmtl = ofi\n").unwrap();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(look(&[]), Some(vec![pair("OMPI_MCA_btl", "^uct,ofi")]));
+        let home = root.join("home");
+        fs::write(home.join(FOR_USER), "mtl = ^psm3\n").unwrap();
+        let both = look(&[("HOME", home.to_str().unwrap())]);
+        let mtl = pair("OMPI_MCA_mtl", "^psm3,ofi,psm,psm2");
+        assert_eq!(both, Some(vec![pair("OMPI_MCA_btl", "^uct,ofi"), mtl]));
+    }
+}

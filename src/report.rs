@@ -1,0 +1,11 @@
+//! What the user is told: the plan, the state, what failed.
+
+pub(crate) mod dry_run;
+pub mod explain;
+pub mod failures;
+pub mod missing_ranks;
+pub(crate) mod nodes;
+pub mod progress;
+pub(crate) mod running_ranks;
+pub mod singleton_detection;
+pub mod status;

@@ -1,0 +1,314 @@
+//! `--dry-run`: everything up to the first process, and the plan as a text on standard output.
+//!
+//! What a run would refuse is refused here in the same words. Nothing is made: no process, no
+//! directory, no file.
+
+use std::collections::HashSet;
+use std::ffi::{CString, OsStr};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+
+use crate::failure::RunFailure;
+use crate::plan::directory;
+use crate::plan::directory::JobDirectory;
+use crate::plan::environment;
+use crate::plan::rank_env;
+use crate::plan::reasons::plural;
+use crate::plan::start_orders::{app_start, host_requests};
+use crate::plan::{Plan, Variable};
+use crate::report::explain;
+use crate::report::nodes;
+use crate::report::status::Target;
+use crate::stdio::rank_files;
+use crate::sys::surroundings::Surroundings;
+use wireup_core::job::ids::{AppNum, NodeId, Rank};
+use wireup_core::node::{NodeCore, Terms};
+
+/// Refuses what a run would refuse beyond the plan, and prints the plan.
+///
+/// # Errors
+/// [`RunFailure`] as a run would have it.
+pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFailure> {
+    for warning in &plan.warnings {
+        eprintln!("wireup: warning: {warning}");
+    }
+    check(&plan)?;
+    let text = text(&plan, surroundings)?;
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| RunFailure::own("standard output", error))?;
+    if plan.spec.explain {
+        for line in explain::long(&plan) {
+            eprintln!("wireup: {line}");
+        }
+    }
+    Ok(0)
+}
+
+/// What a run would find out on its way to the first process.
+fn check(plan: &Plan) -> Result<(), RunFailure> {
+    Target::check(&plan.spec.status)?;
+    rank_files::check(plan)?;
+    if plan.spec.layout.across_hosts() {
+        plan.pack()?;
+    }
+    let job = directory::of_job(&plan.job.nspace);
+    if plan.host.is_some() {
+        JobDirectory::check(&job)?;
+    }
+    // What hosts may refuse of a description, the first of them would too.
+    let nodes = match plan.spec.layout.across_hosts() {
+        true => 1,
+        false => plan.job.ranks.nodes(),
+    };
+    for node in (0..nodes).map(NodeId) {
+        NodeCore::new(
+            node,
+            Arc::clone(&plan.job),
+            plan.offer.pmi,
+            plan.offer.pmix,
+            Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
+        )
+        .map_err(|error| RunFailure::own("cannot serve this job", error))?;
+        if plan.offer.pmix {
+            host_requests(
+                plan,
+                node,
+                &directory::of_node(&job, node, &plan.job.nspace),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Why a file could not be written, without trying: one that exists must be ours to write, for
+/// another one its directory must be.
+pub(crate) fn writable(path: &Path) -> Result<(), Errno> {
+    let may = |path: &Path, access| accessat(CWD, path, access, AtFlags::EACCESS);
+    match rustix::fs::stat(path) {
+        Ok(stat) => {
+            let directory = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+            if directory == rustix::fs::FileType::Directory {
+                return Err(Errno::ISDIR);
+            }
+            may(path, Access::WRITE_OK)
+        }
+        Err(Errno::NOENT) => {
+            let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            may(
+                parent.unwrap_or_else(|| Path::new(".")),
+                Access::WRITE_OK | Access::EXEC_OK,
+            )
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Columns of the names at the left.
+const NAMES: usize = 11;
+
+/// Lines with a name at the left, given once for several lines.
+#[derive(Default)]
+struct Sheet(String);
+
+impl Sheet {
+    fn add(&mut self, name: &str, text: &str) {
+        // Writing into a string cannot fail.
+        let _ = writeln!(self.0, "{name:NAMES$}{text}");
+    }
+}
+
+fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> {
+    let mut sheet = Sheet::default();
+    let size = plan.job.ranks.size();
+    let more = if plan.oversubscribed {
+        ", oversubscribed"
+    } else {
+        ""
+    };
+    sheet.add(
+        "job",
+        &format!(
+            "{size} rank{} on {}{more} ({})",
+            plural(size),
+            nodes::nodes(plan),
+            nodes::slots(plan)
+        ),
+    );
+    for place in explain::places(plan) {
+        sheet.add("placement", &place);
+    }
+    let across_hosts = plan.spec.layout.across_hosts();
+    if across_hosts {
+        sheet.add("contacts", &nodes::reach(plan));
+        sheet.add("agent", &nodes::agent(plan));
+        let mut name = "travels";
+        for line in nodes::travels(plan) {
+            sheet.add(std::mem::take(&mut name), &line);
+        }
+    }
+    for (index, app) in plan.apps.iter().enumerate() {
+        let mut command = quoted(app.program.path().as_os_str());
+        for arg in &app.args {
+            command.push(' ');
+            command.push_str(&quoted(arg));
+        }
+        let ranks = format!("{} rank{}", app.size, plural(app.size));
+        sheet.add(
+            &format!("program {}", index + 1),
+            &format!("{command} ({ranks})"),
+        );
+        sheet.add("", &format!("starts in {}", explain::start(plan, index)));
+        sheet.add("", &app.finding.to_string());
+        if let Some(wrapper) = &app.wrapper {
+            sheet.add("", &wrapper.to_string());
+        }
+        let asked = &plan.spec.apps[index];
+        if let Some(mask) = asked.umask {
+            sheet.add("", &format!("makes files with the mask {mask:03o}"));
+        }
+        for limit in &asked.limits {
+            sheet.add("", &format!("has the limit {limit}"));
+        }
+    }
+    let offer = &plan.offer;
+    sheet.add("interface", &format!("{}: {}", offer.names(), offer.why));
+    if let Some(why) = &offer.without_pmix {
+        sheet.add("", &format!("PMIx is left out: {why}"));
+    }
+    if across_hosts && offer.pmix {
+        sheet.add("server", "every host finds its own, and libpmix");
+    }
+    if let Some(host) = &plan.host {
+        sheet.add("libpmix", &host.libpmix.to_string());
+        sheet.add("server", &host.program.display().to_string());
+        sheet.add("", &host.shim.display().to_string());
+        let directory = directory::of_job(&plan.job.nspace);
+        sheet.add(
+            "directory",
+            &format!("{} (another name in every run)", directory.display()),
+        );
+    }
+    if let Some(pattern) = &plan.spec.stdio.output {
+        sheet.add("output", &pattern.to_string_lossy());
+    }
+    if let Some(rank) = plan.spec.stdio.pty {
+        sheet.add("terminal", &format!("of rank {rank}"));
+    }
+    for note in &plan.notes {
+        sheet.add("note", note);
+    }
+    for index in 0..plan.apps.len() {
+        surroundings_of(plan, AppNum(index as u32), surroundings, &mut sheet)?;
+    }
+    Ok(sheet.0)
+}
+
+/// What the first rank of a program finds in its environment that is not in ours, and the reverse.
+fn surroundings_of(
+    plan: &Plan,
+    app: AppNum,
+    surroundings: &Surroundings,
+    sheet: &mut Sheet,
+) -> Result<(), RunFailure> {
+    let rank = (0..plan.job.ranks.size())
+        .map(Rank)
+        .find(|rank| plan.app_of(*rank) == app.index())
+        .expect("every program has a rank");
+    let node = plan.job.ranks.node_of(rank).unwrap_or(NodeId(0));
+    let mut own = rank_env::of_job(plan);
+    // Whether virtual nodes can have names of their own is known only when they are made.
+    own.extend(rank_env::of_node(plan, node, None, None, true));
+    own.extend(rank_env::of_rank(plan, rank, None));
+    let names = rank_env::names(&own);
+    let start = app_start(plan, app, &names, surroundings.nofile)?;
+    let ours: HashSet<&Variable> = plan.inheritance.vars.iter().collect();
+    let mut set: Vec<&CString> = start.env.iter().chain(&own).collect();
+    set.sort();
+    let _ = writeln!(
+        sheet.0,
+        "\nenvironment of rank {rank}, where it differs from this one:"
+    );
+    let mut kept = HashSet::new();
+    for entry in set {
+        let bytes = entry.to_bytes();
+        let at = bytes.iter().position(|byte| *byte == b'=');
+        let (name, value) = bytes.split_at(at.unwrap_or(bytes.len()));
+        let name = OsStr::from_bytes(name);
+        let value = OsStr::from_bytes(value.get(1..).unwrap_or_default());
+        kept.insert(name.to_owned());
+        if !ours.contains(&(name.to_owned(), value.to_owned())) {
+            let value = match environment::is_hidden(name) {
+                true => "…hidden".to_owned(),
+                false => quoted(value),
+            };
+            let _ = writeln!(sheet.0, "  {}={value}", name.to_string_lossy());
+        }
+    }
+    if plan.offer.pmix {
+        let given = "PMIX_NAMESPACE, PMIX_RANK, PMIX_SERVER_URI…, PMIX_…";
+        let _ = writeln!(sheet.0, "  and what the PMIx server gives: {given}");
+    }
+    let mut removed: Vec<String> = ours
+        .iter()
+        .filter(|(name, _)| !kept.contains(name))
+        .map(|(name, _)| name.to_string_lossy().into_owned())
+        .collect();
+    removed.sort();
+    if !removed.is_empty() {
+        let _ = writeln!(sheet.0, "  not passed on: {}", removed.join(" "));
+    }
+    Ok(())
+}
+
+/// A word as a shell would need it.
+fn quoted(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%^".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.into_owned();
+    }
+    if text.chars().any(char::is_control) {
+        let escaped: String = text.chars().flat_map(char::escape_debug).collect();
+        return format!("$'{escaped}'");
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_when_a_shell_would_change_them() {
+        for (word, wanted) in [
+            ("a.out", "a.out"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("it's", "'it'\\''s'"),
+            ("$HOME", "'$HOME'"),
+            ("a\nb", "$'a\\nb'"),
+        ] {
+            assert_eq!(quoted(OsStr::new(word)), wanted);
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_known_without_trying() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        assert_eq!(writable(&file), Ok(()));
+        assert!(!file.exists());
+        std::fs::write(&file, "x").unwrap();
+        assert_eq!(writable(&file), Ok(()));
+        assert_eq!(writable(dir.path()), Err(Errno::ISDIR));
+        assert_eq!(writable(&dir.path().join("no/file")), Err(Errno::NOENT));
+        assert_eq!(writable(&file.join("file")), Err(Errno::NOTDIR));
+    }
+}

@@ -1,0 +1,252 @@
+//! What `-v` and `--explain` tell about a plan.
+
+use crate::inspect::sidecar_files;
+use crate::plan::directory;
+use crate::plan::rank_env;
+use crate::plan::reasons::{CountWhy, plural};
+use crate::plan::slots::online;
+use crate::plan::{App, Plan};
+use crate::report::nodes;
+use wireup_core::job::ids::Rank;
+
+/// The decisions in short: one line each.
+pub fn short(plan: &Plan) -> Vec<String> {
+    let mut lines = vec![size(plan)];
+    lines.extend(plan.apps.iter().map(program));
+    if let Some(why) = &plan.offer.without_pmix {
+        lines.push(format!("PMIx is not offered: {why}"));
+    }
+    if let Some(host) = &plan.host {
+        lines.push(format!("PMIx server: {}", host.libpmix.source));
+    }
+    lines.extend(plan.notes.iter().cloned());
+    lines
+}
+
+/// The decisions with their reasons, and what was considered and not taken.
+pub fn long(plan: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (index, app) in plan.apps.iter().enumerate() {
+        let ranks = app.size;
+        let shown = app.program.path().display();
+        lines.push(format!(
+            "ranks: {ranks} of program {} ({shown}): {}",
+            index + 1,
+            app.count
+        ));
+    }
+    lines.push(slots(plan));
+    lines.extend(places(plan).map(|place| format!("placement: {place}")));
+    if plan.spec.layout.across_hosts() {
+        lines.push(format!("contacts: {}", nodes::reach(plan)));
+        lines.push(format!("agent: {}", nodes::agent(plan)));
+        let travels = nodes::travels(plan).into_iter();
+        lines.extend(travels.map(|what| format!("travels: {what}")));
+    }
+    for (index, app) in plan.apps.iter().enumerate() {
+        lines.push(format!("program {}: {}", index + 1, program(app)));
+        lines.push(format!(
+            "program {}: starts in {}",
+            index + 1,
+            start(plan, index)
+        ));
+    }
+    let offer = &plan.offer;
+    lines.push(format!(
+        "interface: {}, because {}",
+        offer.names(),
+        offer.why
+    ));
+    if let Some(why) = &offer.without_pmix {
+        lines.push(format!(
+            "interface: PMIx would be right and is left out: {why}"
+        ));
+    }
+    lines.extend(rank_env::choices(plan).map(|(name, value)| {
+        format!("setting: {name}={value}, which the environment does not decide")
+    }));
+    for app in &plan.apps {
+        lines.extend(app.env[app.common..].iter().map(|(name, value)| {
+            let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+            format!("setting: {name}={value}, for Open MPI")
+        }));
+    }
+    lines.extend(server(plan));
+    lines.extend(plan.notes.iter().map(|note| format!("note: {note}")));
+    lines
+}
+
+fn slots(plan: &Plan) -> String {
+    if plan.spec.layout.across_hosts() {
+        let more = match (plan.oversubscribed, plan.spec.layout.ppn) {
+            (true, _) => "; some host has more ranks: --oversubscribe allows it",
+            (false, _) => "",
+        };
+        let unknown = plan
+            .spec
+            .layout
+            .hosts
+            .iter()
+            .any(|host| host.slots.is_none());
+        let counted = match unknown {
+            true => "; where they are not given, a host takes as many as it has usable cores",
+            false => "",
+        };
+        return format!("slots: {}{more}{counted}", nodes::slots(plan));
+    }
+    let ranks = plan.job.ranks.size();
+    if let Some(said) = plan.spec.layout.slots {
+        return format!("slots: {said}, as named for this machine; there are {ranks} ranks");
+    }
+    let slots = plan.slots.count();
+    let comparison = match plan.oversubscribed {
+        true if plan.spec.layout.oversubscribe => {
+            format!("{ranks} ranks are more: --oversubscribe allows it")
+        }
+        true => format!("{ranks} ranks are more in all: every virtual node has as many"),
+        false if plan.apps.iter().any(|app| app.count == CountWhy::Slots) => {
+            "all are taken".to_owned()
+        }
+        false => format!("enough for {ranks} rank{}", plural(ranks)),
+    };
+    let online = online().map_or_else(String::new, |online| format!(" of {online}"));
+    let mask = format!(
+        "{}{online} CPUs are in the affinity mask",
+        plan.slots.affinity
+    );
+    let limits = match plan.slots.quota() {
+        None => format!("{mask}, and no cgroup limits their use"),
+        Some(quota) => format!(
+            "the smaller of two numbers: {mask}, and a cgroup's limit of {quota} is rounded up to {}",
+            quota.cpus()
+        ),
+    };
+    format!("slots: {slots}: {limits}; {comparison}")
+}
+
+/// What the PMIx server is made of and where its files are.
+fn server(plan: &Plan) -> Vec<String> {
+    if plan.spec.layout.across_hosts() && plan.offer.pmix {
+        return vec!["server: every host finds its own PMIx server, libpmix and directory".into()];
+    }
+    let Some(host) = &plan.host else {
+        return vec![
+            "server: no PMIx server, no libpmix and no directory, since PMIx is not offered".into(),
+        ];
+    };
+    let chosen = &host.libpmix;
+    let mut lines = vec![
+        "libpmix: looked for by --libpmix, then with the program, then in WIREUP_LIBPMIX, then with \
+         the Open MPI that a script finds, then as the dynamic loader does; the first that can be \
+         used is taken"
+            .to_owned(),
+    ];
+    let over = chosen.passed_over.iter();
+    lines.extend(over.map(|candidate| format!("libpmix: passed over {candidate}")));
+    lines.push(format!("libpmix: taken {chosen}"));
+    for (path, flag, given) in [
+        (&host.program, "--pmix-host", &plan.spec.interface.pmix_host),
+        (&host.shim, "--shim", &plan.spec.interface.shim),
+    ] {
+        let why = match given {
+            Some(_) => format!("given by {flag}"),
+            None => format!(
+                "found beside wireup or in {}",
+                sidecar_files::LIBRARY_DIRECTORY
+            ),
+        };
+        lines.push(format!("server: {}, {why}", path.display()));
+    }
+    let why = match std::env::var_os("TMPDIR").is_some_and(|value| !value.is_empty()) {
+        true => "below TMPDIR",
+        false => "in the default place, since TMPDIR is not set",
+    };
+    lines.push(format!(
+        "directory: {}, {why}; removed at the end",
+        directory::of_job(&plan.job.nspace).display()
+    ));
+    lines
+}
+
+/// Nodes with their ranks.
+pub(crate) fn places(plan: &Plan) -> impl Iterator<Item = String> + '_ {
+    let ranks = &plan.job.ranks;
+    ranks.node_ids().map(move |node| {
+        let here: Vec<Rank> = ranks.ranks_on(node).collect();
+        let name = nodes::node(plan, node);
+        match here.len() {
+            0 => format!("{name} has no ranks"),
+            1 => format!("{name} has rank {}", ranges(&here)),
+            _ => format!("{name} has ranks {}", ranges(&here)),
+        }
+    })
+}
+
+/// Ascending ranks as `0-3,6`.
+fn ranges(ranks: &[Rank]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+/// Where the ranks of a program start, and why there.
+pub(crate) fn start(plan: &Plan, app: usize) -> String {
+    let dir = plan.apps[app].cwd.as_ref().unwrap_or(&plan.inheritance.cwd);
+    let why = match plan.spec.apps[app].wdir {
+        Some(_) => "--wdir",
+        None => "this directory",
+    };
+    match plan.spec.layout.across_hosts() {
+        true => format!("{} on each host ({why})", dir.display()),
+        false => format!("{} ({why})", dir.display()),
+    }
+}
+
+/// What was found out about a program; it is named once.
+fn program(app: &App) -> String {
+    let (path, finding) = (app.program.path().display().to_string(), &app.finding);
+    let told = finding.to_string();
+    let told = match told.starts_with(&path) {
+        true => told,
+        false => format!("{path}: {told}"),
+    };
+    match &app.wrapper {
+        Some(wrapper) => format!("{told}; {wrapper}"),
+        None => told,
+    }
+}
+
+fn size(plan: &Plan) -> String {
+    let size = plan.job.ranks.size();
+    format!(
+        "{size} rank{} on {} ({}); offered: {}",
+        plural(size),
+        nodes::nodes(plan),
+        nodes::slots(plan),
+        plan.offer.names()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_in_a_row_are_told_as_a_range() {
+        let told = |ranks: &[u32]| {
+            let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
+            ranges(&ranks)
+        };
+        assert_eq!(told(&[0]), "0");
+        assert_eq!(told(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+}

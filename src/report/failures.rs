@@ -1,0 +1,226 @@
+//! Words for what went wrong: one line that names the thing and the remedy.
+
+use crate::plan::jobs::Plans;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::plan::Plan;
+use crate::plan::jobs::Jobs;
+use crate::report::missing_ranks;
+use crate::report::missing_ranks::PidOf;
+use crate::sys::spawn::{SpawnError, Step};
+use crate::sys::start_ranks::StartError;
+use wireup_core::job::ids::{GlobalRank, Rank};
+use wireup_core::job::outcome::{
+    Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd,
+};
+
+mod nodes;
+
+pub use nodes::by_node;
+
+/// Why a rank could not be started, as a cause of the job's failure.
+pub fn start_failure(plan: &Plan, (process, rank): (GlobalRank, Rank), error: StartError) -> Cause {
+    let app = &plan.apps[plan.app_of(rank)];
+    let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
+    let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
+    let program = program.path().display();
+    let (error, code) = match error {
+        StartError::Skipped => ("the job had failed before".to_owned(), EXIT_WIREUP),
+        StartError::Descriptors(errno) => (out_of_descriptors(errno), EXIT_WIREUP),
+        StartError::Spawn(Step::Exec, Errno::NOENT) => (
+            format!("{program} cannot be executed: it or its interpreter is gone"),
+            EXIT_NOT_FOUND,
+        ),
+        StartError::Spawn(Step::Exec, Errno::TOOBIG) => (
+            format!("{program} cannot be executed: arguments and environment are too long"),
+            EXIT_NOT_EXECUTABLE,
+        ),
+        StartError::Spawn(Step::Exec, errno) => (
+            format!("{program} cannot be executed: {errno}"),
+            EXIT_NOT_EXECUTABLE,
+        ),
+        StartError::Spawn(Step::Clone, Errno::AGAIN) => (NO_PROCESSES.to_owned(), EXIT_WIREUP),
+        StartError::Spawn(Step::Clone, Errno::MFILE | Errno::NFILE) => {
+            (out_of_descriptors(Errno::MFILE), EXIT_WIREUP)
+        }
+        StartError::Spawn(Step::Directory, errno) => {
+            let wdir = app
+                .cwd
+                .as_ref()
+                .map_or_else(String::new, |dir| dir.display().to_string());
+            (
+                format!("cannot enter the working directory {wdir}: {errno}"),
+                EXIT_WIREUP,
+            )
+        }
+        StartError::Spawn(step, errno) => (
+            format!("preparing the process failed ({step:?}): {errno}"),
+            EXIT_WIREUP,
+        ),
+    };
+    Cause::NotStarted {
+        rank: process,
+        error,
+        code,
+    }
+}
+
+const NO_PROCESSES: &str = "no more processes are allowed; raise the limit (ulimit -u, or the pids \
+                            limit of the cgroup) or start fewer ranks";
+
+/// Why the sidecar `program` could not be started.
+pub fn host_not_started(program: &Path, error: SpawnError) -> String {
+    match (error.step, error.errno) {
+        (Step::Exec, errno) => format!(
+            "{} cannot be executed: {errno}; name the wireup-pmix-host of this wireup with \
+             --pmix-host",
+            program.display()
+        ),
+        (Step::Clone, Errno::AGAIN) => NO_PROCESSES.to_owned(),
+        (Step::Clone, errno @ (Errno::MFILE | Errno::NFILE)) | (Step::Descriptors, errno) => {
+            out_of_descriptors(errno)
+        }
+        (step, errno) => format!("preparing the PMIx server's process failed ({step:?}): {errno}"),
+    }
+}
+
+fn out_of_descriptors(errno: Errno) -> String {
+    format!(
+        "no more descriptors ({errno}); a rank needs four, raise the hard limit (ulimit -Hn) or \
+         start fewer ranks"
+    )
+}
+
+/// How a sidecar ended that was not asked to, with the last it `printed` and what to do. It had or
+/// had not said hello before (`greeted`).
+pub fn host_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
+    let mut text = format!("its process {}", words(end));
+    let printed = String::from_utf8_lossy(printed);
+    if let Some(last) = printed.lines().rfind(|line| !line.trim().is_empty()) {
+        text.push_str("; its last words: ");
+        text.extend(plain(last).take(LAST_WORDS_MAX));
+    }
+    text.push_str(match end {
+        RankEnd::Code(_) if !greeted => {
+            "; name the wireup-pmix-host of this wireup (--pmix-host), or another libpmix \
+             (--libpmix)"
+        }
+        RankEnd::Signal(libc::SIGKILL) => {
+            "; if nobody did that, look for the out-of-memory killer in the kernel's log"
+        }
+        RankEnd::Signal(libc::SIGTERM | libc::SIGINT | libc::SIGHUP) => "",
+        _ => "; try another libpmix (--libpmix)",
+    });
+    text
+}
+
+/// A sidecar that was lost when its ranks had finished: no failure of the job.
+pub fn host_lost_late(name: &str, error: &str) -> String {
+    let error: String = plain(error).collect();
+    format!("warning: the PMIx server of {name} failed after its ranks had finished: {error}")
+}
+
+/// Characters of a line that a sidecar printed.
+const LAST_WORDS_MAX: usize = 200;
+
+/// A text of somebody else's, fit to stand in a line of ours.
+fn plain(text: &str) -> impl Iterator<Item = char> {
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    text.trim().chars().map(printable)
+}
+
+fn words(end: RankEnd) -> String {
+    match end {
+        RankEnd::Code(_) => end.to_string(),
+        RankEnd::Signal(_) => format!("was {end}"),
+    }
+}
+
+/// The one line about a failed job. `None` when the exit code says it all.
+pub fn failure(
+    jobs: &Jobs,
+    cause: &Cause,
+    state: Option<&PmiState>,
+    pid_of: PidOf<'_>,
+) -> Option<String> {
+    let rank = |rank: GlobalRank| {
+        let (plan, local) = jobs.plan_of(rank);
+        let program = plan.apps[plan.app_of(local)].program.path().display();
+        let pid = pid_of(rank).map_or_else(String::new, |pid| format!(", pid {pid}"));
+        let (name, node) = (jobs.name_of(rank), jobs.host_of(rank));
+        format!("{name} ({program}, host {node}{pid})")
+    };
+    let last = state.map_or_else(String::new, |state| format!("; {}", state.last));
+    Some(match cause {
+        Cause::RankFailed { rank: failed, end } => {
+            format!("{} {}{last}", rank(*failed), words(*end))
+        }
+        Cause::NotFinalized { rank: failed } => format!(
+            "{} exited with code 0 between MPI_Init and MPI_Finalize{last}",
+            rank(*failed)
+        ),
+        Cause::NeverJoined { rank: failed } => format!(
+            "{} exited without joining the job while other ranks wait for it in MPI_Init; start \
+             it as a job of its own if it is not an MPI program",
+            rank(*failed)
+        ),
+        Cause::LeftOthers { rank: failed } => format!(
+            "{} left the job while other ranks wait for it{last}",
+            rank(*failed)
+        ),
+        Cause::RanAlone { rank: alone, why } => {
+            format!("{} never contacted PMI: {why} (--strict-pmi)", rank(*alone))
+        }
+        Cause::Aborted {
+            rank: aborted,
+            code,
+            message,
+        } => {
+            let message: String = plain(message).collect();
+            // What MPICH and Open MPI say when the program gave no text.
+            let said = if matches!(message.as_str(), "" | "abort" | "N/A") {
+                String::new()
+            } else {
+                format!(": {message}")
+            };
+            format!("{} called MPI_Abort with code {code}{said}", rank(*aborted))
+        }
+        Cause::EndedBy { rank: by, signal } => format!(
+            "{} had the job ended by signal {signal} through PMIx",
+            rank(*by)
+        ),
+        Cause::Misbehaved {
+            rank: failed,
+            error,
+        } => {
+            format!("{} broke its protocol: {error}", rank(*failed))
+        }
+        Cause::NotStarted {
+            rank: failed,
+            error,
+            ..
+        } => {
+            format!("{} was not started: {error}", jobs.name_of(*failed))
+        }
+        Cause::HostFailed { node, error } => {
+            let name = &jobs.first().node_names[node.index()];
+            let error: String = plain(error).collect();
+            format!("the PMIx server of {name} failed: {error}")
+        }
+        Cause::NodeFailed { node, error } => {
+            let name = &jobs.first().node_names[node.index()];
+            let error: String = plain(error).collect();
+            format!("host {name}: {error}")
+        }
+        Cause::CutOff { error } => plain(error).collect(),
+        Cause::FenceFailed { error } => error.clone(),
+        Cause::FenceTimeout(late) => missing_ranks::timeout(jobs, late, pid_of),
+        Cause::Timeout(time) => format!("the job did not end within {} s", time.as_secs_f64()),
+        Cause::Interrupted(signal) if *signal == libc::SIGINT => "interrupted".to_owned(),
+        Cause::Interrupted(signal) => format!("ended by signal {signal}"),
+        Cause::OutputLost { pipe: true, .. } => return None,
+        Cause::OutputLost { error, .. } => error.clone(),
+    })
+}

@@ -1,0 +1,135 @@
+//! What several nodes have to say, told once.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::failure::RunFailure;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::NodeId;
+
+/// A group of nodes with the same failure.
+struct Group<'a> {
+    nodes: Vec<&'a str>,
+    /// What the failures have in common.
+    shape: String,
+    /// That of the first node.
+    failure: RunFailure,
+    /// The others' are not in the same words.
+    varies: bool,
+}
+
+/// The failures of nodes, each told once with the nodes that have it, in the order of the first of
+/// these; those that differ in names and addresses only are one. `names` are those of all nodes of
+/// the job.
+pub fn by_node(mut failures: Vec<(NodeId, RunFailure)>, names: &[String]) -> Vec<RunFailure> {
+    failures.sort_by_key(|(node, _)| *node);
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for (node, failure) in failures {
+        let name = names.get(node.index()).map_or("?", String::as_str);
+        let shape = shape(&failure.message, name);
+        let same = |other: &&mut Group<'_>| {
+            let alike = other.failure.message == failure.message || other.shape == shape;
+            other.failure.code == failure.code && alike
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => {
+                group.nodes.push(name);
+                group.varies |= group.failure.message != failure.message;
+            }
+            None => groups.push(Group {
+                nodes: vec![name],
+                shape,
+                failure,
+                varies: false,
+            }),
+        }
+    }
+    let told = |group: Group<'_>| {
+        let where_ = match group.nodes.len() {
+            all if all > 1 && all == names.len() => format!("all {all} hosts"),
+            _ => compress(group.nodes),
+        };
+        let message = group.failure.message;
+        let rest = if group.varies {
+            ", and likewise the others"
+        } else {
+            ""
+        };
+        RunFailure {
+            code: group.failure.code,
+            message: format!("on {where_}: {message}{rest}"),
+        }
+    };
+    groups.into_iter().map(told).collect()
+}
+
+/// A message without what is different on every node: its name and addresses.
+fn shape(message: &str, name: &str) -> String {
+    let general = |word: &str| {
+        let bare = word.trim_end_matches([':', ',', ';']);
+        let is_address = bare.parse::<SocketAddr>().is_ok() || bare.parse::<IpAddr>().is_ok();
+        match is_address {
+            true => "*".to_owned(),
+            false => word.replace(name, "*"),
+        }
+    };
+    let words: Vec<String> = message.split(' ').map(general).collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(names: &[&str], failures: &[(u32, u8, &str)]) -> Vec<(u8, String)> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let failures = failures.iter().map(|(node, code, message)| {
+            let message = (*message).to_owned();
+            let code = *code;
+            (NodeId(*node), RunFailure { code, message })
+        });
+        let told = by_node(failures.collect(), &names);
+        told.into_iter()
+            .map(|failure| (failure.code, failure.message))
+            .collect()
+    }
+
+    #[test]
+    fn one_problem_of_several_nodes_is_told_once_with_the_nodes() {
+        let names = ["node01", "node02", "node03", "node04", "node05"];
+        let gone = "program \"./a\" not found";
+        let failures = [
+            (4, 127, gone),
+            (1, 127, gone),
+            (3, 125, "no core"),
+            (2, 127, gone),
+        ];
+        assert_eq!(
+            told(&names, &failures),
+            [
+                (127, format!("on node[02-03,05]: {gone}")),
+                (125, "on node04: no core".to_owned()),
+            ]
+        );
+        let all = [(0, 127, gone), (1, 127, gone)];
+        assert_eq!(
+            told(&["a", "b"], &all),
+            [(127, format!("on all 2 hosts: {gone}"))]
+        );
+        assert_eq!(told(&["a"], &all[..1]), [(127, format!("on a: {gone}"))]);
+        assert_eq!(told(&["a"], &[]), []);
+    }
+    #[test]
+    fn problems_that_differ_in_names_and_addresses_only_are_one() {
+        let names = ["node01", "node02", "node03"];
+        let no = |node: &str, address: &str| format!("{node}:7437 at {address}: refused");
+        let (second, third) = (
+            no("node02", "10.0.0.2:7437"),
+            no("node03", "[fd00::3]:7437"),
+        );
+        let failures = [(1, 125, &*second), (2, 125, &*third)];
+        let expected = format!("on node[02-03]: {second}, and likewise the others");
+        assert_eq!(told(&names, &failures), [(125, expected)]);
+        let failures = [(1, 125, &*second), (2, 125, "node03:7437 is unknown")];
+        assert_eq!(told(&names, &failures).len(), 2);
+    }
+}

@@ -1,0 +1,131 @@
+//! What people are told about the nodes of a job: this machine, virtual nodes of it, or hosts.
+
+use std::ffi::OsStr;
+
+use crate::plan::Plan;
+use crate::plan::reasons::plural;
+use wireup_core::job::hosts::{HostSpec, compress};
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::socket;
+use wireup_core::link::tree::Tree;
+
+/// How many nodes of which kind.
+pub(crate) fn nodes(plan: &Plan) -> String {
+    let nodes = plan.job.ranks.nodes();
+    let s = plural(nodes);
+    match (plan.spec.layout.across_hosts(), nodes) {
+        (true, _) => format!("{nodes} host{s}"),
+        (false, 1) => "1 node".into(),
+        (false, _) => format!("{nodes} virtual node{s}"),
+    }
+}
+
+/// What limits the number of ranks.
+pub(crate) fn slots(plan: &Plan) -> String {
+    let hosts = &plan.spec.layout.hosts;
+    if hosts.is_empty() {
+        return plan.slots.arithmetic().to_string();
+    }
+    let mut groups: Vec<(Option<u32>, Vec<&str>)> = Vec::new();
+    for host in hosts {
+        match groups.iter_mut().find(|(slots, _)| *slots == host.slots) {
+            Some((_, names)) => names.push(&host.name),
+            None => groups.push((host.slots, vec![&host.name])),
+        }
+    }
+    let group = |(slots, names): &(Option<u32>, Vec<&str>)| {
+        let names = compress(names);
+        match slots {
+            Some(slots) => format!("{slots} slot{} on {names}", plural(*slots)),
+            None => format!("slots not given on {names}"),
+        }
+    };
+    groups.iter().map(group).collect::<Vec<_>>().join("; ")
+}
+
+/// The name of a node, and where its agent is.
+pub(crate) fn node(plan: &Plan, node: NodeId) -> String {
+    let name = &plan.node_names[node.index()];
+    let Some(HostSpec { address, slots, .. }) = plan.spec.layout.hosts.get(node.index()) else {
+        return name.clone();
+    };
+    match slots {
+        Some(slots) => format!("{name} ({address}, {slots} slot{})", plural(*slots)),
+        None => format!("{name} ({address})"),
+    }
+}
+
+/// How the hosts reach each other.
+pub(crate) fn reach(plan: &Plan) -> String {
+    let spread = &plan.spec.layout.spread;
+    let nodes = plan.job.ranks.nodes();
+    let tree = Tree::new(nodes, spread.star_limit, spread.tree_width);
+    let first = &plan.node_names[0];
+    let others = nodes - 1;
+    if nodes == 1 {
+        return format!("{first} alone");
+    }
+    if nodes <= spread.star_limit {
+        return format!(
+            "a star: {first} contacts the other {others}, since they are not more than {} \
+             (--star-limit)",
+            spread.star_limit
+        );
+    }
+    let mut levels = 0;
+    let mut at = NodeId(others);
+    while let Some(above) = tree.parent(at) {
+        at = above;
+        levels += 1;
+    }
+    format!(
+        "a tree below {first}: each host contacts at most {} others (--tree-width), {levels} \
+         level{} deep",
+        spread.tree_width,
+        plural(levels)
+    )
+}
+
+/// Through which socket the launch goes.
+pub(crate) fn agent(plan: &Plan) -> String {
+    if let Some(path) = &plan.spec.layout.spread.agent {
+        return format!("{} (--agent)", path.display());
+    }
+    let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
+    let paths = socket::candidates(plan.job.user, runtime);
+    let paths: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    format!("this host's, at {}", paths.join(" or "))
+}
+
+/// What goes to the hosts besides what every rank is told, and what does not.
+pub(crate) fn travels(plan: &Plan) -> Vec<String> {
+    let inheritance = &plan.inheritance;
+    let mut lines = vec![format!("directory {}", inheritance.cwd.display())];
+    if let Some(path) = inheritance.variable("PATH") {
+        lines.push(format!("PATH={}", path.to_string_lossy()));
+    }
+    if let Some(mask) = inheritance.umask {
+        lines.push(format!("file mode creation mask {mask:03o}"));
+    }
+    let count = inheritance.travelling().vars.len();
+    lines.push(format!("{count} variables of this environment"));
+    let names = |names: &[&OsStr]| {
+        let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+        names.join(" ")
+    };
+    let left = inheritance.left_behind();
+    if !left.is_empty() {
+        lines.push(format!("not unless asked for with -x: {}", names(&left)));
+    }
+    for (asked, app) in plan.spec.apps.iter().zip(&plan.apps) {
+        if asked.preload.program {
+            lines.push(format!("program {}", app.program.path().display()));
+        }
+        let files = asked.preload.files.iter();
+        lines.extend(files.map(|file| format!("file {}", inheritance.cwd.join(file).display())));
+    }
+    lines
+}

@@ -1,0 +1,127 @@
+//! Looks at running processes from outside: which MPI they have loaded, and whether what their rank
+//! was given has reached them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::inspect::{Family, family_of};
+use crate::report::singleton_detection::Seen;
+use crate::sys::leftovers::JOB;
+
+/// Processes looked at below a rank's own. MPI programs are started by a few shells and wrappers.
+const LOOKED_AT: usize = 16;
+
+/// How the names of programs begin that launch MPI processes with interfaces of their own.
+const LAUNCHERS: &[&str] = &[
+    "mpiexec", "mpirun", "hydra_", "prterun", "prted", "orterun", "orted", "srun",
+];
+
+/// Looks at the process of a rank, and at what it started, until one has loaded an MPI.
+pub(crate) fn find_mpi(pid: i32) -> Option<Seen> {
+    let mut left = vec![pid];
+    for _ in 0..LOOKED_AT {
+        let pid = left.pop()?;
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let launches = |launcher: &&str| name.starts_with(*launcher);
+        if LAUNCHERS.iter().any(launches) || name.trim() == "wireup" {
+            continue;
+        }
+        let seen = look_at(pid);
+        if seen.any() {
+            return Some(seen);
+        }
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default();
+        left.extend(
+            children
+                .split_ascii_whitespace()
+                .filter_map(|pid| pid.parse::<i32>().ok()),
+        );
+    }
+    None
+}
+
+/// Looks at one process. What another user's process hides is not known.
+fn look_at(pid: i32) -> Seen {
+    let mut seen = Seen::default();
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    for line in maps.split(|byte| *byte == b'\n') {
+        let file = memchr::memrchr(b'/', line).map(|at| OsStr::from_bytes(&line[at + 1..]));
+        let Some(file) = file else { continue };
+        match family_of(file) {
+            Some(Family::OpenMpi) => {
+                seen.openmpi = true;
+                seen.openmpi4 |= file.as_bytes().starts_with(b"libopen-rte.so");
+            }
+            Some(Family::Mpich) => seen.mpich = true,
+            Some(Family::Pmix) => seen.pmix = true,
+            Some(Family::Pmi) => seen.pmi = true,
+            Some(_) | None => {}
+        }
+    }
+    if seen.any() {
+        look_at_surroundings(pid, &mut seen);
+    }
+    seen
+}
+
+fn look_at_surroundings(pid: i32, seen: &mut Seen) {
+    let proc = Path::new("/proc").join(pid.to_string());
+    let link = |name: &str| fs::read_link(proc.join(name)).ok();
+    let program = link("exe");
+    seen.program = program.map(|program| program.to_string_lossy().into_owned());
+    let own_network = fs::read_link("/proc/self/ns/net").ok();
+    seen.same_network = link("ns/net").zip(own_network).map(|(its, own)| its == own);
+    let Ok(environment) = fs::read(proc.join("environ")) else {
+        return;
+    };
+    let variables: BTreeMap<&[u8], &[u8]> = environment
+        .split(|byte| *byte == 0)
+        .filter_map(|entry| {
+            let at = memchr::memchr(b'=', entry)?;
+            Some((&entry[..at], &entry[at + 1..]))
+        })
+        .collect();
+    let text = |name: &str| {
+        variables
+            .get(name.as_bytes())
+            .map(|value| OsStr::from_bytes(value))
+    };
+    seen.env_job = Some(text(JOB).is_some());
+    seen.env_pmi = Some(text("PMI_FD").is_some());
+    seen.env_pmix = Some(text("PMIX_NAMESPACE").is_some());
+    seen.env_marker = Some(text("JSM_JSRUN_PORT").is_some());
+    let number = text("PMI_FD").and_then(OsStr::to_str);
+    // Its descriptors can be listed by whoever may read its environment.
+    seen.pmi_socket = number.map(|number| {
+        link(&format!("fd/{number}"))
+            .is_some_and(|target| target.as_os_str().as_bytes().starts_with(b"socket:"))
+    });
+    seen.server_directory = text("PMIX_SERVER_TMPDIR").map(|directory| {
+        let inside = Path::new(directory)
+            .strip_prefix("/")
+            .unwrap_or_else(|_| Path::new(""));
+        let visible = proc.join("root").join(inside).exists();
+        (visible, directory.to_string_lossy().into_owned())
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_an_mpi_shows_none() {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        assert!(!look_at(own).any());
+        let mut seen = Seen::default();
+        look_at_surroundings(own, &mut seen);
+        assert_eq!(seen.same_network, Some(true));
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(seen.program.as_deref(), program.to_str());
+        assert_eq!(seen.env_job, Some(std::env::var_os(JOB).is_some()));
+    }
+}

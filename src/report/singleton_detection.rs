@@ -1,0 +1,387 @@
+//! Why a program that loads an MPI ran alone, as rank 0 of 1, although it was launched as one of
+//! many; no I/O. What is seen of its processes comes from [`sight`](crate::report::running_ranks).
+//!
+//! Rule: an MPI that does not find what its launcher offers takes itself for the only process, and
+//! succeeds. Source: docs/status.md#ranks-that-run-alone.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::inspect::Wants;
+use crate::plan::reasons::{Offer, OfferWhy};
+
+/// What was seen of a process that loads an MPI. `None` where it could not be seen.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Seen {
+    /// The program it runs.
+    pub program: Option<String>,
+    /// It has loaded Open MPI.
+    pub openmpi: bool,
+    /// It has loaded Open MPI 4 or older.
+    pub openmpi4: bool,
+    /// It has loaded MPICH or a relative.
+    pub mpich: bool,
+    /// It has loaded OpenPMIx.
+    pub pmix: bool,
+    /// It has loaded a client of PMI.
+    pub pmi: bool,
+    /// Its environment has the job's name.
+    pub env_job: Option<bool>,
+    /// Its environment says how to reach the PMI server.
+    pub env_pmi: Option<bool>,
+    /// Its environment says how to reach the PMIx server.
+    pub env_pmix: Option<bool>,
+    /// Its environment has what makes Open MPI 4 look for PMIx.
+    pub env_marker: Option<bool>,
+    /// The descriptor of its PMI socket is open, and a socket.
+    pub pmi_socket: Option<bool>,
+    /// It shares the launcher's network.
+    pub same_network: Option<bool>,
+    /// It sees the PMIx server's directory, which has this name.
+    pub server_directory: Option<(bool, String)>,
+}
+
+/// Why it ran alone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Why {
+    /// Cause and remedy.
+    pub text: String,
+    /// It could not have done otherwise. If not, it may never have asked: a program may load an MPI
+    /// and not call MPI_Init.
+    pub certain: bool,
+}
+
+impl Seen {
+    /// Whether any MPI or PMI library was seen.
+    pub fn any(&self) -> bool {
+        self.openmpi || self.mpich || self.pmix || self.pmi
+    }
+
+    /// What a program gives away that could not be seen while it ran.
+    pub fn by_inspection(wants: Wants) -> Self {
+        Self {
+            openmpi: wants == Wants::Pmix,
+            mpich: wants == Wants::Pmi,
+            ..Self::default()
+        }
+    }
+
+    /// The most likely reason for running alone under what was offered, and what that was.
+    pub fn explain(&self, offer: &Offer) -> Why {
+        let Why { text, certain } = self.reason(offer);
+        Why {
+            text: format!("{text}; offered: {}", offer.names()),
+            certain,
+        }
+    }
+
+    fn reason(&self, offer: &Offer) -> Why {
+        let certain = |text: String| Why {
+            text,
+            certain: true,
+        };
+        if self.openmpi && self.mpich {
+            return certain(
+                "it has loaded both Open MPI and MPICH (or a relative); leave one of them in \
+                 LD_LIBRARY_PATH and modules, and build everything with it"
+                    .into(),
+            );
+        }
+        let pmix = self.openmpi || (self.pmix && !self.mpich);
+        let (needs, offered, choice) = match pmix {
+            true => ("PMIx", offer.pmix, "pmix"),
+            false => ("PMI", offer.pmi, "pmi1"),
+        };
+        if !offered {
+            let asked = matches!(offer.why, OfferWhy::Asked(_));
+            return certain(match (&offer.without_pmix, asked) {
+                (Some(error), _) if pmix => format!("it needs PMIx, which is not offered: {error}"),
+                (_, true) => format!(
+                    "it needs {needs}, which --pmi did not allow; leave --pmi out or give --pmi {choice}"
+                ),
+                (_, false) => format!(
+                    "it needs {needs}, which is not offered as it was not recognised; give --pmi {choice}"
+                ),
+            });
+        }
+        let mut lost = None;
+        if self.env_job == Some(false) {
+            lost = Some(
+                "a wrapper around it has cleared the environment; have the wrapper pass it on \
+                 (sudo -E, no env -i, no --cleanenv)"
+                    .to_owned(),
+            );
+        } else if pmix {
+            lost = self.lost_pmix();
+        } else if self.env_pmi == Some(false) {
+            lost = Some("a wrapper around it has unset PMI_FD; have it pass PMI_* on".into());
+        } else if self.pmi_socket == Some(false) {
+            lost = Some(
+                "a wrapper around it has closed the descriptor in PMI_FD; have it keep that open \
+                 (sudo -C 4, podman run --preserve-fds 1)"
+                    .into(),
+            );
+        }
+        match lost {
+            Some(text) => certain(text),
+            None => Why {
+                text:
+                    "either MPI_Init was not called, or each ran alone, as rank 0 of 1; wireup run \
+                       -v tells what was offered and why"
+                        .into(),
+                certain: false,
+            },
+        }
+    }
+
+    /// What keeps it from its PMIx server.
+    fn lost_pmix(&self) -> Option<String> {
+        if self.env_pmix == Some(false) {
+            return Some("a wrapper around it has unset PMIX_*; have it pass them on".into());
+        }
+        if self.openmpi4 && self.env_marker == Some(false) {
+            return Some(
+                "a wrapper around it has unset JSM_JSRUN_PORT, without which Open MPI 4 does not \
+                 look for PMIx; have it pass that on"
+                    .into(),
+            );
+        }
+        if self.same_network == Some(false) {
+            return Some(
+                "it runs in a network of its own and cannot reach the PMIx server on 127.0.0.1; \
+                 start its container with the host's network"
+                    .into(),
+            );
+        }
+        match &self.server_directory {
+            Some((false, name)) => Some(format!(
+                "it does not see {name}, where the PMIx server meets its clients; mount that into \
+                 its container"
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Who ran alone, if it is another program than the one that was started: what was started may be a
+/// shell or an interpreter, and means nothing to who has to find the cause.
+pub fn below(started: &Path, real: &Path, seen: &Seen) -> Option<String> {
+    let program = Path::new(seen.program.as_ref()?);
+    let started_name = started.file_name()?;
+    if program == real || program.file_name() == Some(started_name) {
+        return None;
+    }
+    let shown = started_name.to_string_lossy();
+    Some(format!("{} below {shown}", program.display()))
+}
+
+/// How far the ranks of a program came that never made contact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// They still run.
+    Running,
+    /// They ended well.
+    Succeeded,
+    /// At least one did not end well, or the job was ended.
+    Failed,
+}
+
+/// The line about ranks of a program that ran alone.
+pub fn warning(program: &str, ranks: u32, why: &Why, stage: Stage) -> String {
+    let who = match ranks {
+        1 => format!("1 rank of {program}"),
+        _ => format!("{ranks} ranks of {program}"),
+    };
+    let contacted = match stage {
+        Stage::Running if ranks == 1 => "has not contacted PMI",
+        Stage::Running => "have not contacted PMI",
+        Stage::Succeeded | Stage::Failed => "never contacted PMI",
+    };
+    let alone = match (why.certain, stage) {
+        // It may be what it failed of.
+        (_, Stage::Failed) => ":",
+        (true, Stage::Running) => "; each runs alone, as rank 0 of 1:",
+        (true, Stage::Succeeded) => "; each ran alone, as rank 0 of 1:",
+        (false, _) => ", although it loads an MPI:",
+    };
+    format!("{who} {contacted}{alone} {}", why.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wireup_core::job::spec::PmiChoice;
+
+    const ALL: Offer = Offer {
+        pmi: true,
+        pmix: true,
+        why: OfferWhy::Unknown(0),
+        without_pmix: None,
+    };
+
+    fn asked(choice: PmiChoice) -> Offer {
+        Offer {
+            pmi: choice == PmiChoice::Pmi1,
+            pmix: choice == PmiChoice::Pmix,
+            why: OfferWhy::Asked(choice),
+            without_pmix: None,
+        }
+    }
+
+    fn openmpi() -> Seen {
+        Seen {
+            openmpi: true,
+            pmix: true,
+            env_job: Some(true),
+            env_pmix: Some(true),
+            env_marker: Some(true),
+            same_network: Some(true),
+            server_directory: Some((true, "/tmp/d".into())),
+            ..Seen::default()
+        }
+    }
+
+    fn mpich() -> Seen {
+        Seen {
+            mpich: true,
+            env_job: Some(true),
+            env_pmi: Some(true),
+            pmi_socket: Some(true),
+            ..Seen::default()
+        }
+    }
+
+    #[test]
+    fn without_a_sign_of_trouble_nothing_is_certain() {
+        for seen in [openmpi(), mpich(), Seen::by_inspection(Wants::Pmi)] {
+            assert!(!seen.explain(&ALL).certain, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn each_sign_has_its_own_remedy() {
+        let pmi_only = &asked(PmiChoice::Pmi1);
+        let pmix_only = &asked(PmiChoice::Pmix);
+        let not_recognised = &Offer {
+            pmix: false,
+            why: OfferWhy::Plain,
+            ..ALL
+        };
+        let not_served = &Offer {
+            pmix: false,
+            without_pmix: Some("no libpmix".into()),
+            ..ALL
+        };
+        let all = &ALL;
+        let with = |mut seen: Seen, change: fn(&mut Seen)| {
+            change(&mut seen);
+            seen
+        };
+        for (seen, offer, word) in [
+            (openmpi(), pmi_only, "give --pmi pmix"),
+            (openmpi(), not_recognised, "not recognised"),
+            (openmpi(), not_served, "not offered: no libpmix"),
+            (mpich(), pmix_only, "give --pmi pmi1"),
+            (Seen::by_inspection(Wants::Pmix), pmi_only, "--pmi pmix"),
+            (
+                with(mpich(), |s| s.openmpi = true),
+                all,
+                "both Open MPI and",
+            ),
+            (
+                with(mpich(), |s| s.env_job = Some(false)),
+                all,
+                "cleared the",
+            ),
+            (
+                with(openmpi(), |s| s.env_job = Some(false)),
+                all,
+                "cleared the",
+            ),
+            (
+                with(mpich(), |s| s.env_pmi = Some(false)),
+                all,
+                "unset PMI_FD",
+            ),
+            (
+                with(mpich(), |s| s.pmi_socket = Some(false)),
+                all,
+                "closed the",
+            ),
+            (
+                with(openmpi(), |s| s.env_pmix = Some(false)),
+                all,
+                "unset PMIX_*",
+            ),
+            (
+                with(openmpi(), |s| {
+                    s.openmpi4 = true;
+                    s.env_marker = Some(false);
+                }),
+                all,
+                "JSM_JSRUN_PORT",
+            ),
+            (
+                with(openmpi(), |s| s.same_network = Some(false)),
+                all,
+                "host's network",
+            ),
+            (
+                with(openmpi(), |s| {
+                    s.server_directory = Some((false, "/tmp/d".into()))
+                }),
+                all,
+                "/tmp/d",
+            ),
+        ] {
+            let why = seen.explain(offer);
+            assert!(why.certain && why.text.contains(word), "{word}: {why:?}");
+        }
+    }
+
+    #[test]
+    fn the_warning_says_no_more_than_is_known() {
+        let mut why = openmpi().explain(&asked(PmiChoice::Pmi1));
+        let text = warning("p", 4, &why, Stage::Succeeded);
+        let start = "4 ranks of p never contacted PMI; each ran alone, as rank 0 of 1: it needs";
+        assert!(text.starts_with(start), "{text}");
+        assert!(!warning("p", 4, &why, Stage::Failed).contains("alone"));
+        assert!(text.ends_with("; offered: PMI"), "{text}");
+        why = openmpi().explain(&ALL);
+        let text = warning("p", 1, &why, Stage::Succeeded);
+        assert!(
+            text.starts_with("1 rank of p never contacted PMI, although"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_program_is_named_with_what_was_started_where_these_differ() {
+        let name = |started: &str, real: &str, program: &str| {
+            let seen = Seen {
+                program: Some(program.into()),
+                ..mpich()
+            };
+            below(Path::new(started), Path::new(real), &seen)
+        };
+        let named = name("/bin/sh", "/usr/bin/dash", "/opt/app");
+        assert_eq!(named.as_deref(), Some("/opt/app below sh"));
+        assert_eq!(name("/bin/sh", "/usr/bin/dash", "/usr/bin/dash"), None);
+        assert_eq!(name("app", "app", "/opt/app"), None, "found elsewhere");
+        assert_eq!(below(Path::new("/a"), Path::new("/a"), &mpich()), None);
+    }
+
+    #[test]
+    fn what_does_not_concern_a_program_is_not_its_reason() {
+        // Open MPI 5 needs no marker, MPICH no network, and MPICH may bring a libpmix.
+        let mut five = openmpi();
+        five.env_marker = Some(false);
+        let mut mpich = mpich();
+        mpich.same_network = Some(false);
+        mpich.pmix = true;
+        for seen in [five, mpich] {
+            assert!(!seen.explain(&ALL).certain, "{seen:?}");
+        }
+    }
+}

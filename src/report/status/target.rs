@@ -1,0 +1,124 @@
+//! Where the status stream goes, as a descriptor.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
+use crate::failure::RunFailure;
+use crate::report::dry_run::writable;
+use crate::sys::descriptors::FIRST_FREE;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::job::spec::StatusTarget;
+
+/// Bytes that a pipe takes without blocking when it says that it takes any. Source: pipe(7).
+const ATOMIC: usize = 4096;
+
+/// Opens a target; a file is made, and emptied if it exists.
+///
+/// # Errors
+/// [`RunFailure`] naming it.
+pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, RunFailure> {
+    let fd = match target {
+        StatusTarget::Stdout => {
+            let duplicate = std::io::stdout().as_fd().try_clone_to_owned();
+            duplicate.map_err(|error| wrong(format!("--json -: {error}")))?
+        }
+        StatusTarget::Descriptor(number) => inherited(*number)
+            .map_err(|what| wrong(format!("--json fd:{number}: the descriptor {what}")))?,
+        StatusTarget::File(path) => file(path).map_err(|errno| not_written(path, errno))?,
+    };
+    Ok(Arc::new(fd))
+}
+
+/// Refuses what [`open`] would refuse, as far as one can see without making a file.
+pub(super) fn check(target: &StatusTarget) -> Result<(), RunFailure> {
+    match target {
+        StatusTarget::File(path) => writable(path).map_err(|errno| not_written(path, errno)),
+        _ => open(target).map(drop),
+    }
+}
+
+fn wrong(message: String) -> RunFailure {
+    RunFailure {
+        code: EXIT_WIREUP,
+        message,
+    }
+}
+
+fn not_written(path: &Path, errno: Errno) -> RunFailure {
+    wrong(format!("--json {}: {errno}", path.display()))
+}
+
+/// A duplicate of a descriptor that was inherited, for writing.
+fn inherited(number: i32) -> Result<OwnedFd, String> {
+    let (fd, mode) = duplicate(number)?;
+    match mode {
+        OFlags::RDONLY => Err("cannot be written to".into()),
+        _ => Ok(fd),
+    }
+}
+
+/// A duplicate of a descriptor that was inherited, for reading; otherwise what is wrong with it.
+pub(crate) fn readable(number: i32) -> Result<OwnedFd, String> {
+    let (fd, mode) = duplicate(number)?;
+    match mode {
+        OFlags::WRONLY => Err("cannot be read from".into()),
+        _ => Ok(fd),
+    }
+}
+
+/// What was inherited is not closed at exec, and everything that this process opens is.
+fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), String> {
+    // SAFETY: takes a number and returns flags; one that is not open is an error.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+        return Err("is not open".into());
+    }
+    // SAFETY: takes and returns numbers.
+    let duplicate = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST_FREE) };
+    if duplicate < 0 {
+        return Err(std::io::Error::last_os_error().to_string());
+    }
+    // SAFETY: it was made just now, and nobody else knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(duplicate) };
+    let flags = fcntl_getfl(&fd).map_err(|errno| errno.to_string())?;
+    Ok((fd, flags & OFlags::RWMODE))
+}
+
+/// A named pipe that nobody reads is an error and no reason to wait.
+fn file(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o666);
+    let fd = rustix::fs::open(path, flags | OFlags::NONBLOCK, mode)?;
+    fcntl_setfl(&fd, OFlags::empty())?;
+    fcntl_dupfd_cloexec(&fd, FIRST_FREE)
+}
+
+/// Writes bytes here and now, as long as some are taken within `patience`.
+pub(super) fn write_now(fd: &OwnedFd, mut bytes: &[u8], patience: Duration) {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(patience.subsec_nanos()),
+    };
+    while !bytes.is_empty() {
+        let mut ready = [PollFd::new(fd, PollFlags::OUT)];
+        match poll(&mut ready, Some(&timeout)) {
+            Ok(0) => return,
+            Err(Errno::INTR) => continue,
+            // A descriptor that cannot be waited for is told by the write.
+            _ => {}
+        }
+        match rustix::io::write(fd, &bytes[..bytes.len().min(ATOMIC)]) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! A pseudo-terminal for one rank (`--pty`): its standard input, output and error, with the user's
+//! own terminal behind it.
+//!
+//! The user's terminal is in raw mode while the rank lives, so that what is typed reaches the rank's
+//! line discipline as it is: Ctrl-C interrupts the foreground of the rank's session, and not wireup.
+//! It is left as it was found in every end; when wireup is killed, by its guard.
+//!
+//! Rule: in the background the terminal belongs to others; it is neither read nor changed there.
+//! A shell brings a job to the foreground without a signal if it runs, so the reading thread looks.
+//! Source: tty_ioctl(4), termios(3).
+
+mod input;
+mod modes;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{
+    LocalModes, OptionalActions, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
+    tcsetwinsize,
+};
+
+use crate::backend::guard::Guard;
+use crate::sys::start_ranks::OutputPlan;
+use wireup_core::job::ids::GlobalRank;
+
+pub use modes::{Modes, TerminalCharge};
+
+/// What the loop and the reading thread both look at.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The user's terminal is in raw mode.
+    raw: AtomicBool,
+    /// The rank has ended.
+    over: AtomicBool,
+}
+
+/// The launcher's side of the pseudo-terminal.
+#[derive(Debug)]
+pub struct Pty {
+    rank: GlobalRank,
+    master: OwnedFd,
+    /// Standard input, if it is a terminal.
+    terminal: Option<OwnedFd>,
+    /// How it was found.
+    saved: Option<Modes>,
+    shared: Arc<Shared>,
+    started: bool,
+}
+
+impl Pty {
+    /// Opens a pseudo-terminal with the modes of the user's terminal, or without echo if standard
+    /// input is none, and with the size of his terminal.
+    ///
+    /// # Errors
+    /// When the system has none left, or none at all.
+    pub fn open(rank: GlobalRank) -> io::Result<(Self, OutputPlan)> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags)?;
+        unlockpt(&master)?;
+        let slave = peer(master.as_fd())?;
+        let stdin = io::stdin();
+        let terminal = isatty(&stdin)
+            .then(|| stdin.as_fd().try_clone_to_owned())
+            .transpose()?;
+        let modes = match &terminal {
+            Some(terminal) => tcgetattr(terminal)?,
+            None => {
+                // Nobody wants to see what a file or a pipe says.
+                let mut modes = tcgetattr(&slave)?;
+                modes.local_modes.remove(LocalModes::ECHO);
+                modes
+            }
+        };
+        tcsetattr(&slave, OptionalActions::Now, &modes)?;
+        fcntl_setfl(&master, OFlags::RDWR | OFlags::NONBLOCK)?;
+        let pty = Self {
+            rank,
+            master: master.try_clone()?,
+            terminal,
+            saved: None,
+            shared: Arc::default(),
+            started: false,
+        };
+        pty.resize();
+        Ok((pty, OutputPlan::Terminal { master, slave }))
+    }
+
+    /// Whether the user's terminal is to be in raw mode and is not.
+    pub fn wants_raw(&self) -> bool {
+        let shared = &self.shared;
+        let over = shared.over.load(Ordering::Acquire);
+        self.started && !over && !shared.raw.load(Ordering::Acquire)
+    }
+
+    /// The rank that has it.
+    pub fn rank(&self) -> GlobalRank {
+        self.rank
+    }
+
+    /// Gives the pseudo-terminal the size of the user's; the system tells the rank.
+    pub fn resize(&self) {
+        let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+        let standard = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        if let Some(size) = standard.iter().find_map(|fd| tcgetwinsize(fd).ok()) {
+            // Fails only for a terminal that is gone.
+            let _ = tcsetwinsize(&self.master, size);
+        }
+    }
+
+    /// Starts to pass on what comes from standard input. `wake` is written when the user's terminal
+    /// should be looked at again (see [`Pty::enter_raw`]).
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start_input(&mut self, wake: &Arc<OwnedFd>) -> io::Result<()> {
+        self.started = true;
+        let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+        let (shared, wake) = (Arc::clone(&self.shared), Arc::clone(wake));
+        input::start(stdin, self.master.try_clone()?, shared, wake)
+    }
+
+    /// Puts the user's terminal into raw mode if it is ours now; tells whether it is in it. The
+    /// guard is told first how to leave it.
+    pub fn enter_raw(&mut self, guard: Option<&mut Guard>) -> bool {
+        if !self.started || self.shared.over.load(Ordering::Acquire) {
+            return false;
+        }
+        let Some(terminal) = self
+            .terminal
+            .as_ref()
+            .filter(|fd| in_foreground(fd.as_fd()))
+        else {
+            self.shared.raw.store(false, Ordering::Release);
+            return false;
+        };
+        let Ok(mut termios) = tcgetattr(terminal) else {
+            return false;
+        };
+        let found = Modes::of(&termios);
+        termios.make_raw();
+        let raw = Modes::of(&termios);
+        // Raw already: by us, before we were stopped in a way that could not be noticed.
+        let saved = match self.saved {
+            Some(saved) if found == raw => saved,
+            _ => found,
+        };
+        self.saved = Some(saved);
+        if let (Some(guard), Ok(path)) = (guard, rustix::termios::ttyname(terminal, Vec::new())) {
+            let charge = TerminalCharge {
+                path: path.into_bytes(),
+                saved,
+                raw,
+            };
+            // A guard that was killed in the meantime only means less protection.
+            let _ = guard.add_terminal(&charge);
+        }
+        let set = tcsetattr(terminal, OptionalActions::Now, &termios).is_ok();
+        self.shared.raw.store(set, Ordering::Release);
+        set
+    }
+
+    /// Leaves the user's terminal as it was found, if it is in raw mode and still ours.
+    pub fn leave_raw(&mut self) {
+        if !self.shared.raw.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        if let (Some(terminal), Some(saved)) = (&self.terminal, self.saved)
+            && in_foreground(terminal.as_fd())
+            && let Ok(mut termios) = tcgetattr(terminal)
+        {
+            saved.apply(&mut termios);
+            // Fails only for a terminal that is gone.
+            let _ = tcsetattr(terminal, OptionalActions::Now, &termios);
+        }
+    }
+
+    /// The rank has ended: nothing is read for it any more.
+    pub fn end(&self) {
+        self.shared.over.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        self.end();
+        self.leave_raw();
+    }
+}
+
+/// The rank's end of the pseudo-terminal, opened once more.
+fn peer(master: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    ioctl_tiocgptpeer(master, flags)
+}
+
+/// Whether this process may use a terminal. One that does not control its session has no foreground
+/// to speak of.
+fn in_foreground(terminal: BorrowedFd<'_>) -> bool {
+    match tcgetpgrp(terminal) {
+        Ok(group) => group == rustix::process::getpgrp(),
+        Err(errno) => errno == rustix::io::Errno::NOTTY,
+    }
+}

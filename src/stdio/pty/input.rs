@@ -1,0 +1,193 @@
+//! Standard input on its way to the rank's pseudo-terminal, in a thread of its own.
+//!
+//! A terminal is read only while it is in raw mode and in the foreground. Anything else is copied to
+//! its end, which a terminal does not have: a reader sees the end of a line that is empty and ends
+//! with the end-of-file character. That is typed whenever nothing typed before is left, so that
+//! every reader finds the end, as in a file; not earlier, since a program that leaves line mode
+//! would lose it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::termios::{SpecialCodeIndex, isatty, tcgetattr};
+
+use super::{Shared, in_foreground, peer};
+use crate::sys::signals;
+
+const CHUNK: usize = 16 * 1024;
+
+/// How often a launcher in the background looks whether it came to the foreground.
+const BACKGROUND_CHECK: Duration = Duration::from_millis(200);
+
+/// How often it is looked whether the end of the input was seen, at first and at most.
+const END_CHECK: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
+
+/// How long room for more input is waited for before it is looked whether the rank has ended.
+const ROOM_CHECK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+
+/// The character that ends the input where the rank has switched it off.
+const CTRL_D: u8 = 4;
+
+/// Starts the thread. It ends with the rank, with the user's terminal, or with the process.
+pub(super) fn start(
+    stdin: OwnedFd,
+    master: OwnedFd,
+    shared: Arc<Shared>,
+    wake: Arc<OwnedFd>,
+) -> std::io::Result<()> {
+    thread::Builder::new()
+        .name("pty".into())
+        .stack_size(128 * 1024)
+        .spawn(move || {
+            let input = Input {
+                stdin: stdin.as_fd(),
+                master: master.as_fd(),
+                shared: &shared,
+                wake: &wake,
+            };
+            if input.copy() {
+                input.end();
+            }
+        })?;
+    Ok(())
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Woken {
+    /// There is something to read, the end included.
+    Input,
+    /// The time is over.
+    Time,
+    /// Nobody is left to write to.
+    End,
+}
+
+struct Input<'a> {
+    stdin: BorrowedFd<'a>,
+    master: BorrowedFd<'a>,
+    shared: &'a Shared,
+    wake: &'a OwnedFd,
+}
+
+impl Input<'_> {
+    /// Copies what comes; true when the end of something that is no terminal was reached.
+    fn copy(&self) -> bool {
+        let terminal = isatty(self.stdin);
+        // A read that comes too late, in the background, then fails and does not stop the job.
+        signals::block_terminal_stop();
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let woken = match terminal && !self.terminal_is_ours() {
+                true => self.wait(false, Some(BACKGROUND_CHECK)),
+                false => self.wait(true, None),
+            };
+            match woken {
+                Woken::End => return false,
+                Woken::Time => continue,
+                Woken::Input => {}
+            }
+            match rustix::io::read(self.stdin, &mut buffer[..]) {
+                Ok(0) => return !terminal,
+                Ok(count) if self.write_all(&buffer[..count]) => {}
+                Ok(_) => return false,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                // Put into the background between the look and the read.
+                Err(Errno::IO) if terminal && !in_foreground(self.stdin) => {}
+                Err(_) => return !terminal,
+            }
+        }
+    }
+
+    /// Whether the user's terminal is in raw mode for us. If only that is missing, the loop is told.
+    fn terminal_is_ours(&self) -> bool {
+        if !in_foreground(self.stdin) {
+            return false;
+        }
+        let raw = self.shared.raw.load(Ordering::Acquire);
+        if !raw {
+            // A full eventfd counter still wakes the loop.
+            let _ = rustix::io::write(self.wake, &1u64.to_ne_bytes());
+        }
+        raw
+    }
+
+    /// Types the end of the input whenever nothing is left to be read.
+    fn end(&self) {
+        let mut pause = END_CHECK[0];
+        while self.wait(false, Some(pause)) == Woken::Time {
+            if self.all_is_read() && !self.write_all(&[self.end_of_file()]) {
+                return;
+            }
+            pause = (pause * 2).min(END_CHECK[1]);
+        }
+    }
+
+    /// Whether the rank would have to wait for input. An end that was not seen yet counts as input.
+    fn all_is_read(&self) -> bool {
+        let Ok(slave) = peer(self.master) else {
+            return false;
+        };
+        let mut ready = [PollFd::new(&slave, PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec::default())) == Ok(0)
+    }
+
+    fn end_of_file(&self) -> u8 {
+        // Asked of this end, the system tells the modes of the other.
+        let code = tcgetattr(self.master).map(|modes| modes.special_codes[SpecialCodeIndex::VEOF]);
+        code.ok().filter(|code| *code != 0).unwrap_or(CTRL_D)
+    }
+
+    /// Waits for input, if it is wanted, for the end of the rank, or for some time.
+    fn wait(&self, for_input: bool, time: Option<Duration>) -> Woken {
+        // The other end closed shows without being asked for.
+        let mut watched = vec![PollFd::new(&self.master, PollFlags::empty())];
+        if for_input {
+            watched.push(PollFd::new(&self.stdin, PollFlags::IN));
+        }
+        let time = time.map(|time| Timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: i64::from(time.subsec_nanos()),
+        });
+        // Only a signal can interrupt it.
+        let _ = poll(&mut watched, time.as_ref());
+        let ready = |index: usize| {
+            watched
+                .get(index)
+                .is_some_and(|fd| !fd.revents().is_empty())
+        };
+        match self.is_over() || ready(0) {
+            true => Woken::End,
+            false if ready(1) => Woken::Input,
+            false => Woken::Time,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.shared.over.load(Ordering::Acquire)
+    }
+
+    /// False when the rank's end is gone.
+    fn write_all(&self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            match rustix::io::write(self.master, bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if !self.is_over() => {
+                    let mut room = [PollFd::new(&self.master, PollFlags::OUT)];
+                    let _ = poll(&mut room, Some(&ROOM_CHECK));
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,144 @@
+//! Per-rank output files.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, fcntl_setfl, open as open_file};
+use rustix::io::Errno;
+
+use crate::failure::RunFailure;
+use crate::plan::Plan;
+use crate::plan::pattern::Fields;
+use crate::report::dry_run::writable;
+use crate::sys::start_ranks::OutputPlan;
+use wireup_core::job::ids::Rank;
+use wireup_core::job::outcome::EXIT_WIREUP;
+
+/// The files of one rank: for standard output, and for standard error if that is another one.
+type Files = (PathBuf, Option<PathBuf>);
+
+/// Where each rank's output goes, by rank; files are made, and emptied if they exist.
+///
+/// # Errors
+/// [`RunFailure`] for a pattern that is wrong, gives two ranks the same file, or cannot be written.
+pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
+    let Some(pattern) = &plan.spec.stdio.output else {
+        let size = plan.job.ranks.size();
+        return Ok((0..size).map(|_| OutputPlan::Pipes).collect());
+    };
+    // All names are known to be right before the first file loses its old contents.
+    files(pattern, names(plan, pattern)?)
+}
+
+fn files(
+    pattern: &OsStr,
+    names: impl IntoIterator<Item = Files>,
+) -> Result<Vec<OutputPlan>, RunFailure> {
+    let open = |path: PathBuf| create(&path).map_err(|errno| not_written(pattern, &path, errno));
+    names
+        .into_iter()
+        .map(|(out, err)| {
+            Ok(OutputPlan::Files {
+                out: open(out)?,
+                err: err.map(open).transpose()?,
+            })
+        })
+        .collect()
+}
+
+/// The same for some ranks of a job on several hosts, in their order. Files that the launcher has to
+/// write are left to it.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_here(plan: &Plan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, RunFailure> {
+    let pattern = plan.spec.stdio.output.as_ref();
+    let Some(pattern) = pattern.filter(|_| !plan.spec.stdio.timestamps) else {
+        return Ok(ranks.iter().map(|_| OutputPlan::Pipes).collect());
+    };
+    let names = names(plan, pattern)?;
+    let here = ranks.iter().map(|rank| names[rank.index()].clone());
+    files(pattern, here)
+}
+
+/// Refuses what [`open`] would refuse, as far as one can see without making a file. Whether files of
+/// other hosts can be written is seen there.
+///
+/// # Errors
+/// As `open`.
+pub fn check(plan: &Plan) -> Result<(), RunFailure> {
+    let Some(pattern) = &plan.spec.stdio.output else {
+        return Ok(());
+    };
+    let names = names(plan, pattern)?;
+    if plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
+        return Ok(());
+    }
+    for (out, err) in names {
+        for path in std::iter::once(&out).chain(&err) {
+            writable(path).map_err(|errno| not_written(pattern, path, errno))?;
+        }
+    }
+    Ok(())
+}
+
+fn wrong(pattern: &OsStr, text: String) -> RunFailure {
+    RunFailure {
+        code: EXIT_WIREUP,
+        message: format!("--output {}: {text}", pattern.to_string_lossy()),
+    }
+}
+
+fn not_written(pattern: &OsStr, path: &Path, errno: Errno) -> RunFailure {
+    wrong(pattern, format!("cannot write {}: {errno}", path.display()))
+}
+
+/// The files of every rank.
+fn names(plan: &Plan, pattern: &OsStr) -> Result<Vec<Files>, RunFailure> {
+    let size = plan.job.ranks.size();
+    let mut taken: BTreeMap<PathBuf, Rank> = BTreeMap::new();
+    let mut names = Vec::with_capacity(size as usize);
+    for rank in (0..size).map(Rank) {
+        let name = |stream| {
+            let fields = Fields {
+                stream: Some(stream),
+                ..Fields::of(plan, rank)
+            };
+            let name = fields.fill(pattern).map(PathBuf::from);
+            name.map_err(|error| wrong(pattern, error.to_string()))
+        };
+        let (out, err) = (name("out")?, name("err")?);
+        let err = (err != out).then_some(err);
+        for path in std::iter::once(&out).chain(&err) {
+            if let Some(other) = taken.insert(path.clone(), rank)
+                && !is_device(path)
+            {
+                let path = path.display();
+                let text =
+                    format!("ranks {other} and {rank} would both write {path}; use %r in the name");
+                return Err(wrong(pattern, text));
+            }
+        }
+        names.push((out, err));
+    }
+    Ok(names)
+}
+
+/// Devices, such as `/dev/null`, hold nothing that a second writer could spoil.
+fn is_device(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|meta| meta.file_type().is_char_device())
+}
+
+/// Appending, so that standard output and error in one file do not overwrite each other. A named
+/// pipe that nobody reads is an error and no reason to wait.
+fn create(path: &Path) -> rustix::io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::APPEND;
+    let mode = Mode::from_raw_mode(0o666);
+    let fd = open_file(path, flags | OFlags::NONBLOCK | OFlags::CLOEXEC, mode)?;
+    fcntl_setfl(&fd, OFlags::APPEND)?;
+    Ok(fd.into())
+}

@@ -1,0 +1,318 @@
+//! What the ranks print: through a [`Merger`] into the launcher's own output, or into files of
+//! theirs.
+
+mod outlets;
+
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use self::outlets::{Outlet, Outlets};
+use crate::record::{Record, Speaker, Stream as Channel};
+use crate::stdio::merger::{Dress, Merger};
+use crate::sys::poll::Source;
+use crate::sys::start_ranks::OutputPlan;
+use wireup_core::job::ids::JobNumber;
+use wireup_core::job::wall::WallClock;
+
+/// How the ranks' output is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Show {
+    /// With the rank in front.
+    pub label: bool,
+    /// With the time in front, as this clock writes it.
+    pub times: Option<WallClock>,
+    /// All of it as events on standard output, with times of this clock.
+    pub events: Option<WallClock>,
+}
+
+/// A place to which ranks print.
+#[derive(Debug)]
+struct Place {
+    merger: Merger,
+    outlet: Outlet,
+    /// What it takes was too little, when that was looked at last or in between.
+    full: bool,
+}
+
+/// Where both streams of all ranks go, or those of one rank whose files the launcher writes.
+#[derive(Debug)]
+struct Places {
+    out: Place,
+    /// The same as `out` when absent: one merger keeps a line of one stream out of the middle of the
+    /// other's.
+    err: Option<Place>,
+}
+
+impl Places {
+    fn of_mut(&mut self, stream: Channel) -> &mut Place {
+        match (stream, &mut self.err) {
+            (Channel::Stderr, Some(err)) => err,
+            _ => &mut self.out,
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.out).chain(&self.err)
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Place> {
+        std::iter::once(&mut self.out).chain(&mut self.err)
+    }
+}
+
+/// Both streams of a job.
+#[derive(Debug)]
+pub struct Streams {
+    own: Places,
+    outlets: Outlets,
+    show: Show,
+    /// By rank, when the launcher writes them.
+    files: Vec<Places>,
+    /// The rank that has a terminal: what it writes goes to standard output as it is.
+    unframed: Option<Speaker>,
+}
+
+impl Streams {
+    /// Streams into the launcher's standard output and error.
+    ///
+    /// # Errors
+    /// When these cannot be duplicated.
+    pub fn new(show: Show, wake: &Arc<OwnedFd>) -> io::Result<Self> {
+        let outlets = Outlets::new(wake)?;
+        let dress = match show {
+            Show {
+                events: Some(clock),
+                ..
+            } => Dress::Event { clock },
+            Show {
+                label: false,
+                times: None,
+                ..
+            } => Dress::Plain,
+            Show { label, times, .. } => Dress::Prefix {
+                label,
+                clock: times,
+            },
+        };
+        let place = |outlet| Place {
+            merger: Merger::new(dress),
+            outlet,
+            full: false,
+        };
+        let one = show.events.is_some() || outlets.is_shared();
+        Ok(Self {
+            own: Places {
+                out: place(Outlet::Out),
+                err: (!one).then(|| place(Outlet::Err)),
+            },
+            outlets,
+            show,
+            files: Vec::new(),
+            unframed: None,
+        })
+    }
+
+    /// Writes files for the ranks when a rank cannot do that itself, because times are put in front
+    /// of its lines; returns what the ranks get then.
+    pub fn take_files(&mut self, outputs: Vec<OutputPlan>) -> Vec<OutputPlan> {
+        let Some(clock) = self.show.times else {
+            return outputs;
+        };
+        let to_file = |file| Place {
+            merger: Merger::new(Dress::Prefix {
+                label: false,
+                clock: Some(clock),
+            }),
+            outlet: Outlet::File(Arc::new(OwnedFd::from(file))),
+            full: false,
+        };
+        let pipes = |output| {
+            if let OutputPlan::Files { out, err } = output {
+                self.files.push(Places {
+                    out: to_file(out),
+                    err: err.map(to_file),
+                });
+            }
+            OutputPlan::Pipes
+        };
+        outputs.into_iter().map(pipes).collect()
+    }
+
+    /// What this rank writes is shown as it is.
+    pub fn set_unframed(&mut self, speaker: Speaker) {
+        self.unframed = Some(speaker);
+    }
+
+    /// The user's terminal is in raw mode from now on, or is so no more.
+    pub fn set_raw(&mut self, raw: bool) {
+        self.outlets.set_raw(raw);
+    }
+
+    /// Takes what a rank printed; nothing when it has closed the stream.
+    ///
+    /// # Errors
+    /// When the writing thread cannot be started.
+    pub fn take(
+        &mut self,
+        stream: Channel,
+        speaker: Speaker,
+        bytes: &[u8],
+        now: Duration,
+    ) -> io::Result<()> {
+        if self.unframed == Some(speaker) {
+            return match bytes {
+                [] => Ok(()),
+                bytes => self.outlets.put_raw(bytes.to_vec()),
+            };
+        }
+        let mut out = Vec::new();
+        let files = match speaker.job {
+            JobNumber(0) => self.files.get_mut(speaker.rank.index()),
+            _ => None,
+        };
+        let place = files.unwrap_or(&mut self.own).of_mut(stream);
+        let voice = (speaker, stream);
+        match bytes {
+            [] => place.merger.close(voice, &mut out),
+            bytes => place.merger.push(voice, bytes, now, &mut out),
+        }
+        self.outlets.put(&place.outlet, out)
+    }
+
+    /// Whether what a stream brings is not taken where it goes.
+    pub fn is_full(&mut self, stream: Channel) -> bool {
+        let place = match self.files.first_mut() {
+            Some(files) => &mut files.out,
+            None => self.own.of_mut(stream),
+        };
+        let full = self.outlets.is_full(&place.outlet);
+        place.full |= full;
+        full
+    }
+
+    /// Puts text of the launcher's own on one of its outputs. Where no writing thread can be started it
+    /// is written at once: it may be what says so.
+    pub fn say(&mut self, source: Source, text: Vec<u8>) {
+        let outlet = match source {
+            Source::Stdout => Outlet::Out,
+            _ => Outlet::Err,
+        };
+        if self.outlets.put(&outlet, text.clone()).is_err() {
+            // Nobody is left to tell.
+            let _ = match outlet {
+                Outlet::Out => io::stdout().write_all(&text),
+                _ => io::stderr().write_all(&text),
+            };
+        }
+    }
+
+    /// Puts a line of the launcher's own on standard error, where it starts a line: one that a rank
+    /// has not finished is broken there.
+    pub fn tell(&mut self, line: &str) {
+        let mut text = format!("{line}\n");
+        if !self.outlets.at_start() {
+            text.insert(0, '\n');
+            self.own.of_mut(Channel::Stderr).merger.break_line();
+        }
+        self.say(Source::Stderr, text.into_bytes());
+    }
+
+    /// Passes on what an MPI library says through the launcher.
+    pub fn pass_on(&mut self, source: Source, text: Vec<u8>, now: Duration) {
+        let channel = match source {
+            Source::Stdout => Channel::Stdout,
+            _ => Channel::Stderr,
+        };
+        let place = self.own.of_mut(channel);
+        let mut out = Vec::new();
+        match self.show.events {
+            Some(clock) => Record::output(None, channel, &text).write(clock, now, &mut out),
+            None => place.merger.insert(&text, &mut out),
+        }
+        // A writing thread that cannot be started is told by the ranks' output.
+        let _ = self.outlets.put(&place.outlet, out);
+    }
+
+    /// Whether people look at standard error.
+    pub fn on_terminal(&self) -> bool {
+        self.outlets.terminal()
+    }
+
+    /// Whether [`Streams::draw`] may be called: there is a terminal, and nothing on it would be
+    /// overwritten.
+    pub fn can_draw(&self) -> bool {
+        let mid_line = self.own.all().any(|place| place.merger.is_mid_line());
+        !mid_line && self.outlets.can_draw()
+    }
+
+    /// Shows a line at the end of the terminal until something else is shown there, or takes it
+    /// away.
+    pub fn draw(&mut self, text: Option<&str>) {
+        self.outlets.draw(text);
+    }
+
+    /// Shows unfinished lines that waited long enough. What ranks had written at `now` has been taken,
+    /// unless something was full.
+    ///
+    /// # Errors
+    /// When the writing thread cannot be started.
+    pub fn tick(&mut self, now: Duration) -> io::Result<()> {
+        for place in all(&mut self.own, &mut self.files) {
+            let full = self.outlets.is_full(&place.outlet);
+            if std::mem::replace(&mut place.full, full) || full {
+                place.merger.hold(now);
+            }
+            let mut out = Vec::new();
+            place.merger.tick(now, &mut out);
+            self.outlets.put(&place.outlet, out)?;
+        }
+        Ok(())
+    }
+
+    /// When [`Streams::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let places = self
+            .own
+            .all()
+            .chain(self.files.iter().flat_map(Places::all));
+        // When there is room again, the loop is woken.
+        let places = places.filter(|place| !place.full);
+        let deadlines = places.filter_map(|place| place.merger.next_deadline());
+        deadlines.min()
+    }
+
+    /// Why one of the launcher's outputs cannot be written, once that happened.
+    pub fn failure(&self) -> Option<(&'static str, Errno)> {
+        self.outlets.failure()
+    }
+
+    /// No rank will print anything more: shows the lines that are not finished.
+    pub fn end_lines(&mut self) {
+        for place in all(&mut self.own, &mut self.files) {
+            let mut out = Vec::new();
+            place.merger.close_all(&mut out);
+            // A thread that cannot be started is reported by the stream's failure.
+            let _ = self.outlets.put(&place.outlet, out);
+        }
+    }
+
+    /// Nothing more will come at all: the writing threads end when everything is written.
+    pub fn close(&mut self) {
+        self.outlets.draw(None);
+        self.outlets.close();
+    }
+
+    /// Bytes handed over that were not written yet, and can be.
+    pub fn queued(&self) -> usize {
+        self.outlets.queued()
+    }
+}
+
+fn all<'a>(own: &'a mut Places, files: &'a mut [Places]) -> impl Iterator<Item = &'a mut Place> {
+    own.all_mut()
+        .chain(files.iter_mut().flat_map(Places::all_mut))
+}

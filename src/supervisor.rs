@@ -1,0 +1,480 @@
+//! Decides when a job is over and what ends it; no I/O.
+//!
+//! ```text
+//!            first cause                 grace over                last rank gone
+//! Running ───────────────▶ Terminating ───────────▶ Killing ─────────────────────▶ Over
+//!    └────────────────────── last rank gone ────────────────────────────────────────▲
+//! ```
+//!
+//! The first cause is kept and names the job's result; what happens afterwards is its
+//! consequence. A first interrupt is only passed on: the ranks may finish by themselves.
+//!
+//! Where the user wants the job to go on after a failure, a rank that failed is only counted, and
+//! becomes an absence: the job ends by it as soon as somebody waits for it in vain.
+
+mod dismiss;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::kind_of;
+use wireup_core::job::exit_policy::Tally;
+use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd, judge};
+use wireup_core::job::spec::EndingSpec;
+
+/// How long others may wait in vain for a rank that left, before the job fails.
+pub const JOIN_GRACE: Duration = Duration::from_secs(5);
+
+/// How long after a first interrupt a note says how to end ranks that go on.
+const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
+
+/// What the supervisor orders.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Send a signal to the process group of every living rank.
+    Signal(i32),
+    /// Send a signal to the process groups of these ranks, as far as they have not ended.
+    SignalRanks(i32, Vec<GlobalRank>),
+    /// Tell the user that a rank had others aborted, and that the job goes on.
+    NoteAbort {
+        /// Who.
+        by: GlobalRank,
+        /// With which code.
+        code: i32,
+        /// Whom.
+        ranks: Vec<GlobalRank>,
+    },
+    /// Tell the user that ranks still run after an interrupt.
+    NoteInterrupt,
+    /// Tell the user about the first failure that does not end the job.
+    NoteFailure,
+}
+
+/// A rank whose process has ended, after everything it had sent was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Departure<'a> {
+    /// Which.
+    pub rank: GlobalRank,
+    /// Its job.
+    pub job: JobNumber,
+    /// How.
+    pub end: RankEnd,
+    /// What it had done with its process-management interface.
+    pub pmi: &'a PmiState,
+    /// Whether the job offers anything to join.
+    pub joinable: bool,
+    /// Why it is known to have run alone although its program loads an MPI, where that is a
+    /// failure.
+    pub alone: Option<&'a str>,
+}
+
+/// What shows that others wait for a rank that left in order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Waiting {
+    /// Others of its job are between init and finalize: it never joined them.
+    Session(JobNumber),
+    /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
+    /// or died.
+    For(GlobalRank),
+}
+
+/// Ranks that left, and may be waited for in vain.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Absences {
+    /// When it left, what to look for, and why the job fails if it is seen.
+    each: Vec<(Duration, Waiting, Cause)>,
+    /// When those that left at least [`JOIN_GRACE`] ago are looked at.
+    due: Duration,
+}
+
+/// Where a job is on its way to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Its ranks run, or are about to.
+    Running,
+    /// They were asked to end.
+    Terminating {
+        /// When those that have not are killed.
+        kill_at: Duration,
+    },
+    /// They were killed.
+    Killing,
+}
+
+/// State of one job's life.
+#[derive(Debug)]
+pub struct Supervisor {
+    phase: Phase,
+    /// Ranks that have not ended: to be started or running.
+    remaining: u32,
+    cause: Option<Cause>,
+    /// The first failure, where failures do not end the job.
+    tolerated: Option<Cause>,
+    /// Ranks whose end was not seen.
+    unseen: u32,
+    /// Ranks that failed by themselves.
+    failed: u32,
+    tally: Tally,
+    /// Whether the cause is what a rank did at its end, so that the user's policy decides.
+    by_end: bool,
+    kill_on_bad_exit: bool,
+    grace: Duration,
+    /// When to note that ranks still run after an interrupt.
+    note_at: Option<Duration>,
+    interrupted: Option<i32>,
+    timeout: Option<Duration>,
+    /// The first rank of each job that never joined, if one left.
+    strangers: Absences,
+    /// All that finalized and left.
+    leavers: Absences,
+    /// Ranks that are ended at the wish of one: what their end counts for.
+    dismissed: BTreeMap<GlobalRank, Dismissal>,
+    /// When those that were only asked to end are killed.
+    kills: Vec<(Duration, Vec<GlobalRank>)>,
+}
+
+/// What the end of a rank counts for that others wanted to end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Dismissal {
+    /// An end like any other.
+    InOrder,
+    /// A failure: it was aborted.
+    Aborted(Cause),
+}
+
+/// What happened to a rank that did not end in order after its job had begun to end.
+pub const JOB_ENDED: &str = "job_ended";
+
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+const SIGCONT: i32 = 18;
+
+impl Supervisor {
+    /// A job of `size` ranks that are about to be started. Its timeout counts from time zero.
+    pub fn new(size: u32, ending: &EndingSpec) -> Self {
+        Self {
+            phase: Phase::Running,
+            remaining: size,
+            cause: None,
+            tolerated: None,
+            unseen: 0,
+            failed: 0,
+            tally: Tally::new(ending.exit),
+            by_end: false,
+            kill_on_bad_exit: ending.kill_on_bad_exit,
+            grace: ending.grace,
+            note_at: None,
+            interrupted: None,
+            timeout: ending.timeout,
+            strangers: Absences::default(),
+            leavers: Absences::default(),
+            dismissed: BTreeMap::new(),
+            kills: Vec::new(),
+        }
+    }
+
+    /// So many ranks more are about to be started.
+    pub fn grow(&mut self, ranks: u32) {
+        self.remaining += ranks;
+    }
+
+    /// A rank's process ended. Returns what kind of failure that is, as the status stream calls it, if it
+    /// is none of an end in order: the rank's own, what was done with it, or [`JOB_ENDED`].
+    pub fn rank_ended(
+        &mut self,
+        gone: Departure<'_>,
+        now: Duration,
+        orders: &mut Vec<Order>,
+    ) -> Option<&'static str> {
+        self.remaining = self.remaining.saturating_sub(1);
+        let Departure { rank, end, pmi, .. } = gone;
+        if let Some(cause) = &self.cause {
+            let passed_on = self.interrupted.map(RankEnd::Signal) == Some(end);
+            let own =
+                cause.rank() == Some(rank) || passed_on && matches!(cause, Cause::Interrupted(_));
+            let failed = own || judge(rank, end, pmi).is_some();
+            return failed.then(|| if own { kind_of(cause) } else { JOB_ENDED });
+        }
+        if let Some(dismissal) = self.dismissed.remove(&rank) {
+            return Some(self.dismissed_ended(gone, dismissal, now));
+        }
+        let failure = judge(rank, end, pmi).or_else(|| {
+            let why = gone.alone.filter(|_| !pmi.contacted)?.to_owned();
+            Some(Cause::RanAlone { rank, why })
+        });
+        let code = failure.as_ref().map_or(0, Cause::exit_code);
+        self.tally.count(rank, code);
+        let Some(cause) = failure else {
+            if gone.joinable {
+                match pmi.contacted {
+                    true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, now),
+                    false => {
+                        let waiting = Waiting::Session(gone.job);
+                        self.rank_left(waiting, Cause::NeverJoined { rank }, now);
+                    }
+                }
+            }
+            return None;
+        };
+        self.failed += 1;
+        let mut kind = kind_of(&cause);
+        match (&cause, self.interrupted) {
+            // Ending by the signal that was passed on is what the user asked for.
+            (
+                Cause::RankFailed {
+                    end: RankEnd::Signal(signal),
+                    ..
+                },
+                Some(sent),
+            ) if *signal == sent => {
+                let interrupted = Cause::Interrupted(sent);
+                kind = kind_of(&interrupted);
+                self.fail(interrupted, now, orders);
+            }
+            // What it offers is wrong for the whole job.
+            (Cause::RanAlone { .. }, _) => self.fail(cause, now, orders),
+            _ if self.kill_on_bad_exit => {
+                self.by_end = true;
+                self.fail(cause, now, orders);
+            }
+            _ => self.tolerate(gone, cause, now, orders),
+        }
+        Some(kind)
+    }
+
+    /// A rank failed and the others go on, as long as they do not wait for it.
+    fn tolerate(
+        &mut self,
+        gone: Departure<'_>,
+        cause: Cause,
+        now: Duration,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.tolerated.is_none() {
+            self.tolerated = Some(cause.clone());
+            orders.push(Order::NoteFailure);
+        }
+        if gone.joinable {
+            let waiting = match gone.pmi.contacted {
+                false => Waiting::Session(gone.job),
+                true => Waiting::For(gone.rank),
+            };
+            self.rank_left(waiting, cause, now);
+        }
+    }
+
+    /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
+    /// and `cause` if they do.
+    pub fn rank_left(&mut self, waiting: Waiting, cause: Cause, now: Duration) {
+        let absences = match waiting {
+            Waiting::Session(_) => &mut self.strangers,
+            Waiting::For(_) => &mut self.leavers,
+        };
+        if absences.each.is_empty() {
+            absences.due = now + JOIN_GRACE;
+        } else if matches!(waiting, Waiting::Session(_))
+            && absences.each.iter().any(|(_, known, _)| *known == waiting)
+        {
+            return;
+        }
+        absences.each.push((now, waiting, cause));
+    }
+
+    /// Nothing more will be heard of a rank, and how it ends is not known.
+    pub fn rank_lost(&mut self) {
+        self.remaining = self.remaining.saturating_sub(1);
+        self.unseen += 1;
+    }
+
+    /// A rank's process was never started because the job failed before.
+    pub fn rank_skipped(&mut self) {
+        self.remaining = self.remaining.saturating_sub(1);
+    }
+
+    /// Something else ended the job: the first cause counts.
+    pub fn fail(&mut self, cause: Cause, now: Duration, orders: &mut Vec<Order>) {
+        if self.cause.is_some() {
+            return;
+        }
+        self.cause = Some(cause);
+        self.terminate(SIGTERM, now, orders);
+    }
+
+    /// The cause in other words, now that more is known.
+    pub fn explain(&mut self, cause: Cause) {
+        self.cause = Some(cause);
+    }
+
+    /// The launcher got SIGINT.
+    pub fn interrupt(&mut self, now: Duration, orders: &mut Vec<Order>) {
+        match (self.phase, self.interrupted) {
+            (Phase::Running, None) => {
+                self.interrupted = Some(SIGINT);
+                self.note_at = Some(now + INTERRUPT_NOTE);
+                orders.push(Order::Signal(SIGINT));
+            }
+            (Phase::Running, Some(_)) => self.fail(Cause::Interrupted(SIGINT), now, orders),
+            _ => self.kill(orders),
+        }
+    }
+
+    /// The launcher got a signal that asks it to end (SIGTERM, SIGHUP, SIGQUIT, or SIGINT before
+    /// every rank runs): it is passed on, and ranks that survive it are killed after the grace time.
+    pub fn end_by_signal(&mut self, signal: i32, now: Duration, orders: &mut Vec<Order>) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        self.cause = Some(Cause::Interrupted(signal));
+        self.terminate(signal, now, orders);
+    }
+
+    /// Time has passed. `waiting` tells whether some rank is where it would be if it waited.
+    pub fn tick(
+        &mut self,
+        now: Duration,
+        mut waiting: impl FnMut(Waiting) -> bool,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.phase == Phase::Running && self.timeout.is_some_and(|timeout| now >= timeout) {
+            let timeout = self.timeout.take().expect("checked above");
+            self.fail(Cause::Timeout(timeout), now, orders);
+        }
+        let mut missed = None;
+        for absences in [&mut self.strangers, &mut self.leavers] {
+            if absences.each.is_empty() || now < absences.due {
+                continue;
+            }
+            // Nobody waits: leaving is a program's right. Look again later, somebody may still
+            // come to wait.
+            absences.due = now + JOIN_GRACE;
+            let gone = |left: &Duration| now >= *left + JOIN_GRACE;
+            let mut each = absences.each.iter();
+            missed = missed.or_else(|| each.find(|(left, what, _)| gone(left) && waiting(*what)));
+        }
+        let missed = missed.map(|(_, _, cause)| cause.clone());
+        if let Some(cause) = missed {
+            self.fail(cause, now, orders);
+        }
+        if self.note_at.is_some_and(|at| now >= at) {
+            self.note_at = None;
+            if self.phase == Phase::Running && self.remaining > 0 {
+                orders.push(Order::NoteInterrupt);
+            }
+        }
+        if matches!(self.phase, Phase::Terminating { kill_at } if now >= kill_at) {
+            self.kill(orders);
+        }
+        if self.phase == Phase::Running {
+            for (_, ranks) in self.kills.extract_if(.., |(at, _)| now >= *at) {
+                orders.push(Order::SignalRanks(SIGKILL, ranks));
+            }
+        }
+    }
+
+    /// When [`Supervisor::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let kill = match self.phase {
+            Phase::Terminating { kill_at } => Some(kill_at),
+            _ => None,
+        };
+        let running = self.phase == Phase::Running;
+        let timeout = self.timeout.filter(|_| running);
+        let absences = [&self.strangers, &self.leavers].into_iter();
+        let absence = absences.filter(|absences| running && !absences.each.is_empty());
+        let absence = absence.map(|absences| absences.due).min();
+        let dismissed = self.kills.iter().map(|(at, _)| *at).min();
+        let dismissed = dismissed.filter(|_| running);
+        [kill, timeout, self.note_at, absence, dismissed]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Whether the job is being ended.
+    pub fn is_ending(&self) -> bool {
+        self.phase != Phase::Running
+    }
+
+    /// Whether it ends, or somebody interrupted it.
+    pub fn is_asked_to_end(&self) -> bool {
+        self.is_ending() || self.interrupted.is_some()
+    }
+
+    /// Whether no rank is left.
+    pub fn is_over(&self) -> bool {
+        self.remaining == 0
+    }
+
+    /// Ranks that have not ended.
+    pub fn remaining(&self) -> u32 {
+        self.remaining
+    }
+
+    /// Where the job is on its way to its end.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The first thing that went wrong and ended the job.
+    pub fn cause(&self) -> Option<&Cause> {
+        self.cause.as_ref()
+    }
+
+    /// The first failure that did not end the job.
+    pub fn tolerated(&self) -> Option<&Cause> {
+        self.tolerated.as_ref()
+    }
+
+    /// Whether the job ended because a failure that had been tolerated keeps others waiting.
+    pub fn waited_in_vain(&self) -> bool {
+        let by_rank =
+            |cause: &Cause| matches!(cause, Cause::RankFailed { .. } | Cause::NotFinalized { .. });
+        !self.by_end && self.cause.as_ref().is_some_and(by_rank)
+    }
+
+    /// Ranks that failed by themselves: before the job was being ended.
+    pub fn failed(&self) -> u32 {
+        self.failed
+    }
+
+    /// The exit code of the run.
+    pub fn exit_code(&self) -> u8 {
+        let code = match (&self.cause, self.interrupted) {
+            (Some(cause), _) if !self.by_end => cause.exit_code(),
+            (None, Some(signal)) => Cause::Interrupted(signal).exit_code(),
+            _ => self.tally.exit_code(),
+        };
+        // Whatever the policy is: a job that was not seen to end has not succeeded.
+        match (code, self.unseen) {
+            (0, 1..) => EXIT_WIREUP,
+            _ => code,
+        }
+    }
+
+    fn terminate(&mut self, signal: i32, now: Duration, orders: &mut Vec<Order>) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        if self.grace.is_zero() {
+            return self.kill(orders);
+        }
+        orders.push(Order::Signal(signal));
+        // A stopped process acts on SIGTERM only once it is continued.
+        orders.push(Order::Signal(SIGCONT));
+        self.phase = Phase::Terminating {
+            kill_at: now.saturating_add(self.grace),
+        };
+    }
+
+    fn kill(&mut self, orders: &mut Vec<Order>) {
+        self.phase = Phase::Killing;
+        orders.push(Order::Signal(SIGKILL));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Ranks that are ended by themselves, while the others go on.
+
+use std::time::Duration;
+
+use super::{Departure, Dismissal, Order, Phase, SIGCONT, SIGKILL, SIGTERM, Supervisor, Waiting};
+use crate::record::kind_of;
+use wireup_core::job::demand::{Demand, Wish};
+use wireup_core::job::ids::GlobalRank;
+use wireup_core::job::outcome::Cause;
+
+impl Supervisor {
+    /// A rank ended as another one wanted, and in which way. Others may wait for it in vain all the same.
+    pub(super) fn dismissed_ended(
+        &mut self,
+        gone: Departure<'_>,
+        dismissal: Dismissal,
+        now: Duration,
+    ) -> &'static str {
+        let rank = gone.rank;
+        let cause = match dismissal {
+            Dismissal::InOrder => Cause::LeftOthers { rank },
+            Dismissal::Aborted(cause) => {
+                self.failed += 1;
+                cause
+            }
+        };
+        let (code, kind) = match &cause {
+            Cause::Aborted { .. } => (cause.exit_code(), kind_of(&cause)),
+            _ => (0, "ended_by_rank"),
+        };
+        self.tally.count(rank, code);
+        if gone.joinable && gone.pmi.contacted {
+            self.rank_left(Waiting::For(rank), cause, now);
+        }
+        kind
+    }
+
+    /// A rank wants something to be done with ranks of its job.
+    pub fn demanded(&mut self, demand: Demand, now: Duration, orders: &mut Vec<Order>) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let Demand { by, what, ranks } = demand;
+        match (what, ranks) {
+            (Wish::Signal(signal), None) => orders.push(Order::Signal(signal)),
+            (Wish::Signal(signal), Some(ranks)) => orders.push(Order::SignalRanks(signal, ranks)),
+            (Wish::Terminate, None) => {
+                let signal = SIGTERM;
+                self.cause = Some(Cause::EndedBy { rank: by, signal });
+                self.terminate(signal, now, orders);
+            }
+            (Wish::Kill, None) => {
+                let signal = SIGKILL;
+                self.cause = Some(Cause::EndedBy { rank: by, signal });
+                self.kill(orders);
+            }
+            (Wish::Terminate, Some(ranks)) => {
+                self.dismiss(ranks, &Dismissal::InOrder, Some(now), orders);
+            }
+            (Wish::Kill, Some(ranks)) => self.dismiss(ranks, &Dismissal::InOrder, None, orders),
+            (Wish::Abort { code, message }, ranks) => {
+                let cause = Cause::Aborted {
+                    rank: by,
+                    code,
+                    message,
+                };
+                match ranks {
+                    Some(ranks) if !self.kill_on_bad_exit => {
+                        self.tolerated.get_or_insert_with(|| cause.clone());
+                        let told = ranks.clone();
+                        orders.push(Order::NoteAbort {
+                            by,
+                            code,
+                            ranks: told,
+                        });
+                        self.dismiss(ranks, &Dismissal::Aborted(cause), Some(now), orders);
+                    }
+                    _ => self.fail(cause, now, orders),
+                }
+            }
+        }
+    }
+
+    /// Some ranks are ended: asked first if there is a `now` to count the grace time from.
+    fn dismiss(
+        &mut self,
+        ranks: Vec<GlobalRank>,
+        dismissal: &Dismissal,
+        now: Option<Duration>,
+        orders: &mut Vec<Order>,
+    ) {
+        for rank in &ranks {
+            self.dismissed.insert(*rank, dismissal.clone());
+        }
+        match now.filter(|_| !self.grace.is_zero()) {
+            Some(now) => {
+                orders.push(Order::SignalRanks(SIGTERM, ranks.clone()));
+                orders.push(Order::SignalRanks(SIGCONT, ranks.clone()));
+                self.kills.push((now.saturating_add(self.grace), ranks));
+            }
+            None => orders.push(Order::SignalRanks(SIGKILL, ranks)),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Unix: processes, descriptors, sockets and files of this machine.
+
+pub mod cgroup;
+pub mod channel;
+pub mod descriptors;
+pub mod devices;
+pub mod fd_passing;
+pub mod leftovers;
+pub mod limits;
+pub mod local_link;
+pub mod namespace;
+pub mod pidfd;
+pub mod poll;
+pub mod privileges;
+pub mod procfs;
+pub mod remove_dir;
+pub mod signals;
+pub mod spawn;
+pub mod start_ranks;
+pub(crate) mod surroundings;
+pub(crate) mod syslog;
+pub(crate) mod time_zone;
+pub mod title;
+pub mod unix_socket;

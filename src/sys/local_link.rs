@@ -1,0 +1,257 @@
+//! One end of a local link: messages over a Unix socket to an agent, or to a step. It answers the other
+//! end that asks whether it lives, whenever it is read, and watches it where it is told to.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_now};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::net::sockopt::socket_peercred;
+use serde::Serialize;
+
+use crate::sys::channel::{Backlog, Channel, QUEUE_MAX, Received};
+use crate::sys::poll::{Poll, Token};
+use crate::sys::procfs;
+use wireup_core::job::clock::Moment;
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::link::watch::{Look, Sign, Watch};
+
+/// Room that is kept for messages to be written in, in bytes.
+const KEPT: usize = 256 * 1024;
+
+/// Why a link is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The other side has closed it.
+    #[error("the connection to this machine's agent was closed, or it broke")]
+    Closed,
+    /// The other side does not take what is sent.
+    #[error("this machine's agent takes nothing")]
+    Stuck,
+    /// What comes cannot be understood.
+    #[error("the agent sent {0}")]
+    Garbled(String),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct LinkEnd {
+    channel: Channel,
+    reader: FrameReader,
+    parts: Reassembly,
+    own: Address,
+    out: Vec<u8>,
+    stuck: bool,
+    /// Over the other end, where it is watched.
+    watch: Option<Watch>,
+    /// Its process, where that is known.
+    pid: Option<i32>,
+    /// Something has come since it was looked at last.
+    heard: bool,
+    /// The other end wants to hear that this one lives.
+    asked: bool,
+}
+
+/// The other end does not live any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Silent {
+    /// Its process, as far as it is known.
+    pub pid: Option<i32>,
+    /// How long it was allowed to be silent.
+    pub limit: Duration,
+}
+
+impl fmt::Display for Silent {
+    /// What stands behind the name of the process.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(pid) = self.pid {
+            write!(f, " (pid {pid})")?;
+        }
+        write!(f, " did not answer within {} s", self.limit.as_secs_f64())
+    }
+}
+
+impl LinkEnd {
+    /// Takes a connected socket and watches it for reading. What is sent is from `own`.
+    ///
+    /// # Errors
+    /// When it cannot be watched.
+    pub fn new(fd: OwnedFd, own: Address, token: Token, poll: &Poll) -> rustix::io::Result<Self> {
+        let flags = fcntl_getfl(&fd)?;
+        fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
+        Ok(Self {
+            channel: Channel::new(fd, token, Backlog::Flows, poll)?,
+            reader: FrameReader::default(),
+            parts: Reassembly::default(),
+            own,
+            out: Vec::new(),
+            stuck: false,
+            watch: None,
+            pid: None,
+            heard: false,
+            asked: false,
+        })
+    }
+
+    /// Watches the process at the other end from now on, until it was silent for so long, or for what
+    /// it says itself. One that made its socket itself is `seen`: it may take longer if it is busy.
+    pub fn watch(&mut self, silence: Duration, seen: bool, now: Moment) {
+        self.watch = Some(Watch::new(silence, now));
+        self.pid = if seen { peer(&self.channel) } else { None };
+    }
+
+    /// Does not watch it any more.
+    pub fn trust(&mut self) {
+        self.watch = None;
+    }
+
+    /// When [`look`](Self::look) has something to do next.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.watch.map(|watch| watch.next_deadline())
+    }
+
+    /// Time has passed, and what there was has been read: the other end is asked for a sign of life, or
+    /// its silence is returned, once.
+    pub fn look(&mut self, now: Moment, poll: &Poll) -> Option<Silent> {
+        let watch = self.watch.as_mut()?;
+        if std::mem::take(&mut self.heard) {
+            watch.heard(now);
+        }
+        let pid = self.pid;
+        let busy = || has_come(&self.channel) || pid.is_some_and(procfs::is_busy);
+        match watch.look(now, busy) {
+            Look::Fine => None,
+            Look::Ask => {
+                self.send(Address::EveryNode, Class::Sign, &Sign::Ask, poll);
+                None
+            }
+            Look::Silent => {
+                let limit = watch.limit();
+                self.watch = None;
+                Some(Silent { pid, limit })
+            }
+        }
+    }
+
+    fn take_sign(&mut self, sign: Sign) {
+        match sign {
+            Sign::Ask => self.asked = true,
+            Sign::Alive { silence } => {
+                if let (Some(watch), Some(silence)) = (&mut self.watch, silence) {
+                    watch.set_limit(silence);
+                }
+            }
+        }
+    }
+
+    /// Says for whom this end speaks.
+    pub fn set_own(&mut self, own: Address) {
+        self.own = own;
+    }
+
+    /// Sends a message, or queues it.
+    pub fn send(&mut self, to: Address, class: Class, message: &impl Serialize, poll: &Poll) {
+        let envelope = Envelope {
+            to,
+            from: self.own,
+            class,
+        };
+        self.out.clear();
+        write(envelope, message, &mut self.out);
+        // What is not sent whole cannot be followed by anything.
+        self.stuck |= self.channel.queued() + self.out.len() > QUEUE_MAX;
+        if !self.stuck {
+            self.channel.send_from(&mut self.out, poll);
+        }
+        self.out.shrink_to(KEPT);
+    }
+
+    /// There is room in the socket.
+    pub fn writable(&mut self, poll: &Poll) {
+        self.channel.writable(poll);
+    }
+
+    /// Sends a last message and waits until it is taken, at most `limit`.
+    pub fn last_word(
+        mut self,
+        to: Address,
+        class: Class,
+        message: &impl Serialize,
+        limit: Duration,
+    ) {
+        let envelope = Envelope {
+            to,
+            from: self.own,
+            class,
+        };
+        self.out.clear();
+        write(envelope, message, &mut self.out);
+        // Whoever does not take it does not hear it.
+        let _ = self.channel.send_all(&self.out, limit);
+    }
+
+    /// Whether everything that was sent has been taken by the system.
+    pub fn is_flushed(&self) -> bool {
+        self.stuck || self.channel.queued() == 0
+    }
+
+    /// Reads once what is there, and appends the messages that are complete.
+    ///
+    /// # Errors
+    /// [`LinkError`]; then there is nothing more to read, and nothing more is watched.
+    pub fn receive(
+        &mut self,
+        poll: &Poll,
+        messages: &mut Vec<(Envelope, Vec<u8>)>,
+    ) -> Result<(), LinkError> {
+        let result = self.read(messages);
+        if std::mem::take(&mut self.asked) {
+            let alive = Sign::Alive { silence: None };
+            self.send(Address::EveryNode, Class::Sign, &alive, poll);
+        }
+        if result.is_err() {
+            let _ = poll.remove(&self.channel);
+        }
+        result
+    }
+
+    fn read(&mut self, messages: &mut Vec<(Envelope, Vec<u8>)>) -> Result<(), LinkError> {
+        if self.stuck {
+            return Err(LinkError::Stuck);
+        }
+        match self.channel.append(self.reader.room()) {
+            Received::Nothing => return Ok(()),
+            Received::End => return Err(LinkError::Closed),
+            Received::Bytes(_) => self.heard = true,
+        }
+        let garbled = |error: &dyn fmt::Display| LinkError::Garbled(error.to_string());
+        while let Some(frame) = self.reader.next_frame().map_err(|e| garbled(&e))? {
+            match frame.class {
+                Class::Sign => self.take_sign(decode(&frame.body).map_err(|e| garbled(&e))?),
+                _ => messages.extend(self.parts.take(frame).map_err(|e| garbled(&e))?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The process at the other end of a socket.
+fn peer(channel: &Channel) -> Option<i32> {
+    let pid = socket_peercred(channel).ok()?.pid;
+    Some(pid.as_raw_nonzero().get())
+}
+
+/// Whether there is something to read.
+fn has_come(channel: &Channel) -> bool {
+    let mut socket = [PollFd::new(channel, PollFlags::IN)];
+    poll_now(&mut socket, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+impl AsFd for LinkEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

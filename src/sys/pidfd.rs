@@ -1,0 +1,100 @@
+//! A process that cannot be mistaken for another one.
+//!
+//! Rule: a pid is free for others as soon as its process has been collected. A pidfd names one
+//! process for ever, so it is opened first, then the process is looked at again: if it is still the
+//! one that was meant, whatever is done through the pidfd is done to that one. Source:
+//! pidfd_open(2), pidfd_send_signal(2).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::sys::procfs;
+use crate::sys::procfs::Process;
+
+/// One process, living or not.
+#[derive(Debug)]
+pub struct Held(OwnedFd);
+
+impl Held {
+    /// Takes hold of the process that was seen; `None` when it has been collected since.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn open(seen: &Process) -> Result<Option<Self>, Errno> {
+        let Some(pid) = Pid::from_raw(seen.pid) else {
+            return Ok(None);
+        };
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(Errno::SRCH) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let same = procfs::process(seen.pid).is_some_and(|now| now.started == seen.started);
+        Ok(same.then_some(Self(pidfd)))
+    }
+
+    /// Sends it a signal; false when it has ended.
+    ///
+    /// # Errors
+    /// When we may not.
+    pub fn signal(&self, signal: Signal) -> Result<bool, Errno> {
+        match pidfd_send_signal(&self.0, signal) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Waits for its end, at most so long; whether it has ended.
+    pub fn wait(&self, most: Duration) -> bool {
+        let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+        let most = Timespec {
+            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(most.subsec_nanos()),
+        };
+        poll(&mut ready, Some(&most)).is_ok_and(|count| count > 0)
+    }
+}
+
+impl AsFd for Held {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper() -> std::process::Child {
+        let mut command = std::process::Command::new("sleep");
+        command.arg("1000").spawn().unwrap()
+    }
+
+    #[test]
+    fn a_process_is_signalled_and_its_end_is_seen() {
+        let mut child = sleeper();
+        let seen = procfs::process(child.id() as i32).unwrap();
+        let held = Held::open(&seen).unwrap().unwrap();
+        assert!(!held.wait(Duration::ZERO));
+        assert_eq!(held.signal(Signal::TERM), Ok(true));
+        assert!(held.wait(Duration::from_secs(60)));
+        child.wait().unwrap();
+        assert_eq!(held.signal(Signal::TERM), Ok(false));
+        assert!(Held::open(&seen).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_process_with_the_number_of_another_is_not_taken_for_it() {
+        let mut child = sleeper();
+        let mut seen = procfs::process(child.id() as i32).unwrap();
+        seen.started -= 1;
+        assert!(Held::open(&seen).unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

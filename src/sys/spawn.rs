@@ -1,0 +1,435 @@
+//! Starts one process: the only place that clones and execs.
+//!
+//! The child is made with `clone(CLONE_VM | CLONE_VFORK | CLONE_PIDFD)`: no page tables are copied,
+//! the calling thread sleeps until the child has exec'd or failed, and the pidfd is exact from the
+//! first instant. Because memory is shared, the child reports a failing step with its errno by
+//! plain stores, and `exec failed: why` reaches the user without a pipe.
+//!
+//! Rule: a process whose parent ends gets the signal it asked for as soon as the *thread* ends that made it
+//! (PR_SET_PDEATHSIG(2const)), so whoever starts one lives as long as it does. Programs that change their
+//! user when they are executed get none.
+//!
+//! Rule: between clone and exec the child calls system calls only, no allocation, no lock, no
+//! code that may panic. All it needs is laid out by the parent beforehand.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, WaitIdOptions};
+
+mod into_group;
+
+/// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
+/// run on it since the process has none.
+const CHILD_STACK: usize = 64 * 1024;
+
+/// Namespaces a process joins before its program starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Namespaces<'a> {
+    /// Joined first, so that the UTS namespace it owns may be entered without privilege.
+    pub user: Option<BorrowedFd<'a>>,
+    /// Carries the node's name.
+    pub uts: BorrowedFd<'a>,
+}
+
+/// What to start. Everything is prepared by the caller; nothing is looked up here.
+#[derive(Debug)]
+pub struct Command<'a> {
+    /// Path of the executable, as execve takes it.
+    pub program: &'a CStr,
+    /// Argument vector, argv[0] included.
+    pub argv: &'a [CString],
+    /// Environment entries `NAME=value`, given in parts that are simply concatenated.
+    pub env: &'a [&'a [CString]],
+    /// Directory to start in; the launcher's own when absent.
+    pub cwd: Option<&'a CStr>,
+    /// (source, number in the child), in order. Everything else is closed at exec. A source is
+    /// either at least [`FIRST_FREE`](crate::sys::descriptors::FIRST_FREE) or equal to its target.
+    pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
+    /// Descriptor 0 is a terminal that is to control the process's session.
+    pub terminal: bool,
+    /// Resource limits the program gets: number of the resource (`RLIMIT_*`), values.
+    pub limits: &'a [(c_int, libc::rlimit)],
+    /// File mode creation mask of the program; the launcher's own when absent.
+    pub umask: Option<u32>,
+    /// Signals whose disposition goes back to the default; all others are already at it.
+    pub reset_signals: &'a [c_int],
+    /// Namespaces of the virtual node, if any.
+    pub namespaces: Option<Namespaces<'a>>,
+    /// The directory of the control group that it starts in, if not the launcher's own.
+    pub group: Option<BorrowedFd<'a>>,
+    /// This process has many descriptors above all that are named here: the new one gets no copies of
+    /// these, which it would close one by one when it executes its program.
+    pub crowded: bool,
+}
+
+/// A started process. Its exit must be collected exactly once, by whoever holds this.
+#[derive(Debug)]
+pub struct Child {
+    /// Process id; also its session and process group.
+    pub pid: Pid,
+    /// Becomes readable when the process ends.
+    pub pidfd: OwnedFd,
+}
+
+/// The part of starting a process that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub enum Step {
+    /// Making the process itself.
+    Clone,
+    /// Becoming a session leader.
+    Session,
+    /// Joining the virtual node's namespaces.
+    Namespace,
+    /// Setting a resource limit.
+    Limit,
+    /// Entering the working directory.
+    Directory,
+    /// Placing descriptors.
+    Descriptors,
+    /// Taking the terminal.
+    Terminal,
+    /// Executing the program.
+    Exec,
+}
+
+/// Why a process could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{step:?}: {errno}")]
+pub struct SpawnError {
+    /// Where it failed.
+    pub step: Step,
+    /// The system's reason.
+    pub errno: Errno,
+}
+
+/// State shared with the child while the parent's thread sleeps.
+struct Shared {
+    program: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    cwd: *const c_char,
+    descriptors: *const (RawFd, RawFd),
+    descriptor_count: usize,
+    /// The table of descriptors is the launcher's until it is copied up to this number; 0 if it has been
+    /// copied whole.
+    copy_below: c_int,
+    close_from: c_int,
+    terminal: bool,
+    limits: *const (c_int, libc::rlimit),
+    limit_count: usize,
+    /// Negative to leave it.
+    umask: c_int,
+    reset_signals: *const c_int,
+    reset_count: usize,
+    user_ns: RawFd,
+    uts_ns: RawFd,
+    parent: libc::pid_t,
+    /// Of a control group it has to enter by itself; negative if none.
+    group: RawFd,
+    failed_step: Step,
+    failed_errno: c_int,
+}
+
+/// A reusable child stack and argument arrays; one per spawning thread.
+#[derive(Debug)]
+pub struct Spawner {
+    stack: Box<[MaybeUninit<u8>]>,
+    pointers: Vec<*const c_char>,
+    descriptors: Vec<(RawFd, RawFd)>,
+}
+
+impl Default for Spawner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Spawner {
+    /// Allocates the child's stack.
+    pub fn new() -> Self {
+        Self {
+            stack: Box::new_uninit_slice(CHILD_STACK),
+            pointers: Vec::new(),
+            descriptors: Vec::new(),
+        }
+    }
+
+    /// Starts a process in a session of its own, with a clean signal mask.
+    ///
+    /// # Errors
+    /// [`SpawnError`] naming the failing step; no process is left in that case.
+    pub fn spawn(&mut self, command: &Command<'_>) -> Result<Child, SpawnError> {
+        self.pointers.clear();
+        self.pointers
+            .extend(command.argv.iter().map(|arg| arg.as_ptr()));
+        self.pointers.push(ptr::null());
+        let env_at = self.pointers.len();
+        self.pointers.extend(
+            command
+                .env
+                .iter()
+                .flat_map(|part| part.iter())
+                .map(|e| e.as_ptr()),
+        );
+        self.pointers.push(ptr::null());
+        self.descriptors.clear();
+        self.descriptors.extend(
+            command
+                .descriptors
+                .iter()
+                .map(|(fd, to)| (fd.as_raw_fd(), *to)),
+        );
+        let close_from = self
+            .descriptors
+            .iter()
+            .map(|d| d.1 + 1)
+            .max()
+            .unwrap_or(3)
+            .max(3);
+        let namespaces = command.namespaces;
+        let user_ns = namespaces.and_then(|ns| ns.user).map(|fd| fd.as_raw_fd());
+        let uts_ns = namespaces.map(|ns| ns.uts.as_raw_fd());
+        let sources = self.descriptors.iter().map(|(source, _)| *source);
+        let group = command.group.map(|fd| fd.as_raw_fd());
+        let highest = sources.chain(user_ns).chain(uts_ns).chain(group).max();
+        let (copy_below, files) = match (command.crowded, highest) {
+            (true, Some(highest)) => (highest + 1, libc::CLONE_FILES),
+            _ => (0, 0),
+        };
+        let mut shared = Shared {
+            program: command.program.as_ptr(),
+            argv: self.pointers.as_ptr(),
+            envp: self.pointers[env_at..].as_ptr(),
+            cwd: command.cwd.map_or(ptr::null(), CStr::as_ptr),
+            descriptors: self.descriptors.as_ptr(),
+            descriptor_count: self.descriptors.len(),
+            copy_below,
+            close_from,
+            terminal: command.terminal,
+            limits: command.limits.as_ptr(),
+            limit_count: command.limits.len(),
+            umask: command.umask.map_or(-1, |mask| (mask & 0o777) as c_int),
+            reset_signals: command.reset_signals.as_ptr(),
+            reset_count: command.reset_signals.len(),
+            user_ns: user_ns.unwrap_or(-1),
+            uts_ns: uts_ns.unwrap_or(-1),
+            parent: rustix::process::getpid().as_raw_nonzero().get(),
+            group: -1,
+            failed_step: Step::Clone,
+            failed_errno: 0,
+        };
+        let mut pidfd: RawFd = -1;
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files;
+        // SAFETY: the stack lives in `self` and is used by the child only until this thread
+        // resumes (CLONE_VFORK); clone takes its aligned top since it grows down. `child_main`
+        // gets a pointer to `shared`, which outlives it for the same reason, touches only what
+        // it points to, and never returns into our frames. CLONE_PIDFD stores one int through
+        // the parent-tid argument.
+        let pid = unsafe {
+            let argument = ptr::from_mut(&mut shared).cast::<c_void>();
+            let stack = self.stack.as_mut_ptr().cast::<u8>();
+            let made = group.and_then(|group| {
+                into_group::clone(flags, (stack, CHILD_STACK), (argument, &mut pidfd), group)
+            });
+            // A group that cannot be entered is done without.
+            made.unwrap_or_else(|| {
+                shared.group = group.filter(|_| !into_group::SUPPORTED).unwrap_or(-1);
+                let top = stack.add(CHILD_STACK);
+                libc::clone(
+                    child_main,
+                    top.sub(top as usize % 16).cast::<c_void>(),
+                    flags | libc::SIGCHLD,
+                    ptr::from_mut(&mut shared).cast::<c_void>(),
+                    ptr::from_mut(&mut pidfd),
+                )
+            })
+        };
+        if pid < 0 {
+            let errno = Errno::from_io_error(&std::io::Error::last_os_error());
+            return Err(SpawnError {
+                step: Step::Clone,
+                errno: errno.unwrap_or(Errno::AGAIN),
+            });
+        }
+        // SAFETY: clone succeeded, so the kernel stored a descriptor that nobody else owns.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        // The child stored through a pointer the compiler cannot follow.
+        // SAFETY: `shared` is a live local and the child is past exec or exit.
+        let (step, errno) = unsafe {
+            (
+                ptr::read_volatile(&shared.failed_step),
+                ptr::read_volatile(&shared.failed_errno),
+            )
+        };
+        if errno != 0 {
+            let _ = wait(&pidfd);
+            return Err(SpawnError {
+                step,
+                errno: Errno::from_raw_os_error(errno),
+            });
+        }
+        let pid = Pid::from_raw(pid).expect("clone returned a positive pid");
+        Ok(Child { pid, pidfd })
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExitStatus {
+    /// Called exit with this code, 0 to 255.
+    Code(u8),
+    /// Killed by this signal.
+    Signal(i32),
+}
+
+/// Collects the exit of a process whose pidfd is readable; blocks if it is not.
+///
+/// # Errors
+/// The system's error, for instance when the exit was collected before.
+pub fn wait(pidfd: &OwnedFd) -> rustix::io::Result<ExitStatus> {
+    use rustix::process::{WaitId, waitid};
+    use std::os::fd::AsFd;
+    loop {
+        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+            Ok(Some(status)) => {
+                return Ok(match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => ExitStatus::Code((code & 0xff) as u8),
+                    (None, signal) => ExitStatus::Signal(signal.unwrap_or(libc::SIGKILL)),
+                });
+            }
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Opens a pidfd for a process that is known by number only.
+///
+/// # Errors
+/// The system's error; `SRCH` when there is no such process.
+pub fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
+    rustix::process::pidfd_open(pid, PidfdFlags::empty())
+}
+
+extern "C" fn child_main(argument: *mut c_void) -> c_int {
+    // SAFETY: `spawn` passes a pointer to its `Shared`, alive until this process execs or exits,
+    // and its thread is asleep, so nothing else touches it. All pointers in it are valid for the
+    // same time; the calls below are bare system calls.
+    unsafe {
+        let shared = &mut *argument.cast::<Shared>();
+        let step = match prepare(shared) {
+            Err(step) => step,
+            Ok(()) => {
+                libc::execve(shared.program, shared.argv, shared.envp);
+                Step::Exec
+            }
+        };
+        ptr::write_volatile(&mut shared.failed_step, step);
+        ptr::write_volatile(&mut shared.failed_errno, *libc::__errno_location());
+        libc::_exit(127)
+    }
+}
+
+/// Runs in the child. On `Err` errno holds the reason.
+///
+/// # Safety
+/// As `child_main`: only with a `Shared` filled by `spawn`, only in the child.
+unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
+    let check = |result: c_int, step: Step| if result < 0 { Err(step) } else { Ok(()) };
+    // SAFETY: system calls on values laid out by `spawn`.
+    unsafe {
+        if shared.copy_below > 0 {
+            // First of all, since until then both processes have the same descriptors.
+            check(
+                libc::syscall(
+                    libc::SYS_close_range,
+                    shared.copy_below,
+                    libc::c_uint::MAX,
+                    libc::CLOSE_RANGE_UNSHARE,
+                ) as c_int,
+                Step::Descriptors,
+            )?;
+        }
+        check(libc::setsid(), Step::Session)?;
+        if shared.group >= 0 {
+            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+            let members = libc::openat(shared.group, c"cgroup.procs".as_ptr(), flags);
+            if members >= 0 {
+                libc::write(members, c"0".as_ptr().cast(), 1);
+                libc::close(members);
+            }
+        }
+        if shared.user_ns >= 0 {
+            check(
+                libc::setns(shared.user_ns, libc::CLONE_NEWUSER),
+                Step::Namespace,
+            )?;
+        }
+        if shared.uts_ns >= 0 {
+            check(
+                libc::setns(shared.uts_ns, libc::CLONE_NEWUTS),
+                Step::Namespace,
+            )?;
+        }
+        // For when nobody is left to end it: a guard sends the same. The parent may have died before. Behind
+        // the namespaces, which would make the system forget it.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+        if libc::getppid() != shared.parent {
+            libc::kill(libc::getpid(), libc::SIGTERM);
+        }
+        if !shared.cwd.is_null() {
+            check(libc::chdir(shared.cwd), Step::Directory)?;
+        }
+        for index in 0..shared.descriptor_count {
+            let (from, to) = *shared.descriptors.add(index);
+            // dup2 onto itself would keep close-on-exec set, so clear it explicitly.
+            let result = if from == to {
+                libc::fcntl(to, libc::F_SETFD, 0)
+            } else {
+                libc::dup2(from, to)
+            };
+            check(result, Step::Descriptors)?;
+        }
+        if shared.terminal {
+            check(libc::ioctl(0, libc::TIOCSCTTY, 0), Step::Terminal)?;
+        }
+        // Inherited descriptors of whoever started us must not leak into the program. The number
+        // of the system call is the same on all architectures; libc may lack the wrapper.
+        check(
+            libc::syscall(
+                libc::SYS_close_range,
+                shared.close_from,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC,
+            ) as c_int,
+            Step::Descriptors,
+        )?;
+        if shared.umask >= 0 {
+            // Not shared with the launcher: the child was cloned without CLONE_FS.
+            libc::umask(shared.umask as libc::mode_t);
+        }
+        // After the descriptors, whose numbers may be beyond the new limit.
+        for index in 0..shared.limit_count {
+            let (resource, limit) = &*shared.limits.add(index);
+            check(libc::setrlimit(*resource as _, limit), Step::Limit)?;
+        }
+        for index in 0..shared.reset_count {
+            libc::signal(*shared.reset_signals.add(index), libc::SIG_DFL);
+        }
+        // Last, so that a signal meant for the launcher cannot end the child half prepared with
+        // the launcher's disposition.
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        check(
+            libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()),
+            Step::Session,
+        )
+    }
+}

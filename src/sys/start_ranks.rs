@@ -1,0 +1,390 @@
+//! Starts the ranks of a job from several threads at once.
+//!
+//! Each thread makes a rank's descriptors, starts its process and hands both to the loop through
+//! a channel. Between clone and exec a thread sleeps, so one per core keeps the cores busy: the loop
+//! is woken, by an eventfd, when the last rank is started, and looks by itself every [`PACE`] before.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::sys::cgroup::Group;
+use crate::sys::namespace::NodeNamespaces;
+use crate::sys::spawn::{Child, Command, Spawner, Step};
+use wireup_core::job::ids::GlobalRank;
+
+mod threads;
+
+pub use threads::Threads;
+
+/// Descriptor number of the PMI socket in a rank.
+pub const PMI_FD: i32 = 3;
+
+/// How often whoever waits for the starting threads looks at what they have done.
+pub const PACE: Duration = Duration::from_millis(5);
+
+/// Ranks for each thread up to which the caller's is one of them.
+const FEW: usize = 4;
+
+/// Name of a starting thread.
+pub const THREAD: &CStr = c"start";
+
+/// What all ranks of one application context share.
+#[derive(Debug)]
+pub struct AppStart {
+    /// What its ranks execute.
+    pub executed: Executed,
+    /// Environment common to the app's ranks.
+    pub env: Vec<CString>,
+    /// Directory to start in.
+    pub cwd: Option<CString>,
+    /// Resource limits: number of the resource, values.
+    pub limits: Vec<(i32, libc::rlimit)>,
+    /// File mode creation mask, if not the launcher's own.
+    pub umask: Option<u32>,
+}
+
+/// What one process executes.
+#[derive(Debug)]
+pub struct Executed {
+    /// Executable, as execve takes it.
+    pub program: CString,
+    /// Its argument vector.
+    pub argv: Vec<CString>,
+}
+
+/// Where a rank's standard input comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StdinPlan {
+    /// Nothing to read.
+    Empty,
+    /// The launcher's own descriptor.
+    Inherit,
+    /// A pipe the launcher feeds.
+    Pipe,
+}
+
+/// Where a rank's output goes.
+#[derive(Debug)]
+pub enum OutputPlan {
+    /// Pipes the launcher reads.
+    Pipes,
+    /// A terminal of its own, for standard input too.
+    Terminal {
+        /// The launcher's end, which does not block.
+        master: OwnedFd,
+        /// The rank's.
+        slave: OwnedFd,
+    },
+    /// A file each for standard output and error, or one for both.
+    Files {
+        /// Standard output.
+        out: File,
+        /// Standard error; the same file as `out` when absent.
+        err: Option<File>,
+    },
+}
+
+/// How one rank is to be started.
+#[derive(Debug)]
+pub struct RankPlan {
+    /// Which.
+    pub process: GlobalRank,
+    /// Index of its node into [`StartShared::node_env`] and the namespaces.
+    pub node: usize,
+    /// Index into [`StartShared::apps`].
+    pub app: usize,
+    /// What is executed in place of the app's program.
+    pub wrapper: Option<Executed>,
+    /// Variables of this rank alone.
+    pub env: Vec<CString>,
+    /// Standard input.
+    pub stdin: StdinPlan,
+    /// Standard output and error.
+    pub output: OutputPlan,
+    /// Whether it gets a PMI socket.
+    pub pmi: bool,
+}
+
+/// What all starting threads share.
+#[derive(Debug)]
+pub struct StartShared {
+    /// Application contexts.
+    pub apps: Vec<AppStart>,
+    /// Environment of all ranks, after the app's own.
+    pub env: Vec<CString>,
+    /// Environment of the ranks of each node, after that.
+    pub node_env: Vec<Vec<CString>>,
+    /// Namespaces of the virtual nodes.
+    pub namespaces: Option<Arc<NodeNamespaces>>,
+    /// The launch's control group here, if it has one.
+    pub group: Option<Arc<Group>>,
+    /// Signals to put back to their default.
+    pub reset_signals: Vec<i32>,
+    /// `/dev/null`.
+    pub null: OwnedFd,
+    /// Standard input of the launcher.
+    pub stdin: OwnedFd,
+    /// Lowest number that a descriptor gets which is kept of a rank, where there are so many that the copies
+    /// of them would cost the ranks that are started last more than their programs do.
+    pub kept_from: Option<RawFd>,
+}
+
+/// A started rank with the launcher's ends of its descriptors.
+#[derive(Debug)]
+pub struct Process {
+    /// The process.
+    pub child: Child,
+    /// Its PMI socket, non-blocking.
+    pub pmi: Option<OwnedFd>,
+    /// Where its standard output arrives, non-blocking.
+    pub stdout: Option<OwnedFd>,
+    /// Where its standard error arrives, non-blocking.
+    pub stderr: Option<OwnedFd>,
+    /// Where its standard input is written.
+    pub stdin: Option<OwnedFd>,
+}
+
+/// Why a rank was not started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartError {
+    /// The job failed before its turn came.
+    Skipped,
+    /// Descriptors could not be made.
+    Descriptors(Errno),
+    /// The process could not be started.
+    Spawn(Step, Errno),
+}
+
+/// How often a program is tried that somebody is writing, and how long to wait in between. One that has
+/// just come with its job is busy for as long as a process that was cloned meanwhile, with a copy of
+/// every descriptor, takes until it executes its own.
+const BUSY_TRIES: u32 = 20;
+const BUSY_PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
+
+/// What a starting thread reports: one per planned rank.
+pub type Started = (GlobalRank, Result<Process, StartError>);
+
+/// What the starting threads have to do together.
+#[derive(Debug)]
+struct Work {
+    shared: Arc<StartShared>,
+    plans: Vec<Mutex<Option<RankPlan>>>,
+    /// The plan that is to be taken next.
+    next: AtomicUsize,
+    /// Plans that were not reported.
+    left: AtomicUsize,
+    stop: AtomicBool,
+    wake: Arc<OwnedFd>,
+}
+
+impl Work {
+    /// Takes plans as long as there are any, or until it is late.
+    fn carry_out(&self, results: &Sender<Started>, until: Option<Instant>) {
+        let mut spawner = Spawner::new();
+        while until.is_none_or(|until| Instant::now() < until) {
+            // Only hands out indices; the plans themselves are behind their locks.
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(slot) = self.plans.get(index) else {
+                return;
+            };
+            let plan = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(plan) = plan else { return };
+            let rank = plan.process;
+            let result = if self.stop.load(Ordering::Acquire) {
+                Err(StartError::Skipped)
+            } else {
+                start_one(&mut spawner, &self.shared, plan)
+            };
+            // The loop outlives the threads; if it is gone nobody cares.
+            let _ = results.send((rank, result));
+            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// What the starting threads do.
+#[derive(Debug)]
+pub struct Starter {
+    work: Arc<Work>,
+}
+
+impl Starter {
+    /// Starts all `plans` from so many of the threads, of which the caller's is one where there are few
+    /// ranks. For every plan exactly one [`Started`] is sent, and after the last the eventfd `wake`
+    /// is written.
+    ///
+    /// # Errors
+    /// When not a single thread can be started.
+    pub fn start(
+        shared: Arc<StartShared>,
+        plans: Vec<RankPlan>,
+        (pool, threads): (&mut Threads, usize),
+        results: &Sender<Started>,
+        wake: &Arc<OwnedFd>,
+    ) -> std::io::Result<Self> {
+        let count = threads.clamp(1, plans.len().max(1));
+        // A thread costs as much as half a rank, which is too much for a few. With many the caller has
+        // to be free for what those do that run already.
+        let helps = plans.len() == 1 || count > 1 && plans.len() <= FEW * count;
+        let work = Work {
+            shared,
+            left: AtomicUsize::new(plans.len()),
+            plans: plans
+                .into_iter()
+                .map(|plan| Mutex::new(Some(plan)))
+                .collect(),
+            next: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            wake: Arc::clone(wake),
+        };
+        let work = Arc::new(work);
+        let shared = (Arc::clone(&work), results.clone());
+        let task = move || shared.0.carry_out(&shared.1, None);
+        pool.share(count - usize::from(helps), task)?;
+        if helps {
+            // With nobody else to go on it stays to the end.
+            let until = (count > 1).then(|| Instant::now() + PACE);
+            work.carry_out(results, until);
+        }
+        Ok(Self { work })
+    }
+
+    /// Ranks whose turn has not come are reported as skipped instead of being started.
+    pub fn stop(&self) {
+        self.work.stop.store(true, Ordering::Release);
+    }
+}
+
+/// Both ends of a pipe the launcher reads (first) and the rank writes.
+fn output_pipe(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    fcntl_setfl(&read, OFlags::NONBLOCK)?;
+    Ok((kept(read, kept_from), write))
+}
+
+/// A descriptor out of the way of those that children get. At the limit of descriptors it stays where it
+/// is, which costs time and nothing else.
+fn kept(fd: OwnedFd, from: Option<RawFd>) -> OwnedFd {
+    let moved = from.and_then(|from| fcntl_dupfd_cloexec(&fd, from).ok());
+    moved.unwrap_or(fd)
+}
+
+fn start_one(
+    spawner: &mut Spawner,
+    shared: &StartShared,
+    plan: RankPlan,
+) -> Result<Process, StartError> {
+    let app = &shared.apps[plan.app];
+    let executed = plan.wrapper.as_ref().unwrap_or(&app.executed);
+    let kept_from = shared.kept_from;
+    let pmi = plan
+        .pmi
+        .then(|| pmi_socket(kept_from))
+        .transpose()
+        .map_err(StartError::Descriptors)?;
+    let stdin_pipe = (plan.stdin == StdinPlan::Pipe)
+        .then(|| pipe_with(PipeFlags::CLOEXEC))
+        .transpose()
+        .map_err(StartError::Descriptors)?;
+    let pipes = match plan.output {
+        OutputPlan::Pipes => Some((
+            output_pipe(kept_from).map_err(StartError::Descriptors)?,
+            output_pipe(kept_from).map_err(StartError::Descriptors)?,
+        )),
+        OutputPlan::Files { .. } | OutputPlan::Terminal { .. } => None,
+    };
+    let stdin: BorrowedFd<'_> = match (plan.stdin, &stdin_pipe) {
+        (StdinPlan::Pipe, Some((read, _))) => read.as_fd(),
+        (StdinPlan::Inherit, _) => shared.stdin.as_fd(),
+        _ => shared.null.as_fd(),
+    };
+    let (out, err): (BorrowedFd<'_>, BorrowedFd<'_>) = match (&pipes, &plan.output) {
+        (Some(((_, out), (_, err))), _) => (out.as_fd(), err.as_fd()),
+        (None, OutputPlan::Files { out, err }) => (
+            out.as_fd(),
+            err.as_ref().map_or_else(|| out.as_fd(), AsFd::as_fd),
+        ),
+        (None, OutputPlan::Terminal { slave, .. }) => (slave.as_fd(), slave.as_fd()),
+        (None, OutputPlan::Pipes) => (shared.null.as_fd(), shared.null.as_fd()),
+    };
+    let (stdin, terminal) = match &plan.output {
+        OutputPlan::Terminal { slave, .. } => (slave.as_fd(), true),
+        OutputPlan::Pipes | OutputPlan::Files { .. } => (stdin, false),
+    };
+    let mut descriptors = vec![(stdin, 0), (out, 1), (err, 2)];
+    if let Some((_, theirs)) = &pmi {
+        descriptors.push((theirs.as_fd(), PMI_FD));
+    }
+    let empty = Vec::new();
+    let node_env = shared.node_env.get(plan.node).unwrap_or(&empty);
+    let command = Command {
+        program: &executed.program,
+        argv: &executed.argv,
+        env: &[&app.env, &shared.env, node_env, &plan.env],
+        cwd: app.cwd.as_deref(),
+        descriptors: &descriptors,
+        terminal,
+        limits: &app.limits,
+        umask: app.umask,
+        reset_signals: &shared.reset_signals,
+        group: shared.group.as_ref().map(|group| group.as_fd()),
+        namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
+        crowded: kept_from.is_some(),
+    };
+    let mut tries = 0;
+    let child = loop {
+        match spawner.spawn(&command) {
+            Err(error) if error.errno == Errno::TXTBSY && tries < BUSY_TRIES => {
+                tries += 1;
+                // Nothing tells when it is free.
+                let _ = poll(&mut [], Some(&BUSY_PAUSE));
+            }
+            other => break other,
+        }
+    };
+    let mut child = child.map_err(|error| StartError::Spawn(error.step, error.errno))?;
+    child.pidfd = kept(child.pidfd, kept_from);
+    let (stdout, stderr) = match (pipes, plan.output) {
+        (Some(((out, _), (err, _))), _) => (Some(out), Some(err)),
+        (None, OutputPlan::Terminal { master, .. }) => (Some(master), None),
+        (None, _) => (None, None),
+    };
+    Ok(Process {
+        child,
+        pmi: pmi.map(|(ours, _)| ours),
+        stdout,
+        stderr,
+        stdin: stdin_pipe.map(|(_, write)| kept(write, kept_from)),
+    })
+}
+
+/// Our end (non-blocking) and the rank's of a PMI connection.
+fn pmi_socket(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    Ok((kept(ours, kept_from), theirs))
+}
+
+#[cfg(test)]
+mod tests;
