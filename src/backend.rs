@@ -5,6 +5,7 @@ pub(crate) mod admission;
 pub(crate) mod arbitrary;
 pub(crate) mod awaited;
 pub(crate) mod carried;
+pub mod cleaning;
 pub mod guard;
 pub(crate) mod local;
 pub mod local_agent;
@@ -30,13 +31,13 @@ use crate::backend::message::{FromCrew, ToCrew};
 use crate::failure::RunFailure;
 use crate::plan::staging::Unpacked;
 use crate::plan::{Plan, SpawnedJob};
-use crate::record::Stream;
 use crate::report::singleton_detection::Seen;
-use crate::supervisor::Waiting;
 use crate::sys::poll::{Poll, Ready};
 use crate::sys::surroundings::Surroundings;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{Cause, PmiState};
+use wireup_core::record::Stream;
+use wireup_core::supervisor::Waiting;
 
 /// See the module.
 pub(crate) trait Hands {

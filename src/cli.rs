@@ -72,7 +72,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
-        Some(word) if word == rendezvous::COMMAND => rendezvous_process(),
+        Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),
         _ => other(args),
     };
     match result {

@@ -15,7 +15,6 @@ use crate::control::orders;
 use crate::inspect::ldso::cache::Index;
 use crate::inspect::libpmix;
 use crate::plan::environment::file as env_file;
-use crate::supervisor::{Departure, Order, Supervisor};
 use wireup_core::fuzzing::job;
 use wireup_core::job::hosts::file as hostfile;
 use wireup_core::job::ids::{NodeId, Rank};
@@ -24,6 +23,7 @@ use wireup_core::job::spec::EndingSpec;
 use wireup_core::link::frame::Address;
 use wireup_core::link::fuzzing::{messages, read};
 use wireup_core::node::JobContext;
+use wireup_core::supervisor::{Departure, Order, Supervisor};
 
 type Jobs = Roster<Arc<JobContext>>;
 

@@ -14,19 +14,21 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::ops::{Deref, Range};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::outside_allocator;
 use crate::failure::RunFailure;
 use crate::inspect::ldso::Loader;
 use crate::inspect::program::Program;
 use crate::inspect::sidecar_files::HostParts;
 use crate::inspect::{Finding, Wants};
 use crate::plan::inheritance::Inheritance;
+use crate::plan::pattern::Fields;
 use crate::plan::reasons::{CountWhy, Offer, OfferWhy};
 use crate::plan::slots::Slots;
 use crate::plan::wrap::Wrapper;
@@ -68,15 +70,13 @@ pub mod transports;
 pub mod wrap;
 
 use app::{Stand, app_plan};
+pub use environment::Variable;
 pub(crate) use luggage::Luggage;
 pub use names::{ALLOCATION, LAUNCH, LaunchNames};
 use offer::{host_parts, interfaces};
 use place::{node_names, place};
 use size::{sizes, total};
 pub use spawned::{SpawnedJob, Standing};
-
-/// A variable of an environment.
-pub type Variable = (OsString, OsString);
 
 /// One application context, ready to be started.
 #[derive(Clone, Debug)]
@@ -192,6 +192,18 @@ fn secret() -> Result<LaunchKey, RunFailure> {
 }
 
 impl Plan {
+    /// What `%` patterns stand for in texts of a rank.
+    pub fn fields(&self, rank: Rank) -> Fields<'_> {
+        let node = self.job.ranks.node_of(rank).unwrap_or_default();
+        Fields {
+            rank,
+            host: &self.node_names[node.index()],
+            job: self.job.nspace.as_str(),
+            node: node.0,
+            stream: None,
+        }
+    }
+
     /// Decides everything about the job named `nspace`. `descriptors` is the hard limit of open descriptors.
     ///
     /// A job on several hosts is decided for all; what a program is, is then known as far as this
@@ -202,7 +214,7 @@ impl Plan {
     pub fn new(spec: JobSpec, nspace: Nspace, descriptors: u64) -> Result<Self, RunFailure> {
         let across = spec.layout.across_hosts();
         if let Some(socket) = &spec.interface.allocator {
-            outside_allocator::check(socket).map_err(RunFailure::refused)?;
+            check_allocator(socket).map_err(RunFailure::refused)?;
         }
         let inheritance = Inheritance::here(across)?;
         let mut warnings = Vec::new();
@@ -428,3 +440,17 @@ impl Decided {
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+/// Whether an allocator may listen there.
+fn check_allocator(path: &Path) -> Result<(), String> {
+    let what = match std::fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => return Ok(()),
+        Ok(_) => "is no socket".to_owned(),
+        Err(error) if error.kind() == ErrorKind::NotFound => "does not exist".to_owned(),
+        Err(error) => format!("cannot be looked at: {error}"),
+    };
+    let path = path.display();
+    Err(format!(
+        "--allocator {path} {what}; start the allocator first"
+    ))
+}

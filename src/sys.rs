@@ -1,5 +1,6 @@
 //! Unix: processes, descriptors, sockets and files of this machine.
 
+pub mod access;
 pub mod cgroup;
 pub mod channel;
 pub mod descriptors;

@@ -186,3 +186,27 @@ fn what_the_rules_forbid_is_found() {
         );
     }
 }
+
+#[test]
+fn an_import_that_runs_up_is_refused() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let script = root.join("scripts/module-cycles");
+    let check = |root: &Path| Command::new(&script).arg(root).output().unwrap();
+    assert!(check(root).status.success(), "{:?}", check(root));
+
+    let dir = tempfile::tempdir().unwrap();
+    let src = dir.path().join("src");
+    std::fs::create_dir_all(src.join("sys")).unwrap();
+    std::fs::write(src.join("plan.rs"), "use crate::sys::poll::Poll;\n").unwrap();
+    assert!(check(dir.path()).status.success());
+    let up = "use std::{fs, io};\nuse super::super::{control::{self, run}, failure};\n";
+    std::fs::write(src.join("sys/poll.rs"), up).unwrap();
+    let refused = check(dir.path());
+    assert!(!refused.status.success());
+    let told = String::from_utf8(refused.stdout).unwrap();
+    assert_eq!(told.lines().count(), 2, "{told}");
+    assert!(
+        told.contains("src/sys/poll.rs: sys uses control::run"),
+        "{told}"
+    );
+}

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use wireup_core::event::PeerMessage;
 use wireup_core::fence::{FenceId, FenceMessage, Participants, Released};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{NodeId, Nspace, UserId};
@@ -19,6 +18,7 @@ use wireup_core::link::control::{Member, Spread};
 use wireup_core::link::frame::{Address, Class, FrameReader};
 use wireup_core::link::message::{Envelope, Reassembly, write};
 use wireup_core::link::{decode, encode};
+use wireup_core::node::event::PeerMessage;
 use wireup_core::node::{JobContext, NodeCore, Terms};
 use wireup_core::pmix::job_info::{App, JobInfo};
 

@@ -13,6 +13,7 @@
 //! anywhere, or both jobs hang. Source: docs/shim.md#other-jobs.
 
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, reason = "for tests")]
 pub mod arbitrary;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use crate::collective::Packet;
-use crate::event::{Action, Event, PeerMessage, Report};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, UserId};
@@ -16,6 +15,7 @@ use crate::job::spec::JobSpec;
 use crate::link::control::{FromAgent, ToAgent, ToStep};
 use crate::link::frame::Address;
 use crate::link::fuzzing::{messages, read};
+use crate::node::event::{Action, Event, PeerMessage, Report};
 use crate::node::{JobContext, NodeCore, Terms};
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
@@ -101,9 +101,9 @@ fn known(actions: &[Action]) {
 pub fn link_seeds(count: usize) -> Vec<Vec<u8>> {
     use proptest::prelude::*;
 
-    use crate::event::arbitrary::{job_context, peer_message, report};
     use crate::job::arbitrary::job_spec;
     use crate::link::encode;
+    use crate::node::event::arbitrary::{job_context, peer_message, report};
 
     let body = prop_oneof![
         12 => peer_message().prop_map(|message| encode(&message)),

@@ -25,4 +25,5 @@ pub mod spec;
 pub mod wall;
 
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, reason = "for tests")]
 pub mod arbitrary;

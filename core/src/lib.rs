@@ -7,12 +7,11 @@
 //! - [`collective`]: collectives between launches
 //! - [`rendezvous`]: where launches meet that know nothing of each other
 //! - [`link`]: what launcher, agents and steps of a launch on several hosts say to each other
-//! - [`node`]: the state machine of a node, with what happens to it and what it orders ([`event`])
+//! - [`node`]: the state machine of a node
 
 #![forbid(unsafe_code)]
 
 pub mod collective;
-pub mod event;
 pub mod fence;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
@@ -20,10 +19,13 @@ pub mod groups;
 pub mod job;
 pub mod kvs;
 pub mod link;
+pub mod logged;
 pub mod modex;
 pub mod names;
 pub mod node;
 pub mod pmi;
 pub mod pmix;
 pub mod queries;
+pub mod record;
 pub mod rendezvous;
+pub mod supervisor;

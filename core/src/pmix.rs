@@ -18,6 +18,7 @@ pub mod value;
 pub mod wire;
 
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, reason = "for tests")]
 pub mod arbitrary;
 #[cfg(test)]
 mod golden;

@@ -24,6 +24,7 @@ mod relays;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, UserId};
@@ -32,6 +33,12 @@ use crate::names::request::{Answer, Requester};
 use crate::names::shared::{FromShared, Ticket, ToShared};
 use message::{FromRendezvous, ToRendezvous};
 use relays::Relays;
+
+/// The word on the command line by which a process becomes a rendezvous.
+pub const COMMAND: &str = "rendezvous";
+
+/// The name of such a process.
+pub const PROCESS_NAME: &CStr = c"wireup-meet";
 
 /// Longest name, in bytes, by which launches of one user meet apart from others.
 pub const MEET_MAX: usize = 64;

@@ -5,12 +5,12 @@
 //! it can look up everything that it names.
 
 use crate::backend::message::FromCrew;
-use crate::supervisor::Waiting;
 use wireup_core::job::absence::{Absences, SomeNodes};
 use wireup_core::job::demand::Demand;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
 use wireup_core::job::roster::{Placed, Roster};
+use wireup_core::supervisor::Waiting;
 
 /// Whether `node` may tell this to the launcher of these jobs.
 pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromCrew) -> bool {
@@ -99,13 +99,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use wireup_core::event::SpawnTicket;
     use wireup_core::job::absence::Absent;
     use wireup_core::job::demand::Wish;
     use wireup_core::job::log::{Channel, LogText};
     use wireup_core::job::outcome::{FenceKind, LateFence, RankEnd};
     use wireup_core::job::rank_map::RankMap;
     use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
+    use wireup_core::node::event::SpawnTicket;
 
     /// Ranks 0 and 1 on node 0, rank 2 on node 1; then job 1 with rank 3 on node 1.
     fn jobs() -> Roster<RankMap> {

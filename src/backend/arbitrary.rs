@@ -10,16 +10,16 @@ use crate::backend::awaited::Awaited;
 use crate::backend::carried::{Carried, Description};
 use crate::backend::message::{FromCrew, Refusal, ToCrew};
 use crate::plan::tests::{plan, spec};
-use crate::record::Stream;
 use crate::report::singleton_detection::Seen;
-use crate::supervisor::Waiting;
-use wireup_core::event::SpawnTicket;
-use wireup_core::event::arbitrary::{cause, demand, late_fence, node, peer_message, process};
 use wireup_core::job::ids::JobNumber;
 use wireup_core::job::log::{Channel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest};
+use wireup_core::node::event::SpawnTicket;
+use wireup_core::node::event::arbitrary::{cause, demand, late_fence, node, peer_message, process};
 use wireup_core::pmi::command::Dialect;
+use wireup_core::record::Stream;
+use wireup_core::supervisor::Waiting;
 
 const TEXT: &str = "\\PC{0,9}";
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::supervisor::Waiting;
 use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::supervisor::Waiting;
 
 /// A set of [`Waiting`].
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

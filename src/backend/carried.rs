@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::backend::message::{FromCrew, Refusal, ToCrew};
 use crate::plan::inheritance::Inheritance;
 use crate::plan::{Decided, Luggage, SpawnedJob};
-use crate::record::Stream;
-use wireup_core::event::PeerMessage;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::octets;
 use wireup_core::job::spec::JobSpec;
 use wireup_core::node::JobContext;
+use wireup_core::node::event::PeerMessage;
+use wireup_core::record::Stream;
 
 /// What every step is told about the job.
 #[derive(Clone, Debug, Serialize, Deserialize)]

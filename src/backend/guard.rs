@@ -17,7 +17,6 @@
 #![allow(unsafe_code)]
 
 mod charge;
-mod cleaning;
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -35,6 +34,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal};
 
+use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 use crate::backend::remains;
 use crate::backend::remains::{Keeper, Record};
 use crate::backend::rendezvous;
@@ -42,7 +42,6 @@ use crate::plan::staging::Identity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::descriptors::FIRST_FREE;
 use charge::{Ear, read_charge};
-pub use cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::spec::GRACE;
 

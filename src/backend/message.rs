@@ -4,10 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::backend::awaited::Awaited;
-use crate::record::Stream;
 use crate::report::singleton_detection::Seen;
-use crate::supervisor::Waiting;
-use wireup_core::event::{AllocationTicket, SpawnTicket};
 use wireup_core::job::allocation::{AllocationRequest, AllocationResult};
 use wireup_core::job::demand::Demand;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
@@ -15,8 +12,11 @@ use wireup_core::job::log::{LogText, SyslogText};
 use wireup_core::job::octets;
 use wireup_core::job::outcome::{Cause, LateFence, PmiState, RankEnd};
 use wireup_core::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
+use wireup_core::node::event::{AllocationTicket, SpawnTicket};
 use wireup_core::pmi::command::Dialect;
+use wireup_core::record::Stream;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+use wireup_core::supervisor::Waiting;
 
 /// What a crew tells the launcher.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -2,8 +2,6 @@
 //! JSON. docs/allocations.md is for those who write one.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
@@ -20,23 +18,6 @@ const VERSION: u32 = 1;
 
 /// Most bytes of a line: the nodes of the largest launch.
 const LINE_MAX: usize = 16 << 20;
-
-/// Whether an allocator may listen there.
-///
-/// # Errors
-/// Why not, in words.
-pub(crate) fn check(path: &Path) -> Result<(), String> {
-    let what = match std::fs::metadata(path) {
-        Ok(meta) if meta.file_type().is_socket() => return Ok(()),
-        Ok(_) => "is no socket".to_owned(),
-        Err(error) if error.kind() == ErrorKind::NotFound => "does not exist".to_owned(),
-        Err(error) => format!("cannot be looked at: {error}"),
-    };
-    let path = path.display();
-    Err(format!(
-        "--allocator {path} {what}; start the allocator first"
-    ))
-}
 
 /// The launch that asks, the first thing it says.
 #[derive(Clone, Debug, Serialize)]

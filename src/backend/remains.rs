@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::guard::Cleaning;
+use crate::backend::cleaning::Cleaning;
 use crate::plan::staging::Identity;
 use crate::sys::leftovers::JOB;
 use crate::sys::privileges::as_user;

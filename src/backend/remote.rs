@@ -31,9 +31,7 @@ use crate::backend::message::{FromCrew, ToCrew};
 use crate::backend::plate::{Plate, Stage as Life};
 use crate::failure::RunFailure;
 use crate::plan::{Luggage, Plan, SpawnedJob};
-use crate::record::Stream;
 use crate::report::singleton_detection::Seen;
-use crate::supervisor::Waiting;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source};
 use crate::sys::surroundings::Surroundings;
@@ -46,6 +44,8 @@ use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::Envelope;
 use wireup_core::node::{HEAD, JobContext};
+use wireup_core::record::Stream;
+use wireup_core::supervisor::Waiting;
 
 /// How long the consequence of another rank's end is held back, in case it is heard first: hosts
 /// do not tell things in the order in which they happened.

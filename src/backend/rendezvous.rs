@@ -13,7 +13,7 @@
 mod private;
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,12 +35,6 @@ use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::{decode, socket as places};
 use wireup_core::rendezvous::message::ToRendezvous;
 use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
-
-/// The word on the command line.
-pub const COMMAND: &str = "rendezvous";
-
-/// Its name among the processes.
-pub const NAME: &CStr = c"wireup-meet";
 
 /// The descriptor of its listening socket.
 pub const LISTENER: RawFd = 3;
@@ -172,7 +166,7 @@ pub fn serve() -> rustix::io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(&listener)?;
     rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK)?;
     // A process without its name is one all the same.
-    let _ = rustix::thread::set_name(NAME);
+    let _ = rustix::thread::set_name(wireup_core::rendezvous::PROCESS_NAME);
     let poll = Poll::new()?;
     poll.add(&listener, Token::new(Source::Callers, 0))?;
     let user = UserId(rustix::process::geteuid().as_raw());

@@ -28,7 +28,6 @@ use crate::backend::message::{FromCrew, Refusal, ToCrew};
 use crate::backend::plate::{Plate, Stage};
 use crate::failure::RunFailure;
 use crate::plan::{Plan, Variable};
-use crate::record::Stream;
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
 use crate::sys::local_link::LinkEnd;
@@ -41,6 +40,7 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::{Envelope, gathered};
+use wireup_core::record::Stream;
 
 /// The descriptor on which a step finds its agent.
 pub const LINK_FD: RawFd = 3;

@@ -10,12 +10,12 @@ use super::Drive;
 use crate::backend::message::ToCrew;
 use crate::backend::outside_allocator::{Outside, ToAllocator};
 use crate::plan::allocations::{Field, Ground, Holdings, Reserved, Room, Wanted};
-use wireup_core::event::AllocationTicket;
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest,
     AllocationResult, Directive, Share,
 };
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::node::event::AllocationTicket;
 
 /// Who waits for an answer: a node, and its name for the request.
 type Asker = (NodeId, AllocationTicket);

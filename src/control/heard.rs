@@ -2,15 +2,15 @@
 
 use super::{Drive, Life, Loaded};
 use crate::backend::message::FromCrew;
-use crate::record::{RankState, kind_of};
 use crate::report::{failures, missing_ranks};
-use crate::supervisor::{Departure, JOB_ENDED};
 use crate::sys::poll::Source;
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::log::{Channel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spec::PmiChoice;
 use wireup_core::pmi::command::Dialect;
+use wireup_core::record::{RankState, kind_of};
+use wireup_core::supervisor::{Departure, JOB_ENDED};
 
 impl Drive {
     /// Hears everything that has been told.

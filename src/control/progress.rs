@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Drive;
 use crate::inspect::Wants;
 use crate::report::progress::{Line, NAMED, Wait};
-use crate::supervisor::Phase;
 use wireup_core::job::ids::GlobalRank;
+use wireup_core::supervisor::Phase;
 
 impl Drive {
     /// Renews the line that says what is waited for, if it is time.

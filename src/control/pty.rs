@@ -39,7 +39,10 @@ impl Drive {
     pub(super) fn take_terminal(&mut self) {
         if let Some(pty) = &mut self.pty {
             self.streams.draw(None);
-            let raw = pty.enter_raw(self.hands.guard());
+            let raw = pty.enter_raw(|charge| {
+                // A guard that was killed in the meantime only means less protection.
+                let _ = self.hands.guard().map(|guard| guard.add_terminal(charge));
+            });
             self.streams.set_raw(raw);
         }
     }

@@ -11,12 +11,12 @@ use super::{Drive, Life};
 use crate::backend::message::ToCrew;
 use crate::plan::allocations::Ground;
 use crate::plan::{Plan, SpawnedJob, Standing};
-use wireup_core::event::SpawnTicket;
 use wireup_core::job::demand::{Demand, Wish};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult};
 use wireup_core::job::spec::Children;
+use wireup_core::node::event::SpawnTicket;
 
 /// Who waits for an answer: a node, and its name for the request.
 pub(super) type Asker = (NodeId, SpawnTicket);

@@ -10,16 +10,16 @@ use crate::control::finish::failure_line;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::plan::jobs::Jobs;
-use crate::record::{
-    App, CauseRecord, EndRecord, Job, JobPlan, JobState, Missing, MissingRank, Node, Outcome,
-    Place, RankChange, RankResult, RankState, Record, VERSION, kind_of, ms,
-};
 use crate::report::progress::{END_PATIENCE, PATIENCE};
 use crate::report::status::own_failure;
-use crate::supervisor::Phase;
 use wireup_core::job::absence::Absences;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{Cause, RankEnd};
+use wireup_core::record::{
+    App, CauseRecord, EndRecord, Job, JobPlan, JobState, Missing, MissingRank, Node, Outcome,
+    Place, RankChange, RankResult, RankState, Record, VERSION, kind_of, ms,
+};
+use wireup_core::supervisor::Phase;
 
 impl Drive {
     /// A line of wireup's own.

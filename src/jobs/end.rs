@@ -21,7 +21,7 @@ use super::find::{Scope, jobs};
 use super::name;
 use super::snapshot::Snapshot;
 use super::{Job, Rank, State};
-use crate::backend::guard::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
+use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 use crate::backend::plate;
 use crate::backend::plate::Stage;
 use crate::backend::remains;

@@ -15,6 +15,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use wireup_core::job::spec::Inherited;
 
+/// A variable of an environment.
+pub type Variable = (OsString, OsString);
+
 pub mod file;
 mod local;
 

@@ -11,8 +11,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::RunFailure;
-use crate::plan::Variable;
-use crate::plan::environment;
+use crate::plan::environment::{self, Variable};
 use wireup_core::job::octets;
 
 /// See the module.

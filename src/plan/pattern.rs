@@ -4,7 +4,6 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-use crate::plan::Plan;
 use wireup_core::job::ids::Rank;
 
 /// What the patterns of one rank stand for.
@@ -38,19 +37,7 @@ pub enum PatternError {
     Unfinished,
 }
 
-impl<'a> Fields<'a> {
-    /// The fields of a rank of the job.
-    pub fn of(plan: &'a Plan, rank: Rank) -> Self {
-        let node = plan.job.ranks.node_of(rank).unwrap_or_default();
-        Self {
-            rank,
-            host: &plan.node_names[node.index()],
-            job: plan.job.nspace.as_str(),
-            node: node.0,
-            stream: None,
-        }
-    }
-
+impl Fields<'_> {
     /// Fills a pattern in.
     ///
     /// # Errors

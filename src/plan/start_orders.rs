@@ -8,7 +8,6 @@ use std::path::Path;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::plan::directory::NodeDirectories;
-use crate::plan::pattern::Fields;
 use crate::plan::rank_env;
 use crate::sys::start_ranks::{AppStart, Executed};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
@@ -54,7 +53,7 @@ pub(crate) fn app_start(
 pub(crate) fn wrapper(plan: &Plan, rank: Rank) -> Option<Executed> {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank))?;
-    let argv = wrapper.argv(&Fields::of(plan, rank), &app.program, &app.args);
+    let argv = wrapper.argv(&plan.fields(rank), &app.program, &app.args);
     Some(Executed {
         program: wrapper.program.exec_path(),
         argv: argv.expect("patterns were checked, and arguments of a process have no NUL byte"),

@@ -8,11 +8,7 @@ use std::ffi::{CString, OsStr};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::sync::Arc;
-
-use rustix::fs::{Access, AtFlags, CWD, accessat};
-use rustix::io::Errno;
 
 use crate::failure::RunFailure;
 use crate::plan::directory;
@@ -85,29 +81,6 @@ fn check(plan: &Plan) -> Result<(), RunFailure> {
         }
     }
     Ok(())
-}
-
-/// Why a file could not be written, without trying: one that exists must be ours to write, for
-/// another one its directory must be.
-pub(crate) fn writable(path: &Path) -> Result<(), Errno> {
-    let may = |path: &Path, access| accessat(CWD, path, access, AtFlags::EACCESS);
-    match rustix::fs::stat(path) {
-        Ok(stat) => {
-            let directory = rustix::fs::FileType::from_raw_mode(stat.st_mode);
-            if directory == rustix::fs::FileType::Directory {
-                return Err(Errno::ISDIR);
-            }
-            may(path, Access::WRITE_OK)
-        }
-        Err(Errno::NOENT) => {
-            let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-            may(
-                parent.unwrap_or_else(|| Path::new(".")),
-                Access::WRITE_OK | Access::EXEC_OK,
-            )
-        }
-        Err(errno) => Err(errno),
-    }
 }
 
 /// Columns of the names at the left.
@@ -297,18 +270,5 @@ mod tests {
         ] {
             assert_eq!(quoted(OsStr::new(word)), wanted);
         }
-    }
-
-    #[test]
-    fn what_could_not_be_written_is_known_without_trying() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("file");
-        assert_eq!(writable(&file), Ok(()));
-        assert!(!file.exists());
-        std::fs::write(&file, "x").unwrap();
-        assert_eq!(writable(&file), Ok(()));
-        assert_eq!(writable(dir.path()), Err(Errno::ISDIR));
-        assert_eq!(writable(&dir.path().join("no/file")), Err(Errno::NOENT));
-        assert_eq!(writable(&file.join("file")), Err(Errno::NOTDIR));
     }
 }

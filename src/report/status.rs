@@ -1,5 +1,5 @@
 //! The status stream (`--json`): where it goes, and the writing of it. What it says is in
-//! [`record`](crate::record); docs/status.md is for its readers.
+//! [`record`](wireup_core::record); docs/status.md is for its readers.
 //!
 //! A reader that takes nothing does not hold the job: its lines wait in memory, a few for each
 //! rank, and the end of the run waits only as long as some are taken. On standard output, where the
@@ -16,13 +16,13 @@ use std::time::{Duration, SystemTime};
 pub(crate) use self::target::readable;
 use self::target::write_now;
 use crate::failure::RunFailure;
-use crate::record::{CauseRecord, Outcome, Record, VERSION};
 use crate::stdio::streams::Streams;
 use crate::stdio::writer::Sink;
 use crate::sys::poll::Source;
 use crate::sys::time_zone::utc_clock;
 use wireup_core::job::spec::{StatusSpec, StatusTarget};
 use wireup_core::job::wall::WallClock;
+use wireup_core::record::{CauseRecord, Outcome, Record, VERSION};
 
 /// How long the end of a run waits for a reader that takes nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -76,7 +76,7 @@ impl Target {
             cause: Some(own_failure("refused", failure)),
             start: self.clock.at(Duration::ZERO).to_string(),
             end: self.clock.at(elapsed).to_string(),
-            elapsed_ms: crate::record::ms(elapsed),
+            elapsed_ms: wireup_core::record::ms(elapsed),
             apps: Vec::new(),
             ranks: Vec::new(),
         };

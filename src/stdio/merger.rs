@@ -16,8 +16,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::record::{Record, Speaker, Stream};
 use wireup_core::job::wall::WallClock;
+use wireup_core::record::{Record, Speaker, Stream};
 
 /// Longest part of an unfinished line held per rank, in bytes.
 pub const LINE_MAX: usize = 64 * 1024;

@@ -24,7 +24,6 @@ use rustix::termios::{
     tcsetwinsize,
 };
 
-use crate::backend::guard::Guard;
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::GlobalRank;
 
@@ -124,9 +123,9 @@ impl Pty {
         input::start(stdin, self.master.try_clone()?, shared, wake)
     }
 
-    /// Puts the user's terminal into raw mode if it is ours now; tells whether it is in it. The
-    /// guard is told first how to leave it.
-    pub fn enter_raw(&mut self, guard: Option<&mut Guard>) -> bool {
+    /// Puts the user's terminal into raw mode if it is ours now; tells whether it is in it. Before
+    /// that, `guard` is given what restores the terminal if this process is killed.
+    pub fn enter_raw(&mut self, guard: impl FnOnce(&TerminalCharge)) -> bool {
         if !self.started || self.shared.over.load(Ordering::Acquire) {
             return false;
         }
@@ -150,14 +149,12 @@ impl Pty {
             _ => found,
         };
         self.saved = Some(saved);
-        if let (Some(guard), Ok(path)) = (guard, rustix::termios::ttyname(terminal, Vec::new())) {
-            let charge = TerminalCharge {
+        if let Ok(path) = rustix::termios::ttyname(terminal, Vec::new()) {
+            guard(&TerminalCharge {
                 path: path.into_bytes(),
                 saved,
                 raw,
-            };
-            // A guard that was killed in the meantime only means less protection.
-            let _ = guard.add_terminal(&charge);
+            });
         }
         let set = tcsetattr(terminal, OptionalActions::Now, &termios).is_ok();
         self.shared.raw.store(set, Ordering::Release);

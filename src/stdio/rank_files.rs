@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::plan::pattern::Fields;
-use crate::report::dry_run::writable;
+use crate::sys::access::writable;
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::Rank;
 use wireup_core::job::outcome::EXIT_WIREUP;
@@ -105,7 +105,7 @@ fn names(plan: &Plan, pattern: &OsStr) -> Result<Vec<Files>, RunFailure> {
         let name = |stream| {
             let fields = Fields {
                 stream: Some(stream),
-                ..Fields::of(plan, rank)
+                ..plan.fields(rank)
             };
             let name = fields.fill(pattern).map(PathBuf::from);
             name.map_err(|error| wrong(pattern, error.to_string()))

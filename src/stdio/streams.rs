@@ -11,12 +11,12 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use self::outlets::{Outlet, Outlets};
-use crate::record::{Record, Speaker, Stream as Channel};
 use crate::stdio::merger::{Dress, Merger};
 use crate::sys::poll::Source;
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::JobNumber;
 use wireup_core::job::wall::WallClock;
+use wireup_core::record::{Record, Speaker, Stream as Channel};
 
 /// How the ranks' output is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

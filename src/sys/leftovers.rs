@@ -10,10 +10,10 @@ use std::time::SystemTime;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::backend::rendezvous;
 use crate::sys::pidfd::Held;
 use crate::sys::procfs;
 use crate::sys::procfs::{Environment, Process, processes};
+use wireup_core::rendezvous;
 
 /// The variable in the environment of every process of a job that names the job.
 pub const JOB: &str = "WIREUP_JOB_ID";
@@ -57,7 +57,7 @@ pub fn below(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
 /// Whether a process is the rendezvous of a user's launches. The one that a launch inside a job has
 /// started becomes a child of that job's launcher, but is none of its processes.
 pub fn is_rendezvous(process: &Process) -> bool {
-    process.name.as_bytes() == rendezvous::NAME.to_bytes() && {
+    process.name.as_bytes() == rendezvous::PROCESS_NAME.to_bytes() && {
         let words = procfs::command_line(process.pid);
         words.len() == 2 && words[1] == rendezvous::COMMAND
     }

@@ -7,9 +7,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::logged::Logged;
 use crate::sys::time_zone::local_clock;
 use wireup_core::job::log::SyslogText;
+use wireup_core::logged::Logged;
 
 /// Where every system with a log takes texts for it.
 const SOCKET: &str = "/dev/log";

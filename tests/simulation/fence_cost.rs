@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wireup_core::event::PeerMessage;
 use wireup_core::fence::{
     Contribution, Deadline, FenceEngine, FenceInput, Limits, Nodes, Output, Participants, Timeout,
 };
@@ -14,6 +13,7 @@ use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::link;
 use wireup_core::link::tree::Shape;
+use wireup_core::node::event::PeerMessage;
 
 /// What one node sent and got.
 #[derive(Clone, Copy, Default)]

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use wireup_core::event::{Action, Event, PeerMessage, Report};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, LocalRank, NodeId, NodeRank, Nspace, Rank, UserId};
 use wireup_core::job::rank_map::RankMap;
+use wireup_core::node::event::{Action, Event, PeerMessage, Report};
 use wireup_core::node::{JobContext, NodeCore, Terms};
 
 use crate::for_each_seed;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Stands in for `wireup step`: does what the launcher's messages say, and tells it what comes.
 
-Frames are those of src/link/frame.rs. It greets the launcher with "begun NODE NODES BYTES".
+Frames are those of core/src/link/frame.rs. It greets the launcher with "begun NODE NODES BYTES".
 """
 
 import os

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use super::NodeCore;
 use super::spawns::said;
-use crate::event::{Action, AllocationTicket, Report};
 use crate::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind, AllocationRequest, AllocationResult,
     Directive,
 };
+use crate::node::event::{Action, AllocationTicket, Report};
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
 use crate::pmix::upcall::Answer;

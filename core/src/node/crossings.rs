@@ -11,13 +11,13 @@ use super::{HEAD, NodeCore};
 use crate::collective::{
     Act, CrossingMessage, Crossings, Description, Key, Members, Outcome, Output, Own, Packet,
 };
-use crate::event::{Action, PeerMessage, Report};
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, Rank};
 use crate::job::proc;
 use crate::job::rank_map::RankMap;
 use crate::link::{decode, encode};
 use crate::modex::{ModexInput, ModexResult};
+use crate::node::event::{Action, PeerMessage, Report};
 use crate::pmix::host::{RequestId, UpcallId};
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Proc, Status};

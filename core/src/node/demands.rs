@@ -2,11 +2,11 @@
 //! launcher judges and carries out on all nodes.
 
 use super::NodeCore;
-use crate::event::{Action, Report};
 use crate::job::allocation::Directive;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
+use crate::node::event::{Action, Report};
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
 use crate::pmix::upcall::Answer;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::NodeCore;
 use super::host::HostState;
-use crate::event::{Action, Notification, PeerMessage};
 use crate::job::clock::Moment;
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::RankEnd;
+use crate::node::event::{Action, Notification, PeerMessage};
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::value::{DataRange, Info, Proc, Status, Value};

@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use super::{FenceTicket, NodeCore, PmixState};
-use crate::event::{Action, Report};
 use crate::fence::id::Ranks;
 use crate::fence::{
     self, Deadline, FenceFailure, FenceId, FenceInput, FenceResult, Nodes, Participants, Timeout,
@@ -20,6 +19,7 @@ use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
 use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit, SpreadSpec};
 use crate::link::tree::Shape;
+use crate::node::event::{Action, Report};
 use crate::pmi::collective::{Collective, Scope};
 
 /// How the nodes of a job meet.

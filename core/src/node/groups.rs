@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use super::NodeCore;
 use super::upcalls::timeout;
-use crate::event::{Action, PeerMessage, Report};
 use crate::fence::Participants;
 use crate::groups::{
     GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output,
@@ -22,6 +21,7 @@ use crate::groups::{
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc;
+use crate::node::event::{Action, PeerMessage, Report};
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, GroupOp};

@@ -10,7 +10,6 @@
 use std::time::Duration;
 
 use super::{NodeCore, PmixState};
-use crate::event::{Action, Doing, Report};
 use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
 use crate::job::ids::JobNumber;
@@ -18,6 +17,7 @@ use crate::job::patience::Patience;
 use crate::job::shortage;
 use crate::link::watch::{BUSY_LIMIT, SILENCE};
 use crate::modex::ModexInput;
+use crate::node::event::{Action, Doing, Report};
 use crate::pmix::control::{Control, ControlReply, Failed, Stage};
 use crate::pmix::host::{HostEvent, RequestId};
 use crate::pmix::value::Status;

@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::NodeCore;
-use crate::event::{Action, Fed, PeerMessage};
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::job::octets;
+use crate::node::event::{Action, Fed, PeerMessage};
 use crate::pmix::host::UpcallId;
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Proc, Status};

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{JobContext, NodeCore, PmixState, fences};
-use crate::event::{Action, Report};
 use crate::fence::{Nodes, Participants};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
@@ -11,6 +10,7 @@ use crate::job::proc;
 use crate::job::rank_map::RankMap;
 use crate::job::roster::Placed;
 use crate::modex::ModexInput;
+use crate::node::event::{Action, Report};
 use crate::pmi::server::{self as pmi};
 use crate::pmix::control::{Control, ForkEnv, Refusal};
 use crate::pmix::host::RequestId;

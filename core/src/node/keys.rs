@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::NodeCore;
-use crate::event::{Action, PeerMessage};
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, LocalRank, NodeId, Nspace};
 use crate::job::octets;
+use crate::node::event::{Action, PeerMessage};
 use crate::pmi::effect::KeyAnswer;
 
 /// What the nodes of who asks and of who put a key say to each other.

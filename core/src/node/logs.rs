@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use super::NodeCore;
-use crate::event::{Action, Report};
 use crate::job::log::{Channel, LogText, PRIORITY_DEFAULT, SyslogPlace, SyslogText};
 use crate::job::wall::WallClock;
+use crate::node::event::{Action, Report};
 use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
 use crate::pmix::upcall::Answer;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::NodeCore;
-use crate::event::Action;
 use crate::fence::FenceInput;
 use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::modex::ModexInput;
+use crate::node::event::Action;
 use crate::queries::QueryEngine;
 
 impl NodeCore {

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use super::host::HostState;
 use super::{NodeCore, PmixState};
-use crate::event::{Action, PeerMessage};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::job::octets;
+use crate::node::event::{Action, PeerMessage};
 use crate::pmix::control::Control;
 use crate::pmix::host::RequestId;
 use crate::pmix::keys;

@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Facts, JobContext, NodeCore, PmixState};
-use crate::event::{Action, PeerMessage};
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
+use crate::node::event::{Action, PeerMessage};
 use crate::pmix::host::UpcallId;
 use crate::pmix::upcall::Query;
 use crate::queries::{

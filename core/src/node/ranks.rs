@@ -2,12 +2,12 @@
 
 use super::keys::Asker;
 use super::{FenceTicket, NodeCore};
-use crate::event::{Action, Report};
 use crate::fence::{self, Contribution, FenceInput};
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, LocalRank, NodeRank};
 use crate::job::outcome::Cause;
 use crate::job::spawn::SpawnResult;
+use crate::node::event::{Action, Report};
 use crate::pmi::collective::Collective;
 use crate::pmi::server::Effect;
 

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Action, JobContext, NodeCore, Terms};
-use crate::event::Event;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
 use crate::job::rank_map::RankMap;
+use crate::node::event::Event;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{Control, ControlKind, ForkEnv};
 use crate::pmix::upcall::{Answer, Parts};

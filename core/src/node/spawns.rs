@@ -12,13 +12,13 @@ use std::path::PathBuf;
 
 use super::{FenceTicket, NodeCore};
 use crate::collective::Act;
-use crate::event::{Action, Report, SpawnTicket};
 use crate::fence::{Contribution, FenceInput};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeRank};
 use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult,
 };
+use crate::node::event::{Action, Report, SpawnTicket};
 use crate::pmix::host::UpcallId;
 use crate::pmix::upcall::{Answer, App};
 use crate::pmix::value::{Info, Proc, Status, Text, Value};

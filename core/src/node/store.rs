@@ -11,13 +11,13 @@
 mod pmix;
 
 use super::NodeCore;
-use crate::event::{Action, PeerMessage};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::names::engine::{Output, StoreEngine, StoreMessage};
 use crate::names::request::{
     Accepts, Answer, Data, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
 };
+use crate::node::event::{Action, PeerMessage};
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::host::UpcallId;

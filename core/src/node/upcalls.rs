@@ -11,13 +11,13 @@ use super::host::HostState;
 use super::spawns::Meeting;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::collective::Act;
-use crate::event::{Action, Notification, Report};
 use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
 };
 use crate::job::clock::Moment;
 use crate::job::proc;
 use crate::modex::{ModexFailure, ModexInput, ModexResult};
+use crate::node::event::{Action, Notification, Report};
 use crate::pmix::control::Control;
 use crate::pmix::host::{HostEvent, UpcallId};
 use crate::pmix::keys;

@@ -2,6 +2,7 @@
 //! is made here and read by the driver. Both sides also compare what they would write.
 //!
 //! With `WIREUP_WRITE_GOLDEN` set, `golden/rust` is made anew; `shim/tests/run write` does it for C.
+#![allow(clippy::disallowed_methods, reason = "tests read files")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use super::wire::{HEADER_LEN, Reader, Writer};
 use crate::job::ids::Nspace;
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/shim/tests/golden")).join(name)
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shim/tests/golden")).join(name)
 }
 
 fn match_golden(name: &str, bytes: &[u8]) {

@@ -10,8 +10,8 @@ use crate::backend::message::FromCrew;
 use crate::plan::staging::Unpacked;
 use crate::sys::leftovers;
 use crate::sys::procfs::Process;
-use wireup_core::event::Event;
 use wireup_core::job::spec::GRACE;
+use wireup_core::node::event::Event;
 use wireup_core::pmix::upcall::UpcallKind;
 
 /// How long killed processes may take to go, before the run ends without them: one that the system

@@ -16,11 +16,11 @@ use crate::sys::poll::Source;
 use crate::sys::procfs;
 use crate::sys::spawn;
 use crate::sys::spawn::ExitStatus;
-use wireup_core::event::{Doing, Event};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::node::Facts;
+use wireup_core::node::event::{Doing, Event};
 
 /// Bytes of a sidecar's output kept for a failure report.
 const HOST_OUTPUT_MAX: usize = 8 * 1024;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Crew;
 use crate::backend::awaited::Awaited;
 use crate::backend::message::FromCrew;
-use crate::supervisor::JOIN_GRACE;
+use wireup_core::supervisor::JOIN_GRACE;
 
 /// See the module.
 #[derive(Debug, Default)]

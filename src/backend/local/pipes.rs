@@ -8,11 +8,11 @@ use rustix::io::Errno;
 
 use super::{CHUNK, Crew};
 use crate::backend::message::FromCrew;
-use crate::record::Stream;
 use crate::sys::poll::{Poll, Source, Token};
-use wireup_core::event::Event;
 use wireup_core::job::ids::GlobalRank;
+use wireup_core::node::event::Event;
 use wireup_core::pmix::value::Channels;
+use wireup_core::record::Stream;
 
 /// One of them.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use super::{Crew, Job};
 use crate::sys::poll::{Interest, Poll, Source, Token};
-use wireup_core::event::{Event, Fed};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
+use wireup_core::node::event::{Event, Fed};
 
 /// Bytes that may wait for a rank to read them.
 const WAITING_MAX: usize = 16 << 20;

@@ -10,16 +10,16 @@ use super::{Crew, Part, RankSlot, raw};
 use crate::backend::message::FromCrew;
 use crate::report::failures;
 use crate::stdio::stdin;
-use crate::supervisor::Waiting;
 use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::poll::{Source, Token};
 use crate::sys::procfs;
 use crate::sys::spawn;
 use crate::sys::spawn::ExitStatus;
 use crate::sys::start_ranks::{PACE, Process, StartError};
-use wireup_core::event::Event;
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::outcome::{Cause, RankEnd, judge};
+use wireup_core::node::event::Event;
+use wireup_core::supervisor::Waiting;
 
 /// How long a rank may live on after it closed its PMI connection before that is held against it.
 const CLOSED_GRACE: Duration = Duration::from_secs(1);

@@ -15,10 +15,10 @@ use crate::plan::start_orders::register_request;
 use crate::plan::{Plan, SpawnedJob};
 use crate::stdio::rank_files;
 use crate::sys::start_ranks::StdinPlan;
-use wireup_core::event::Event;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{JobNumber, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::node::event::Event;
 use wireup_core::node::{Facts, JobContext};
 use wireup_core::pmix::control::{Control, ForkEnv};
 

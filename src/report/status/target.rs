@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::failure::RunFailure;
-use crate::report::dry_run::writable;
+use crate::sys::access::writable;
 use crate::sys::descriptors::FIRST_FREE;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::spec::StatusTarget;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::collective::{CrossingMessage, Description, Key};
-use crate::event::Action;
 use crate::job::clock::Moment;
 use crate::job::ids::Nspace;
+use crate::node::event::Action;
 use crate::node::{HEAD, NodeCore};
 use crate::pmix::control::{Control, Refusal};
 use crate::pmix::host::RequestId;

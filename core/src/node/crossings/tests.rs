@@ -1,6 +1,6 @@
 use super::super::served;
 use super::*;
-use crate::event::Event;
+use crate::node::event::Event;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv};
 use crate::rendezvous::message::FromRendezvous;

@@ -1,8 +1,8 @@
 use super::super::served;
 use super::*;
-use crate::event::Event;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
+use crate::node::event::Event;
 use crate::pmix::upcall::Upcall;
 
 /// What rank 1 of a job on three nodes wants done with a session: what the launcher hears of it, and

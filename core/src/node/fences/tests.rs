@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use super::super::served;
 use super::*;
-use crate::event::Event;
 use crate::job::ids::GlobalRank;
+use crate::node::event::Event;
 
 const SECOND: Duration = Duration::from_secs(1);
 

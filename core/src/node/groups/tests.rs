@@ -1,9 +1,9 @@
 use super::super::{JobContext, served};
 use super::*;
-use crate::event::Event;
 use crate::job::ids::{NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
+use crate::node::event::Event;
 use crate::pmix::control::serve::Request;
 use crate::pmix::control::{Hello, HostNotice, serve};
 use crate::pmix::upcall::{Parts, Query, Upcall};

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use super::super::{NodeCore, PmixState};
 use super::Released;
-use crate::event::{Action, Notification, PeerMessage};
 use crate::groups::watch::{Loss, Notice};
 use crate::groups::{GroupKey, Operation};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::proc;
+use crate::node::event::{Action, Notification, PeerMessage};
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, Status, Text, Value, find};
 

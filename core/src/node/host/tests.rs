@@ -2,9 +2,9 @@ use std::sync::Arc;
 
 use super::super::{Terms, served};
 use super::*;
-use crate::event::{Doing, Event};
 use crate::job::ids::{NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, RankEnd};
+use crate::node::event::{Doing, Event};
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
 use crate::pmix::upcall::Upcall;

@@ -3,9 +3,9 @@ use std::sync::Arc;
 
 use super::super::served;
 use super::*;
-use crate::event::Event;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
+use crate::node::event::Event;
 use crate::pmix::upcall::Upcall;
 use crate::pmix::value::ProcRank;
 

@@ -2,9 +2,9 @@ use std::collections::VecDeque;
 
 use super::super::served;
 use super::*;
-use crate::event::Event;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::outcome::RankEnd;
+use crate::node::event::Event;
 use crate::pmix::control::ControlKind;
 use crate::pmix::control::serve::{self, Body, Request};
 use crate::pmix::upcall::Upcall;

@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use super::super::served;
 use super::*;
-use crate::event::{Event, Report};
 use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
+use crate::node::event::{Event, Report};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Parts, Upcall};
 use crate::pmix::value::{Array, DataRange, ProcRank, Value};

@@ -7,7 +7,7 @@ const BYTES_MAX: usize = 1 << 20;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Logged<C> {
+pub struct Logged<C> {
     texts: BTreeSet<(C, Vec<u8>)>,
     bytes: usize,
 }
@@ -23,7 +23,7 @@ impl<C> Default for Logged<C> {
 
 impl<C: Ord> Logged<C> {
     /// Whether a text is new in that channel.
-    pub(crate) fn is_new(&mut self, channel: C, text: &[u8]) -> bool {
+    pub fn is_new(&mut self, channel: C, text: &[u8]) -> bool {
         let key = (channel, text.to_vec());
         if self.texts.contains(&key) {
             return false;
@@ -39,7 +39,7 @@ impl<C: Ord> Logged<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wireup_core::job::log::Channel;
+    use crate::job::log::Channel;
 
     #[test]
     fn a_text_is_new_once_and_memory_is_bounded() {

@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::exit_policy::Tally;
+use crate::job::ids::{GlobalRank, JobNumber};
+use crate::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd, judge};
+use crate::job::spec::EndingSpec;
 use crate::record::kind_of;
-use wireup_core::job::exit_policy::Tally;
-use wireup_core::job::ids::{GlobalRank, JobNumber};
-use wireup_core::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd, judge};
-use wireup_core::job::spec::EndingSpec;
 
 /// How long others may wait in vain for a rank that left, before the job fails.
 pub const JOIN_GRACE: Duration = Duration::from_secs(5);

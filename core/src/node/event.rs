@@ -346,6 +346,7 @@ pub enum Report {
 }
 
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, reason = "for tests")]
 pub mod arbitrary;
 #[cfg(test)]
 mod tests;

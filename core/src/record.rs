@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use crate::job::outcome::{RankEnd, signal_name};
+use crate::job::wall::WallClock;
 pub use cause::{CauseRecord, Missing, MissingRank, kind_of};
-use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
-use wireup_core::job::outcome::{RankEnd, signal_name};
-use wireup_core::job::wall::WallClock;
 
 /// Version of the stream, in its first and last line.
 pub const VERSION: u32 = 1;

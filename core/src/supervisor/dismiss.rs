@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{Departure, Dismissal, Order, Phase, SIGCONT, SIGKILL, SIGTERM, Supervisor, Waiting};
+use crate::job::demand::{Demand, Wish};
+use crate::job::ids::GlobalRank;
+use crate::job::outcome::Cause;
 use crate::record::kind_of;
-use wireup_core::job::demand::{Demand, Wish};
-use wireup_core::job::ids::GlobalRank;
-use wireup_core::job::outcome::Cause;
 
 impl Supervisor {
     /// A rank ended as another one wanted, and in which way. Others may wait for it in vain all the same.

@@ -1,9 +1,9 @@
 //! The decisions about a job's end.
 
 use super::*;
-use wireup_core::job::demand::{Demand, Wish};
-use wireup_core::job::exit_policy::ExitPolicy;
-use wireup_core::job::spec::GRACE;
+use crate::job::demand::{Demand, Wish};
+use crate::job::exit_policy::ExitPolicy;
+use crate::job::spec::GRACE;
 
 const T0: Duration = Duration::ZERO;
 
@@ -217,7 +217,7 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
         (ExitPolicy::Max, 139),
         (ExitPolicy::AnyZero, 0),
         (ExitPolicy::Last, 0),
-        (ExitPolicy::Rank(wireup_core::job::ids::Rank(1)), 139),
+        (ExitPolicy::Rank(crate::job::ids::Rank(1)), 139),
     ] {
         let mut job = lenient(3, exit);
         let mut orders = Vec::new();

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Place;
-use wireup_core::job::outcome::Cause;
+use crate::job::outcome::Cause;
 
 /// Why a job ended other than by the normal end of its ranks.
 #[derive(Debug, Serialize)]

@@ -1,1 +1,0 @@
-//! One node: the state machine of its job, and the drivers around it.
