@@ -27,7 +27,6 @@ pub mod request;
 pub mod request_v1;
 pub mod request_v2;
 mod ring;
-mod scan;
 pub mod server;
 pub mod spawn;
 pub mod spawn_v1;

@@ -5,12 +5,13 @@
 //! Rule: the exit code of an abort is in `exitcode`, or only in MPICH's words. Source:
 //! docs/pmi-wire.md#pmi-2-abort.
 
+use memchr::{memchr, memmem};
+
 use super::collective::Group;
 use super::command::{Call, Command};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
 use super::reply::Refusal;
 use super::request::{Request, bounded, number};
-use super::scan;
 use super::spawn_v2;
 use super::wire_v2::Frame;
 use crate::job::ids::Rank;
@@ -96,7 +97,7 @@ fn value<'a>(frame: &'a Frame<'_>, name: &'static str) -> Result<&'a [u8], Refus
     let value = frame.get(name).ok_or(Refusal::MissingField(name))?;
     match value {
         value if value.len() > VALLEN_MAX => Err(Refusal::TooLong(name)),
-        value if scan::byte(0, value).is_some() => Err(Refusal::BadField(name)),
+        value if memchr(0, value).is_some() => Err(Refusal::BadField(name)),
         value => Ok(value),
     }
 }
@@ -115,8 +116,8 @@ fn abort<'a>(frame: &'a Frame<'_>) -> Request<'a> {
 
 /// The code in `... MPI_Abort(MPI_COMM_WORLD, 42) ...`.
 fn code_in(message: &[u8]) -> Option<i32> {
-    let at = scan::word(MPI_ABORT, message)? + MPI_ABORT.len();
-    let (arguments, _) = message[at..].split_at(scan::byte(b')', &message[at..])?);
+    let at = memmem::find(message, MPI_ABORT)? + MPI_ABORT.len();
+    let (arguments, _) = message[at..].split_at(memchr(b')', &message[at..])?);
     let comma = arguments.iter().rposition(|&byte| byte == b',')?;
     number(arguments[comma + 1..].trim_ascii())
 }

@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 
+use memchr::memchr;
+
 use super::limits::SPAWN_MAX;
 use super::reply::Refusal;
 use super::request::{Request, number};
-use super::scan;
 use super::spawn::{Pair, Spawn, SpawnCommand};
 use super::wire_v1::{ProtocolError, excerpt};
 
@@ -53,7 +54,7 @@ impl SpawnLines {
         if Self::starts_with(line) {
             return Err(ProtocolError::SpawnSequence("block without endcmd"));
         }
-        let Some(at) = scan::byte(b'=', line) else {
+        let Some(at) = memchr(b'=', line) else {
             return Err(ProtocolError::NoEquals(excerpt(line)));
         };
         let value = &line[at + 1..];
@@ -81,7 +82,7 @@ impl SpawnLines {
         for line in self.text.split(|&byte| byte == b'\n') {
             if line == START {
                 blocks.push(HashMap::new());
-            } else if let (Some(block), Some(at)) = (blocks.last_mut(), scan::byte(b'=', line)) {
+            } else if let (Some(block), Some(at)) = (blocks.last_mut(), memchr(b'=', line)) {
                 let (key, value) = (&line[..at], &line[at + 1..]);
                 block.entry(key).or_insert(value);
             }

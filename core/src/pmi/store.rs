@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 
+use memchr::{memchr, memchr2};
+
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX, VALLEN_MAX};
 use super::reply::Refusal;
-use super::scan;
 use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::rank_map::RankMap;
 use crate::kvs::{self, Kvs, KvsError, KvsLimits, Stamp};
@@ -205,8 +206,8 @@ impl Store {
 /// Whether a dialect can carry a text to a client: it must not be empty, nor end the message early.
 pub(super) fn sendable(dialect: Dialect, text: &[u8]) -> bool {
     let end = match dialect {
-        Dialect::Pmi1 => scan::either(b'\n', 0, text),
-        Dialect::Pmi2 => scan::byte(0, text),
+        Dialect::Pmi1 => memchr2(b'\n', 0, text),
+        Dialect::Pmi2 => memchr(0, text),
     };
     !text.is_empty() && end.is_none()
 }

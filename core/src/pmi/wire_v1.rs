@@ -8,8 +8,9 @@
 
 use std::io::Write as _;
 
+use memchr::{memchr, memmem};
+
 use super::limits::{COMMAND_MAX, FRAME_MAX, OPEN_REQUESTS_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
-use super::scan;
 
 /// Capacity a line buffer keeps between messages, in bytes; real lines are shorter.
 const BUFFER_KEPT: usize = 2048;
@@ -110,7 +111,7 @@ impl Framer {
         // The newline of a line of allowed length lies within this window.
         let room = REQUEST_LINE_MAX - self.partial.len();
         let window = &input[..input.len().min(room + 1)];
-        let Some(at) = scan::byte(b'\n', window) else {
+        let Some(at) = memchr(b'\n', window) else {
             if window.len() > room {
                 return Err(ProtocolError::LineTooLong);
             }
@@ -127,7 +128,7 @@ impl Framer {
             self.returned = true;
             &self.partial
         };
-        if scan::byte(0, line).is_some() {
+        if memchr(0, line).is_some() {
             return Err(ProtocolError::Nul(excerpt(line)));
         }
         Ok(Some(line))
@@ -156,7 +157,7 @@ impl<'a> Line<'a> {
         let rest = line
             .strip_prefix(b"cmd=")
             .ok_or_else(|| ProtocolError::NotACommand(excerpt(line)))?;
-        let end = scan::byte(b' ', rest).unwrap_or(rest.len());
+        let end = memchr(b' ', rest).unwrap_or(rest.len());
         let (name, fields) = rest.split_at(end);
         let printable = name.iter().all(u8::is_ascii_graphic);
         if name.is_empty() || name.len() > COMMAND_MAX || !printable {
@@ -176,7 +177,7 @@ impl<'a> Line<'a> {
     /// `marker` is the field's name between a blank and `=`, as in ` value=`; its first occurrence
     /// counts.
     pub fn split_tail(&self, marker: &[u8]) -> (Fields<'a>, Option<&'a [u8]>) {
-        match scan::word(marker, self.fields) {
+        match memmem::find(self.fields, marker) {
             Some(at) => (
                 Fields {
                     rest: &self.fields[..at],
@@ -193,7 +194,7 @@ impl<'a> Line<'a> {
         let (_, Some(service)) = self.split_tail(b" service=") else {
             return (None, None);
         };
-        match end.and_then(|end| Some((scan::word(end, service)?, end.len()))) {
+        match end.and_then(|end| Some((memmem::find(service, end)?, end.len()))) {
             Some((at, length)) => (Some(&service[..at]), Some(&service[at + length..])),
             None => (Some(service), None),
         }
@@ -212,9 +213,9 @@ impl<'a> Iterator for Fields<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let start = self.rest.iter().position(|&byte| byte != b' ')?;
         let text = &self.rest[start..];
-        let end = scan::byte(b' ', text).unwrap_or(text.len());
+        let end = memchr(b' ', text).unwrap_or(text.len());
         let (field, rest) = text.split_at(end);
-        match scan::byte(b'=', field) {
+        match memchr(b'=', field) {
             Some(at) if at > 0 => {
                 self.rest = rest;
                 Some(Ok((&field[..at], &field[at + 1..])))

@@ -10,8 +10,9 @@
 
 use std::borrow::Cow;
 
+use memchr::{memchr, memchr2, memmem};
+
 use super::limits::{COMMAND_MAX, FRAME_MAX, KEYLEN_MAX};
-use super::scan;
 use super::wire_v1::{self, ProtocolError, excerpt};
 
 /// Bytes of the length in front of a frame.
@@ -141,8 +142,7 @@ fn has_garbage(frame: &[u8]) -> bool {
         return false;
     };
     let (pairs, tail) = frame.split_at(end);
-    let a_pair =
-        tail.ends_with(b";") && scan::byte(b'=', tail).is_some_and(|at| is_key(&tail[..at]));
+    let a_pair = tail.ends_with(b";") && memchr(b'=', tail).is_some_and(|at| is_key(&tail[..at]));
     pairs.ends_with(b";") && !a_pair
 }
 
@@ -163,14 +163,14 @@ impl<'a> Frame<'a> {
     pub fn parse(text: &'a [u8]) -> Result<Self, ProtocolError> {
         let not_a_command = || ProtocolError::NotAFrame(excerpt(text));
         let rest = text.strip_prefix(b"cmd=").ok_or_else(not_a_command)?;
-        let end = scan::byte(b';', rest).ok_or_else(not_a_command)?;
+        let end = memchr(b';', rest).ok_or_else(not_a_command)?;
         let (name, mut rest) = (&rest[..end], &rest[end + 1..]);
         let printable = name.iter().all(u8::is_ascii_graphic);
         if name.is_empty() || name.len() > COMMAND_MAX || !printable {
             return Err(ProtocolError::CommandName(excerpt(text)));
         }
         let mut pairs = Vec::new();
-        while let Some(at) = scan::either(b'=', b';', rest) {
+        while let Some(at) = memchr2(b'=', b';', rest) {
             let key = &rest[..at];
             let is_pair = rest[at] == b'=' && is_key(key);
             rest = &rest[at + 1..];
@@ -203,7 +203,7 @@ fn split_value(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let mut at = 0;
     let mut doubled = false;
     loop {
-        at += scan::byte(b';', &text[at..])?;
+        at += memchr(b';', &text[at..])?;
         match text.get(at + 1) {
             Some(b';') => doubled = true,
             _ => break,
@@ -226,7 +226,7 @@ fn split_value(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
 fn undouble(text: &[u8]) -> Cow<'_, [u8]> {
     let mut value = Vec::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = scan::word(b";;", rest) {
+    while let Some(at) = memmem::find(rest, b";;") {
         value.extend_from_slice(&rest[..=at]);
         rest = &rest[at + 2..];
     }
@@ -271,7 +271,7 @@ impl FrameBuilder {
         self.0.extend_from_slice(key.as_bytes());
         self.0.push(b'=');
         let mut rest = value;
-        while let Some(at) = scan::byte(b';', rest) {
+        while let Some(at) = memchr(b';', rest) {
             self.0.extend_from_slice(&rest[..=at]);
             self.0.push(b';');
             rest = &rest[at + 1..];
