@@ -21,5 +21,4 @@ pub mod start_ranks;
 pub(crate) mod surroundings;
 pub(crate) mod syslog;
 pub(crate) mod time_zone;
-pub mod title;
 pub mod unix_socket;

@@ -11,12 +11,14 @@ mod input;
 mod orders;
 mod server;
 
+use std::ffi::CStr;
 use std::io::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use rustix::thread::set_name;
 
 use self::begin::{Begun, begin, make_crew, take_link};
 use self::input::Feeds;
@@ -41,6 +43,9 @@ use wireup_core::job::outcome::Cause;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::{Envelope, gathered};
 use wireup_core::record::Stream;
+
+/// A step's name among the processes.
+pub const NAME: &CStr = c"wireup-step";
 
 /// The descriptor on which a step finds its agent.
 pub const LINK_FD: RawFd = 3;
@@ -91,6 +96,7 @@ struct Step {
 /// # Errors
 /// [`RunFailure`] when there is no agent to tell, or the step itself broke.
 pub fn run() -> Result<u8, RunFailure> {
+    show_name()?;
     run_on(take_link()?, std::env::vars_os().collect())
 }
 
@@ -103,6 +109,11 @@ pub fn serve() -> Result<u8, RunFailure> {
         Some((link, variables)) => run_on(link, variables),
         None => Ok(0),
     }
+}
+
+/// Sets the name by which steps are found: one that the helper has forked has the helper's command line.
+fn show_name() -> Result<(), RunFailure> {
+    set_name(NAME).map_err(|errno| RunFailure::own("cannot set the process's name", errno))
 }
 
 fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::backend::{guard, plate};
+use crate::backend::{guard, plate, step};
 use crate::plan::rank_env::SPAWNED_JOB;
 use crate::sys::leftovers::JOB;
 use crate::sys::procfs;
@@ -130,9 +130,15 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
     let words = procfs::command_line(process.pid);
     let launches = words.get(1).is_some_and(|word| word == "run");
-    // Nothing, or what is left of a longer word.
-    let ends = words.iter().skip(2).all(|word| word.is_empty());
-    let is_step = words.get(1).is_some_and(|word| word == "step") && ends;
+    let is_guard = process.name.as_bytes() == guard::NAME.to_bytes();
+    // The helper's copies have its command line.
+    let is_step = match words.get(1) {
+        Some(word) if word == "step" => words.len() == 2,
+        Some(word) if word == step::SERVER_COMMAND => {
+            is_guard || process.name.as_bytes() == step::NAME.to_bytes()
+        }
+        _ => false,
+    };
     if !launches && !is_step {
         return None;
     }
@@ -144,7 +150,7 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
     if !ours {
         return None;
     }
-    if process.name.as_bytes() == guard::NAME.to_bytes() {
+    if is_guard {
         let charge = procfs::pidfds(process.pid);
         return Some(Role::Guard { charge });
     }

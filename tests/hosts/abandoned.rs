@@ -23,7 +23,7 @@ fn stubborn(cluster: &Cluster) -> Running {
 /// Step and guard of the launch on the second host; the guard is called as the step.
 fn leaders(cluster: &Cluster) -> Vec<Process> {
     let all = cluster.host(1).processes().into_iter();
-    all.filter(|process| process.words.ends_with("wireup step"))
+    all.filter(|process| process.name == "wireup-step")
         .collect()
 }
 

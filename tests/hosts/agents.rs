@@ -135,7 +135,7 @@ fn steps_come_from_a_helper_that_may_be_lost() {
         let lost = helper().expect("an agent has one");
         let agent = cluster.agent(1).pid;
         let steps = cluster.host(1).processes().into_iter();
-        let mut steps = steps.filter(|process| process.words.ends_with("wireup step"));
+        let mut steps = steps.filter(|process| process.name == "wireup-step");
         assert_eq!(steps.next().unwrap().parent, agent);
         lost.signal(signal);
         // Neither the launch that runs nor the next one, which finds it lost, is harmed.

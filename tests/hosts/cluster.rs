@@ -490,9 +490,9 @@ impl Hosts {
 
 /// Whether it is what an agent's steps are forked from, or what looks up accounts for that.
 pub(crate) fn is_helper(process: &Process) -> bool {
-    ["wireup steps", "wireup-agent accounts"]
-        .iter()
-        .any(|words| process.words.ends_with(words))
+    // Steps and their guards have the helper's command line, and names of their own.
+    let helper = process.words.ends_with("wireup steps") && process.name == "wireup";
+    helper || process.words.ends_with("wireup-agent accounts")
 }
 
 impl Elsewhere for Hosts {

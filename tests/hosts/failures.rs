@@ -111,7 +111,7 @@ fn scene(kind: Kind, phase: Phase) -> Option<Scene> {
 /// The process of wireup's that runs the launch's part of a host.
 fn step(cluster: &Cluster, host: usize) -> Option<Process> {
     let mut all = cluster.host(host).processes().into_iter();
-    all.find(|process| process.words.ends_with("wireup step"))
+    all.find(|process| process.name == "wireup-step")
 }
 
 fn named(cluster: &Cluster, host: usize, name: &str) -> Option<Process> {

@@ -132,8 +132,8 @@ def steps():
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.stat(f"/proc/{pid}").st_uid == os.getuid():
-                with open(f"/proc/{pid}/cmdline", "rb") as words:
-                    if b"wireup\0step\0" in words.read().replace(b"wireup step", b"wireup\0step\0"):
+                with open(f"/proc/{pid}/comm", "rb") as name:
+                    if name.read() == b"wireup-step\n":
                         yield int(pid)
         except OSError:
             pass

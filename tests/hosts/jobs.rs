@@ -330,7 +330,7 @@ fn a_step_whose_agent_is_gone_is_found_and_ended() {
         job(&cluster, 1, "running");
         // One that is stopped cannot see its agent go.
         let mut processes = cluster.host(1).processes().into_iter();
-        let step = processes.find(|process| process.words.ends_with("wireup step"));
+        let step = processes.find(|process| process.name == "wireup-step");
         step.unwrap().signal(Signal::STOP);
         cluster.kill_agent(1);
         let orphaned = job(&cluster, 1, "orphaned");

@@ -567,7 +567,7 @@ fn what_went_along_does_not_outlive_a_killed_step() {
         "{files:?}"
     );
     let steps = cluster.host(1).processes().into_iter();
-    let mut steps = steps.filter(|process| process.words.ends_with("wireup step"));
+    let mut steps = steps.filter(|process| process.name == "wireup-step");
     steps.next().unwrap().signal(Signal::KILL);
     // Whatever is left is found where every launch is looked after.
     assert_ne!(running.finish().code, 0);

@@ -32,9 +32,7 @@ fn find(cluster: &Cluster, host: usize, which: impl Fn(&Process) -> bool) -> Pro
 }
 
 fn step(cluster: &Cluster, host: usize) -> Process {
-    find(cluster, host, |process| {
-        process.words.ends_with("wireup step")
-    })
+    find(cluster, host, |process| process.name == "wireup-step")
 }
 
 fn sidecar(cluster: &Cluster, host: usize) -> Process {

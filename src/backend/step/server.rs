@@ -38,11 +38,10 @@ use crate::plan::slots::Slots;
 use crate::sys::cgroup::Group;
 use crate::sys::descriptors;
 use crate::sys::fd_passing::{receive, send};
-use crate::sys::title::LastWord;
 use wireup_core::link::steps::{Answer, Order, Rules, Whose};
 use wireup_core::link::{decode, encode};
 
-/// The command's name. Its copies show themselves as `step`.
+/// The command's name. Its copies have the same command line, and [`super::NAME`] as their name.
 pub const COMMAND: &str = "steps";
 
 /// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
@@ -114,7 +113,6 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
         made: BTreeMap::new(),
         last: 0,
     };
-    let word = LastWord::find(COMMAND);
     // What others left when the machine's agent was not there to end it.
     remains::collect_everybodys();
     let mut groups = Groups::new();
@@ -161,9 +159,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
                         says,
                         environment,
                     } => {
-                        if let Some(word) = word {
-                            word.shorten();
-                        }
+                        super::show_name()?;
                         become_step(becomes, &says, spared)?;
                         Ok(Some((link, copy::variables(environment))))
                     }

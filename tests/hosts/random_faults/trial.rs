@@ -349,7 +349,7 @@ impl<'a> Launch<'a> {
 }
 
 fn is_step(process: &Process) -> bool {
-    process.words.ends_with("wireup step") && process.state != 'Z'
+    process.name == "wireup-step" && process.state != 'Z'
 }
 
 impl Scenario {
