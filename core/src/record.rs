@@ -8,6 +8,7 @@ mod cause;
 use std::fmt;
 use std::time::Duration;
 
+use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
@@ -272,7 +273,7 @@ impl<'a> Content<'a> {
     fn of(bytes: &'a [u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Text(text),
-            Err(_) => Self::Base64(base64(bytes)),
+            Err(_) => Self::Base64(BASE64.encode(bytes)),
         }
     }
 }
@@ -373,24 +374,6 @@ impl<'a> Record<'a> {
             .expect("texts, numbers and lists of them can be written into memory");
         out.push(b'\n');
     }
-}
-
-/// Source: RFC 4648, section 4.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let byte = |index| u32::from(group.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for digit in 0..4 {
-            text.push(if digit > group.len() {
-                '='
-            } else {
-                char::from(DIGITS[(bits >> (18 - 6 * digit) & 63) as usize])
-            });
-        }
-    }
-    text
 }
 
 #[cfg(test)]

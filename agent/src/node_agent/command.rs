@@ -5,10 +5,11 @@
 //! variables that has no name.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
+
+use data_encoding::HEXLOWER;
 
 use super::request::{Node, Program, Request, RequestError};
 
@@ -145,7 +146,7 @@ impl Request {
             found.push(("FI_CXI_DEFAULT_VNI", cxi.vni.to_string()));
             found.push(("SLINGSHOT_VNIS", cxi.vni.to_string()));
             if !cxi.key.is_empty() {
-                found.push(("FI_CXI_AUTH_KEY", hexadecimal(&cxi.key)));
+                found.push(("FI_CXI_AUTH_KEY", HEXLOWER.encode(&cxi.key)));
             }
             if cxi.service != 0 {
                 found.push(("SLINGSHOT_SVC_IDS", cxi.service.to_string()));
@@ -192,13 +193,6 @@ fn readable(name: &OsStr) -> bool {
 
 fn seconds(time: Duration) -> String {
     format!("{}.{:03}", time.as_secs(), time.subsec_millis())
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a text takes everything");
-        text
-    })
 }
 
 /// The words, for logs and tests: files are shown as what they are for.

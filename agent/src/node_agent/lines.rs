@@ -1,5 +1,6 @@
 //! The launcher's status stream, read; no I/O. Source: docs/status.md.
 
+use data_encoding::BASE64;
 use prost::bytes::Bytes;
 use serde::Deserialize;
 
@@ -182,40 +183,13 @@ impl Output {
     pub fn into_bytes(self) -> Result<Bytes, LineError> {
         match (self.text, self.base64) {
             (Some(text), None) => Ok(text.into()),
-            (None, Some(digits)) => base64(&digits).map(Bytes::from).ok_or(LineError::Output),
+            (None, Some(digits)) => {
+                let bytes = BASE64.decode(digits.as_bytes());
+                bytes.map(Bytes::from).map_err(|_| LineError::Output)
+            }
             _ => Err(LineError::Output),
         }
     }
-}
-
-/// Source: RFC 4648, section 4.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(4) {
-        return None;
-    }
-    let digits = text.trim_end_matches('=').as_bytes();
-    if text.len() - digits.len() > 2 {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for group in digits.chunks(4) {
-        let mut bits = 0u32;
-        for digit in group {
-            let value = match digit {
-                b'A'..=b'Z' => digit - b'A',
-                b'a'..=b'z' => digit - b'a' + 26,
-                b'0'..=b'9' => digit - b'0' + 52,
-                b'+' => 62,
-                b'/' => 63,
-                _ => return None,
-            };
-            bits = bits << 6 | u32::from(value);
-        }
-        bits <<= 6 * (4 - group.len());
-        let [_, all @ ..] = bits.to_be_bytes();
-        bytes.extend_from_slice(all.get(..group.len().checked_sub(1)?)?);
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

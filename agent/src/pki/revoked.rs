@@ -1,10 +1,10 @@
 //! Certificates that are taken back, and which there are to take back.
 
-use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -31,7 +31,7 @@ pub(super) fn remember(dir: &Path, pair: &Pair) -> Result<(), PkiError> {
     let name = made.identity.map_or(made.subject, |identity| identity.name);
     let line = format!(
         "{}\t{name}\t{}\n",
-        hexadecimal(&made.serial),
+        HEXLOWER.encode(&made.serial),
         show::date(made.not_after)
     );
     Ok(store::append(&path, &line, store::SECRET)?)
@@ -148,23 +148,8 @@ fn number(text: &str) -> Option<Vec<u8>> {
         0 => digits,
         _ => format!("0{digits}"),
     };
-    let hexadecimal = padded.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if padded.is_empty() || !hexadecimal {
-        return None;
-    }
-    let bytes: Option<Vec<u8>> = (0..padded.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&padded[at..at + 2], 16).ok())
-        .collect();
-    bytes.map(|bytes| significant(&bytes))
-}
-
-/// A serial number for people.
-pub(super) fn hexadecimal(serial: &[u8]) -> String {
-    serial.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let bytes = HEXLOWER_PERMISSIVE.decode(padded.as_bytes()).ok()?;
+    (!bytes.is_empty()).then(|| significant(&bytes))
 }
 
 fn read_text(path: &Path) -> Result<Option<String>, StoreError> {

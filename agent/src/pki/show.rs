@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use data_encoding::HEXLOWER;
 use serde::Serialize;
 use wireup::cli::table;
 use wireup_core::job::wall::WallClock;
@@ -80,7 +81,7 @@ fn shown_as(certificate: Certificate, revoked: bool, file: PathBuf, now: SystemT
     Shown {
         name,
         role,
-        serial: revoked::hexadecimal(&certificate.serial),
+        serial: HEXLOWER.encode(&certificate.serial),
         revoked,
         expires: WallClock::utc(since_epoch(certificate.not_after))
             .at(Duration::ZERO)

@@ -1,5 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
+use data_encoding::HEXUPPER;
+
 use super::*;
 
 const NOW: Duration = Duration::from_secs(1_800_000_000);
@@ -213,7 +215,7 @@ fn revoking_a_name_takes_back_all_that_it_was_ever_given_and_nothing_else() {
 
     // By its number, as `show` and openssl have it; what was revoked before stays so.
     let serial = read(&two.join(CERTIFICATE)).unwrap().serial;
-    let serial = revoked::hexadecimal(&serial).to_uppercase();
+    let serial = HEXUPPER.encode(&serial);
     assert_eq!(revoked::revoke(&dir, &[], &[serial], now()).unwrap(), 1);
     let seen = [&first, &second, &pem(&one), &pem(&two)].map(|pem| is_revoked(pem));
     assert_eq!(seen, [true, true, false, true]);

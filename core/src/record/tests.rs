@@ -41,20 +41,3 @@ fn the_end_of_a_rank_is_a_code_or_a_signal() {
     assert_eq!(signal["signal_name"], "SIGSEGV");
     assert_eq!((&signal["rank"], &signal["host"]), (&3.into(), &"h".into()));
 }
-
-#[test]
-fn bytes_that_are_no_text_are_written_in_base64() {
-    // The test vectors of RFC 4648, section 10.
-    for (bytes, text) in [
-        ("", ""),
-        ("f", "Zg=="),
-        ("fo", "Zm8="),
-        ("foo", "Zm9v"),
-        ("foob", "Zm9vYg=="),
-        ("fooba", "Zm9vYmE="),
-        ("foobar", "Zm9vYmFy"),
-    ] {
-        assert_eq!(base64(bytes.as_bytes()), text);
-    }
-    assert_eq!(base64(&[0xff, 0xfe, 0xfd]), "//79");
-}

@@ -8,6 +8,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use data_encoding::HEXLOWER_PERMISSIVE;
+
 const DIRECTORY: &str = "/proc/sys/fs/binfmt_misc";
 
 /// The registered format that takes this file, by its first bytes or the end of its name.
@@ -59,10 +61,7 @@ fn takes(text: &str, path: &Path, head: &[u8]) -> bool {
 }
 
 fn hex(text: &str) -> Option<Vec<u8>> {
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok())
-        .collect()
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()
 }
 
 #[cfg(test)]
