@@ -1,7 +1,7 @@
 //! `wireup-agent accounts`: the process that looks up users for the agent's helper.
 //!
-//! The helper is linked without shared libraries, and must not wait: account databases (LDAP, SSSD) come as
-//! libraries and over networks. Each look-up is a copy of this process, which has the databases' libraries and
+//! Account databases (LDAP, SSSD) come as libraries, which the helper must not load into a process that has root's
+//! rights, and over networks, for which it must not wait. Each look-up is a copy of this process, which has the databases' libraries and
 //! nothing else; the answer goes to the pipe that came with the number. It keeps the rights of whoever started
 //! it: what it says decides whose groups a user's processes have.
 
