@@ -120,6 +120,9 @@ pub(crate) trait Hands {
     /// What a rank has done with its process-management interfaces, as far as is known.
     fn pmi_state(&self, rank: GlobalRank) -> PmiState;
 
+    /// Whether the kernel is known to have dumped a rank's memory when it was killed.
+    fn dumped(&self, rank: GlobalRank) -> bool;
+
     /// Nodes that are not ready.
     fn late(&self) -> Vec<NodeId>;
 
@@ -208,6 +211,10 @@ impl Hands for Crew {
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         Crew::pmi_state(self, rank)
+    }
+
+    fn dumped(&self, rank: GlobalRank) -> bool {
+        self.has_dumped(rank)
     }
 
     fn late(&self) -> Vec<NodeId> {

@@ -3,7 +3,9 @@
 //! `run` is parsed by itself: it is the command whose start-up time counts, its line holds several
 //! programs, and defaults files add to it. All other commands go through [`tree`].
 
+mod allocation;
 mod apps;
+mod brief;
 mod completions;
 mod config;
 pub mod exit;

@@ -14,7 +14,7 @@ mod room;
 pub mod run;
 mod signals;
 mod spawn;
-mod status;
+pub(crate) mod status;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -27,10 +27,12 @@ use crate::control::orders::Orders;
 use crate::plan::Plan;
 use crate::plan::job_names::JobNames;
 use crate::plan::jobs::Jobs;
+use crate::report::failures::Unended;
 use crate::report::progress::Progress;
 use crate::report::status::Status;
 use crate::stdio::pty::Pty;
 use crate::stdio::streams::Streams;
+use crate::sys::out_of_memory::Counter;
 use crate::sys::poll::{Ready, Source, Token};
 use crate::sys::signals::Signals;
 use crate::sys::syslog::Syslog;
@@ -124,6 +126,12 @@ pub(crate) struct Drive {
     growth: Growth,
     /// Spawns that wait for slots.
     crowd: Crowd,
+    /// The process that sent the first signal that asked for the job's end, in words.
+    pub(crate) ended_by: Option<String>,
+    /// Ranks that had not ended when the job began to be ended.
+    pub(crate) unended: Unended,
+    /// How many processes the out-of-memory killer had ended when all ranks had been started.
+    pub(crate) memory: Option<Counter>,
     /// Looks out for ranks that never will be.
     alone: Alone,
     /// What is shown of what is waited for.
@@ -179,6 +187,9 @@ impl Drive {
             family: Family::new(size),
             growth: Growth::default(),
             crowd: Crowd::default(),
+            ended_by: None,
+            unended: Unended::default(),
+            memory: None,
             alone: Alone::new(parts.plan.apps.len()),
             end_expected: false,
             progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),

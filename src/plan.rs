@@ -200,6 +200,7 @@ impl Plan {
             host: &self.node_names[node.index()],
             job: self.job.nspace.as_str(),
             node: node.0,
+            local: self.job.ranks.local_rank(rank).map_or(0, |local| local.0),
             stream: None,
         }
     }

@@ -155,7 +155,7 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
                 say(&path.join(CERTIFICATE), "made", &path)?;
             }
             if role == Role::Node {
-                next(&dir);
+                next(&dir, &names);
             }
             Ok(0)
         }
@@ -209,15 +209,19 @@ fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
 }
 
 /// Says what to do with certificates of nodes.
-fn next(dir: &Path) {
+fn next(dir: &Path, names: &[String]) {
     let dir = dir.display();
+    let (each, name) = match names {
+        [name] => (String::new(), name.as_str()),
+        _ => (" for each node:".to_owned(), "NAME"),
+    };
     match nix::unistd::geteuid().is_root() {
         true => eprintln!(
-            "wireup: next, for each node: rsync -a --chmod=D700,F600 {dir}/NAME/ NAME:/etc/wireup/tls/, and there \
+            "wireup: next,{each} rsync -a --chmod=D700,F600 {dir}/{name}/ {name}:/etc/wireup/tls/, and there \
              systemctl enable --now wireup-agent"
         ),
         false => eprintln!(
-            "wireup: next, for each node: cp -rp {dir}/NAME ~/.config/wireup/tls/NAME, and there wireup agent"
+            "wireup: next,{each} cp -rp {dir}/{name} ~/.config/wireup/tls/{name}, and there wireup agent"
         ),
     }
 }

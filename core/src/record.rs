@@ -173,6 +173,8 @@ impl<'a> Place<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankState {
+    /// It would be started; of a run that starts nothing (`--dry-run`).
+    Planned,
     /// Its process runs.
     Started,
     /// It is in contact with its process-management interface.

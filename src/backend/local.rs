@@ -111,6 +111,8 @@ pub(crate) struct Crew {
     closed: BTreeMap<GlobalRank, Duration>,
     /// Ranks that ended badly while it is not known whether their PMIx server lives.
     unjudged: Vec<(GlobalRank, RankEnd)>,
+    /// Ranks whose memory the kernel dumped when they were killed.
+    dumped: BTreeSet<GlobalRank>,
     /// Ranks that were about to end when another did, whose end waits for theirs; and how long it does.
     dying: (BTreeSet<GlobalRank>, Duration),
     /// An abort that may follow from the end of a rank that is not reported yet, and until when
@@ -211,6 +213,7 @@ impl Crew {
             pushed: Pushed::default(),
             closed: BTreeMap::new(),
             unjudged: Vec::new(),
+            dumped: BTreeSet::new(),
             dying: (BTreeSet::new(), Duration::ZERO),
             held: None,
             owned: BTreeSet::new(),

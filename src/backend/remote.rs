@@ -451,6 +451,11 @@ impl Hands for Fleet {
         self.states.get(&rank).cloned().unwrap_or_default()
     }
 
+    /// Hosts report how a rank ended, not whether its memory was dumped there.
+    fn dumped(&self, _rank: GlobalRank) -> bool {
+        false
+    }
+
     fn late(&self) -> Vec<NodeId> {
         let all = self.plan.job.ranks.node_ids();
         all.filter(|node| !self.nodes[node.index()].has_answered())

@@ -3,6 +3,8 @@
 use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
 
+use super::line::Own;
+use super::run::RunArgs;
 use super::{print, tree};
 use crate::failure::RunFailure;
 
@@ -36,5 +38,21 @@ pub(super) fn execute(args: &CompletionsArgs) -> Result<u8, RunFailure> {
     };
     let mut script = Vec::new();
     generate(shell, &mut tree(), "wireup", &mut script);
+    if let Shell::Bash = shell {
+        script.extend_from_slice(in_front().as_bytes());
+    }
     print(&script)
+}
+
+/// What bash asks before the generated function: jobs and signals, and where the program begins.
+fn in_front() -> String {
+    let own = Own::of::<RunArgs>();
+    let options = own.options().filter(|arg| arg.get_action().takes_values());
+    let names = options.flat_map(|arg| {
+        let long = arg.get_long().map(|name| format!("--{name}"));
+        long.into_iter()
+            .chain(arg.get_short().map(|letter| format!("-{letter}")))
+    });
+    let names: Vec<String> = names.collect();
+    include_str!("completions.bash").replace("@OPTIONS@", &names.join(" "))
 }

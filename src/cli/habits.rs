@@ -35,7 +35,7 @@ pub(super) fn translate(own: &Own, words: Vec<OsString>) -> Result<Translated, S
         let foreign = match meaning {
             Word::Program => None,
             // Our own spelling comes first, except that `-np` is not `-n p`.
-            Word::Option { .. } if is_plain(&word) => None,
+            Word::Option { .. } if is_plain(&word) => whole(&word).map(|habit| (habit, None)),
             _ => habit(&word),
         };
         if let Some((habit, joined)) = foreign {
@@ -45,6 +45,10 @@ pub(super) fn translate(own: &Own, words: Vec<OsString>) -> Result<Translated, S
         }
         let takes_next = match meaning {
             Word::Option { takes_next } => {
+                if let Some(each) = variables(own, &word, takes_next, &mut words) {
+                    result.words.extend(each);
+                    continue;
+                }
                 result.words.push(word);
                 takes_next
             }
@@ -74,6 +78,50 @@ fn is_plain(word: &OsStr) -> bool {
     bytes.starts_with(b"--") || bytes.len() <= 2
 }
 
+/// `-x A,B` as `-x A -x B`: other launchers add all that such a list names. `None` for any other option.
+fn variables(
+    own: &Own,
+    word: &OsStr,
+    takes_next: bool,
+    words: &mut (impl Iterator<Item = OsString> + Clone),
+) -> Option<Vec<OsString>> {
+    let (_, joined) = own
+        .letter_with_value(word)
+        .filter(|(letter, _)| *letter == 'x')?;
+    let list = match takes_next {
+        true => words.clone().next()?,
+        false => joined.into(),
+    };
+    if !list.as_bytes().contains(&b',') || list.as_bytes().contains(&b'=') {
+        return None;
+    }
+    if takes_next {
+        words.next();
+    }
+    let mut each = Vec::new();
+    // Switches in front of the letter.
+    let switches = &word.as_bytes()[..word.len() - joined.len() - 1];
+    if switches != b"-" {
+        each.push(OsStr::from_bytes(switches).to_owned());
+    }
+    for name in list.as_bytes().split(|byte| *byte == b',') {
+        if !name.is_empty() {
+            each.extend(["-x".into(), OsStr::from_bytes(name).to_owned()]);
+        }
+    }
+    Some(each)
+}
+
+/// The entry of a word that is one of ours but for its value.
+fn whole(word: &OsStr) -> Option<&'static Habit> {
+    HABITS.iter().find(|habit| {
+        habit
+            .words
+            .iter()
+            .any(|known| word == *known && known.contains('='))
+    })
+}
+
 /// The entry of a word, and the value that is joined to it with `=`.
 fn habit(word: &OsStr) -> Option<(&'static Habit, Option<OsString>)> {
     let bytes = word.as_bytes();
@@ -96,7 +144,18 @@ fn take_values(
 ) -> Result<Vec<OsString>, String> {
     let missing = habit.values - usize::from(joined.is_some()).min(habit.values);
     let mut values: Vec<OsString> = joined.into_iter().collect();
-    values.extend(words.take(missing));
+    let is_variable = matches!(
+        habit.meaning,
+        Meaning::Variable | Meaning::VariableEverywhere
+    );
+    for _ in 0..missing {
+        // Hydra takes `-genv A=B` as `-genv A B`.
+        let assigned = |value: &OsString| value.as_bytes().contains(&b'=');
+        if is_variable && values.first().is_some_and(assigned) {
+            return Ok(values);
+        }
+        values.extend(words.next());
+    }
     // What is refused anyway is refused with the values that are there.
     if values.len() < habit.values && !matches!(habit.meaning, Meaning::Instead(_)) {
         return Err(format!("{} needs {}", word.display(), count(habit.values)));

@@ -112,6 +112,20 @@ impl Own {
         (self.takes_back(name) && !joined).then_some(false)
     }
 
+    /// The letter that takes a value in a word like `-x`, `-xA` or `-lxA`, with what is joined to it.
+    pub(super) fn letter_with_value<'w>(&self, word: &'w OsStr) -> Option<(char, &'w str)> {
+        let letters = word.to_str()?.strip_prefix('-')?;
+        let mut rest = letters.chars();
+        while let Some(letter) = rest.next() {
+            let mut options = self.options();
+            let arg = options.find(|arg| arg.get_short() == Some(letter))?;
+            if arg.get_action().takes_values() {
+                return Some((letter, rest.as_str()));
+            }
+        }
+        None
+    }
+
     /// Whether a word is the negation of an option that has none of its own.
     pub(super) fn negates(&self, word: &OsStr) -> bool {
         let name = word.to_str().and_then(|text| text.strip_prefix("--"));

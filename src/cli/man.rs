@@ -83,7 +83,8 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
 
 /// One page, in the language of `man`.
 fn page(command: &Command, top: &Command) -> Vec<u8> {
-    let man = Man::new(command.clone());
+    // An option that the short help leaves out would have no text here.
+    let man = Man::new(command.clone().mut_args(|arg| arg.hide_short_help(false)));
     let mut text = Vec::new();
     let written = man
         .render_name_section(&mut text)
@@ -221,6 +222,10 @@ mod tests {
             let name = name.replace('-', "\\-");
             assert!(page.contains(&format!("\\-\\-{name}")), "{name}: {page}");
         }
+        let (entry, text) = (r"\-\-tree\-width", "each host contacts at most this many");
+        let after = page.split_once(entry).unwrap().1;
+        let next = after.split(".TP").next().unwrap();
+        assert!(next.contains(text), "{next}");
     }
 
     use clap::CommandFactory;

@@ -21,7 +21,7 @@ pub(super) fn one_line(error: &clap::Error) -> String {
         }
         if let Some(tip) = part.strip_prefix("tip: ") {
             // The advice to write `-- --option` is wrong here: it would become the program.
-            if !tip.starts_with("to pass ") {
+            if !tip.starts_with("to pass ") && !is_guess(error) {
                 line.push_str("; ");
                 line.push_str(tip);
                 tipped = true;
@@ -36,7 +36,54 @@ pub(super) fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::UnknownArgument && !tipped {
         line.push_str("; --help lists the options");
     }
+    if let Some(hint) = hint(error) {
+        line.push_str("; ");
+        line.push_str(&hint);
+    }
     line
+}
+
+/// Whether clap suggests an option that is not near to what was written.
+fn is_guess(error: &clap::Error) -> bool {
+    match (
+        error.get(ContextKind::InvalidArg),
+        error.get(ContextKind::SuggestedArg),
+    ) {
+        (Some(ContextValue::String(written)), Some(ContextValue::String(suggested))) => {
+            !is_near(written.trim_matches('-'), suggested.trim_matches('-'))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a word may be a name that was typed wrongly or not to its end.
+pub(super) fn is_near(word: &str, name: &str) -> bool {
+    let wrong = strsim::osa_distance(word, name);
+    wrong <= (word.len() / 3).max(1) || word.len() >= 3 && name.starts_with(word)
+}
+
+/// What to write for a value that another launcher takes for an option of the same name.
+fn hint(error: &clap::Error) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let (option, value) = (
+        text(ContextKind::InvalidArg)?,
+        text(ContextKind::InvalidValue)?,
+    );
+    if !option.starts_with("--map-by") {
+        return None;
+    }
+    let mut parts = value.split(':');
+    Some(match (parts.next(), parts.next()) {
+        (Some("ppr"), Some(number)) => format!("write --ppn {number} for {number} ranks on a node"),
+        _ => {
+            "ranks are not mapped to cores or sockets: write slot to fill node after node, node to \
+              take them in turn"
+                .to_owned()
+        }
+    })
 }
 
 /// Words for `wireup run`, whose programs are positional and whose files may have set anything.
@@ -64,17 +111,38 @@ pub(super) fn of_next_program(error: &clap::Error) -> String {
     of_run(error)
 }
 
+/// Commands by the names that other programs have for them.
+const SYNONYMS: &[(&[&str], &str)] = &[
+    (&["list", "ls", "jobs", "status", "top", "squeue"], "ps"),
+    (&["stop", "cancel", "scancel", "end", "signal"], "kill"),
+    (
+        &[
+            "exec", "launch", "start", "mpirun", "mpiexec", "srun", "submit",
+        ],
+        "run",
+    ),
+    (&["version"], "--version"),
+];
+
 /// Words for a line whose first word is no command: most often `run` was forgotten.
 pub(super) fn of_commands(error: &clap::Error, first: Option<&OsStr>) -> String {
     let Some(first) = first else {
         return one_line(error);
     };
     let word = first.to_string_lossy();
-    let suggested = error.get(ContextKind::SuggestedSubcommand).is_some();
+    let suggested = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names.iter().any(|name| is_near(&word, name)),
+        _ => false,
+    };
     let tree = tree();
     // The wrong word comes later: clap knows what the command has.
     if tree.find_subcommand(&*word).is_some() {
         return one_line(error);
+    }
+    // What other programs call it.
+    let known = SYNONYMS.iter().find(|(others, _)| others.contains(&&*word));
+    if let (ErrorKind::InvalidSubcommand, Some((_, ours))) = (error.kind(), known) {
+        return format!("{word:?} is no command of wireup; did you mean: wireup {ours}");
     }
     // Clap does not see that two letters changed places.
     let near = tree.get_subcommands().map(Command::get_name);

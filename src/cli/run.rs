@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::{FromArgMatches, Parser};
 
+use super::allocation;
 use super::apps::{AppArgs, app_specs, split_apps};
+use super::brief::brief;
 use super::config::{self, Defaults};
 use super::exit;
 use super::habits;
@@ -172,8 +174,12 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         }
     };
     let apps = app_specs(args.app, &shared, rest).inspect_err(told)?;
+    let given = args.hosts.are_given() || args.layout.is_virtual();
     let psets = std::mem::take(&mut args.layout.psets);
     let layout = args.layout.resolve(args.hosts).inspect_err(told)?;
+    if !given && let Some(line) = allocation::other_nodes() {
+        eprintln!("wireup: {line}");
+    }
     let mut notes = Vec::new();
     if args.explain || args.dry_run {
         notes.extend(defaults.describe(args.no_config));
@@ -200,9 +206,16 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
 /// Parses words that start with the first option.
 pub(super) fn parse(own: Own, words: Vec<OsString>) -> Result<RunArgs, clap::Error> {
     let negated = words.iter().any(|word| own.negates(word));
+    let asks = words
+        .iter()
+        .take_while(|word| *word != "--help")
+        .any(|word| word == "-h");
     let mut command = own.into_command();
     if negated {
         command = with_negations(command);
+    }
+    if asks {
+        command = brief(command);
     }
     let name = std::iter::once(OsString::from("wireup run"));
     let mut matches = command.try_get_matches_from(name.chain(words))?;

@@ -5,8 +5,11 @@ use std::time::Duration;
 use crate::backend::message::ToCrew;
 use crate::control::{Drive, Life};
 use crate::failure::RunFailure;
+use crate::plan::jobs::Plans;
 use crate::report::failures;
 use crate::report::status::{PATIENCE, Status};
+use crate::sys::core_dump::{self, Dumped};
+use wireup_core::job::ids::GlobalRank;
 use wireup_core::job::outcome::{Cause, RankEnd};
 
 /// Ends a run whose ranks have all ended, or which broke, and returns its exit code.
@@ -124,10 +127,7 @@ fn tell_failures(drive: &mut Drive) {
         }
     }
     let supervisor = &drive.supervisor;
-    if let Some(mut line) = failure_line(drive, supervisor.cause()) {
-        if supervisor.waited_in_vain() {
-            line.push_str("; other ranks wait for it in vain");
-        }
+    if let Some(line) = failure_line(drive, supervisor.cause()) {
         drive.tell(&line);
     }
 }
@@ -137,7 +137,62 @@ pub(crate) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
     let cause = cause?;
     let rank = cause.rank();
     let state = rank.map(|rank| drive.pmi_state(rank));
-    failures::failure(&drive.jobs, cause, state.as_ref(), &|rank| {
-        drive.pid_of(rank)
-    })
+    let pid_of = |rank| drive.pid_of(rank);
+    let mut line = failures::failure(&drive.jobs, cause, state.as_ref(), &pid_of)?;
+    let supervisor = &drive.supervisor;
+    let ended = supervisor.cause() == Some(cause);
+    let in_vain = ended && supervisor.waited_in_vain();
+    if in_vain {
+        line.push_str("; other ranks wait for it in vain");
+    }
+    match cause {
+        Cause::Interrupted(_) => {
+            if let Some(sender) = &drive.ended_by {
+                line.push_str(" from ");
+                line.push_str(sender);
+            }
+        }
+        Cause::RankFailed {
+            rank,
+            end: RankEnd::Signal(signal),
+        } => {
+            if let Some(more) = about_death(drive, *rank, *signal) {
+                line.push_str("; ");
+                line.push_str(&more);
+            }
+        }
+        _ => {}
+    }
+    let others = match cause {
+        Cause::Timeout(_) => "had not ended",
+        Cause::NeverJoined { .. } | Cause::LeftOthers { .. } => "waited",
+        _ if in_vain => "waited",
+        _ => return Some(line),
+    };
+    line.push_str(&failures::unended(
+        &drive.jobs,
+        &drive.unended,
+        others,
+        &pid_of,
+    ));
+    Some(line)
+}
+
+/// What the kernel did with a rank that was killed by a signal.
+fn about_death(drive: &Drive, rank: GlobalRank, signal: i32) -> Option<String> {
+    if signal == libc::SIGKILL {
+        return drive.memory.as_ref()?.describe();
+    }
+    if !drive.hands.dumped(rank) {
+        return None;
+    }
+    let (plan, local) = drive.jobs.plan_of(rank);
+    let app = &plan.apps[plan.app_of(local)];
+    Some(core_dump::describe(&Dumped {
+        pid: drive.pid_of(rank)?,
+        signal,
+        program: app.program.path(),
+        directory: app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd),
+        host: drive.jobs.host_of(rank),
+    }))
 }

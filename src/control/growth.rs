@@ -1,7 +1,6 @@
 //! Hosts that a spawner wants to join the launch. Until they have, or have not, nothing is placed on
 //! them, and others that want hosts to join wait.
 
-use crate::plan::jobs::Plans;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use super::spawn::Asker;
 use crate::backend::message::Refusal;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
+use crate::plan::jobs::Plans;
 use crate::report::failures::by_node;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::{GlobalRank, NodeId};

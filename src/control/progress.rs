@@ -1,10 +1,10 @@
 //! Finds out what the job is waiting for, and shows it.
 
-use crate::plan::jobs::Plans;
 use std::time::Duration;
 
 use super::Drive;
 use crate::inspect::Wants;
+use crate::plan::jobs::Plans;
 use crate::report::progress::{Line, NAMED, Wait};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::supervisor::Phase;

@@ -1,13 +1,13 @@
 //! Spawns for which there are too few slots, and that wait a moment: processes of other jobs may be about to
 //! end. Who disconnects from its children and spawns others at once is faster than their ends.
 
-use crate::plan::jobs::Plans;
 use std::time::Duration;
 
 use super::Drive;
 use super::growth::Wanting;
 use crate::plan::Standing;
 use crate::plan::allocations::Ground;
+use crate::plan::jobs::Plans;
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 

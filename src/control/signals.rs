@@ -5,14 +5,21 @@ use std::os::fd::AsFd as _;
 use super::{Drive, Life};
 use crate::backend::message::ToCrew;
 use crate::control::orders::{Order, Read};
+use crate::sys::signal_sender;
 use nix::sys::signal::Signal;
 
 impl Drive {
     pub(super) fn take_signals(&mut self) {
-        while let Some(signal) = self.signals.pending() {
+        while let Some((signal, sender)) = self.signals.pending_from() {
             match signal {
                 Signal::SIGCHLD => self.hands.reap_orphans(),
                 Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
+                    if self.ended_by.is_none()
+                        && let Some((pid, uid)) = sender
+                    {
+                        // Looked at now: the process may end before the job does.
+                        self.ended_by = Some(signal_sender::describe(pid, uid));
+                    }
                     self.asked_to_end(signal as i32);
                 }
                 Signal::SIGTSTP => self.stop_job(),

@@ -1,7 +1,6 @@
 //! Jobs that processes of the launch have started beside them: from the wish to the answer, and to
 //! their end.
 
-use crate::plan::jobs::Plans;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use super::growth::{Wanting, too_late};
 use super::{Drive, Life};
 use crate::backend::message::ToCrew;
 use crate::plan::allocations::Ground;
+use crate::plan::jobs::Plans;
 use crate::plan::{Plan, SpawnedJob, Standing};
 use wireup_core::job::demand::{Demand, Wish};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};

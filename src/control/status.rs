@@ -1,23 +1,24 @@
 //! What is told while a job runs: warnings to people, changes of state to readers of the status
 //! stream.
 
-use crate::plan::jobs::Plans;
 use std::sync::Arc;
 
 use super::Drive;
-use crate::backend::local::raw;
 use crate::control::finish::failure_line;
 use crate::failure::RunFailure;
-use crate::plan::Plan;
 use crate::plan::jobs::Jobs;
+use crate::plan::jobs::Plans;
+use crate::report::failures::Unended;
+use crate::report::plan_record::{apps, planned, program};
 use crate::report::progress::{END_PATIENCE, PATIENCE};
 use crate::report::status::own_failure;
-use wireup_core::job::absence::Absences;
+use crate::sys::out_of_memory::Counter;
+use wireup_core::job::absence::{Absences, NAMED_MAX};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::record::{
-    App, CauseRecord, EndRecord, Job, JobPlan, JobState, Missing, MissingRank, Node, Outcome,
-    Place, RankChange, RankResult, RankState, Record, VERSION, kind_of, ms,
+    CauseRecord, EndRecord, Job, JobState, Missing, MissingRank, Outcome, Place, RankChange,
+    RankResult, RankState, Record, VERSION, kind_of, ms,
 };
 use wireup_core::supervisor::Phase;
 
@@ -53,29 +54,7 @@ impl Drive {
             return;
         }
         let plan = Arc::clone(&self.plan);
-        let nodes = plan.job.ranks.node_ids().map(|node| Node {
-            node: node.0,
-            host: &plan.node_names[node.index()],
-            ranks: plan.job.ranks.local_size(node),
-        });
-        let offered = [("pmi", plan.offer.pmi), ("pmix", plan.offer.pmix)];
-        let job = JobPlan {
-            version: VERSION,
-            job: plan.job.nspace.as_str(),
-            pid: raw(rustix::process::getpid()),
-            size: plan.job.ranks.size(),
-            offered: offered
-                .into_iter()
-                .filter_map(|(name, offered)| offered.then_some(name))
-                .collect(),
-            nodes: nodes.collect(),
-            apps: apps(&plan),
-        };
-        self.record(&Record::Job(Job {
-            state: JobState::Planned,
-            plan: Some(job),
-            cause: None,
-        }));
+        self.record(&planned(&plan));
     }
 
     /// All processes that could be started have been.
@@ -83,6 +62,9 @@ impl Drive {
         if !self.supervisor.is_ending() {
             self.job_changed(JobState::Running);
             self.watch_for_singletons();
+            if !self.plan.spec.layout.across_hosts() {
+                self.memory = Counter::read();
+            }
             self.progress.expect(self.now(), PATIENCE);
         }
     }
@@ -92,12 +74,26 @@ impl Drive {
         let phase = self.supervisor.phase();
         if phase != Phase::Running && !self.end_expected {
             self.end_expected = true;
+            self.unended = self.look_at_unended();
             self.progress.expect(self.now(), END_PATIENCE);
         }
         match phase {
             Phase::Running => {}
             Phase::Terminating { .. } => self.job_changed(JobState::Ending),
             Phase::Killing => self.job_changed(JobState::Killing),
+        }
+    }
+
+    fn look_at_unended(&self) -> Unended {
+        let ranks = (0_u32..).map(GlobalRank).zip(&self.lives);
+        let living: Vec<GlobalRank> = ranks
+            .filter(|(_, life)| life.runs())
+            .map(|(rank, _)| rank)
+            .collect();
+        let named = living.iter().take(NAMED_MAX);
+        Unended {
+            count: living.len(),
+            named: named.map(|rank| (*rank, self.pmi_state(*rank))).collect(),
         }
     }
 
@@ -284,18 +280,4 @@ fn place_of(jobs: &Jobs, process: GlobalRank) -> Place<'_> {
     let (node, host) = (jobs.home_of(process), jobs.host_of(process));
     let speaker = jobs.identity(process).into();
     Place::new(speaker, node, host, plan.job.appnums.of(rank))
-}
-
-fn program(plan: &Plan, app: usize) -> String {
-    plan.apps[app].program.path().display().to_string()
-}
-
-fn apps(plan: &Plan) -> Vec<App> {
-    let apps = plan.apps.iter().enumerate();
-    apps.map(|(index, app)| App {
-        app: index as u32,
-        program: program(plan, index),
-        ranks: app.size,
-    })
-    .collect()
 }

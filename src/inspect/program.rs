@@ -29,6 +29,8 @@ const HEAD: usize = 256;
 /// Interpreters that are scripts themselves, one behind the other. Source: execve(2).
 const SCRIPT_DEPTH: u8 = 4;
 const SHELL: &str = "/bin/sh";
+/// A longer search path is not shown whole.
+const PATH_SHOWN_MAX: usize = 200;
 
 /// How the kernel runs a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,7 +81,7 @@ impl Program {
             let found = cwd.join(name);
             match executable(&found) {
                 Err(Refusal::Absent) => {
-                    let searched = format!("there is no {}", found.display());
+                    let searched = format!("there is no {}", plain(&found).display());
                     return Err(not_found(name, searched));
                 }
                 Err(refusal) => return Err(refusal.into_error(found)),
@@ -88,6 +90,7 @@ impl Program {
         } else {
             search(name, path.unwrap_or_else(|| OsStr::new(DEFAULT_PATH)), cwd)?
         };
+        let found = plain(&found);
         let kind = kind_of(&found, cwd, 0)?;
         Ok(Self {
             path: found,
@@ -133,7 +136,7 @@ impl Program {
     /// A program that need not be here, by the name it is given there.
     pub fn elsewhere(name: &OsStr, cwd: &Path) -> Self {
         let path = match name.as_bytes().contains(&b'/') {
-            true => cwd.join(name),
+            true => plain(&cwd.join(name)),
             false => name.into(),
         };
         Self {
@@ -223,12 +226,27 @@ fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramErro
     if let Some((refusal, found)) = refused {
         return Err(refusal.into_error(found));
     }
-    let mut searched = format!("searched PATH={}", path.to_string_lossy());
+    let mut searched = searched(&path.to_string_lossy());
     if executable(&cwd.join(name)).is_ok() {
         let name = name.to_string_lossy();
         searched += &format!("; the working directory has one: try ./{name}");
     }
     Err(not_found(name, searched))
+}
+
+/// Where a program was looked for; a long search path is counted.
+fn searched(path: &str) -> String {
+    if path.len() <= PATH_SHOWN_MAX {
+        return format!("searched PATH={path}");
+    }
+    let directories = path.split(':').count();
+    let first = path.split(':').next().unwrap_or_default();
+    format!("none of the {directories} directories of PATH has it ({first}:…)")
+}
+
+/// A path without the `.` and the doubled slashes that joining leaves in it.
+fn plain(path: &Path) -> PathBuf {
+    path.components().collect()
 }
 
 fn kind_of(path: &Path, cwd: &Path, depth: u8) -> Result<Kind, ProgramError> {

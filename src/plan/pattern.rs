@@ -17,6 +17,8 @@ pub struct Fields<'a> {
     pub job: &'a str,
     /// `%n`: the number of its node.
     pub node: u32,
+    /// `%l`: its number among the ranks of its node.
+    pub local: u32,
     /// `%s`: the name of a stream; unknown where there is none.
     pub stream: Option<&'a str>,
 }
@@ -25,7 +27,7 @@ pub struct Fields<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// `%` before something that means nothing.
-    #[error("%{found} is unknown; known are %r %h %j %n {}and %%", if *.stream { "%s " } else { "" })]
+    #[error("%{found} is unknown; known are %r %l %h %j %n {}and %%", if *.stream { "%s " } else { "" })]
     Unknown {
         /// The character after it.
         found: char,
@@ -53,6 +55,7 @@ impl Fields<'_> {
             let kind = bytes.next().ok_or(PatternError::Unfinished)?;
             match (kind, self.stream) {
                 (b'r', _) => out.extend_from_slice(self.rank.to_string().as_bytes()),
+                (b'l', _) => out.extend_from_slice(self.local.to_string().as_bytes()),
                 (b'h', _) => out.extend_from_slice(self.host.as_bytes()),
                 (b'j', _) => out.extend_from_slice(self.job.as_bytes()),
                 (b'n', _) => out.extend_from_slice(self.node.to_string().as_bytes()),
@@ -92,15 +95,16 @@ mod tests {
         host: "h",
         job: "j",
         node: 2,
+        local: 3,
         stream: Some("out"),
     };
 
     #[test]
     fn patterns_are_filled_in_and_mistakes_named() {
         let fill = |text: &str| FIELDS.fill(OsStr::new(text));
-        assert_eq!(fill("a/%r-%h-%j-%n.%s%%"), Ok("a/7-h-j-2.out%".into()));
+        assert_eq!(fill("a/%r-%h-%j-%n-%l.%s%%"), Ok("a/7-h-j-2-3.out%".into()));
         let error = fill("%x").unwrap_err().to_string();
-        assert_eq!(error, "%x is unknown; known are %r %h %j %n %s and %%");
+        assert_eq!(error, "%x is unknown; known are %r %l %h %j %n %s and %%");
         assert_eq!(fill("a%"), Err(PatternError::Unfinished));
     }
 
@@ -119,6 +123,6 @@ mod tests {
             ..FIELDS
         };
         let error = fields.fill(OsStr::new("%r.%s")).unwrap_err().to_string();
-        assert_eq!(error, "%s is unknown; known are %r %h %j %n and %%");
+        assert_eq!(error, "%s is unknown; known are %r %l %h %j %n and %%");
     }
 }

@@ -122,7 +122,17 @@ pub(super) fn check_slots(
         .check(fullest, layout.oversubscribe)
         .map_err(|error| match nodes {
             1 => wrong(error),
-            _ => wrong(format!("on each virtual node, {error}")),
+            _ => {
+                let count = slots.count();
+                let fits = match layout.ppn {
+                    Some(_) => format!("--ppn {count}"),
+                    None => format!("-n {}", count.saturating_mul(nodes)),
+                };
+                wrong(format!(
+                    "on each virtual node, {} ranks do not fit in {}; use --oversubscribe, or {fits}",
+                    error.ranks, error.slots
+                ))
+            }
         })
 }
 

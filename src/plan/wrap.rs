@@ -99,6 +99,7 @@ impl Wrapper {
             host: "",
             job: "",
             node: 0,
+            local: 0,
             stream: None,
         };
         for word in &words {

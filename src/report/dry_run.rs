@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::failure::RunFailure;
 use crate::plan::directory;
@@ -20,11 +21,14 @@ use crate::plan::start_orders::{app_start, host_requests};
 use crate::plan::{Plan, Variable};
 use crate::report::explain;
 use crate::report::nodes;
+use crate::report::plan_record::planned;
 use crate::report::status::Target;
 use crate::stdio::rank_files;
 use crate::sys::surroundings::Surroundings;
-use wireup_core::job::ids::{AppNum, NodeId, Rank};
+use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use wireup_core::job::spec::StatusTarget;
 use wireup_core::node::{NodeCore, Terms};
+use wireup_core::record::{Place, RankChange, RankState, Record};
 
 /// Refuses what a run would refuse beyond the plan, and prints the plan.
 ///
@@ -35,16 +39,44 @@ pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFai
         eprintln!("wireup: warning: {warning}");
     }
     check(&plan)?;
-    let text = text(&plan, surroundings)?;
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| RunFailure::own("standard output", error))?;
+    // Nothing is made: the stream goes where something is open already.
+    let target = match plan.spec.status.json {
+        Some(StatusTarget::File(_)) => None,
+        _ => Target::open(&plan.spec.status, SystemTime::now())?,
+    };
+    if let Some(target) = &target {
+        for record in records(&plan) {
+            target.write_now(&record);
+        }
+    }
+    if !target.is_some_and(|target| target.is_stdout()) {
+        let text = text(&plan, surroundings)?;
+        std::io::stdout()
+            .write_all(text.as_bytes())
+            .map_err(|error| RunFailure::own("standard output", error))?;
+    }
     if plan.spec.explain {
         for line in explain::long(&plan) {
             eprintln!("wireup: {line}");
         }
     }
     Ok(0)
+}
+
+/// The plan as the status stream has it: the job, then the place of each rank.
+fn records(plan: &Plan) -> impl Iterator<Item = Record<'_>> {
+    let ranks = (0..plan.job.ranks.size()).map(Rank).map(|rank| {
+        let node = plan.job.ranks.node_of(rank).unwrap_or_default();
+        let host = &plan.node_names[node.index()];
+        let speaker = (JobNumber(0), rank).into();
+        Record::Rank(RankChange {
+            state: RankState::Planned,
+            place: Place::new(speaker, node, host, plan.job.appnums.of(rank)),
+            pid: None,
+            end: None,
+        })
+    });
+    std::iter::once(planned(plan)).chain(ranks)
 }
 
 /// What a run would find out on its way to the first process.

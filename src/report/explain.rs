@@ -9,9 +9,17 @@ use crate::plan::{App, Plan};
 use crate::report::nodes;
 use wireup_core::job::ids::Rank;
 
+/// Nodes whose ranks [`short`] shows.
+const NODES_SHOWN: usize = 8;
+
 /// The decisions in short: one line each.
 pub fn short(plan: &Plan) -> Vec<String> {
     let mut lines = vec![size(plan)];
+    lines.extend(places(plan).take(NODES_SHOWN));
+    let more = (plan.job.ranks.nodes() as usize).saturating_sub(NODES_SHOWN);
+    if more > 0 {
+        lines.push(format!("{more} more nodes: --explain shows their ranks"));
+    }
     lines.extend(plan.apps.iter().map(program));
     if let Some(why) = &plan.offer.without_pmix {
         lines.push(format!("PMIx is not offered: {why}"));

@@ -1,22 +1,30 @@
 //! Words for what went wrong: one line that names the thing and the remedy.
 
-use crate::plan::jobs::Plans;
 use std::path::Path;
 
 use rustix::io::Errno;
 
 use crate::plan::Plan;
 use crate::plan::jobs::Jobs;
+use crate::plan::jobs::Plans;
 use crate::report::missing_ranks;
 use crate::report::missing_ranks::PidOf;
 use crate::sys::spawn::{SpawnError, Step};
 use crate::sys::start_ranks::StartError;
 use wireup_core::job::ids::{GlobalRank, Rank};
 use wireup_core::job::outcome::{
-    Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd,
+    Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd, signal_name,
 };
 
 mod nodes;
+
+/// Ranks that had not ended: how many, and what the first of them had done with their
+/// process-management interface.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unended {
+    pub(crate) count: usize,
+    pub(crate) named: Vec<(GlobalRank, PmiState)>,
+}
 
 pub use nodes::by_node;
 
@@ -138,6 +146,46 @@ fn words(end: RankEnd) -> String {
     }
 }
 
+/// How far a rank had come, in the words of its program.
+fn stage(state: &PmiState) -> &'static str {
+    let waits = ["in barrier", "in fence", "in a ring"];
+    match (state.contacted, state.active) {
+        (false, _) => "before MPI_Init",
+        (true, true) if waits.iter().any(|wait| state.last.contains(wait)) => {
+            "waiting for other ranks"
+        }
+        (true, true) => "after MPI_Init",
+        (true, false) if state.last.contains("finalized") => "after MPI_Finalize",
+        (true, false) => "in MPI_Init",
+    }
+}
+
+/// The ranks that had not ended when the job began to be ended, behind the line about it. `what` they did.
+pub(crate) fn unended(jobs: &Jobs, unended: &Unended, what: &str, pid_of: PidOf<'_>) -> String {
+    if unended.count == 0 {
+        return String::new();
+    }
+    let mut named: Vec<String> = unended
+        .named
+        .iter()
+        .map(|(rank, state)| {
+            let (name, host) = (jobs.name_of(*rank), jobs.host_of(*rank));
+            let pid = pid_of(*rank).map_or_else(String::new, |pid| format!(", pid {pid}"));
+            format!("{name} ({host}{pid}, {})", stage(state))
+        })
+        .collect();
+    let more = unended.count - named.len();
+    if more > 0 {
+        named.push(format!("{more} more"));
+    }
+    let plural = if unended.count == 1 { "" } else { "s" };
+    format!(
+        "; {} rank{plural} {what}: {}",
+        unended.count,
+        named.join(", ")
+    )
+}
+
 /// The one line about a failed job. `None` when the exit code says it all.
 pub fn failure(
     jobs: &Jobs,
@@ -152,10 +200,24 @@ pub fn failure(
         let (name, node) = (jobs.name_of(rank), jobs.host_of(rank));
         format!("{name} ({program}, host {node}{pid})")
     };
-    let last = state.map_or_else(String::new, |state| format!("; {}", state.last));
+    let offer = &jobs.first().offer;
+    let served = offer.pmi || offer.pmix;
+    // What it last did with its interface says something to those who know the protocol.
+    let last = match state {
+        Some(state)
+            if jobs.first().spec.verbose > 0 || state.last.contains("broke the protocol") =>
+        {
+            format!("; {}", state.last)
+        }
+        _ => String::new(),
+    };
+    let stage = match state {
+        Some(state) if served => format!(" {}{last}", stage(state)),
+        _ => String::new(),
+    };
     Some(match cause {
         Cause::RankFailed { rank: failed, end } => {
-            format!("{} {}{last}", rank(*failed), words(*end))
+            format!("{} {}{stage}", rank(*failed), words(*end))
         }
         Cause::NotFinalized { rank: failed } => format!(
             "{} exited with code 0 between MPI_Init and MPI_Finalize{last}",
@@ -219,7 +281,10 @@ pub fn failure(
         Cause::FenceTimeout(late) => missing_ranks::timeout(jobs, late, pid_of),
         Cause::Timeout(time) => format!("the job did not end within {} s", time.as_secs_f64()),
         Cause::Interrupted(signal) if *signal == libc::SIGINT => "interrupted".to_owned(),
-        Cause::Interrupted(signal) => format!("ended by signal {signal}"),
+        Cause::Interrupted(signal) => match signal_name(*signal) {
+            Some(name) => format!("ended by {name}"),
+            None => format!("ended by signal {signal}"),
+        },
         Cause::OutputLost { pipe: true, .. } => return None,
         Cause::OutputLost { error, .. } => error.clone(),
     })

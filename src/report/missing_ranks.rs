@@ -1,9 +1,9 @@
 //! Words for a fence to which not all ranks have come; no I/O.
 
-use crate::plan::jobs::Plans;
 use std::time::Duration;
 
 use crate::plan::jobs::Jobs;
+use crate::plan::jobs::Plans;
 use wireup_core::job::absence::{Absent, NAMED_MAX, SomeNodes};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{FenceKind, LateFence};

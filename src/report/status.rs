@@ -65,6 +65,18 @@ impl Target {
         self.stdout.then_some(self.clock)
     }
 
+    /// Whether it is standard output.
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.stdout
+    }
+
+    /// Writes a line of a run that starts nothing.
+    pub(crate) fn write_now(&self, record: &Record<'_>) {
+        let mut line = Vec::new();
+        record.write(self.clock, Duration::ZERO, &mut line);
+        write_now(&self.fd, &line, PATIENCE);
+    }
+
     /// Writes the only line of a run that was refused after `elapsed`.
     pub(crate) fn refuse(&self, failure: &RunFailure, elapsed: Duration) {
         let mut line = Vec::new();

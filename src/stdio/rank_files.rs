@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::plan::pattern::Fields;
-use crate::sys::access::writable;
+use crate::sys::access::can_be_made;
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::Rank;
 use wireup_core::job::outcome::EXIT_WIREUP;
@@ -79,7 +79,7 @@ pub fn check(plan: &Plan) -> Result<(), RunFailure> {
     }
     for (out, err) in names {
         for path in std::iter::once(&out).chain(&err) {
-            writable(path).map_err(|errno| not_written(pattern, path, errno))?;
+            can_be_made(path).map_err(|errno| not_written(pattern, path, errno))?;
         }
     }
     Ok(())
@@ -136,6 +136,20 @@ fn is_device(path: &Path) -> bool {
 /// Appending, so that standard output and error in one file do not overwrite each other. A named
 /// pipe that nobody reads is an error and no reason to wait.
 fn create(path: &Path) -> rustix::io::Result<File> {
+    match open_new(path) {
+        Err(Errno::NOENT) => {
+            let made = path.parent().map(std::fs::create_dir_all);
+            match made {
+                Some(Ok(())) => open_new(path),
+                Some(Err(error)) => Err(Errno::from_io_error(&error).unwrap_or(Errno::NOENT)),
+                None => Err(Errno::NOENT),
+            }
+        }
+        opened => opened,
+    }
+}
+
+fn open_new(path: &Path) -> rustix::io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::APPEND;
     let mode = Mode::from_raw_mode(0o666);
     let fd = open_file(path, flags | OFlags::NONBLOCK | OFlags::CLOEXEC, mode)?;

@@ -30,6 +30,22 @@ pub fn writable(path: &Path) -> Result<(), Errno> {
     }
 }
 
+/// The same for a file whose directory is made if need be.
+///
+/// # Errors
+/// As [`writable`].
+pub fn can_be_made(path: &Path) -> Result<(), Errno> {
+    match writable(path) {
+        Err(Errno::NOENT) => {}
+        result => return result,
+    }
+    let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    match directory {
+        Some(directory) => can_be_made(directory),
+        None => Err(Errno::NOENT),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,7 +59,11 @@ mod tests {
         std::fs::write(&file, "x").unwrap();
         assert_eq!(writable(&file), Ok(()));
         assert_eq!(writable(dir.path()), Err(Errno::ISDIR));
-        assert_eq!(writable(&dir.path().join("no/file")), Err(Errno::NOENT));
+        let below = dir.path().join("no/such/file");
+        assert_eq!(writable(&below), Err(Errno::NOENT));
+        assert_eq!(can_be_made(&below), Ok(()));
+        assert!(!dir.path().join("no").exists());
+        assert_eq!(can_be_made(&file.join("no/file")), Err(Errno::NOTDIR));
         assert_eq!(writable(&file.join("file")), Err(Errno::NOTDIR));
     }
 }

@@ -77,8 +77,16 @@ impl Signals {
 
     /// Takes a pending signal, if there is one.
     pub fn pending(&mut self) -> Option<Signal> {
+        self.pending_from().map(|(signal, _)| signal)
+    }
+
+    /// The same, with the process that sent it and that one's user; no process for what the kernel sends,
+    /// and what comes from another PID namespace.
+    pub fn pending_from(&mut self) -> Option<(Signal, Option<(i32, u32)>)> {
         let info = self.fd.read_signal().ok().flatten()?;
-        Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()
+        let signal = Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()?;
+        let pid = i32::try_from(info.ssi_pid).ok().filter(|pid| *pid > 0);
+        Some((signal, pid.map(|pid| (pid, info.ssi_uid))))
     }
 }
 

@@ -285,8 +285,13 @@ impl Spawner {
 pub enum ExitStatus {
     /// Called exit with this code, 0 to 255.
     Code(u8),
-    /// Killed by this signal.
-    Signal(i32),
+    /// Killed by a signal.
+    Signal {
+        /// Its number.
+        number: i32,
+        /// Whether the kernel dumped the process's memory.
+        dumped: bool,
+    },
 }
 
 /// Collects the exit of a process whose pidfd is readable; blocks if it is not.
@@ -301,7 +306,10 @@ pub fn wait(pidfd: &OwnedFd) -> rustix::io::Result<ExitStatus> {
             Ok(Some(status)) => {
                 return Ok(match (status.exit_status(), status.terminating_signal()) {
                     (Some(code), _) => ExitStatus::Code((code & 0xff) as u8),
-                    (None, signal) => ExitStatus::Signal(signal.unwrap_or(libc::SIGKILL)),
+                    (None, signal) => ExitStatus::Signal {
+                        number: signal.unwrap_or(libc::SIGKILL),
+                        dumped: status.dumped(),
+                    },
                 });
             }
             Ok(None) | Err(Errno::INTR) => {}

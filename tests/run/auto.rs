@@ -353,7 +353,7 @@ fn a_dry_run_refuses_what_a_run_refuses() {
         (&["/etc/passwd"], 126),
         (&["--wdir", absent, "true"], 125),
         (&["--virtual-nodes", "9", "-n", "2", "true"], 125),
-        (&["--output", "/nonexistent/dir/%r", "true"], 125),
+        (&["--output", "/dev/null/dir/%r", "true"], 125),
         (&["--output", "same", "-n", "2", "true"], 125),
         (&["--output", "%y", "true"], 125),
         (&["--json", "/nonexistent/dir/x", "true"], 125),

@@ -30,7 +30,7 @@ fn the_exit_policy_chooses_whose_code_is_the_jobs() {
         let err = outcome.err();
         let told = format!("2 of 2 ranks failed; exit code {code} (--exit-policy {policy})");
         assert!(err.contains(&told), "{outcome:?}");
-        let first = "exited with code 5; never contacted PMI; the others go on";
+        let first = "exited with code 5 before MPI_Init; the others go on";
         assert!(err.contains(first), "{outcome:?}");
         outcome.expect(code);
     }
@@ -95,7 +95,7 @@ fn ranks_of_an_mpi_job_go_on_after_a_failure_that_leaves_nobody_waiting() {
             .run(3, &["--no-kill-on-bad-exit"], "exitcode", &args)
             .run();
         outcome.by_rank("exitcode", 3);
-        let line = outcome.expect_one_line(&["rank 1 (", "exited with code 3", "finalized"]);
+        let line = outcome.expect_one_line(&["rank 1 (", "exited with code 3 after MPI_Finalize"]);
         assert!(!line.contains("in vain"), "{line}");
         outcome.expect(3);
     }

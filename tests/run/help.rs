@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::{Outcome, Run, skip};
+use rustix::process::Signal;
+
+use crate::common::{Outcome, Output, Run, skip};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -116,6 +118,44 @@ complete_line wireup completions z
 }
 
 #[test]
+fn bash_completes_jobs_signals_and_programs_and_leaves_the_programs_words_alone() {
+    let running = Run::ranks(1, ["sh", "-c", "echo ready; exec sleep 100"]).start();
+    running.wait_for(Output::Stdout, "ready");
+    let script = r#"
+source <("$0" completions bash) || exit
+complete_line() {
+    COMP_WORDS=("$0" "$@") COMP_CWORD=$# COMPREPLY=()
+    _wireup_first "$0" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    echo "${COMPREPLY[*]}"
+}
+complete_line kill ''
+complete_line kill -s TER
+complete_line run -n 2 slee
+complete_line run -n 2 sleep --pm
+complete_line run -n 2 sleep : --pm
+"$0" ps
+"#;
+    let outcome = Run::command(["bash", "--norc", "-c", script, WIREUP]).run();
+    let out = outcome.expect_quiet_success().out();
+    let mut lines = out.lines();
+    let mut next = || lines.next().unwrap().split(' ');
+    let jobs: Vec<&str> = next().collect();
+    assert_eq!(next().collect::<Vec<_>>(), ["SIGTERM"]);
+    assert!(next().any(|word| word == "sleep"), "{out}");
+    assert_eq!(next().collect::<Vec<_>>(), [""]);
+    assert!(next().any(|word| word == "--pmi"), "{out}");
+    // Other tests have jobs as well.
+    let own = running.pid().to_string();
+    let shown = lines.find(|line| line.split_whitespace().any(|word| word == own));
+    let name = shown
+        .and_then(|line| line.split_whitespace().next())
+        .unwrap();
+    assert!(jobs.contains(&name), "{out}");
+    running.signal(Signal::TERM);
+    running.finish().expect(143);
+}
+
+#[test]
 fn other_shells_get_scripts_and_a_reader_may_stop_early() {
     for shell in ["zsh", "fish"] {
         let script = wireup(["completions", shell]).expect_quiet_success().out();
@@ -147,6 +187,14 @@ fn a_forgotten_run_is_suggested() {
         wireup(["rnu", "./app"]),
         &["\"rnu\" is no command", "did you mean: wireup run"],
     );
+    expect_refusal(
+        wireup(["list"]),
+        &["\"list\" is no command", "did you mean: wireup ps"],
+    );
+    for far in ["--memory-per-rank", "--per-host-count"] {
+        let outcome = wireup(["run", far, "true"]).expect(125);
+        assert!(!outcome.err().contains("similar"), "{outcome:?}");
+    }
     expect_refusal(
         wireup(["config", "shwo"]),
         &["unrecognized subcommand 'shwo'", "'show'"],
@@ -217,7 +265,15 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
         ),
         (
             &["--map-by", "core", "true"],
-            "'core' for '--map-by <slot|node>' [possible values: slot, node]",
+            "'core' for '--map-by <slot|node>' [possible values: slot, node]; ranks are not mapped to cores",
+        ),
+        (
+            &["--map-by", "ppr:2:node", "true"],
+            "write --ppn 2 for 2 ranks on a node",
+        ),
+        (
+            &["-c", "2", "-n", "2", "true"],
+            "-c: to mpirun it is a number of ranks, to srun CPUs for each; write -n 2",
         ),
     ] {
         expect_refusal(Run::new(words).run(), &[needed]);

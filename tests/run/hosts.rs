@@ -240,9 +240,9 @@ fn what_travels_is_shown_and_what_belongs_to_this_machine_is_not_sent() {
 
 #[test]
 fn output_files_are_looked_at_where_they_are_written() {
-    let refused = "--output /nonexistent/%r: cannot write";
+    let refused = "--output /dev/null/%r: cannot write";
     let run = |options: &[&str]| {
-        let args = ["--dry-run", "--output", "/nonexistent/%r", "-n", "1"];
+        let args = ["--dry-run", "--output", "/dev/null/%r", "-n", "1"];
         Run::new(args.iter().chain(options).chain(&["true"])).run()
     };
     run(&[]).expect(125).expect_one_line(&[refused]);

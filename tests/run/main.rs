@@ -27,6 +27,7 @@ mod iof;
 mod layouts;
 mod libraries;
 mod logs;
+mod messages;
 mod mpi;
 mod pki;
 mod pmi12;

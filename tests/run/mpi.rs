@@ -219,12 +219,7 @@ fn death(mpi: &Mpi) {
     let between = "exited with code 0 between MPI_Init and MPI_Finalize";
     let kill = "was killed by signal 9 (SIGKILL)";
     let deaths = [
-        (
-            "before-init",
-            "5",
-            5,
-            "exited with code 5; never contacted PMI",
-        ),
+        ("before-init", "5", 5, "exited with code 5 before MPI_Init"),
         ("before-init", "0", 1, never),
         ("without-finalize", "6", 6, "exited with code 6; PMI"),
         ("without-finalize", "0", 1, between),

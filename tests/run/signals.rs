@@ -83,7 +83,7 @@ fn a_signal_that_asks_to_end_gives_its_own_code() {
         running.signal(signal);
         let outcome = running.finish().expect(code);
         assert_eq!(count(&outcome, name), 2, "{outcome:?}");
-        outcome.expect_one_line(&["ended by signal"]);
+        outcome.expect_one_line(&["ended by SIG", " from pid "]);
         assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
     }
 }
@@ -92,9 +92,9 @@ fn a_signal_that_asks_to_end_gives_its_own_code() {
 fn ranks_that_die_of_the_signal_are_no_failure_of_their_own() {
     for (signal, code, words) in [
         (Signal::INT, 130, "interrupted"),
-        (Signal::TERM, 143, "ended by signal 15"),
-        (Signal::HUP, 129, "ended by signal 1"),
-        (Signal::QUIT, 131, "ended by signal 3"),
+        (Signal::TERM, 143, "ended by SIGTERM from pid "),
+        (Signal::HUP, 129, "ended by SIGHUP from pid "),
+        (Signal::QUIT, 131, "ended by SIGQUIT from pid "),
     ] {
         let script = "ulimit -c 0; echo ready; exec sleep 100";
         let running = Run::ranks(3, ["sh", "-c", script]).start();

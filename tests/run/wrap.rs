@@ -126,7 +126,7 @@ fn a_command_that_cannot_be_used_is_refused_with_the_reason() {
     refused(
         &["--wrap", "date +%Y"],
         125,
-        &["%Y is unknown; known are %r %h %j %n and %%"],
+        &["%Y is unknown; known are %r %l %h %j %n and %%"],
     );
     let ranks = ["--wrap", "env", "--wrap-ranks", "0,2"];
     refused(

@@ -184,7 +184,7 @@ fn signal_line(signal: i32, ranks: &[u32]) -> String {
 fn lost(status: ExitStatus, last: &str) -> String {
     let how = match status {
         ExitStatus::Code(code) => format!("the launcher exited with code {code}"),
-        ExitStatus::Signal(signal) => format!("the launcher was killed by signal {signal}"),
+        ExitStatus::Signal { number, .. } => format!("the launcher was killed by signal {number}"),
     };
     match last {
         "" => how,

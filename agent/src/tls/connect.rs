@@ -33,7 +33,10 @@ pub enum ConnectError {
     #[error("{0:?} can be no node's name")]
     Name(String),
     /// The address cannot be found out.
-    #[error("cannot find the address {address}: {error}")]
+    #[error(
+        "cannot find the address {address}: {}; check the name, or write NAME@ADDRESS",
+        reason(error)
+    )]
     Address {
         /// As it was given.
         address: String,
@@ -41,7 +44,7 @@ pub enum ConnectError {
         error: io::Error,
     },
     /// Nobody listens there, or there is no way.
-    #[error("cannot connect to {address}: {error}")]
+    #[error("cannot connect to {address}: {}{}", reason(.error), remedy(.error))]
     Tcp {
         /// Where to; the last of several.
         address: SocketAddr,
@@ -57,6 +60,25 @@ pub enum ConnectError {
     /// The HTTP/2 connection was not made.
     #[error("cannot begin HTTP/2: {0}")]
     Http(tonic::transport::Error),
+}
+
+/// The system's words, without what the library puts around them.
+fn reason(error: &io::Error) -> String {
+    let whole = error.to_string();
+    let text = whole.strip_prefix("failed to lookup address information: ");
+    let text = text.unwrap_or(&whole);
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
+/// What to do where nobody listens.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "; start the agent there (systemctl start wireup-agent, or wireup agent)"
+        }
+        _ => "",
+    }
 }
 
 impl ConnectError {

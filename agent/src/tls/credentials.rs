@@ -39,6 +39,14 @@ pub enum CredentialsError {
     #[error("this node has no certificate in {}; make one with `wireup pki issue` and copy its directory there, \
              or name another directory (--tls)", .0.display())]
     None(PathBuf),
+    /// Some of the files have been installed.
+    #[error("{file} is missing in {}; copy the whole directory that `wireup pki issue` made there", dir.display())]
+    Incomplete {
+        /// The first that is not there.
+        file: &'static str,
+        /// Where it should be.
+        dir: PathBuf,
+    },
     /// A file cannot be read, or others may.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -236,9 +244,17 @@ fn stamp(file: &Result<File, StoreError>) -> Stamp {
 }
 
 fn missing(dir: &Path, error: StoreError) -> CredentialsError {
-    match store::is_missing(&error) {
-        true => CredentialsError::None(dir.to_owned()),
-        false => error.into(),
+    if !store::is_missing(&error) {
+        return error.into();
+    }
+    let absent = |file: &&str| !dir.join(file).exists();
+    let files = [CA, CERTIFICATE, KEY];
+    match files.into_iter().find(absent) {
+        Some(file) if !files.iter().all(absent) => CredentialsError::Incomplete {
+            file,
+            dir: dir.to_owned(),
+        },
+        _ => CredentialsError::None(dir.to_owned()),
     }
 }
 

@@ -296,12 +296,18 @@ async fn a_caller_is_told_why_it_was_not_accepted() {
     );
     let error = because("n1", "127.0.0.1:1").await;
     assert!(
-        error.starts_with("cannot connect to 127.0.0.1:1: "),
+        error.starts_with(
+            "cannot connect to 127.0.0.1:1: Connection refused; start the agent there"
+        ),
         "{error}"
     );
     let error = because("n1", "no.such.host.invalid:1").await;
     assert!(
         error.starts_with("cannot find the address no.such.host.invalid:1: "),
+        "{error}"
+    );
+    assert!(
+        !error.contains("failed to lookup") && error.ends_with("or write NAME@ADDRESS"),
         "{error}"
     );
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -386,6 +392,10 @@ async fn a_certificate_that_others_would_refuse_is_not_even_loaded() {
         error.starts_with("this node has no certificate in "),
         "{error}"
     );
+    let dir = cluster.issue("n0", Role::Node, valid(1));
+    fs::remove_file(dir.join(pki::KEY)).unwrap();
+    let error = refusal(&dir);
+    assert!(error.starts_with("key.pem is missing in "), "{error}");
     let dir = cluster.issue("n1", Role::Node, valid(1));
     fs::copy(Cluster::new().dir.join(pki::CA), dir.join(pki::CA)).unwrap();
     let error = refusal(&dir);

@@ -129,7 +129,7 @@ impl Crew {
         let _ = self.poll.remove(sidecar.child.pidfd.as_fd());
         let end = match spawn::wait(&sidecar.child.pidfd)? {
             ExitStatus::Code(code) => RankEnd::Code(code),
-            ExitStatus::Signal(signal) => RankEnd::Signal(signal),
+            ExitStatus::Signal { number, .. } => RankEnd::Signal(number),
         };
         let how = failures::host_end(end, hello.is_some(), printed);
         let in_order = end == RankEnd::Code(0);

@@ -3,7 +3,6 @@
 //! A reader sets the pace of those who wait until their input is read. What others leave behind is
 //! bounded: what would make it more than `WAITING_MAX` is refused.
 
-use crate::plan::jobs::Plans;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 
@@ -11,6 +10,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::{Crew, Job};
+use crate::plan::jobs::Plans;
 use crate::sys::poll::{Interest, Poll, Source, Token};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use wireup_core::node::event::{Event, Fed};

@@ -1,6 +1,5 @@
 //! The ranks' processes: from the report of a starting thread to the judgement of their end.
 
-use crate::plan::jobs::Plans;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use rustix::process::kill_process_group;
 
 use super::{Crew, Part, RankSlot, raw};
 use crate::backend::message::FromCrew;
+use crate::plan::jobs::Plans;
 use crate::report::failures;
 use crate::stdio::stdin;
 use crate::sys::channel::{Backlog, Channel, Received};
@@ -304,7 +304,12 @@ impl Crew {
         let _ = pmi.map(|channel| self.poll.remove(&channel));
         let status = spawn::wait(&child.pidfd).map(|status| match status {
             ExitStatus::Code(code) => RankEnd::Code(code),
-            ExitStatus::Signal(signal) => RankEnd::Signal(signal),
+            ExitStatus::Signal { number, dumped } => {
+                if dumped {
+                    self.dumped.insert(rank);
+                }
+                RankEnd::Signal(number)
+            }
         });
         let known = status.ok();
         self.end_input(rank);
@@ -338,6 +343,11 @@ impl Crew {
             self.judge_rank(rank, end);
         }
         self.reap_orphans();
+    }
+
+    /// Whether the kernel dumped a rank's memory when it was killed.
+    pub(crate) fn has_dumped(&self, rank: GlobalRank) -> bool {
+        self.dumped.contains(&rank)
     }
 
     /// Who exits because the connection to another has broken may be collected before that one: a process

@@ -55,8 +55,12 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<Found, NotPrivate> {
                 0o700
             },
         )?;
-        make(&directory, 0o700)?;
-        let _lock = lock(&directory)?;
+        let made = make(&directory, 0o700).and_then(|()| lock(&directory));
+        let _lock = match made {
+            // The last one has just taken it along.
+            Err(NotPrivate::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => continue,
+            made => made?,
+        };
         match connect_within(&address, LIMIT) {
             Ok(connection) => return Ok(Found::There(connection)),
             Err(Errno::NOENT) => {}
@@ -105,6 +109,11 @@ impl Hidden {
         if let Some(directory) = self.path.parent() {
             // Others may be there.
             let _ = std::fs::remove_dir(directory);
+            // In /tmp it would stay until the machine is started again; elsewhere it belongs to others.
+            let base = directory.parent();
+            if let Some(base) = base.filter(|base| base.parent() == Some(Path::new("/tmp"))) {
+                let _ = std::fs::remove_dir(base);
+            }
         }
     }
 }
@@ -189,6 +198,16 @@ mod tests {
             hidden.remove();
         }
         assert!(!base.join(DIRECTORY).exists());
+    }
+
+    #[test]
+    fn the_last_one_leaves_no_empty_directory_in_tmp() {
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
+        let Found::New { listener, .. } = find("", dir.path()).unwrap() else {
+            panic!("nobody was there");
+        };
+        hide(&listener).unwrap().remove();
+        assert!(!dir.path().exists());
     }
 
     #[test]

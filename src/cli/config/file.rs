@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue};
 use super::{ConfigError, PER_JOB, may_be_given};
 use crate::cli::line::Own;
 use crate::cli::negation::opposite;
+use crate::cli::problem::is_near;
 
 /// The table of `wireup run`.
 const TABLE: &str = "run";
@@ -99,7 +100,9 @@ fn entry(own: &Own, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Entry, St
     let values = match (arg.get_action(), value) {
         (ArgAction::SetTrue | ArgAction::SetFalse, DeValue::Boolean(on)) => vec![on.to_string()],
         (ArgAction::SetTrue | ArgAction::SetFalse, _) => {
-            return Err(format!("'{key}' is a switch; write true or false"));
+            return Err(format!(
+                "'{key}' is a switch; write true or false, without quotes"
+            ));
         }
         (ArgAction::Count, value) => vec![
             times(value)
@@ -141,6 +144,10 @@ fn plain(key: &str, value: &DeValue<'_>) -> Result<String, String> {
         // As written: 0o22 is not 18 to an option that takes octal numbers.
         DeValue::Integer(number) => Ok(number.to_string()),
         DeValue::Float(number) => Ok(number.as_str().to_owned()),
+        DeValue::Boolean(on) => Err(format!(
+            "'{key}' takes a value and {on} is a boolean; write a text in quotes or a number, or leave \
+             the key out"
+        )),
         _ => Err(format!(
             "'{key}' takes a text or a number, in quotes if need be"
         )),
@@ -177,7 +184,7 @@ fn unknown<'a>(key: &str, options: impl Iterator<Item = &'a str>) -> String {
     let positive = key.strip_prefix("no-");
     let near = options
         .map(|name| (strsim::jaro_winkler(key, name), name))
-        .filter(|(score, _)| *score > 0.8)
+        .filter(|(score, name)| *score > 0.8 && is_near(key, name))
         .max_by(|one, other| one.0.total_cmp(&other.0));
     match (near, positive) {
         (_, Some(positive)) => format!("unknown key '{key}', write {positive} = false"),

@@ -16,7 +16,8 @@ use crate::failure::RunFailure;
 const EXAMPLES: &str = "\
 Examples:
   wireup config show
-  mkdir -p ~/.config && wireup config show > ~/.config/wireup.toml    a file to start from";
+  mkdir -p ~/.config && wireup config show > ~/.config/wireup.toml.new    a file to start from:
+                                             edit it, and move it to ~/.config/wireup.toml";
 
 const FORMAT: &str = "\
 A defaults file is TOML. Its keys are the long names of the options of `wireup run`:

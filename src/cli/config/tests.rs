@@ -99,7 +99,10 @@ fn what_is_wrong_is_named_with_file_line_and_remedy() {
         ("[run]\nverbose = -1", "'verbose' is counted"),
         ("[run]\nverbose = 1000", "'verbose' is counted"),
         ("[run]\npmi = ['pmix']", "'pmi' takes one value, not a list"),
-        ("[run]\npmi = true", "'pmi' takes a text or a number"),
+        (
+            "[run]\npmi = true",
+            "'pmi' takes a value and true is a boolean",
+        ),
         ("[run]\nenv = [['A=1']]", "'env' takes a text or a number"),
         ("[run]\nwdir = '/'", "'wdir' belongs to one job"),
         ("[run]\nargv = 'x'", "unknown key 'argv'"),

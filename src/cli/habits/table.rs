@@ -41,8 +41,19 @@ const NAME_HOSTS: &str = "wireup runs on the hosts that --hosts or --hostfile na
     (--virtual-nodes K makes this machine act as K nodes)";
 const LIST_ONLY: &str = "wireup runs on this machine only if it is in the list; leave it out, and \
     name the hosts with --hosts or --hostfile";
-const NO_BINDING: &str = "wireup does not bind ranks to cores; leave it out, or let the program \
-    line do it: wireup run ... taskset -c LIST PROGRAM";
+const NO_BINDING: &str = "wireup does not bind ranks to cores; leave it out, or write --wrap \
+    'taskset -c %l', which binds each rank to the CPU with the number of its local rank";
+const CPUS_PER_RANK: &str = "wireup reserves no CPUs and does not bind ranks; leave it out, and write \
+    --ppn for how many ranks a node gets";
+const NO_GPUS: &str = "wireup assigns no GPUs; leave it out, or write --wrap 'env \
+    CUDA_VISIBLE_DEVICES=%l', which gives each rank the GPU with the number of its local rank";
+const NO_MEMORY: &str = "wireup reserves no memory, the batch system does; leave it out, or write \
+    --rlimit as={1} for a limit of each rank's process";
+const NO_BATCH: &str = "wireup is no batch system; leave it out, and give it to sbatch or salloc";
+const NAMES_JOBS: &str = "wireup names jobs itself, wireup ps shows them; leave it out";
+const QUIET: &str = "wireup prints nothing of its own when all goes well; leave it out";
+const INPUT: &str = "write < {1} at the end of the line; --stdin none, all or RANK says which ranks \
+    read it";
 const NO_MAPPING: &str = "ranks are numbered as they are laid out, see --map-by slot and node; \
     leave it out";
 const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port; leave it out";
@@ -50,13 +61,28 @@ const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port
 /// Every option of another launcher that is known here.
 pub(super) const HABITS: &[Habit] = &[
     // How many.
-    habit(&["-np", "--np", "-c", "--n"], 1, Option("-n")),
+    habit(&["-np", "--np", "--n"], 1, Option("-n")),
+    habit(
+        &["-c"],
+        1,
+        Instead(
+            "to mpirun it is a number of ranks, to srun CPUs for each; write -n {1} for {1} ranks; CPUs \
+             are not reserved or bound",
+        ),
+    ),
     habit(&["--ntasks"], 1, Instead("write -n {1}")),
     habit(
-        &["-perhost", "-npernode", "--npernode", "--ntasks-per-node"],
+        &[
+            "-perhost",
+            "-npernode",
+            "--npernode",
+            "--ntasks-per-node",
+            "--tasks-per-node",
+        ],
         1,
         Option("--ppn"),
     ),
+    habit(&["-pernode", "--pernode"], 0, Instead("write --ppn 1")),
     habit(&["-N", "--nodes"], 1, Instead(NAME_HOSTS)),
     habit(
         &["-nooversubscribe", "--nooversubscribe"],
@@ -129,9 +155,11 @@ pub(super) const HABITS: &[Habit] = &[
             "--report-bindings",
             "-display-map",
             "--display-map",
+            "-display-allocation",
+            "--display-allocation",
         ],
         0,
-        Instead("write -v, which tells where the ranks run"),
+        Instead("write -v, which says where the ranks run; wireup does not bind them to cores"),
     ),
     // Variables.
     habit(&["-env"], 2, Variable),
@@ -199,15 +227,36 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &[
             "-outfile-pattern",
+            "--outfile-pattern",
             "-errfile-pattern",
-            "-output-filename",
-            "--output-filename",
+            "--errfile-pattern",
         ],
         1,
         Instead(
-            "write --output PATTERN, where %r is the rank and %s is out or err: --output '{1}.%r.%s'",
+            "write --output '{1}', which takes standard error too; in the name %r is the rank and %s is \
+             out or err",
         ),
     ),
+    habit(
+        &["-output-filename", "--output-filename"],
+        1,
+        Instead("write --output '{1}/%r.%s', where %r is the rank and %s is out or err"),
+    ),
+    habit(
+        &["-o"],
+        1,
+        Instead("write --output {1}, where %r is the rank, or > {1} for one file of all ranks"),
+    ),
+    habit(
+        &["-e", "--error"],
+        1,
+        Instead(
+            "write --output with %r for the rank and %s for out or err in the name, or 2> {1} for one \
+             file of all ranks",
+        ),
+    ),
+    habit(&["-i", "--input"], 1, Instead(INPUT)),
+    habit(&["-q", "-Q", "-quiet", "--quiet"], 0, Instead(QUIET)),
     habit(&["-s"], 1, Instead("write --stdin {1}")),
     // Interfaces.
     habit(
@@ -247,7 +296,54 @@ pub(super) const HABITS: &[Habit] = &[
         0,
         Instead("write --wrap 'xterm -e gdb --args', or put the debugger in front of the program"),
     ),
-    habit(&["--cpus-per-task"], 1, Instead(NO_BINDING)),
+    habit(&["--cpus-per-task"], 1, Instead(CPUS_PER_RANK)),
+    // What batch systems decide.
+    habit(&["-J", "--job-name"], 1, Instead(NAMES_JOBS)),
+    habit(
+        &[
+            "-p",
+            "--partition",
+            "-A",
+            "--account",
+            "--qos",
+            "--constraint",
+            "-C",
+        ],
+        1,
+        Instead(NO_BATCH),
+    ),
+    habit(&["--exclusive", "--overlap"], 0, Instead(NO_BATCH)),
+    habit(&["--mem", "--mem-per-cpu"], 1, Instead(NO_MEMORY)),
+    habit(
+        &[
+            "--gres",
+            "-G",
+            "--gpus",
+            "--gpus-per-task",
+            "--gpus-per-node",
+            "-gpus-per-proc",
+            "--gpus-per-proc",
+            "-g",
+            "--gpu-bind",
+        ],
+        1,
+        Instead(NO_GPUS),
+    ),
+    habit(
+        &["-W", "--wait"],
+        1,
+        Instead(
+            "a job goes on until all its ranks have ended or one has failed; leave it out, or write \
+             --timeout SECONDS for the whole job",
+        ),
+    ),
+    // As srun writes it.
+    habit(&["--kill-on-bad-exit=1"], 0, Option("--kill-on-bad-exit")),
+    habit(
+        &["--kill-on-bad-exit=0"],
+        0,
+        Option("--no-kill-on-bad-exit"),
+    ),
     habit(
         &["-K", "-disable-auto-cleanup"],
         0,

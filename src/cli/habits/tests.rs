@@ -24,7 +24,10 @@ fn np_is_respelled_only_among_options() {
 
 #[test]
 fn options_that_mean_the_same_are_taken() {
-    becomes("-env A 1 -env B=2 3 a", "-x A=1 -x B=2=3 a");
+    becomes("-env A 1 -env B=2 a", "-x A=1 -x B=2 a");
+    becomes("--kill-on-bad-exit=1 a", "--kill-on-bad-exit a");
+    becomes("--kill-on-bad-exit=0 a", "--no-kill-on-bad-exit a");
+    becomes("--tasks-per-node=2 a", "--ppn 2 a");
     becomes("-tag-output -wd d a", "--label --wdir d a");
     becomes("--bind-to none --allow-run-as-root -genvall a", "a");
     becomes("--bind-to=none a -genvall", "a -genvall");
@@ -40,6 +43,20 @@ fn options_that_mean_the_same_are_taken() {
     );
     let expected = Ok((words("-n 2 a -genv C 3"), words("-x A=1 -x B=2")));
     assert_eq!(translated("-genv A 1 -n 2 -genv B 2 a -genv C 3"), expected);
+    assert_eq!(
+        translated("-genv A=1 -n 2 --genv=B=2 a -genv C 3"),
+        expected
+    );
+}
+
+#[test]
+fn a_list_behind_x_adds_each_of_its_variables() {
+    becomes("-x A,LC_* -n 2 a", "-x A -x LC_* -n 2 a");
+    becomes("-xA,B, a -x A,B", "-x A -x B a -x A,B");
+    becomes("-lx A,B a", "-l -x A -x B a");
+    becomes("-x A=1,B a", "-x A=1,B a");
+    becomes("--env A,B -nx,y a", "--env A,B -nx,y a");
+    becomes("-x", "-x");
 }
 
 #[test]
@@ -51,7 +68,15 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ),
         ("-l -mca btl tcp a", "-mca: write -x OMPI_MCA_btl=tcp"),
         ("--rank-by=core a", "--rank-by=core: ranks are numbered as"),
-        ("--bind-to core a", "does not bind ranks"),
+        ("--bind-to core a", "--wrap 'taskset -c %l'"),
+        ("-c 2 -n 4 a", "write -n 2 for 2 ranks"),
+        ("--cpus-per-task=2 a", "reserves no CPUs"),
+        ("--pernode a", "write --ppn 1"),
+        ("--gpus-per-task=1 a", "CUDA_VISIBLE_DEVICES=%l"),
+        ("--mem=4G a", "--rlimit as=4G"),
+        ("-o out.%t a", "write --output out.%t"),
+        ("--exclusive=user a", "no batch system"),
+        ("-outfile-pattern out.%r a", "write --output 'out.%r',"),
         ("-N 2 a", "--virtual-nodes"),
         ("--nolocal a", "only if it is in the list"),
         ("-machinefile", "-machinefile needs a value"),
@@ -81,7 +106,8 @@ fn no_entry_hides_an_option_of_ours_or_another_entry() {
         assert!(habit.values <= 2);
         for word in habit.words {
             assert!(seen.insert(word), "{word} is there twice");
-            let plain = is_plain(OsStr::new(word));
+            // With its value it is none of ours.
+            let plain = is_plain(OsStr::new(word)) && !word.contains('=');
             assert!(
                 !plain || !own.knows(OsStr::new(word)),
                 "{word} is an option of ours now: take it out of the table"
@@ -89,6 +115,49 @@ fn no_entry_hides_an_option_of_ours_or_another_entry() {
         }
         if let Meaning::Option(option) = habit.meaning {
             assert!(own.knows(OsStr::new(option)), "{option}");
+        }
+    }
+}
+
+/// Lines of docs/coming-from.md: what another launcher is given, and what wireup is.
+fn documented() -> Vec<(Vec<String>, String)> {
+    let page = include_str!("../../../docs/coming-from.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `-"));
+    rows.map(|row| {
+        let mut cells = row.trim_matches('|').split(" | ");
+        let (theirs, ours) = (cells.next().unwrap(), cells.next().unwrap());
+        let words = theirs.split('`').skip(1).step_by(2);
+        (words.map(str::to_owned).collect(), ours.trim().to_owned())
+    })
+    .collect()
+}
+
+#[test]
+fn the_page_on_other_launchers_says_what_happens() {
+    let own = Own::of::<RunArgs>();
+    let rows = documented();
+    assert!(rows.len() > 40);
+    for (theirs, ours) in rows {
+        for word in &theirs {
+            let line = words(&format!("{word} a"));
+            let taken = translate(&own, line).is_ok_and(|result| {
+                let rest: Vec<OsString> =
+                    result.everywhere.into_iter().chain(result.words).collect();
+                own.knows(&rest[0]) || rest == ["a"]
+            });
+            // Values of options that are ours are judged by the parser.
+            let stated = ours.starts_with("as it is");
+            let same = word.starts_with("--map-by")
+                || word.starts_with("--pty")
+                || word.starts_with("--output");
+            assert!(taken == stated || same, "{word}: {ours}");
+        }
+        let options = ours.split('`').skip(1).step_by(2);
+        for option in options.filter_map(|text| text.split(' ').next()) {
+            assert!(
+                !option.starts_with('-') || own.knows(OsStr::new(option)),
+                "{option} is no option of wireup run"
+            );
         }
     }
 }

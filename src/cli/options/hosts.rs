@@ -41,6 +41,11 @@ pub(in crate::cli) struct HostsArgs {
 }
 
 impl HostsArgs {
+    /// Whether the line, or a defaults file, names hosts.
+    pub(in crate::cli) fn are_given(&self) -> bool {
+        !self.hosts.is_empty() || self.hostfile.is_some()
+    }
+
     /// The hosts, their file read; none for this machine alone.
     ///
     /// # Errors

@@ -66,6 +66,11 @@ pub(in crate::cli) struct LayoutArgs {
 }
 
 impl LayoutArgs {
+    /// Whether this machine is to act as several nodes.
+    pub(in crate::cli) fn is_virtual(&self) -> bool {
+        self.virtual_nodes > 1
+    }
+
     /// Together with the hosts, whose file is read.
     ///
     /// # Errors

@@ -19,7 +19,8 @@ pub(in crate::cli) struct StdioArgs {
     #[arg(long)]
     timestamps: bool,
 
-    /// Write each rank's output to a file: %r rank, %h host, %j job, %n node, %s out or err
+    /// Write each rank's output to a file: %r rank, %l local rank, %h host, %j job, %n node, %s out or
+    /// err; directories that do not exist are made
     #[arg(long, value_name = "PATTERN")]
     output: Option<PathBuf>,
 

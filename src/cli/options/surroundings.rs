@@ -15,9 +15,9 @@ use wireup_core::job::spec::Inherited;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Surroundings of the ranks (for each program)")]
 pub(in crate::cli) struct SurroundingsArgs {
-    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher; none, all or
-    /// a list with commas (NAME,'PREFIX*',…): what else they get of wireup's own [default: all but an
-    /// outer launcher's]
+    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher. What else they
+    /// get of wireup's own: --env none, --env all, or --env with a list (NAME,'PREFIX*',…), which replaces;
+    /// -x A,B adds A and B [default: all but an outer launcher's]
     #[arg(short = 'x', long, value_name = "NAME[=VALUE]|none|all|LIST")]
     #[arg(value_parser = OsStringValueParser::new().try_map(EnvWord::parse))]
     env: Vec<EnvWord>,
@@ -35,8 +35,8 @@ pub(in crate::cli) struct SurroundingsArgs {
     #[arg(value_delimiter = ',')]
     pub(in crate::cli) preload_files: Vec<PathBuf>,
 
-    /// Run each rank under this command, split as a shell does; in its arguments %r is the rank, %h
-    /// the host, %j the job, %n the node
+    /// Run each rank under this command, split as a shell does; in its arguments %r is the rank, %l
+    /// the local rank, %h the host, %j the job, %n the node
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub(in crate::cli) wrap: Option<OsString>,
 

@@ -1,11 +1,11 @@
 //! What the launcher and the allocator beside it have to say to each other.
 
-use crate::plan::jobs::Plans;
 use std::time::Duration;
 
 use super::{Asker, Drive, Pending, refuse};
 use crate::backend::outside_allocator::{FromAllocator, Granted, Hello, Request, ToAllocator};
 use crate::plan::allocations::{Shares, Wanted};
+use crate::plan::jobs::Plans;
 use crate::sys::poll::Ready;
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest, Directive,

@@ -103,12 +103,12 @@ fn a_pattern_that_cannot_be_used_is_refused_before_anything_runs() {
     for (pattern, words) in [
         (
             "%x",
-            ["--output %x: %x is unknown", "%r %h %j %n %s and %%"],
+            ["--output %x: %x is unknown", "%r %l %h %j %n %s and %%"],
         ),
         ("a%", ["--output a%: a single % at the end", "write %%"]),
         (
-            "none/%r",
-            ["cannot write none/0", "No such file or directory"],
+            "/proc/none/%r",
+            ["cannot write /proc/none/0", "No such file or directory"],
         ),
         (
             "/dev/null/%r",

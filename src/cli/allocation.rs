@@ -1,0 +1,52 @@
+//! A launch on one machine of a batch system's allocation says which other nodes there are.
+
+use std::env;
+
+use wireup_core::job::hosts::{compress, expand};
+
+/// Where Slurm says which nodes the allocation has.
+const NODES: &str = "SLURM_JOB_NODELIST";
+/// Ranks have it: their launches stay on their node unless they say otherwise.
+const RANK: &str = "WIREUP_RANK";
+
+/// The line about them; `None` where there are no others, and for what ranks launch.
+pub(super) fn other_nodes() -> Option<String> {
+    let list = env::var(NODES).ok()?;
+    if env::var_os(RANK).is_some() {
+        return None;
+    }
+    let name = rustix::system::uname();
+    line(&list, &name.nodename().to_string_lossy())
+}
+
+fn line(list: &str, own: &str) -> Option<String> {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    let own = short(own);
+    let others = expand(list).ok()?.into_iter();
+    let others: Vec<String> = others.filter(|name| short(name) != own).collect();
+    if others.is_empty() {
+        return None;
+    }
+    let plural = if others.len() == 1 { "" } else { "s" };
+    Some(format!(
+        "this launch uses this machine only; the allocation has {} other node{plural} ({}): to use them too, \
+         write --hosts \"${NODES}\"",
+        others.len(),
+        compress(&others),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_nodes_are_named_with_what_to_write() {
+        let told = line("n[1-3],m", "n2.cluster.example").unwrap();
+        assert!(told.contains("3 other nodes (n[1,3],m)"), "{told}");
+        assert!(told.ends_with("--hosts \"$SLURM_JOB_NODELIST\""), "{told}");
+        assert_eq!(line("n2", "n2"), None);
+        assert_eq!(line("", "n2"), None);
+        assert_eq!(line("n[1-", "n2"), None);
+    }
+}

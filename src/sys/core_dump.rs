@@ -1,0 +1,110 @@
+//! Where the kernel put the core dump of a rank, and how to look at it. Source: core(5).
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// The process whose memory was dumped.
+pub struct Dumped<'a> {
+    pub pid: i32,
+    pub signal: i32,
+    pub program: &'a Path,
+    /// Where it was started.
+    pub directory: &'a Path,
+    pub host: &'a str,
+}
+
+/// The file if it is where the kernel's settings say, and the debugger's line.
+pub fn describe(dumped: &Dumped<'_>) -> String {
+    let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
+    let pattern = read("core_pattern").unwrap_or_default();
+    let adds_pid = read("core_uses_pid").is_ok_and(|text| text.trim() != "0");
+    let program = dumped.program.display();
+    match place(pattern.trim_end(), adds_pid, dumped) {
+        Place::File(path) if path.is_file() => {
+            let path = path.display();
+            format!("core dump in {path}, to look at it: gdb {program} {path}")
+        }
+        Place::Systemd => format!("core dumped, to look at it: coredumpctl gdb {}", dumped.pid),
+        Place::File(_) | Place::Unknown => format!(
+            "core dumped, /proc/sys/kernel/core_pattern says where ({})",
+            pattern.trim_end()
+        ),
+    }
+}
+
+#[derive(PartialEq, Eq, Debug)]
+enum Place {
+    File(PathBuf),
+    /// In the journal's keeping.
+    Systemd,
+    Unknown,
+}
+
+fn place(pattern: &str, adds_pid: bool, dumped: &Dumped<'_>) -> Place {
+    if let Some(handler) = pattern.strip_prefix('|') {
+        return match handler.contains("systemd-coredump") {
+            true => Place::Systemd,
+            false => Place::Unknown,
+        };
+    }
+    let mut name = Vec::new();
+    let mut has_pid = false;
+    let mut letters = pattern.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            name.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+            continue;
+        }
+        match letters.next() {
+            Some('%') => name.push(b'%'),
+            Some('p' | 'P' | 'i' | 'I') => {
+                has_pid = true;
+                name.extend_from_slice(dumped.pid.to_string().as_bytes());
+            }
+            Some('s') => name.extend_from_slice(dumped.signal.to_string().as_bytes()),
+            Some('h') => name.extend_from_slice(dumped.host.as_bytes()),
+            Some('e') => {
+                let file = dumped.program.file_name().unwrap_or_default().as_bytes();
+                // The kernel keeps 15 bytes of a process's name.
+                name.extend_from_slice(&file[..file.len().min(15)]);
+            }
+            _ => return Place::Unknown,
+        }
+    }
+    if adds_pid && !has_pid {
+        name.extend_from_slice(format!(".{}", dumped.pid).as_bytes());
+    }
+    let name = std::ffi::OsStr::from_bytes(&name);
+    Place::File(dumped.directory.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_follows_from_the_kernels_pattern() {
+        let dumped = Dumped {
+            pid: 7,
+            signal: 11,
+            program: Path::new("/opt/a_program_of_more_than_15"),
+            directory: Path::new("/work"),
+            host: "n1",
+        };
+        let of = |pattern, adds_pid| place(pattern, adds_pid, &dumped);
+        let file = |path: &str| Place::File(path.into());
+        assert_eq!(of("core", false), file("/work/core"));
+        assert_eq!(of("core", true), file("/work/core.7"));
+        assert_eq!(
+            of("/var/%h/%e.%p.%s%%", true),
+            file("/var/n1/a_program_of_mo.7.11%")
+        );
+        assert_eq!(of("core.%t", false), Place::Unknown);
+        assert_eq!(of("|/usr/share/apport/apport %p", false), Place::Unknown);
+        assert_eq!(
+            of("|/lib/systemd/systemd-coredump %P", false),
+            Place::Systemd
+        );
+    }
+}

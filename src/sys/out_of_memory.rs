@@ -1,0 +1,121 @@
+//! Whether the kernel's out-of-memory killer ended processes of this launcher's control group.
+//!
+//! Rules: `memory.events` (version 2) counts the processes of a group and of those below it,
+//! `memory.oom_control` (version 1) those of the group; a group without the controller has neither.
+//! Source: the kernel's cgroup-v2 and cgroup-v1/memory guides.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::sys::cgroup;
+
+/// Where version 1 has the memory controller.
+const VERSION_1: &str = "/sys/fs/cgroup/memory";
+
+/// The counter of a group, as it was when the ranks had been started.
+#[derive(Clone, Debug)]
+pub struct Counter {
+    group: PathBuf,
+    version: Version,
+    kills: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Version {
+    V1,
+    V2,
+}
+
+impl Version {
+    fn file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.oom_control",
+            Self::V2 => "memory.events",
+        }
+    }
+
+    fn limit_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
+}
+
+impl Counter {
+    /// Reads it; `None` where no group of this process counts.
+    pub fn read() -> Option<Self> {
+        let second = cgroup::own().map(|group| (group, Version::V2));
+        let first = || {
+            let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+            Some((Path::new(VERSION_1).join(memory_group(&text)?), Version::V1))
+        };
+        let of = |(group, version): (PathBuf, Version)| {
+            let kills = kills(&group, version)?;
+            Some(Self {
+                group,
+                version,
+                kills,
+            })
+        };
+        second.and_then(of).or_else(|| first().and_then(of))
+    }
+
+    /// Whether processes were killed since, and in words with how much memory; for a rank that was killed.
+    pub fn describe(&self) -> Option<String> {
+        if kills(&self.group, self.version)? <= self.kills {
+            return None;
+        }
+        let limit = self.group.ancestors().filter_map(|group| {
+            let text = fs::read_to_string(group.join(self.version.limit_file())).ok()?;
+            text.trim().parse::<u64>().ok()
+        });
+        // Version 1 writes a number near the largest for no limit.
+        let limit = limit.filter(|limit| *limit < u64::MAX / 4).min();
+        Some(match limit {
+            Some(limit) => format!(
+                "the kernel's out-of-memory killer ended it, the memory limit of the cgroup is {} MiB",
+                limit >> 20
+            ),
+            None => "the kernel's out-of-memory killer ended it, the machine's memory was used up"
+                .to_owned(),
+        })
+    }
+}
+
+fn kills(group: &Path, version: Version) -> Option<u64> {
+    count(&fs::read_to_string(group.join(version.file())).ok()?)
+}
+
+fn count(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    line?.trim().parse().ok()
+}
+
+/// The group of version 1, given the text of `/proc/self/cgroup`.
+fn memory_group(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let has = controllers.split(',').any(|name| name == "memory");
+        path.strip_prefix('/').filter(|_| has)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_are_read() {
+        let events = "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n";
+        assert_eq!(count(events), Some(1));
+        assert_eq!(
+            count("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"),
+            Some(3)
+        );
+        assert_eq!(count("oom 2\n"), None);
+        let groups = "8:pids:/a\n4:cpu,memory:/b/c\n0::/d\n";
+        assert_eq!(memory_group(groups), Some("b/c"));
+        assert_eq!(memory_group("0::/d\n"), None);
+    }
+}

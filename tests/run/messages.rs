@@ -1,0 +1,289 @@
+//! What wireup says to people who use it for the first time: how a job ended, where its ranks ran, and what
+//! to write instead of what they wrote.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{Output, Run, executable, program, skip};
+
+const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
+
+#[test]
+fn a_timeout_names_the_ranks_that_had_not_ended() {
+    let script = "[ $WIREUP_RANK = 1 ] || exec sleep 100";
+    let outcome = Run::ranks(3, ["--timeout", "1", "sh", "-c", script]).run();
+    let line = outcome
+        .expect(124)
+        .expect_one_line(&["did not end within 1 s; 2 ranks had not ended: rank 0 ("]);
+    assert!(line.contains(", pid "), "{line}");
+    assert!(line.contains("before MPI_Init), rank 2 ("), "{line}");
+    let many = Run::ranks(14, ["--timeout", "0.5", "sleep", "100"]).run();
+    let line = many
+        .expect(124)
+        .expect_one_line(&["14 ranks had not ended"]);
+    assert!(line.ends_with(", 4 more"), "{line}");
+}
+
+#[test]
+fn ranks_in_a_barrier_are_told_as_waiting() {
+    let Some(pmi_raw) = program("pmi_raw") else {
+        return;
+    };
+    let init = r"cmd=init pmi_version=1 pmi_subversion=1\n";
+    let send = format!("{} 1 send '{init}cmd=barrier_in\\n'", pmi_raw.display());
+    let script = format!("[ $WIREUP_RANK = 1 ] && {send}; exec sleep 100");
+    let run = Run::ranks(2, ["--pmi", "pmi1", "--timeout", "2", "sh", "-c", &script]);
+    run.run()
+        .expect(124)
+        .expect_one_line(&["waiting for other ranks", "before MPI_Init"]);
+}
+
+#[test]
+fn who_ended_a_job_is_named() {
+    let running = Run::ranks(1, ["sh", "-c", "echo ready; exec sleep 100"]).start();
+    running.wait_for(Output::Stdout, "ready");
+    let kill = Command::new(WIREUP)
+        .args(["kill", &running.pid().to_string()])
+        .output()
+        .unwrap();
+    assert!(kill.status.success(), "{kill:?}");
+    let outcome = running.finish().expect(143);
+    let line = outcome.expect_one_line(&["ended by SIGTERM from pid ", "(wireup kill, user "]);
+    assert!(line.ends_with(')'), "{line}");
+}
+
+#[test]
+fn a_core_dump_is_told_with_the_line_for_the_debugger() {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.trim_end() != "core" {
+        return skip("where a core dump is: needs core as the kernel's core_pattern");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdlib.h>\nint main(void) { abort(); }\n";
+    let Some(program) = executable(dir.path(), "aborts", source, &[]) else {
+        return;
+    };
+    let run = Run::new(["-n", "1", "--rlimit", "core=unlimited"]).more([&program]);
+    let work = run.dir().to_owned();
+    let line = run
+        .run()
+        .expect(134)
+        .expect_one_line(&["(SIGABRT)", "core dump in "]);
+    let command = format!("gdb {} {}/core", program.display(), work.display());
+    assert!(line.contains(&command), "{line}");
+    let without = Run::new(["-n", "1", "--rlimit", "core=0"]).more([&program]);
+    let line = without.run().expect(134).expect_one_line(&["(SIGABRT)"]);
+    assert!(!line.contains("core"), "{line}");
+}
+
+/// A memory cgroup for one test; removed at its end.
+struct Limited(PathBuf);
+
+impl Limited {
+    fn new(bytes: u64) -> Option<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let first = own.lines().find_map(|line| line.split_once(":memory:/"));
+        let (parent, limit) = match first {
+            Some((_, path)) => (
+                Path::new("/sys/fs/cgroup/memory").join(path),
+                "memory.limit_in_bytes",
+            ),
+            None => (
+                Path::new("/sys/fs/cgroup").join(own.strip_prefix("0::/")?.trim_end()),
+                "memory.max",
+            ),
+        };
+        let path = parent.join(format!("wireup-test-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        let group = Self(path);
+        fs::write(group.0.join(limit), bytes.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_rank_that_the_out_of_memory_killer_ends_is_told_so() {
+    const LIMIT: u64 = 96 << 20;
+    let Some(group) = Limited::new(LIMIT) else {
+        return skip(
+            "the out-of-memory killer: needs a memory cgroup of its own, and root's rights",
+        );
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdlib.h>\n#include <string.h>\nint main(void) {\n\
+                  for (;;) { char *p = malloc(1 << 20); if (p) memset(p, 1, 1 << 20); } }\n";
+    let Some(program) = executable(dir.path(), "eats", source, &["-O0"]) else {
+        return;
+    };
+    // Swap would let it go on for long.
+    let _ = fs::write(
+        group.0.join("memory.memsw.limit_in_bytes"),
+        LIMIT.to_string(),
+    );
+    let _ = fs::write(group.0.join("memory.swap.max"), "0");
+    let script = format!("echo $$ > {}/cgroup.procs; exec \"$@\"", group.0.display());
+    let words = ["sh", "-c", &script, "sh", WIREUP, "run", "-n", "1"];
+    let outcome = Run::command(words).more([&program]).run().expect(137);
+    outcome.expect_one_line(&[
+        "was killed by signal 9",
+        "the kernel's out-of-memory killer ended it, the memory limit of the cgroup is 96 MiB",
+    ]);
+}
+
+#[test]
+fn directories_of_output_files_are_made() {
+    let run = Run::ranks(2, ["--output", "out/%h/%r-%l.%s", "echo", "a"]);
+    let outcome = run.run().expect_quiet_success();
+    let mut hosts = fs::read_dir(outcome.dir().join("out")).unwrap();
+    let host = hosts.next().unwrap().unwrap().path();
+    for file in ["0-0.out", "1-1.out"] {
+        assert_eq!(fs::read_to_string(host.join(file)).unwrap(), "a\n");
+    }
+}
+
+#[test]
+fn a_plan_is_json_where_that_is_asked_for() {
+    let words = ["--dry-run", "--json", "-", "--virtual-nodes", "2", "./a"];
+    let run = Run::ranks(4, words);
+    fs::write(run.dir().join("a"), "#!/bin/sh\n").unwrap();
+    let chmod = Command::new("chmod")
+        .arg("+x")
+        .arg(run.dir().join("a"))
+        .status();
+    assert!(chmod.unwrap().success());
+    let program = run.dir().join("a");
+    let out = run.run().expect_quiet_success().out();
+    let lines: Vec<Value> = out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 5, "{out}");
+    assert_eq!(lines[0]["state"], "planned");
+    assert_eq!(lines[0]["size"], 4);
+    // As a user would write it: not DIRECTORY/./a.
+    assert_eq!(lines[0]["apps"][0]["program"], program.to_str().unwrap());
+    let nodes: Vec<&Value> = lines[1..].iter().map(|line| &line["node"]).collect();
+    assert_eq!(nodes, [0, 0, 1, 1]);
+    assert!(lines[1..].iter().all(|line| line["state"] == "planned"));
+}
+
+#[test]
+fn other_nodes_of_an_allocation_are_named_unless_hosts_are_given() {
+    let own = rustix::system::uname();
+    let own = own.nodename().to_str().unwrap().to_owned();
+    let nodes = format!("{own},other[1-2]");
+    let run = |words: &[&str]| {
+        let run = Run::ranks(2, words.iter().chain(&["true"]));
+        run.env("SLURM_JOB_NODELIST", &nodes).run().expect(0)
+    };
+    run(&[]).expect_one_line(&[
+        "2 other nodes (other[1-2])",
+        "--hosts \"$SLURM_JOB_NODELIST\"",
+    ]);
+    assert_eq!(run(&["--virtual-nodes", "2"]).err(), "");
+    assert_eq!(run(&["--dry-run", "--hosts", "other1,other2"]).err(), "");
+    let alone = Run::ranks(1, ["true"]).env("SLURM_JOB_NODELIST", &own);
+    alone.run().expect_quiet_success();
+}
+
+#[test]
+fn a_long_search_path_is_not_shown_whole() {
+    let path = format!("/first:{}/usr/bin", "/a/directory/of/many:".repeat(100));
+    let outcome = Run::new(["-x", &format!("PATH={path}"), "-n", "1", "no-such-program"]).run();
+    let line = outcome
+        .expect(127)
+        .expect_one_line(&["none of the 102 directories of PATH has it (/first:…)"]);
+    assert!(line.len() < 200, "{line}");
+}
+
+#[test]
+fn details_tell_the_placement() {
+    let outcome = Run::ranks(3, ["-v", "--virtual-nodes", "2", "true"])
+        .run()
+        .expect(0);
+    let err = outcome.err();
+    assert!(err.contains(" has ranks 0-1\n"), "{err}");
+    assert!(err.contains(" has rank 2\n"), "{err}");
+}
+
+#[test]
+fn more_ranks_on_virtual_nodes_than_cores_are_refused_with_what_works() {
+    let words = ["taskset", "-c", "0"];
+    let run = |ppn: &str| Run::new(["--virtual-nodes", "2", "--ppn", ppn, "true"]).under(words);
+    if !Command::new("taskset")
+        .args(["-c", "0", "true"])
+        .status()
+        .is_ok_and(|s| s.success())
+    {
+        return skip("one core for virtual nodes: needs taskset, and to be allowed CPU 0");
+    }
+    let refused = run("3").run().expect(125);
+    refused.expect_one_line(&[
+        "3 ranks do not fit in 1 slot",
+        "--oversubscribe, or --ppn 1",
+    ]);
+    run("1").run().expect_quiet_success();
+}
+
+#[test]
+fn a_list_of_variables_behind_x_is_added_and_a_pattern_has_the_local_rank() {
+    let script = "echo $A$B$C";
+    let run = Run::new([
+        "-n",
+        "1",
+        "-x",
+        "PMI_A,PMI_B",
+        "sh",
+        "-c",
+        "echo $PMI_A$PMI_B$C",
+    ]);
+    let run = ["PMI_A", "PMI_B", "C"]
+        .iter()
+        .fold(run, |run, name| run.env(name, "x"));
+    assert_eq!(run.run().expect_quiet_success().out(), "xxx\n");
+    let words = ["-genv", "A=1", "-n", "1", "-env", "B=2", "sh", "-c", script];
+    let outcome = Run::new(words).env("C", "3").run();
+    assert_eq!(outcome.expect_quiet_success().out(), "123\n");
+    let words = [
+        "--virtual-nodes",
+        "2",
+        "--wrap",
+        "env L=%l",
+        "sh",
+        "-c",
+        "echo $L",
+    ];
+    let outcome = Run::ranks(4, words).run().expect_quiet_success();
+    assert_eq!(outcome.sorted_lines(), ["0", "0", "1", "1"]);
+}
+
+#[test]
+fn the_short_help_fits_on_a_screen_and_the_long_one_has_every_option() {
+    let help = |word: &str| Run::new([word]).run().expect_quiet_success().out();
+    let short = help("-h");
+    assert!(short.lines().count() <= 25, "{short}");
+    assert!(
+        short.contains("--hosts") && !short.contains("--pmix-host"),
+        "{short}"
+    );
+    let long = help("--help");
+    for option in [
+        "--pmix-host",
+        "--layout",
+        "--star-limit",
+        "--tree-width",
+        "--agent",
+        "--control",
+    ] {
+        assert!(long.contains(option), "{option}");
+    }
+}
