@@ -20,10 +20,10 @@ fn stubborn(cluster: &Cluster) -> Running {
     running
 }
 
-/// Step and guard of the launch on the second host; the guard is called as the step.
+/// Step and guard of the launch on the second host.
 fn leaders(cluster: &Cluster) -> Vec<Process> {
     let all = cluster.host(1).processes().into_iter();
-    all.filter(|process| process.name == "wireup-step")
+    all.filter(|process| ["wireup-step", "wireup-guard"].contains(&process.name.as_str()))
         .collect()
 }
 
