@@ -1,22 +1,22 @@
-//! What a launcher does its work with: the crew in its own process, or the crews of other hosts.
+//! What a launcher does its work with: the backend in its own process, or the backends of other hosts.
 
 pub(crate) mod admission;
 #[cfg(test)]
 pub(crate) mod arbitrary;
-pub(crate) mod awaited;
-pub(crate) mod carried;
 pub mod cleaning;
+pub mod cleanup_record;
 pub mod guard;
+pub mod job_label;
+pub(crate) mod link_message;
 pub(crate) mod local;
 pub mod local_agent;
 pub(crate) mod message;
 pub(crate) mod outside_allocator;
-pub mod plate;
-pub mod remains;
 pub(crate) mod remote;
 pub mod rendezvous;
 pub mod sidecar;
 pub mod step;
+pub(crate) mod wait_report;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,21 +26,21 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::backend::guard::Guard;
-use crate::backend::local::{Crew, RankIo};
-use crate::backend::message::{FromCrew, ToCrew};
+use crate::backend::local::{LocalBackend, RankIo};
+use crate::backend::message::{FromBackend, ToBackend};
 use crate::failure::RunFailure;
 use crate::plan::staging::Unpacked;
 use crate::plan::{Plan, SpawnedJob};
 use crate::report::singleton_detection::Seen;
 use crate::sys::poll::{Poll, Ready};
-use crate::sys::surroundings::Surroundings;
+use crate::sys::process_state::Surroundings;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{Cause, PmiState};
 use wireup_core::record::Stream;
 use wireup_core::supervisor::Waiting;
 
 /// See the module.
-pub(crate) trait Hands {
+pub(crate) trait Backend {
     /// What the loop waits for.
     fn poll(&mut self) -> &mut Poll;
 
@@ -53,7 +53,7 @@ pub(crate) trait Hands {
     /// Nothing is left to guard. The guard ends in the meantime; it is waited for last of all.
     fn dismiss_guard(&mut self);
 
-    /// Makes everything ready for ranks, without waiting for it: [`FromCrew::Ready`] follows.
+    /// Makes everything ready for ranks, without waiting for it: [`FromBackend::Ready`] follows.
     ///
     /// # Errors
     /// [`RunFailure`] with the reason.
@@ -74,23 +74,23 @@ pub(crate) trait Hands {
     /// Time has passed.
     ///
     /// # Errors
-    /// As [`Hands::dispatch`].
+    /// As [`Backend::dispatch`].
     fn tick(&mut self) -> io::Result<()>;
 
-    /// When [`Hands::tick`] has something to do next.
+    /// When [`Backend::tick`] has something to do next.
     fn next_deadline(&self) -> Option<Duration>;
 
     /// What the launcher has to hear next.
-    fn take_told(&mut self) -> Option<FromCrew>;
+    fn take_told(&mut self) -> Option<FromBackend>;
 
     /// Does what the launcher wants.
-    fn order(&mut self, order: ToCrew);
+    fn order(&mut self, order: ToBackend);
 
     /// Takes a spawned job up and starts its ranks. `plan` is the launcher's own; where it starts no
     /// ranks itself, other hosts make theirs of `job`.
     fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>);
 
-    /// Lets hosts join: the first job's plan with them at its end. [`FromCrew::Joined`] follows for
+    /// Lets hosts join: the first job's plan with them at its end. [`FromBackend::Joined`] follows for
     /// each of them.
     fn grow(&mut self, plan: &Arc<Plan>);
 
@@ -100,7 +100,7 @@ pub(crate) trait Hands {
     /// Stops taking one of the ranks' streams, or goes on with it.
     ///
     /// # Errors
-    /// As [`Hands::dispatch`].
+    /// As [`Backend::dispatch`].
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()>;
 
     /// Whether some rank is known to wait for this. Where that has to be asked for, the answer
@@ -111,7 +111,7 @@ pub(crate) trait Hands {
     fn explain(&self, cause: &Cause) -> Option<Cause>;
 
     /// Looks at the processes of some ranks of a program until one is found that has loaded an MPI;
-    /// what takes longer comes as [`FromCrew::Seen`].
+    /// what takes longer comes as [`FromBackend::Seen`].
     fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen>;
 
     /// Judges ranks whose ends wait for what may explain them.
@@ -133,7 +133,7 @@ pub(crate) trait Hands {
     fn signal_rank(&self, rank: GlobalRank, signal: Signal);
 }
 
-impl Hands for Crew {
+impl Backend for LocalBackend {
     fn poll(&mut self) -> &mut Poll {
         &mut self.poll
     }
@@ -159,28 +159,28 @@ impl Hands for Crew {
     }
 
     fn dispatch(&mut self, event: Ready) -> io::Result<()> {
-        Crew::dispatch(self, event)
+        LocalBackend::dispatch(self, event)
     }
 
     fn tick(&mut self) -> io::Result<()> {
-        Crew::tick(self)
+        LocalBackend::tick(self)
     }
 
     fn next_deadline(&self) -> Option<Duration> {
-        Crew::next_deadline(self)
+        LocalBackend::next_deadline(self)
     }
 
-    fn take_told(&mut self) -> Option<FromCrew> {
-        Crew::take_told(self)
+    fn take_told(&mut self) -> Option<FromBackend> {
+        LocalBackend::take_told(self)
     }
 
-    fn order(&mut self, order: ToCrew) {
-        Crew::order(self, order);
+    fn order(&mut self, order: ToBackend) {
+        LocalBackend::order(self, order);
     }
 
     fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>) {
         // What it would bring along is here.
-        Crew::add_job(self, &job, Ok(Arc::clone(plan)), Unpacked::default());
+        LocalBackend::add_job(self, &job, Ok(Arc::clone(plan)), Unpacked::default());
     }
 
     // No host joins a machine that is all nodes: the plan refuses it.
@@ -189,11 +189,11 @@ impl Hands for Crew {
     fn grown(&mut self, _plan: &Arc<Plan>) {}
 
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
-        Crew::pause(self, stream, paused)
+        LocalBackend::pause(self, stream, paused)
     }
 
     fn waits(&mut self, waiting: Waiting) -> bool {
-        Crew::waits(self, waiting)
+        LocalBackend::waits(self, waiting)
     }
 
     // What happens on one machine is seen as it happens.
@@ -206,11 +206,11 @@ impl Hands for Crew {
     }
 
     fn judge_now(&mut self) {
-        Crew::judge_now(self);
+        LocalBackend::judge_now(self);
     }
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        Crew::pmi_state(self, rank)
+        LocalBackend::pmi_state(self, rank)
     }
 
     fn dumped(&self, rank: GlobalRank) -> bool {
@@ -222,10 +222,10 @@ impl Hands for Crew {
     }
 
     fn reap_orphans(&mut self) {
-        Crew::reap_orphans(self);
+        LocalBackend::reap_orphans(self);
     }
 
     fn signal_rank(&self, rank: GlobalRank, signal: Signal) {
-        Crew::signal_rank(self, rank, signal);
+        LocalBackend::signal_rank(self, rank, signal);
     }
 }

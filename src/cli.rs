@@ -3,23 +3,23 @@
 //! `run` is parsed by itself: it is the command whose start-up time counts, its line holds several
 //! programs, and defaults files add to it. All other commands go through [`tree`].
 
+pub mod agent_commands;
 mod allocation;
 mod apps;
 mod brief;
 mod completions;
 mod config;
 pub mod exit;
-mod habits;
-pub mod handed;
+pub(crate) mod foreign_options;
 mod kill;
 mod line;
 mod man;
 mod negation;
 mod options;
-mod problem;
 mod ps;
 mod run;
 pub mod table;
+pub(crate) mod usage_errors;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -45,7 +45,7 @@ enum Other {
     /// End jobs of yours on this machine, or send them another signal
     Kill(kill::KillArgs),
     #[command(flatten)]
-    Handed(handed::Handed),
+    Handed(agent_commands::Handed),
     /// Show the defaults of `wireup run`
     Config(config::show::ConfigArgs),
     /// Print a manual page, or write them all to a directory
@@ -97,16 +97,20 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
     let first = args.get(1).cloned();
     let mut matches = match tree().try_get_matches_from(&args) {
         Ok(matches) => matches,
-        Err(error) => return answer(&error, || problem::of_commands(&error, first.as_deref())),
+        Err(error) => {
+            return answer(&error, || {
+                usage_errors::of_commands(&error, first.as_deref())
+            });
+        }
     };
     match Other::from_arg_matches_mut(&mut matches) {
         Ok(Other::Ps(args)) => ps::execute(args),
         Ok(Other::Kill(args)) => kill::execute(&args),
-        Ok(Other::Handed(_)) => Err(handed::become_it(&args)),
+        Ok(Other::Handed(_)) => Err(agent_commands::become_it(&args)),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),
         Ok(Other::Completions(args)) => completions::execute(&args),
-        Err(error) => answer(&error, || problem::one_line(&error)),
+        Err(error) => answer(&error, || usage_errors::one_line(&error)),
     }
 }
 

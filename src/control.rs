@@ -1,28 +1,28 @@
-//! The life of a running job as its launcher leads it: one loop that hears what the crews tell,
+//! The life of a running job as its launcher leads it: one loop that hears what the backends tell,
 //! decides what follows, and shows what is to be shown.
 
 mod allocations;
-mod alone;
+pub(crate) mod events;
 pub(crate) mod finish;
 mod growth;
-mod heard;
 pub(crate) mod orders;
 mod progress;
 mod pty;
 mod rendezvous;
-mod room;
 pub mod run;
 mod signals;
+pub(crate) mod singletons;
 mod spawn;
 pub(crate) mod status;
+pub(crate) mod waiting_spawns;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::Hands;
-use crate::backend::message::{Refusal, ToCrew};
+use crate::backend::Backend;
+use crate::backend::message::{Refusal, ToBackend};
 use crate::control::orders::Orders;
 use crate::plan::Plan;
 use crate::plan::job_names::JobNames;
@@ -45,11 +45,11 @@ use wireup_core::record::{JobState, Stream};
 use wireup_core::supervisor::{Order, Supervisor};
 
 use allocations::Allotments;
-use alone::Alone;
 use growth::Growth;
 use rendezvous::Meeting;
-use room::Crowd;
+use singletons::Alone;
 use spawn::Family;
+use waiting_spawns::Crowd;
 
 /// What is known of the process of one rank.
 #[derive(Clone, Debug, Default)]
@@ -87,12 +87,12 @@ pub(crate) struct Loaded {
 }
 
 /// A job from the start of its processes to the end of the last one.
-pub(crate) struct Drive {
+pub(crate) struct Controller {
     /// Of the first job, which has what holds for the whole launch.
     pub(crate) plan: Arc<Plan>,
     pub(crate) jobs: Jobs,
     pub(crate) started: Instant,
-    pub(crate) hands: Box<dyn Hands>,
+    pub(crate) backend: Box<dyn Backend>,
     pub(crate) signals: Signals,
     pub(crate) streams: Streams,
     pub(crate) supervisor: Supervisor,
@@ -161,13 +161,13 @@ pub(crate) struct Drive {
 pub(crate) struct Parts {
     pub(crate) plan: Arc<Plan>,
     pub(crate) started: Instant,
-    pub(crate) hands: Box<dyn Hands>,
+    pub(crate) backend: Box<dyn Backend>,
     pub(crate) signals: Signals,
     pub(crate) streams: Streams,
     pub(crate) status: Option<Status>,
 }
 
-impl Drive {
+impl Controller {
     /// A job none of whose ranks has been started.
     pub(crate) fn new(parts: Parts) -> Self {
         let size = parts.plan.job.ranks.size();
@@ -207,7 +207,7 @@ impl Drive {
             jobs: Jobs::new(Arc::clone(&parts.plan)),
             plan: parts.plan,
             started: parts.started,
-            hands: parts.hands,
+            backend: parts.backend,
             signals: parts.signals,
             streams: parts.streams,
         }
@@ -219,7 +219,7 @@ impl Drive {
     /// When the descriptor cannot be waited for.
     pub(crate) fn obey(&mut self, orders: Orders) -> rustix::io::Result<()> {
         let token = Token::new(Source::Orders, 0);
-        self.hands.poll().add(orders.as_fd(), token)?;
+        self.backend.poll().add(orders.as_fd(), token)?;
         self.orders = Some(orders);
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Drive {
     /// Runs the loop until `done` says so or the time has come.
     ///
     /// # Errors
-    /// As [`Drive::run_until`].
+    /// As [`Controller::run_until`].
     pub(crate) fn run_until_or(
         &mut self,
         done: impl Fn(&Self) -> bool,
@@ -264,7 +264,7 @@ impl Drive {
     /// Deals with everything that is ready now.
     fn turn(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
         let mut ready = std::mem::take(&mut self.ready);
-        self.hands.poll().wait(timeout, &mut ready)?;
+        self.backend.poll().wait(timeout, &mut ready)?;
         let woken = self.now();
         // Ends first: what others say about a rank that died is a consequence of its death.
         ready.sort_by_key(|event| event.token.source != Source::RankExit);
@@ -277,7 +277,7 @@ impl Drive {
                 Source::Allocator => self.hear_allocator(*event),
                 _ => {}
             }
-            self.hands.dispatch(*event)?;
+            self.backend.dispatch(*event)?;
             self.hear()?;
         }
         self.tick(woken)?;
@@ -289,7 +289,7 @@ impl Drive {
         [
             self.supervisor.next_deadline(),
             self.streams.next_deadline(),
-            self.hands.next_deadline(),
+            self.backend.next_deadline(),
             self.alone.next_deadline(),
             self.progress.next_deadline(),
             self.terminal_until,
@@ -306,7 +306,7 @@ impl Drive {
 
     /// What was ready at `woken` has been dealt with.
     fn tick(&mut self, woken: Duration) -> std::io::Result<()> {
-        self.hands.tick()?;
+        self.backend.tick()?;
         self.hear()?;
         let now = self.now();
         self.release_terminal(now);
@@ -329,9 +329,9 @@ impl Drive {
             self.fail(cause);
         }
         let mut orders = Vec::new();
-        let hands = &mut self.hands;
+        let backend = &mut self.backend;
         self.supervisor
-            .tick(now, |waiting| hands.waits(waiting), &mut orders);
+            .tick(now, |waiting| backend.waits(waiting), &mut orders);
         self.carry_out(orders);
         Ok(())
     }
@@ -339,7 +339,7 @@ impl Drive {
     /// Stops reading what goes where nothing is taken.
     pub(crate) fn regulate(&mut self) -> std::io::Result<()> {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            self.hands.pause(stream, self.streams.is_full(stream))?;
+            self.backend.pause(stream, self.streams.is_full(stream))?;
         }
         Ok(())
     }
@@ -347,7 +347,7 @@ impl Drive {
     /// The job has failed, unless it had before.
     pub(crate) fn fail(&mut self, cause: Cause) {
         // A rank whose end waits to be judged came first.
-        self.hands.judge_now();
+        self.backend.judge_now();
         // What cannot be heard now is heard by the loop, which fails then.
         let _ = self.hear();
         self.fail_by(cause);
@@ -364,18 +364,18 @@ impl Drive {
     fn carry_out(&mut self, orders: Vec<Order>) {
         // Before the signals of the end, which a rank that is being started gets once.
         if self.supervisor.is_ending() {
-            self.hands.order(ToCrew::Ending);
+            self.backend.order(ToBackend::Ending);
         }
         for order in orders {
             match order {
                 Order::Signal(signal) => {
-                    self.hands.order(ToCrew::Signal(signal));
+                    self.backend.order(ToBackend::Signal(signal));
                     if signal == libc::SIGTERM {
                         self.hang_up();
                     }
                 }
                 Order::SignalRanks(signal, ranks) => {
-                    self.hands.order(ToCrew::SignalRanks { signal, ranks });
+                    self.backend.order(ToBackend::SignalRanks { signal, ranks });
                 }
                 Order::NoteAbort { by, code, ranks } => {
                     if let Some(ranks) = self.names_of(&ranks) {
@@ -410,7 +410,7 @@ impl Drive {
 
     /// What a rank has done with its process-management interfaces.
     pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        self.hands.pmi_state(rank)
+        self.backend.pmi_state(rank)
     }
 
     /// Some processes in words: `ranks 1,3-5`, `ranks 0-1 of spawned job 2`.

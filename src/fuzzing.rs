@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::admission::admits;
-use crate::backend::carried::{Carried, Description};
-use crate::backend::message::FromCrew;
+use crate::backend::job_label;
+use crate::backend::link_message::{Carried, Description};
+use crate::backend::message::FromBackend;
 use crate::backend::outside_allocator::FromAllocator;
-use crate::backend::plate;
 use crate::control::orders;
 use crate::inspect::ldso::cache::Index;
 use crate::inspect::libpmix;
@@ -62,16 +62,16 @@ pub fn carried(data: &[u8]) {
 }
 
 /// What the launcher does with what it is told.
-fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromCrew) {
+fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromBackend) {
     let mut orders = Vec::new();
     match told {
-        FromCrew::NotStarted { cause, .. } => {
+        FromBackend::NotStarted { cause, .. } => {
             supervisor.rank_skipped();
             if let Some(cause) = cause {
                 supervisor.fail(cause, now, &mut orders);
             }
         }
-        FromCrew::Judged { rank, end, state } => {
+        FromBackend::Judged { rank, end, state } => {
             let gone = Departure {
                 rank,
                 job: jobs.find(rank).expect("admitted").0,
@@ -82,9 +82,9 @@ fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromCrew)
             };
             supervisor.rank_ended(gone, now, &mut orders);
         }
-        FromCrew::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
-        FromCrew::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
-        FromCrew::Demanded(demand) => supervisor.demanded(demand, now, &mut orders),
+        FromBackend::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
+        FromBackend::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
+        FromBackend::Demanded(demand) => supervisor.demanded(demand, now, &mut orders),
         _ => {}
     }
     if let Some(rank) = supervisor.cause().and_then(|cause| cause.rank()) {
@@ -103,7 +103,7 @@ fn there(jobs: &Jobs, orders: &[Order]) {
     }
 }
 
-/// Runs one input: a letter that says what it is to be, and the text of a file, a line or a plate.
+/// Runs one input: a letter that says what it is to be, and the text of a file, a line or a label.
 ///
 /// # Panics
 /// When a promise is broken that this module checks.
@@ -126,7 +126,7 @@ pub fn files(data: &[u8]) {
             let _ = serde_json::from_slice::<FromAllocator>(text);
         }
         b'p' => {
-            if let Some(placement) = plate::parse(text) {
+            if let Some(placement) = job_label::parse(text) {
                 assert_eq!(placement.hosts.len(), placement.ranks.nodes() as usize);
                 let last = placement.ranks.size().checked_sub(1).map(Rank);
                 assert!(last.is_none_or(|last| placement.ranks.node_of(last).is_some()));

@@ -23,7 +23,7 @@ use crate::sys::procfs;
 use crate::sys::procfs::Process;
 use find::Scope;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::rank_placement::RankMap;
 
 /// Where a job is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

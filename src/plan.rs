@@ -34,8 +34,8 @@ use crate::plan::slots::Slots;
 use crate::plan::wrap::Wrapper;
 use crate::sys::limits::RawLimit;
 use wireup_core::job::appnums::Appnums;
-use wireup_core::job::credential::LaunchKey;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank, UserId};
+use wireup_core::job::launch_token::LaunchKey;
 use wireup_core::job::octets;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::pset::ProcessSet;
@@ -46,24 +46,24 @@ pub mod allocations;
 mod app;
 pub mod directory;
 pub mod environment;
-pub(crate) mod facts;
 mod growth;
 pub mod hostfile;
 pub mod inheritance;
+pub(crate) mod job_facts;
 pub(crate) mod job_names;
 pub mod jobs;
-mod luggage;
 mod names;
 mod offer;
 pub(crate) mod openmpi;
 pub mod pattern;
-mod place;
+pub(crate) mod placement;
 pub mod rank_env;
 pub mod reasons;
-mod rooms;
 pub(crate) mod size;
 pub mod slots;
+pub(crate) mod slots_of_hosts;
 mod spawned;
+pub(crate) mod staged_files;
 pub(crate) mod staging;
 pub(crate) mod start_orders;
 pub mod transports;
@@ -71,12 +71,12 @@ pub mod wrap;
 
 use app::{Stand, app_plan};
 pub use environment::Variable;
-pub(crate) use luggage::Luggage;
 pub use names::{ALLOCATION, LAUNCH, LaunchNames};
 use offer::{host_parts, interfaces};
-use place::{node_names, place};
+use placement::{node_names, place};
 use size::{sizes, total};
 pub use spawned::{SpawnedJob, Standing};
+pub(crate) use staged_files::StagedFiles;
 
 /// One application context, ready to be started.
 #[derive(Clone, Debug)]
@@ -267,7 +267,10 @@ impl Plan {
         };
         offer.pmix &= across || host.is_some();
         let universe = match across {
-            true => rooms::universe(&spec.layout, ranks.node_ids().map(|n| ranks.local_size(n))),
+            true => slots_of_hosts::universe(
+                &spec.layout,
+                ranks.node_ids().map(|n| ranks.local_size(n)),
+            ),
             false => size::universe(&spec.layout, size, &slots),
         };
         let node_names = match across {
@@ -319,7 +322,7 @@ impl Plan {
     /// Makes the plan of one node of a job on several hosts: looks for what its ranks need.
     ///
     /// `inheritance` is the launcher's, with what the node itself adds
-    /// ([`Inheritance::on_node`]); `luggage` is what has come along and was put down; `descriptors` is the
+    /// ([`Inheritance::on_node`]); `staged files` is what has come along and was put down; `descriptors` is the
     /// hard limit of open descriptors here.
     ///
     /// # Errors
@@ -330,7 +333,7 @@ impl Plan {
         spec: JobSpec,
         inheritance: Inheritance,
         node: NodeId,
-        luggage: &[Luggage],
+        staged_files: &[StagedFiles],
         descriptors: u64,
     ) -> Result<Self, RunFailure> {
         decided.check(&spec, node).map_err(wrong)?;
@@ -353,8 +356,9 @@ impl Plan {
             let ranks = (ranks, decided.counts[number.index()]);
             let mut app = Cow::Borrowed(app);
             let owner = (&decided.job.nspace, node, number);
-            let luggage = luggage.get(number.index());
-            if let Some(program) = luggage.and_then(|luggage| luggage.program(owner)) {
+            let staged_files = staged_files.get(number.index());
+            if let Some(program) = staged_files.and_then(|staged_files| staged_files.program(owner))
+            {
                 app.to_mut().argv[0] = program.into();
             }
             looked.push(app_plan(&app, ranks, env, &inheritance, stand, None)?);

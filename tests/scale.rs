@@ -13,7 +13,7 @@ use std::time::Instant;
 use wireup_core::fence::{FenceId, FenceMessage, Participants, Released};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{NodeId, Nspace, UserId};
-use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::link::control::{Member, Spread};
 use wireup_core::link::frame::{Address, Class, FrameReader};
 use wireup_core::link::message::{Envelope, Reassembly, write};

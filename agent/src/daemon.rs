@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
-use wireup::cli::handed::agent::AgentArgs;
+use wireup::cli::agent_commands::agent::AgentArgs;
 use wireup::failure::RunFailure;
 use wireup::sys::descriptors;
 use wireup_core::link::control::NodeStatus;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use wireup::cli::handed::{Handed, parse};
+use wireup::cli::agent_commands::{Handed, parse};
 use wireup_agent::user::accounts;
 
 fn main() -> ExitCode {

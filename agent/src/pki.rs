@@ -22,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use wireup::cli::handed::pki::{PkiArgs, Role, What};
+use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
 use wireup::failure::RunFailure;
 use wireup_core::job::hosts;
 use wireup_core::job::hosts::Problem;

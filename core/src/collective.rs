@@ -27,7 +27,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace};
 use crate::job::octets;
 use crate::job::proc::{Proc, ProcRank};
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 
 /// What processes of several launches do together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]

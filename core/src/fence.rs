@@ -32,11 +32,11 @@ mod book;
 pub mod id;
 mod inquiries;
 mod message;
-mod nodes;
 mod received;
 mod round;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tree;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,14 +48,14 @@ pub use message::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceMessage, FenceResult, Limits, Output,
     Released, Timeout,
 };
-pub use nodes::Nodes;
-use nodes::Place;
 use round::{Phase, Round};
+pub use tree::Nodes;
+use tree::Place;
 
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
-use crate::link::tree::Shape;
+use crate::link::spawn_tree::Shape;
 
 /// The fences of one node. See the module.
 pub struct FenceEngine<T> {

@@ -10,7 +10,7 @@ use crate::collective::Packet;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, UserId};
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 use crate::job::spec::JobSpec;
 use crate::link::control::{FromAgent, ToAgent, ToStep};
 use crate::link::frame::Address;

@@ -26,7 +26,7 @@
 //!
 //! Left to others: which nodes host members, what the parts mean, which processes have called.
 
-mod hub;
+pub(crate) mod context_ids;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -35,7 +35,7 @@ pub mod watch;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use hub::{Hub, Step, Verdict};
+use context_ids::{Hub, Step, Verdict};
 pub use message::{
     GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output, Released,
 };

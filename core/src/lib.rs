@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod collective;
+pub mod direct_modex;
 pub mod fence;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
@@ -20,7 +21,6 @@ pub mod job;
 pub mod kvs;
 pub mod link;
 pub mod logged;
-pub mod modex;
 pub mod names;
 pub mod node;
 pub mod pmi;

@@ -20,11 +20,11 @@ pub mod control;
 pub mod frame;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
+pub mod liveness;
 pub mod message;
 pub mod socket;
+pub mod spawn_tree;
 pub mod steps;
-pub mod tree;
-pub mod watch;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -25,9 +25,9 @@
 //! with `PMIX_ERR_PARTIAL_SUCCESS` in any release up to 5.0.11 and 6.1.
 
 pub mod engine;
+pub(crate) mod ownership;
 pub mod request;
 pub mod shared;
-mod values;
 mod waiting;
 
 #[cfg(test)]
@@ -38,8 +38,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::proc::Proc;
+use ownership::{Value, ValueId, Values};
 use request::{Answer, Found, Lookup, Persistence, Refusal, Removal, Request, Requester};
-use values::{Value, ValueId, Values};
 use waiting::{Waiter, WaiterId, Waiting};
 
 /// Most values published at a time.

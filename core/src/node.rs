@@ -7,40 +7,39 @@
 //! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
 
 mod allocations;
+pub(crate) mod collectives;
 mod context;
 mod credentials;
-mod crossings;
 mod demands;
 pub mod event;
 mod events;
 mod facts;
 mod fences;
 mod groups;
-mod host;
 mod inputs;
 mod jobs;
 mod keys;
 mod logs;
 mod losses;
+pub(crate) mod names;
 mod output;
 mod queries;
 mod raised;
 mod ranks;
 #[cfg(test)]
 mod served;
+pub(crate) mod sidecar;
 mod spawns;
-mod store;
 mod upcalls;
 
 use std::sync::Arc;
 
 use allocations::Allocations;
+use collectives::{CrossState, ModexTicket};
 pub use credentials::Voucher;
-use crossings::{CrossState, ModexTicket};
 pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
-use host::HostLife;
 pub use inputs::InputMessage;
 use inputs::Inputs;
 use jobs::Member;
@@ -50,7 +49,10 @@ pub use output::OutputMessage;
 use output::Outputs;
 use queries::Queries;
 use serde::{Deserialize, Serialize};
+use sidecar::SidecarLife;
 
+use crate::direct_modex;
+use crate::direct_modex::{ModexEngine, ModexInput};
 use crate::fence::{self, FenceEngine, FenceInput};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
@@ -58,18 +60,17 @@ use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 use crate::job::roster::{Placed, Roster};
-use crate::modex::{self, ModexEngine, ModexInput};
 use crate::names::engine::StoreEngine;
 use crate::node::event::{Action, Event, PeerMessage};
 use crate::pmi::collective::Collective;
 use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
-use crate::pmix::host::{HostLink, UpcallCount, UpcallId};
+use crate::pmix::sidecar::{SidecarLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
+use names::Asker;
 use spawns::{Meeting, Spawns};
-use store::Asker;
 
 /// The node where published names and values are kept.
 pub const HEAD: NodeId = NodeId(0);
@@ -150,18 +151,18 @@ pub struct NodeCore {
     outputs: Outputs,
     inputs: Inputs,
     keys: Keys,
-    link: HostLink,
-    host: HostLife,
+    link: SidecarLink,
+    host: SidecarLife,
     /// By position on the node.
     pmix: Vec<PmixState>,
     /// When each process here was last heard of, by its own word.
     heard: Vec<Option<Moment>>,
     /// The sidecar's requests for local ranks' data that wait for a direct modex.
-    modex_requests: Vec<(crate::pmix::host::RequestId, proc::Proc)>,
+    modex_requests: Vec<(crate::pmix::sidecar::RequestId, proc::Proc)>,
     /// Aborts of everybody, which are not answered while anybody lives.
     aborts: Vec<UpcallId>,
     /// Requests to register spawned jobs.
-    registering: Vec<(crate::pmix::host::RequestId, JobNumber)>,
+    registering: Vec<(crate::pmix::sidecar::RequestId, JobNumber)>,
 }
 
 impl NodeCore {
@@ -203,8 +204,8 @@ impl NodeCore {
             outputs: Outputs::default(),
             inputs: Inputs::default(),
             keys: Keys::default(),
-            link: HostLink::new(),
-            host: HostLife::new(pmix),
+            link: SidecarLink::new(),
+            host: SidecarLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],
             modex_requests: Vec::new(),
             aborts: Vec::new(),
@@ -239,9 +240,9 @@ impl NodeCore {
                 let events = self.link.on_upcall_bytes(bytes);
                 self.host_said(events, now, actions);
             }
-            Event::HostSeen(doing) => self.host_seen(doing, now, actions),
-            Event::HostClosed => self.host_closed(now),
-            Event::HostEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
+            Event::SidecarSeen(doing) => self.host_seen(doing, now, actions),
+            Event::SidecarClosed => self.host_closed(now),
+            Event::SidecarEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
             Event::StartsKnown(asked) => self.starts_known(asked, now, actions),
@@ -414,14 +415,14 @@ impl NodeCore {
         self.modex.handle(input, now, &mut outputs);
         for output in outputs {
             match output {
-                modex::Output::Send { to, message } => {
+                direct_modex::Output::Send { to, message } => {
                     actions.push(Action::SendPeer {
                         to,
                         message: PeerMessage::Modex(message),
                     });
                 }
-                modex::Output::AskHost { proc } => self.ask_host(proc, now, actions),
-                modex::Output::Complete { ticket, result } => match ticket {
+                direct_modex::Output::AskHost { proc } => self.ask_host(proc, now, actions),
+                direct_modex::Output::Complete { ticket, result } => match ticket {
                     ModexTicket::Pmix(id) => self.modex_answer(id, result, actions),
                     ModexTicket::Far { to, serial } => {
                         self.answer_far(to, serial, result, actions);

@@ -11,6 +11,7 @@
 //! with `_v1` in their name know lines, those with `_v2` frames; the others know what is asked and
 //! answered, whatever the form.
 
+pub(crate) mod barriers;
 pub mod client;
 pub mod collective;
 pub mod command;
@@ -18,7 +19,6 @@ pub mod effect;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 pub mod limits;
-mod meetings;
 mod node_attributes;
 pub mod reply;
 mod reply_v1;

@@ -10,9 +10,9 @@
 pub mod control;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
-pub mod host;
 pub mod job_info;
 pub mod keys;
+pub mod sidecar;
 pub mod upcall;
 pub mod value;
 pub mod wire;

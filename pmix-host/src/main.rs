@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use replies::Replies;
-use wireup_core::pmix::control::{Failed, HostNotice, Stage};
+use wireup_core::pmix::control::{Failed, SidecarNotice, Stage};
 
 const USAGE: &str =
     "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N
@@ -154,7 +154,7 @@ fn main() -> ExitCode {
 
 /// Tells the agent why this process ends; if it is gone, whoever reads standard error.
 fn tell(Fatal { stage, text }: &Fatal, replies: &Replies) {
-    let notice = HostNotice::Failed(Failed {
+    let notice = SidecarNotice::Failed(Failed {
         stage: *stage,
         text: text.as_str().into(),
     });

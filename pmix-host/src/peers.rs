@@ -28,7 +28,7 @@ use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 use rustix::net::sockopt::set_tcp_nodelay;
 use rustix::net::{getpeername, getsockname};
 
-use wireup_core::pmix::control::{HostNotice, Stage};
+use wireup_core::pmix::control::{SidecarNotice, Stage};
 
 use crate::Fatal;
 use crate::acks;
@@ -162,7 +162,7 @@ impl Gate {
 
     fn warn(&self, text: String) {
         self.replies
-            .notice(&HostNotice::Warning(text.as_str().into()));
+            .notice(&SidecarNotice::Warning(text.as_str().into()));
     }
 }
 

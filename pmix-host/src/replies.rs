@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use wireup_core::pmix::control::serve;
 use wireup_core::pmix::control::serve::Body;
-use wireup_core::pmix::control::{ControlKind, HostNotice, Refusal};
+use wireup_core::pmix::control::{ControlKind, Refusal, SidecarNotice};
 use wireup_core::pmix::value::{Status, Text};
 
 /// Writer and the requests that wait for their reply.
@@ -88,7 +88,7 @@ impl Replies {
     }
 
     /// Sends a notice; false if the agent is gone.
-    pub(crate) fn notice(&self, notice: &HostNotice) -> bool {
+    pub(crate) fn notice(&self, notice: &SidecarNotice) -> bool {
         serve::notice(notice).is_ok_and(|frame| self.write(&frame))
     }
 

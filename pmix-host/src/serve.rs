@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
 use wireup_core::pmix::control::serve::{Body, Request};
-use wireup_core::pmix::control::{ControlKind, Hello, HostNotice, Refusal, Stage};
+use wireup_core::pmix::control::{ControlKind, Hello, Refusal, SidecarNotice, Stage};
 use wireup_core::pmix::value::{Status, Text};
 use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
@@ -70,7 +70,7 @@ impl Host {
         let warnings = libraries
             .warning
             .map(|warning| format!("{version} {warning}").into());
-        replies.notice(&HostNotice::Hello(Hello {
+        replies.notice(&SidecarNotice::Hello(Hello {
             libpmix: Text::new(libraries.name.to_bytes()),
             warnings: warnings.into_iter().collect(),
         }));

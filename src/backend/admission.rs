@@ -4,7 +4,7 @@
 //! tells is believed of its own node and ranks, and names nothing that does not exist. Whoever hears
 //! it can look up everything that it names.
 
-use crate::backend::message::FromCrew;
+use crate::backend::message::FromBackend;
 use wireup_core::job::absence::{Absences, SomeNodes};
 use wireup_core::job::demand::Demand;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
@@ -13,44 +13,46 @@ use wireup_core::job::roster::{Placed, Roster};
 use wireup_core::supervisor::Waiting;
 
 /// Whether `node` may tell this to the launcher of these jobs.
-pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromCrew) -> bool {
+pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBackend) -> bool {
     let known = Known(jobs);
     let own = |rank| jobs.node_of(rank) == Some(node);
     if !told.rank().is_none_or(own) {
         return false;
     }
     match told {
-        FromCrew::Spawn {
+        FromBackend::Spawn {
             node: of, request, ..
         } => *of == node && !request.apps.is_empty(),
-        FromCrew::HostLoaded { node: of, .. }
-        | FromCrew::HostLostLate { node: of, .. }
-        | FromCrew::Allocate { node: of, .. } => *of == node,
-        FromCrew::NotStarted { cause, .. } => cause.as_ref().is_none_or(|cause| known.cause(cause)),
-        FromCrew::AllStarted { job } | FromCrew::JobRefused { job, .. } => known.job(*job),
-        FromCrew::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
-        FromCrew::Failed { cause, .. } => known.cause(cause),
-        FromCrew::Demanded(Demand { ranks, .. }) => ranks
+        FromBackend::SidecarLoaded { node: of, .. }
+        | FromBackend::SidecarLostLate { node: of, .. }
+        | FromBackend::Allocate { node: of, .. } => *of == node,
+        FromBackend::NotStarted { cause, .. } => {
+            cause.as_ref().is_none_or(|cause| known.cause(cause))
+        }
+        FromBackend::AllStarted { job } | FromBackend::JobRefused { job, .. } => known.job(*job),
+        FromBackend::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
+        FromBackend::Failed { cause, .. } => known.cause(cause),
+        FromBackend::Demanded(Demand { ranks, .. }) => ranks
             .as_ref()
             .is_none_or(|ranks| ranks.iter().all(|rank| known.rank(*rank))),
-        FromCrew::FenceLate(late) => known.absences(&late.absences),
-        FromCrew::Log(text) => text.rank.is_none_or(|rank| known.rank(rank)),
-        FromCrew::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
+        FromBackend::FenceLate(late) => known.absences(&late.absences),
+        FromBackend::Log(text) => text.rank.is_none_or(|rank| known.rank(rank)),
+        FromBackend::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
         // What the launcher says to itself.
-        FromCrew::Joined { .. } | FromCrew::Refused(_) => false,
-        FromCrew::Ready
-        | FromCrew::Started { .. }
-        | FromCrew::Connected { .. }
-        | FromCrew::Finalized { .. }
-        | FromCrew::Ended { .. }
-        | FromCrew::Judged { .. }
-        | FromCrew::Output { .. }
-        | FromCrew::Gone { .. }
-        | FromCrew::Rendezvous { .. }
-        | FromCrew::Syslog(_)
-        | FromCrew::Tell { .. }
-        | FromCrew::Seen { .. }
-        | FromCrew::Over => true,
+        FromBackend::Joined { .. } | FromBackend::Refused(_) => false,
+        FromBackend::Ready
+        | FromBackend::Started { .. }
+        | FromBackend::Connected { .. }
+        | FromBackend::Finalized { .. }
+        | FromBackend::Ended { .. }
+        | FromBackend::Judged { .. }
+        | FromBackend::Output { .. }
+        | FromBackend::Gone { .. }
+        | FromBackend::Rendezvous { .. }
+        | FromBackend::Syslog(_)
+        | FromBackend::Tell { .. }
+        | FromBackend::Seen { .. }
+        | FromBackend::Over => true,
     }
 }
 
@@ -80,7 +82,9 @@ impl<T: Placed> Known<'_, T> {
     fn cause(&self, cause: &Cause) -> bool {
         cause.rank().is_none_or(|rank| self.rank(rank))
             && match cause {
-                Cause::HostFailed { node, .. } | Cause::NodeFailed { node, .. } => self.node(*node),
+                Cause::SidecarFailed { node, .. } | Cause::NodeFailed { node, .. } => {
+                    self.node(*node)
+                }
                 Cause::FenceTimeout(late) => self.absences(&late.absences),
                 _ => true,
             }
@@ -103,7 +107,7 @@ mod tests {
     use wireup_core::job::demand::Wish;
     use wireup_core::job::log::{Channel, LogText};
     use wireup_core::job::outcome::{FenceKind, LateFence, RankEnd};
-    use wireup_core::job::rank_map::RankMap;
+    use wireup_core::job::rank_placement::RankMap;
     use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
     use wireup_core::node::event::SpawnTicket;
 
@@ -114,7 +118,7 @@ mod tests {
         jobs
     }
 
-    fn admitted(told: FromCrew) -> bool {
+    fn admitted(told: FromBackend) -> bool {
         admits(&jobs(), NodeId(1), &told)
     }
 
@@ -153,10 +157,10 @@ mod tests {
         };
         for (rank, own) in [(0, false), (2, true), (3, true), (4, false)] {
             let rank = GlobalRank(rank);
-            assert_eq!(admitted(FromCrew::Finalized { rank }), own, "{rank:?}");
+            assert_eq!(admitted(FromBackend::Finalized { rank }), own, "{rank:?}");
             let cause = None;
-            assert_eq!(admitted(FromCrew::NotStarted { rank, cause }), own);
-            let spawn = |node, apps: usize| FromCrew::Spawn {
+            assert_eq!(admitted(FromBackend::NotStarted { rank, cause }), own);
+            let spawn = |node, apps: usize| FromBackend::Spawn {
                 node: NodeId(node),
                 ticket: SpawnTicket(1),
                 by: rank,
@@ -172,19 +176,19 @@ mod tests {
         }
         for (node, own) in [(0, false), (1, true), (7, false)] {
             let node = NodeId(node);
-            let loaded = FromCrew::HostLoaded {
+            let loaded = FromBackend::SidecarLoaded {
                 node,
                 libpmix: String::new(),
                 warnings: Vec::new(),
             };
             assert_eq!(admitted(loaded), own);
             let error = String::new();
-            assert_eq!(admitted(FromCrew::HostLostLate { node, error }), own);
+            assert_eq!(admitted(FromBackend::SidecarLostLate { node, error }), own);
             let refusal = None;
-            assert!(!admitted(FromCrew::Joined { node, refusal }));
+            assert!(!admitted(FromBackend::Joined { node, refusal }));
         }
-        assert!(!admitted(FromCrew::Refused(Vec::new())));
-        assert!(admitted(FromCrew::Ready));
+        assert!(!admitted(FromBackend::Refused(Vec::new())));
+        assert!(admitted(FromBackend::Ready));
     }
 
     #[test]
@@ -193,17 +197,20 @@ mod tests {
             let rank = GlobalRank(number);
             let cause = Cause::LeftOthers { rank };
             let waiting = Waiting::For(rank);
-            let failed = |cause| FromCrew::Failed { cause, state: None };
+            let failed = |cause| FromBackend::Failed { cause, state: None };
             assert_eq!(admitted(failed(cause.clone())), there);
             let waits = [waiting].into_iter().collect();
-            assert_eq!(admitted(FromCrew::Waits(waits)), there);
-            let not_started = FromCrew::NotStarted {
+            assert_eq!(admitted(FromBackend::Waits(waits)), there);
+            let not_started = FromBackend::NotStarted {
                 rank: GlobalRank(2),
                 cause: Some(cause.clone()),
             };
             assert_eq!(admitted(not_started), there);
-            assert_eq!(admitted(FromCrew::Left { waiting, cause }), there);
-            assert_eq!(admitted(FromCrew::FenceLate(late(number, &[], &[]))), there);
+            assert_eq!(admitted(FromBackend::Left { waiting, cause }), there);
+            assert_eq!(
+                admitted(FromBackend::FenceLate(late(number, &[], &[]))),
+                there
+            );
             let timeout = Cause::FenceTimeout(Box::new(late(number, &[0], &[1])));
             assert_eq!(admitted(failed(timeout)), there);
             let demand = Demand {
@@ -211,20 +218,20 @@ mod tests {
                 what: Wish::Kill,
                 ranks: Some(vec![GlobalRank(0), rank]),
             };
-            assert_eq!(admitted(FromCrew::Demanded(demand)), there);
+            assert_eq!(admitted(FromBackend::Demanded(demand)), there);
             let text = LogText {
                 rank: Some(rank),
                 channel: Channel::Stdout,
                 once: false,
                 text: Vec::new(),
             };
-            assert_eq!(admitted(FromCrew::Log(text)), there);
+            assert_eq!(admitted(FromBackend::Log(text)), there);
         }
         for (number, there) in [(0, true), (1, true), (2, false)] {
             let node = NodeId(number);
             let error = String::new;
             for cause in [
-                Cause::HostFailed {
+                Cause::SidecarFailed {
                     node,
                     error: error(),
                 },
@@ -235,24 +242,24 @@ mod tests {
                 Cause::FenceTimeout(Box::new(late(0, &[number], &[]))),
                 Cause::FenceTimeout(Box::new(late(0, &[], &[number]))),
             ] {
-                let failed = FromCrew::Failed { cause, state: None };
+                let failed = FromBackend::Failed { cause, state: None };
                 assert_eq!(admitted(failed), there);
             }
             let job = JobNumber(number);
-            assert_eq!(admitted(FromCrew::AllStarted { job }), there);
+            assert_eq!(admitted(FromBackend::AllStarted { job }), there);
             let failure = SpawnFailure {
                 kind: SpawnFailureKind::Failed,
                 text: String::new(),
             };
-            assert_eq!(admitted(FromCrew::JobRefused { job, failure }), there);
+            assert_eq!(admitted(FromBackend::JobRefused { job, failure }), there);
             let session = Waiting::Session(job);
             let waits = [session].into_iter().collect();
-            assert_eq!(admitted(FromCrew::Waits(waits)), there);
+            assert_eq!(admitted(FromBackend::Waits(waits)), there);
         }
         let end = RankEnd::Code(1);
         let rank = GlobalRank(0);
         let elsewhere = Cause::RankFailed { rank, end };
-        assert!(admitted(FromCrew::Failed {
+        assert!(admitted(FromBackend::Failed {
             cause: elsewhere,
             state: None
         }));

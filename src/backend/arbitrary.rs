@@ -6,9 +6,9 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::backend::awaited::Awaited;
-use crate::backend::carried::{Carried, Description};
-use crate::backend::message::{FromCrew, Refusal, ToCrew};
+use crate::backend::link_message::{Carried, Description};
+use crate::backend::message::{FromBackend, Refusal, ToBackend};
+use crate::backend::wait_report::Awaited;
 use crate::plan::tests::{plan, spec};
 use crate::report::singleton_detection::Seen;
 use wireup_core::job::ids::JobNumber;
@@ -94,12 +94,12 @@ fn spawn_request() -> BoxedStrategy<SpawnRequest> {
         .boxed()
 }
 
-/// Anything a crew tells, however little sense it makes.
-fn from_crew() -> BoxedStrategy<FromCrew> {
+/// Anything a backend tells, however little sense it makes.
+fn from_crew() -> BoxedStrategy<FromBackend> {
     let bytes = || vec(any::<u8>(), 0..20);
     let dialect = option::of(proptest::sample::select(vec![Dialect::Pmi1, Dialect::Pmi2]));
     let log = (option::of(process()), any::<bool>(), bytes()).prop_map(|(rank, once, text)| {
-        FromCrew::Log(LogText {
+        FromBackend::Log(LogText {
             rank,
             channel: Channel::Stderr,
             once,
@@ -118,62 +118,63 @@ fn from_crew() -> BoxedStrategy<FromCrew> {
             pmi,
             ..Seen::default()
         };
-        FromCrew::Seen { app, seen }
+        FromBackend::Seen { app, seen }
     });
     let spawn = (node(), any::<u64>(), process(), spawn_request());
     let lost = (node(), TEXT);
     let about_ranks = prop_oneof![
-        (process(), any::<i32>()).prop_map(|(rank, pid)| FromCrew::Started { rank, pid }),
+        (process(), any::<i32>()).prop_map(|(rank, pid)| FromBackend::Started { rank, pid }),
         (process(), option::of(cause()))
-            .prop_map(|(rank, cause)| FromCrew::NotStarted { rank, cause }),
-        (process(), dialect).prop_map(|(rank, dialect)| FromCrew::Connected { rank, dialect }),
-        process().prop_map(|rank| FromCrew::Finalized { rank }),
-        (process(), option::of(end())).prop_map(|(rank, end)| FromCrew::Ended { rank, end }),
-        (process(), end(), state()).prop_map(|(rank, end, state)| FromCrew::Judged {
+            .prop_map(|(rank, cause)| FromBackend::NotStarted { rank, cause }),
+        (process(), dialect).prop_map(|(rank, dialect)| FromBackend::Connected { rank, dialect }),
+        process().prop_map(|rank| FromBackend::Finalized { rank }),
+        (process(), option::of(end())).prop_map(|(rank, end)| FromBackend::Ended { rank, end }),
+        (process(), end(), state()).prop_map(|(rank, end, state)| FromBackend::Judged {
             rank,
             end,
             state
         }),
-        process().prop_map(|rank| FromCrew::Gone { rank }),
-        (process(), stream(), bytes()).prop_map(|(rank, stream, bytes)| FromCrew::Output {
+        process().prop_map(|rank| FromBackend::Gone { rank }),
+        (process(), stream(), bytes()).prop_map(|(rank, stream, bytes)| FromBackend::Output {
             rank,
             stream,
             bytes
         }),
-        (waiting(), cause()).prop_map(|(waiting, cause)| FromCrew::Left { waiting, cause }),
-        (cause(), option::of(state())).prop_map(|(cause, state)| FromCrew::Failed { cause, state }),
-        demand().prop_map(FromCrew::Demanded),
-        late_fence().prop_map(FromCrew::FenceLate),
-        awaited().prop_map(FromCrew::Waits),
+        (waiting(), cause()).prop_map(|(waiting, cause)| FromBackend::Left { waiting, cause }),
+        (cause(), option::of(state()))
+            .prop_map(|(cause, state)| FromBackend::Failed { cause, state }),
+        demand().prop_map(FromBackend::Demanded),
+        late_fence().prop_map(FromBackend::FenceLate),
+        awaited().prop_map(FromBackend::Waits),
         log,
     ];
     let about_others = prop_oneof![
-        Just(FromCrew::Ready),
-        Just(FromCrew::Over),
+        Just(FromBackend::Ready),
+        Just(FromBackend::Over),
         (node(), TEXT, vec(TEXT, 0..2)).prop_map(|(node, libpmix, warnings)| {
-            FromCrew::HostLoaded {
+            FromBackend::SidecarLoaded {
                 node,
                 libpmix,
                 warnings,
             }
         }),
-        lost.prop_map(|(node, error)| FromCrew::HostLostLate { node, error }),
-        job().prop_map(|job| FromCrew::AllStarted { job }),
+        lost.prop_map(|(node, error)| FromBackend::SidecarLostLate { node, error }),
+        job().prop_map(|job| FromBackend::AllStarted { job }),
         (job(), TEXT).prop_map(|(job, text)| {
             let kind = SpawnFailureKind::Failed;
             let failure = SpawnFailure { kind, text };
-            FromCrew::JobRefused { job, failure }
+            FromBackend::JobRefused { job, failure }
         }),
-        spawn.prop_map(|(node, ticket, by, request)| FromCrew::Spawn {
+        spawn.prop_map(|(node, ticket, by, request)| FromBackend::Spawn {
             node,
             ticket: SpawnTicket(ticket),
             by,
             request: Box::new(request),
         }),
-        TEXT.prop_map(|text| FromCrew::Tell { text }),
+        TEXT.prop_map(|text| FromBackend::Tell { text }),
         (node(), option::of(refusal()))
-            .prop_map(|(node, refusal)| FromCrew::Joined { node, refusal }),
-        vec((node(), refusal()), 0..2).prop_map(FromCrew::Refused),
+            .prop_map(|(node, refusal)| FromBackend::Joined { node, refusal }),
+        vec((node(), refusal()), 0..2).prop_map(FromBackend::Refused),
         seen,
     ];
     prop_oneof![3 => about_ranks, 1 => about_others].boxed()
@@ -182,10 +183,10 @@ fn from_crew() -> BoxedStrategy<FromCrew> {
 /// Anything that launchers and steps say, mostly what steps tell.
 pub(crate) fn carried() -> BoxedStrategy<Carried> {
     let orders = prop_oneof![
-        any::<i32>().prop_map(ToCrew::Signal),
-        awaited().prop_map(ToCrew::Ask),
-        job().prop_map(ToCrew::DropJob),
-        any::<bool>().prop_map(|abnormal| ToCrew::Finish { abnormal }),
+        any::<i32>().prop_map(ToBackend::Signal),
+        awaited().prop_map(ToBackend::Ask),
+        job().prop_map(ToBackend::DropJob),
+        any::<bool>().prop_map(|abnormal| ToBackend::Finish { abnormal }),
     ];
     prop_oneof![
         8 => vec(from_crew(), 0..6).prop_map(Carried::Told),
@@ -206,7 +207,7 @@ pub(crate) fn description() -> BoxedStrategy<Description> {
         decided: plan.decided.clone(),
         spec: plan.spec.clone(),
         inheritance: plan.inheritance.travelling(),
-        luggage: Vec::new(),
+        staged_files: Vec::new(),
     })
     .boxed()
 }

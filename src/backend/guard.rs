@@ -35,8 +35,8 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 
 use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
-use crate::backend::remains;
-use crate::backend::remains::{Keeper, Record};
+use crate::backend::cleanup_record;
+use crate::backend::cleanup_record::{Keeper, Record};
 use crate::backend::rendezvous;
 use crate::plan::staging::Identity;
 use crate::stdio::pty::TerminalCharge;
@@ -69,7 +69,7 @@ impl Guard {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        let record = remains::number()?;
+        let record = cleanup_record::number()?;
         let launcher = rustix::process::getpid();
         // A fork whose end raises no signal: such a child is left out of waits for "any child", so
         // the launcher can tell an adopted orphan, and "no child left", from its guard.
@@ -144,7 +144,7 @@ impl Guard {
     /// Makes the guard responsible for what is put somewhere: a file, or a directory where there is no
     /// identity.
     pub(crate) fn charge(&mut self, path: &Path, identity: Option<Identity>) {
-        // When it is gone, the crew cleans up alone.
+        // When it is gone, the backend cleans up alone.
         let _ = match identity {
             Some(identity) => self.add_file(path, identity),
             None => self.add_directory(path),
@@ -187,7 +187,7 @@ impl Guard {
     pub fn dismiss(self) -> Leaving {
         // Before it is killed, since we may be as well before it is waited for; then once more, since it may
         // just make it.
-        remains::forget(self.record);
+        cleanup_record::forget(self.record);
         // It is our child until we have waited for it, so the number cannot be another's.
         let _ = rustix::process::kill_process(self.pid, Signal::KILL);
         Leaving(self.pid, self.record)
@@ -209,7 +209,7 @@ impl Drop for Leaving {
                 libc::__WALL,
             );
         }
-        remains::forget(self.1);
+        cleanup_record::forget(self.1);
     }
 }
 
@@ -268,7 +268,7 @@ fn watch(pipe: OwnedFd, job: &Nspace, (launcher, record): (Pid, u64)) {
     for (path, identity) in &charge.files {
         identity.remove(path);
     }
-    remains::forget(record);
+    cleanup_record::forget(record);
 }
 
 /// Starts the rendezvous of the user's launches: with its listening socket and nothing else of ours,

@@ -1,23 +1,23 @@
 //! The processes of a job on this host, and what serves them: the nodes' cores, the sidecars, the
 //! ranks with their PMI sockets and pipes.
 //!
-//! A crew knows no policy. It tells its launcher what happens ([`FromCrew`]) and does what it is
-//! told ([`ToCrew`]); on one machine both are in one process and one loop, between hosts there is a
-//! link in between. On one machine the crew is the whole job, on all of its virtual nodes.
+//! A backend knows no policy. It tells its launcher what happens ([`FromBackend`]) and does what it is
+//! told ([`ToBackend`]); on one machine both are in one process and one loop, between hosts there is a
+//! link in between. On one machine the backend is the whole job, on all of its virtual nodes.
 
 mod end;
-mod hosts;
 mod job;
-mod lookout;
-mod made;
 mod nodes;
-mod outside;
 mod part;
 mod pipes;
-mod pushed;
+pub(crate) mod processes;
+pub(crate) mod pushed_input;
 mod ranks;
+pub(crate) mod resources;
+pub(crate) mod sidecars;
 mod spawned;
 mod start;
+pub(crate) mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -27,9 +27,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::Pid;
 
-use self::lookout::Lookout;
 use crate::backend::guard::{Guard, Leaving};
-use crate::backend::message::{FromCrew, ToCrew};
+use crate::backend::local::waiting::Lookout;
+use crate::backend::message::{FromBackend, ToBackend};
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::plan::directory::JobDirectory;
@@ -39,9 +39,9 @@ use crate::sys::cgroup::Group;
 use crate::sys::channel::Channel;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::{Poll, Ready, Source};
+use crate::sys::process_state::Surroundings;
 use crate::sys::spawn::Child;
 use crate::sys::start_ranks::{Started, Threads};
-use crate::sys::surroundings::Surroundings;
 use crate::sys::syslog::Syslog;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
@@ -53,17 +53,17 @@ use wireup_core::supervisor::Waiting;
 
 use end::End;
 use job::Job;
-use made::Made;
 use nodes::Node;
 pub(crate) use part::Part;
 use pipes::Pipes;
-use pushed::Pushed;
+use pushed_input::Pushed;
+use resources::Made;
 pub(crate) use start::RankIo;
 
 /// Bytes read from a socket at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// One rank as the crew sees it.
+/// One rank as the backend sees it.
 #[derive(Debug, Default)]
 enum RankSlot {
     /// Not started yet.
@@ -76,7 +76,7 @@ enum RankSlot {
 }
 
 /// See the module.
-pub(crate) struct Crew {
+pub(crate) struct LocalBackend {
     /// Of the first job, which has what holds for the whole launch.
     plan: Arc<Plan>,
     jobs: Roster<Job>,
@@ -125,9 +125,9 @@ pub(crate) struct Crew {
     /// To nodes of other hosts.
     outbound: Vec<(Address, PeerMessage)>,
     /// What the launcher has not heard yet.
-    told: VecDeque<FromCrew>,
+    told: VecDeque<FromBackend>,
     /// What ranks did whose start has not been reported.
-    early: Vec<(GlobalRank, FromCrew)>,
+    early: Vec<(GlobalRank, FromBackend)>,
     /// Cores that wait until the starts of some jobs' ranks are known.
     awaiting: Vec<(NodeId, Asked, Vec<JobNumber>)>,
     /// The log of this host's system.
@@ -153,7 +153,7 @@ pub(crate) struct Crew {
     pub(crate) leaving: Option<Leaving>,
 }
 
-/// What a crew is made of, beside what it makes itself.
+/// What a backend is made of, beside what it makes itself.
 pub(crate) struct Parts<'a> {
     pub(crate) plan: &'a Arc<Plan>,
     pub(crate) part: Part,
@@ -167,8 +167,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) silence: Duration,
 }
 
-impl Crew {
-    /// A crew that has started nothing. If that fails nothing is left of it, and the guard is gone.
+impl LocalBackend {
+    /// A backend that has started nothing. If that fails nothing is left of it, and the guard is gone.
     ///
     /// # Errors
     /// [`RunFailure`] when the system does not give what is needed.
@@ -239,9 +239,9 @@ impl Crew {
     }
 
     /// What has come along with the first job is removed with it, or when something else takes its place.
-    pub(crate) fn keep(&mut self, luggage: Unpacked) {
+    pub(crate) fn keep(&mut self, staged_files: Unpacked) {
         if let Some(first) = self.jobs.get_mut(JobNumber(0)) {
-            first.luggage = luggage;
+            first.staged_files = staged_files;
         }
     }
 
@@ -268,13 +268,13 @@ impl Crew {
         self.started.elapsed()
     }
 
-    fn tell(&mut self, told: FromCrew) {
+    fn tell(&mut self, told: FromBackend) {
         self.told.push_back(told);
     }
 
     /// Tells what a rank did, not before its start: it may connect before the thread that started it
     /// has come to report that.
-    fn tell_of(&mut self, rank: GlobalRank, told: FromCrew) {
+    fn tell_of(&mut self, rank: GlobalRank, told: FromBackend) {
         match self.slot(rank) {
             RankSlot::Planned => self.early.push((rank, told)),
             RankSlot::Running { .. } | RankSlot::Over => self.tell(told),
@@ -292,7 +292,7 @@ impl Crew {
     }
 
     /// What the launcher has to hear next.
-    pub(crate) fn take_told(&mut self) -> Option<FromCrew> {
+    pub(crate) fn take_told(&mut self) -> Option<FromBackend> {
         self.told.pop_front()
     }
 
@@ -304,26 +304,26 @@ impl Crew {
     }
 
     /// Does what the launcher wants.
-    pub(crate) fn order(&mut self, order: ToCrew) {
+    pub(crate) fn order(&mut self, order: ToBackend) {
         match order {
-            ToCrew::Skip => self.skip_ranks(),
-            ToCrew::Ending => self.stop_starting(),
-            ToCrew::Signal(signal) => {
+            ToBackend::Skip => self.skip_ranks(),
+            ToBackend::Ending => self.stop_starting(),
+            ToBackend::Signal(signal) => {
                 self.killed |= signal == libc::SIGKILL;
                 self.signal_ranks(signal);
             }
-            ToCrew::SignalRanks { signal, ranks } => {
+            ToBackend::SignalRanks { signal, ranks } => {
                 if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
                     self.signal_some(&ranks, signal);
                 }
             }
-            ToCrew::Ask(awaited) => self.look_out_for(awaited),
-            ToCrew::Look { app, ranks } => {
+            ToBackend::Ask(awaited) => self.look_out_for(awaited),
+            ToBackend::Look { app, ranks } => {
                 if let Some(seen) = self.look_at(&ranks) {
-                    self.tell(FromCrew::Seen { app, seen });
+                    self.tell(FromBackend::Seen { app, seen });
                 }
             }
-            ToCrew::Spawned {
+            ToBackend::Spawned {
                 node,
                 ticket,
                 result,
@@ -332,7 +332,7 @@ impl Crew {
                     self.feed(node, Event::Spawned { ticket, result });
                 }
             }
-            ToCrew::Allocated {
+            ToBackend::Allocated {
                 node,
                 ticket,
                 result,
@@ -341,13 +341,13 @@ impl Crew {
                     self.feed(node, Event::Allocated { ticket, result });
                 }
             }
-            ToCrew::DropJob(job) => self.drop_job(job),
-            ToCrew::JobOver(job) => self.job_over(job),
-            ToCrew::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
-            ToCrew::Rendezvous(message) => self.feed_head(Event::Rendezvous(message)),
-            ToCrew::RendezvousLost => self.feed_head(Event::RendezvousLost),
-            ToCrew::Finish { abnormal } => self.finish(abnormal),
-            ToCrew::Hurry => self.hurry(),
+            ToBackend::DropJob(job) => self.drop_job(job),
+            ToBackend::JobOver(job) => self.job_over(job),
+            ToBackend::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
+            ToBackend::Rendezvous(message) => self.feed_head(Event::Rendezvous(message)),
+            ToBackend::RendezvousLost => self.feed_head(Event::RendezvousLost),
+            ToBackend::Finish { abnormal } => self.finish(abnormal),
+            ToBackend::Hurry => self.hurry(),
         }
     }
 
@@ -362,7 +362,7 @@ impl Crew {
         }
     }
 
-    /// Deals with a descriptor that is ready, if it is one of the crew's.
+    /// Deals with a descriptor that is ready, if it is one of the backend's.
     ///
     /// # Errors
     /// When a descriptor cannot be watched any more.
@@ -409,13 +409,13 @@ impl Crew {
                     self.read_host(node, token.source);
                 }
             }
-            Source::HostOutput => self.read_host_output(node)?,
-            Source::HostExit => self.host_exit(node)?,
+            Source::SidecarOutput => self.read_host_output(node)?,
+            Source::SidecarExit => self.host_exit(node)?,
         }
         Ok(())
     }
 
-    /// When [`Crew::tick`] has something to do next.
+    /// When [`LocalBackend::tick`] has something to do next.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let cores = self
             .nodes

@@ -1,9 +1,9 @@
-//! What the launcher and the crew of a host say to each other: in memory on one machine, over a
+//! What the launcher and the backend of a host say to each other: in memory on one machine, over a
 //! link between hosts.
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::awaited::Awaited;
+use crate::backend::wait_report::Awaited;
 use crate::report::singleton_detection::Seen;
 use wireup_core::job::allocation::{AllocationRequest, AllocationResult};
 use wireup_core::job::demand::Demand;
@@ -18,11 +18,11 @@ use wireup_core::record::Stream;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 use wireup_core::supervisor::Waiting;
 
-/// What a crew tells the launcher.
+/// What a backend tells the launcher.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) enum FromCrew {
+pub(crate) enum FromBackend {
     /// A node's sidecar has loaded its libraries.
-    HostLoaded {
+    SidecarLoaded {
         /// Where.
         node: NodeId,
         /// What libpmix calls itself.
@@ -51,7 +51,7 @@ pub(crate) enum FromCrew {
         /// Which job.
         job: JobNumber,
     },
-    /// A process wants others to be started; answered by [`ToCrew::Spawned`].
+    /// A process wants others to be started; answered by [`ToBackend::Spawned`].
     Spawn {
         /// The node that waits for the answer.
         node: NodeId,
@@ -62,7 +62,7 @@ pub(crate) enum FromCrew {
         /// What is wanted.
         request: Box<SpawnRequest>,
     },
-    /// A process wants nodes or slots; answered by [`ToCrew::Allocated`].
+    /// A process wants nodes or slots; answered by [`ToBackend::Allocated`].
     Allocate {
         /// The node that waits for the answer.
         node: NodeId,
@@ -127,7 +127,7 @@ pub(crate) enum FromCrew {
     /// A fence takes longer than expected, and goes on.
     FenceLate(LateFence),
     /// A sidecar was lost that nobody here needs any more.
-    HostLostLate {
+    SidecarLostLate {
         /// Where.
         node: NodeId,
         /// Why.
@@ -166,7 +166,7 @@ pub(crate) enum FromCrew {
         /// What was seen.
         seen: Seen,
     },
-    /// Somebody waits for these of what was asked about with [`ToCrew::Ask`].
+    /// Somebody waits for these of what was asked about with [`ToBackend::Ask`].
     Waits(Awaited),
     /// Nothing more will be heard of a rank that had not ended: its host was lost.
     Gone {
@@ -186,7 +186,7 @@ pub(crate) enum FromCrew {
     Over,
 }
 
-impl FromCrew {
+impl FromBackend {
     /// The rank it is about, if it is about one.
     pub(crate) fn rank(&self) -> Option<GlobalRank> {
         match self {
@@ -209,7 +209,7 @@ impl FromCrew {
     /// as long as all goes well, nobody acts on what one rank does.
     pub(crate) fn can_wait(&self) -> bool {
         match self {
-            Self::HostLoaded { .. }
+            Self::SidecarLoaded { .. }
             | Self::Started { .. }
             | Self::Connected { .. }
             | Self::Finalized { .. } => true,
@@ -232,7 +232,7 @@ pub(crate) struct Refusal {
 
 /// What the launcher orders.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) enum ToCrew {
+pub(crate) enum ToBackend {
     /// Start none: the job has failed.
     Skip,
     /// The job is being ended: ranks that are not started yet are not to be.

@@ -1,4 +1,4 @@
-//! The crews of several hosts, led over the local agent's socket.
+//! The backends of several hosts, led over the local agent's socket.
 
 mod answers;
 mod grow;
@@ -21,20 +21,20 @@ use self::answers::Open;
 use self::input::Input;
 use self::losses::own_host;
 use self::node::NodeState;
-use crate::backend::Hands;
+use crate::backend::Backend;
 use crate::backend::admission::admits;
-use crate::backend::awaited::Awaited;
-use crate::backend::carried::{Carried, window};
 use crate::backend::guard::Guard;
+use crate::backend::job_label::{JobLabel, Stage as Life};
+use crate::backend::link_message::{Carried, window};
 use crate::backend::local::RankIo;
-use crate::backend::message::{FromCrew, ToCrew};
-use crate::backend::plate::{Plate, Stage as Life};
+use crate::backend::message::{FromBackend, ToBackend};
+use crate::backend::wait_report::Awaited;
 use crate::failure::RunFailure;
-use crate::plan::{Luggage, Plan, SpawnedJob};
+use crate::plan::{Plan, SpawnedJob, StagedFiles};
 use crate::report::singleton_detection::Seen;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source};
-use crate::sys::surroundings::Surroundings;
+use crate::sys::process_state::Surroundings;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
@@ -70,11 +70,11 @@ enum Stage {
 }
 
 /// See the module.
-pub(crate) struct Fleet {
+pub(crate) struct RemoteBackend {
     /// Of the first job, which has what holds for the whole launch.
     plan: Arc<Plan>,
     jobs: Roster<Arc<JobContext>>,
-    plate: Plate,
+    label: JobLabel,
     origin: Instant,
     poll: Poll,
     wake: Arc<OwnedFd>,
@@ -85,9 +85,9 @@ pub(crate) struct Fleet {
     ranks: Vec<Stage>,
     /// What ranks had done, where it is known.
     states: BTreeMap<GlobalRank, PmiState>,
-    told: VecDeque<FromCrew>,
+    told: VecDeque<FromBackend>,
     /// What may follow from what another host has not told yet, and when it is told.
-    held: VecDeque<(Duration, FromCrew)>,
+    held: VecDeque<(Duration, FromBackend)>,
     /// Streams of which nothing more is to come for now.
     paused: [bool; 2],
     /// What the nodes look out for, what of that they are not told yet, and for what somebody waits.
@@ -100,7 +100,7 @@ pub(crate) struct Fleet {
     /// Spawned jobs that live, for nodes that join.
     living: BTreeMap<JobNumber, Box<SpawnedJob>>,
     /// What goes along with the first job, until it has gone.
-    luggage: Vec<Luggage>,
+    staged_files: Vec<StagedFiles>,
     /// Ranks were started, or are not to be.
     decided: bool,
     ending: bool,
@@ -112,7 +112,7 @@ pub(crate) struct Fleet {
     silent: u32,
 }
 
-impl Fleet {
+impl RemoteBackend {
     fn now(&self) -> Duration {
         self.origin.elapsed()
     }
@@ -179,7 +179,7 @@ impl Fleet {
     }
 
     /// Takes what a node tells, if it is its to tell.
-    fn take_told_by(&mut self, node: NodeId, told: FromCrew) {
+    fn take_told_by(&mut self, node: NodeId, told: FromBackend) {
         if !admits(&self.jobs, node, &told) {
             return;
         }
@@ -188,7 +188,7 @@ impl Fleet {
         }
         let state = &mut self.nodes[node.index()];
         match told {
-            FromCrew::Ready => {
+            FromBackend::Ready => {
                 state.ready = true;
                 if state.joins {
                     return self.joined(node);
@@ -196,34 +196,34 @@ impl Fleet {
                 self.open.answered(node);
                 return self.check_ready();
             }
-            FromCrew::AllStarted { job } => {
+            FromBackend::AllStarted { job } => {
                 self.open.started(job, node);
                 return self.check_started();
             }
-            FromCrew::Over => {
+            FromBackend::Over => {
                 state.over = true;
                 self.open.over(node);
                 return self.check_over();
             }
             // It keeps the names.
-            FromCrew::Rendezvous { .. } if node != HEAD => return,
-            FromCrew::Output {
+            FromBackend::Rendezvous { .. } if node != HEAD => return,
+            FromBackend::Output {
                 stream, ref bytes, ..
             } => {
                 state.owed[stream as usize] += bytes.len() as u32;
                 self.give_credit(node, stream);
             }
-            FromCrew::NotStarted { rank, .. } | FromCrew::Gone { rank } => {
+            FromBackend::NotStarted { rank, .. } | FromBackend::Gone { rank } => {
                 self.ranks[rank.index()] = Stage::Done;
             }
-            FromCrew::Ended { rank, .. } => self.ranks[rank.index()] = Stage::Ended,
-            FromCrew::Judged {
+            FromBackend::Ended { rank, .. } => self.ranks[rank.index()] = Stage::Ended,
+            FromBackend::Judged {
                 rank, ref state, ..
             } => {
                 self.ranks[rank.index()] = Stage::Done;
                 self.states.insert(rank, state.clone());
             }
-            FromCrew::Failed {
+            FromBackend::Failed {
                 ref cause,
                 state: Some(ref state),
             } => {
@@ -231,7 +231,7 @@ impl Fleet {
                     self.states.insert(rank, state.clone());
                 }
             }
-            FromCrew::Waits(awaited) => {
+            FromBackend::Waits(awaited) => {
                 self.waits.extend(awaited);
                 return;
             }
@@ -245,20 +245,20 @@ impl Fleet {
 
     /// Whether something is likely to be the consequence of the end of a rank on another host. A
     /// signal is a cause of its own.
-    fn may_follow(&self, told: &FromCrew) -> bool {
+    fn may_follow(&self, told: &FromBackend) -> bool {
         let follows = match told {
-            FromCrew::Judged { end, state, .. } => match end {
+            FromBackend::Judged { end, state, .. } => match end {
                 RankEnd::Code(0) => state.active,
                 RankEnd::Code(_) => true,
                 RankEnd::Signal(_) => false,
             },
-            FromCrew::Failed { cause, .. } => matches!(cause, Cause::Aborted { .. }),
+            FromBackend::Failed { cause, .. } => matches!(cause, Cause::Aborted { .. }),
             _ => false,
         };
         follows && !self.ending && self.nodes.len() > 1
     }
 
-    fn tell(&mut self, told: FromCrew) {
+    fn tell(&mut self, told: FromBackend) {
         self.told.push_back(told);
     }
 
@@ -282,13 +282,13 @@ impl Fleet {
     /// Has the nodes look out for what they are not told yet.
     fn ask(&mut self) {
         if !self.to_ask.is_empty() {
-            let order = ToCrew::Ask(std::mem::take(&mut self.to_ask));
+            let order = ToBackend::Ask(std::mem::take(&mut self.to_ask));
             self.send(Address::EveryNode, &Carried::Order(order));
         }
     }
 }
 
-impl Hands for Fleet {
+impl Backend for RemoteBackend {
     fn poll(&mut self) -> &mut Poll {
         &mut self.poll
     }
@@ -350,25 +350,25 @@ impl Hands for Fleet {
         limits.into_iter().flatten().min()
     }
 
-    fn take_told(&mut self) -> Option<FromCrew> {
+    fn take_told(&mut self) -> Option<FromBackend> {
         self.told.pop_front()
     }
 
-    fn order(&mut self, order: ToCrew) {
-        if matches!(order, ToCrew::Ending | ToCrew::Finish { .. }) {
-            self.plate.turn(Life::Ending);
+    fn order(&mut self, order: ToBackend) {
+        if matches!(order, ToBackend::Ending | ToBackend::Finish { .. }) {
+            self.label.turn(Life::Ending);
         }
         match order {
-            ToCrew::Ending if std::mem::replace(&mut self.ending, true) => return,
-            ToCrew::Ending => self.tell_held(),
-            ToCrew::JobOver(job) => {
+            ToBackend::Ending if std::mem::replace(&mut self.ending, true) => return,
+            ToBackend::Ending => self.tell_held(),
+            ToBackend::JobOver(job) => {
                 self.living.remove(&job);
             }
-            ToCrew::Signal(libc::SIGKILL) if self.ending => {
+            ToBackend::Signal(libc::SIGKILL) if self.ending => {
                 let at = self.now() + KILL_LIMIT;
                 self.killed_at.get_or_insert(at);
             }
-            ToCrew::Finish { .. } => {
+            ToBackend::Finish { .. } => {
                 self.killed_at = None;
                 self.end_at = Some(self.now() + self.plan.spec.ending.grace + END_LIMIT);
                 self.check_over();
@@ -376,8 +376,10 @@ impl Hands for Fleet {
             _ => {}
         }
         let to = match &order {
-            ToCrew::Spawned { node, .. } | ToCrew::Allocated { node, .. } => Address::Node(*node),
-            ToCrew::Rendezvous(_) | ToCrew::RendezvousLost => Address::Node(HEAD),
+            ToBackend::Spawned { node, .. } | ToBackend::Allocated { node, .. } => {
+                Address::Node(*node)
+            }
+            ToBackend::Rendezvous(_) | ToBackend::RendezvousLost => Address::Node(HEAD),
             _ => Address::EveryNode,
         };
         self.send(to, &Carried::Order(order));
@@ -437,7 +439,7 @@ impl Hands for Fleet {
             }
         }
         for (node, ranks) in by_node {
-            let order = Carried::Order(ToCrew::Look { app, ranks });
+            let order = Carried::Order(ToBackend::Look { app, ranks });
             self.send(Address::Node(node), &order);
         }
         None

@@ -123,9 +123,9 @@ impl Sidecar {
             crowded: false,
         })?;
         let token = |source| Token::new(source, node.0);
-        poll.add(&child.pidfd, token(Source::HostExit))
+        poll.add(&child.pidfd, token(Source::SidecarExit))
             .map_err(broken)?;
-        poll.add(&output, token(Source::HostOutput))
+        poll.add(&output, token(Source::SidecarOutput))
             .map_err(broken)?;
         Ok(Self {
             control: Channel::new(control, token(Source::Control), Backlog::Flows, poll)

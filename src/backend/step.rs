@@ -1,8 +1,8 @@
 //! `wireup step`: one node's part of a job on several hosts.
 //!
 //! The node's agent has it forked by `wireup steps` ([`server`]), or starts it with one end of a
-//! socket as descriptor 3; it is the job's user's. It makes its own plan of what it is told, leads its crew as the launcher orders, and passes on what the
-//! crew tells and what the nodes say to each other. When the agent or the launcher is lost, it ends
+//! socket as descriptor 3; it is the job's user's. It makes its own plan of what it is told, leads its backend as the launcher orders, and passes on what the
+//! backend tells and what the nodes say to each other. When the agent or the launcher is lost, it ends
 //! the ranks by itself; what may be left then is cleared by its guard.
 
 mod begin;
@@ -23,20 +23,20 @@ use rustix::thread::set_name;
 use self::begin::{Begun, begin, make_crew, take_link};
 use self::input::Feeds;
 pub use self::server::COMMAND as SERVER_COMMAND;
-use crate::backend::Hands;
-use crate::backend::carried::{Carried, window};
-use crate::backend::local::{Crew, RankIo};
-use crate::backend::message::{FromCrew, Refusal, ToCrew};
-use crate::backend::plate::{Plate, Stage};
+use crate::backend::Backend;
+use crate::backend::job_label::{JobLabel, Stage};
+use crate::backend::link_message::{Carried, window};
+use crate::backend::local::{LocalBackend, RankIo};
+use crate::backend::message::{FromBackend, Refusal, ToBackend};
 use crate::failure::RunFailure;
 use crate::plan::{Plan, Variable};
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source, Token};
+use crate::sys::process_state::Surroundings;
 use crate::sys::signals::{Signals, ignored_at_start};
 use crate::sys::start_ranks::StdinPlan;
-use crate::sys::surroundings::Surroundings;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
@@ -54,7 +54,7 @@ pub const LINK_FD: RawFd = 3;
 /// soon, whatever grace they were promised.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 
-/// The most time that passes until the launcher hears what [can wait](FromCrew::can_wait): ranks that
+/// The most time that passes until the launcher hears what [can wait](FromBackend::can_wait): ranks that
 /// start or end together are then told of together.
 const GATHER: Duration = Duration::from_millis(5);
 
@@ -65,12 +65,12 @@ type Messages = Vec<(Envelope, Vec<u8>)>;
 
 /// What a step does from its start to its end.
 struct Step {
-    crew: Crew,
+    local: LocalBackend,
     link: LinkEnd,
     signals: Signals,
     surroundings: Surroundings,
     plan: Arc<Plan>,
-    plate: Plate,
+    label: JobLabel,
     /// The nodes below this one in the tree of the launch, but for those that joined it.
     children: Vec<NodeId>,
     origin: Instant,
@@ -78,13 +78,13 @@ struct Step {
     credit: [i64; 2],
     feeds: Feeds,
     /// What the launcher has not been told yet, and by when it is.
-    untold: Vec<FromCrew>,
+    untold: Vec<FromBackend>,
     tell_by: Option<Duration>,
     /// Something of that cannot wait.
     urgent: bool,
     /// The ranks have been started, or will not be.
     started: bool,
-    /// Since nobody leads the crew any more: when the ranks are killed.
+    /// Since nobody leads the backend any more: when the ranks are killed.
     kill_at: Option<Duration>,
     killed: bool,
     finishing: bool,
@@ -131,20 +131,20 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
         silence,
     } = begin(&mut poll, &mut link, &mut backlog)?;
     link.set_own(Address::Node(node));
-    let plate = Plate::show(&description.decided, Some(node));
+    let label = JobLabel::show(&description.decided, Some(node));
     let description = (node, description);
     match make_crew(poll, description, silence, variables, &surroundings) {
-        Ok((crew, signals, plan, origin)) => {
+        Ok((local, signals, plan, origin)) => {
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = i64::from(window(plan.job.ranks.nodes()));
             let mut step = Step {
-                crew,
+                local,
                 link,
                 signals,
                 surroundings,
                 children: tree.first_children(node).collect(),
                 plan,
-                plate,
+                label,
                 origin,
                 credit: [window; 2],
                 feeds: Feeds::default(),
@@ -193,14 +193,14 @@ impl Step {
         let mut ready = Vec::new();
         while !self.over {
             let deadline = [
-                self.crew.next_deadline(),
+                self.local.next_deadline(),
                 self.kill_at.filter(|_| !self.killed),
                 self.tell_by,
                 self.link.next_deadline().map(|at| at.0),
             ];
             let deadline = deadline.into_iter().flatten().min();
             let timeout = deadline.map(|at| at.saturating_sub(self.now()));
-            self.crew
+            self.local
                 .poll
                 .wait(timeout, &mut ready)
                 .map_err(|error| broken(error.into()))?;
@@ -210,12 +210,12 @@ impl Step {
                 // What this pipe held may be all that there is credit for.
                 self.hear().map_err(broken)?;
             }
-            self.crew.tick().map_err(broken)?;
+            self.local.tick().map_err(broken)?;
             self.look_at_agent();
             self.pass_on().map_err(broken)?;
             self.lead_orphans();
         }
-        self.crew.dismiss_guard();
+        self.local.dismiss_guard();
         self.flush();
         Ok(0)
     }
@@ -225,11 +225,11 @@ impl Step {
             Source::Signals => self.take_signals(),
             Source::Link => {
                 if event.writable {
-                    self.link.writable(&self.crew.poll);
+                    self.link.writable(&self.local.poll);
                 }
                 if event.readable {
                     let mut messages = Messages::new();
-                    let result = self.link.receive(&self.crew.poll, &mut messages);
+                    let result = self.link.receive(&self.local.poll, &mut messages);
                     self.take_messages(messages);
                     if let Err(error) = result {
                         self.orphaned(&error.to_string());
@@ -238,10 +238,10 @@ impl Step {
             }
             Source::Feed => {
                 self.feeds
-                    .ready(GlobalRank(event.token.index), &self.crew.poll);
+                    .ready(GlobalRank(event.token.index), &self.local.poll);
                 self.report_input();
             }
-            _ => self.crew.dispatch(event)?,
+            _ => self.local.dispatch(event)?,
         }
         Ok(())
     }
@@ -249,7 +249,7 @@ impl Step {
     /// An agent that is silent leads nobody any more, and leads nobody to the launcher.
     fn look_at_agent(&mut self) {
         let now = Moment(self.now());
-        if let Some(silent) = self.link.look(now, &self.crew.poll) {
+        if let Some(silent) = self.link.look(now, &self.local.poll) {
             self.orphaned(&format!("this host's agent{silent}"));
         }
     }
@@ -257,7 +257,7 @@ impl Step {
     fn take_signals(&mut self) {
         while let Some(signal) = self.signals.pending() {
             match signal {
-                Signal::SIGCHLD => self.crew.reap_orphans(),
+                Signal::SIGCHLD => self.local.reap_orphans(),
                 Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => {
                     self.fail(format!("its step was ended by {signal}"));
                     self.orphaned("");
@@ -269,15 +269,15 @@ impl Step {
     }
 
     fn fail(&mut self, error: String) {
-        let node = self.crew.first_node();
+        let node = self.local.first_node();
         let cause = Cause::NodeFailed { node, error };
-        self.untold.push(FromCrew::Failed { cause, state: None });
+        self.untold.push(FromBackend::Failed { cause, state: None });
         self.tell();
     }
 
     fn start_ranks(&mut self) -> Result<(), RunFailure> {
         let plan = Arc::clone(&self.plan);
-        let ranks = self.crew.ranks_here();
+        let ranks = self.local.ranks_here();
         let outputs = rank_files::open_here(&plan, &ranks)?;
         let target = plan.spec.stdio.stdin;
         let stdin = ranks.iter().map(|rank| match target.reads(*rank) {
@@ -285,12 +285,12 @@ impl Step {
             false => StdinPlan::Empty,
         });
         let io = RankIo::new(outputs, stdin.collect());
-        self.crew.start_ranks(io, &self.surroundings)
+        self.local.start_ranks(io, &self.surroundings)
     }
 
-    /// Sends what the crew has told and what its nodes say to others.
+    /// Sends what the backend has told and what its nodes say to others.
     fn pass_on(&mut self) -> std::io::Result<()> {
-        for (to, message) in gathered(self.crew.take_outbound(), &self.children) {
+        for (to, message) in gathered(self.local.take_outbound(), &self.children) {
             self.send(to, &Carried::Peer(message));
         }
         self.hear()?;
@@ -305,26 +305,26 @@ impl Step {
         Ok(())
     }
 
-    /// Takes what the crew has told, to be told on.
+    /// Takes what the backend has told, to be told on.
     fn hear(&mut self) -> std::io::Result<()> {
-        while let Some(one) = self.crew.take_told() {
+        while let Some(one) = self.local.take_told() {
             match &one {
-                FromCrew::Output { stream, bytes, .. } if self.kill_at.is_none() => {
+                FromBackend::Output { stream, bytes, .. } if self.kill_at.is_none() => {
                     let credit = &mut self.credit[*stream as usize];
                     *credit -= i64::try_from(bytes.len()).unwrap_or(i64::MAX);
                     if *credit <= 0 {
-                        self.crew.pause(*stream, true)?;
+                        self.local.pause(*stream, true)?;
                     }
                 }
-                FromCrew::AllStarted { job: JobNumber(0) } => {
-                    self.plate.turn(Stage::Running);
-                    self.feeds.add(self.crew.take_stdin(), &self.crew.poll);
+                FromBackend::AllStarted { job: JobNumber(0) } => {
+                    self.label.turn(Stage::Running);
+                    self.feeds.add(self.local.take_stdin(), &self.local.poll);
                 }
-                FromCrew::Over => self.over = true,
+                FromBackend::Over => self.over = true,
                 _ => {}
             }
             // After the last one there is nothing to be gathered with.
-            let last = matches!(one, FromCrew::Judged { .. }) && self.crew.ranks_are_over();
+            let last = matches!(one, FromBackend::Judged { .. }) && self.local.ranks_are_over();
             self.urgent |= last || !one.can_wait();
             self.untold.push(one);
         }
@@ -345,7 +345,7 @@ impl Step {
         }
     }
 
-    /// Nobody leads the crew any more: its ranks are ended, and then everything else.
+    /// Nobody leads the backend any more: its ranks are ended, and then everything else.
     fn orphaned(&mut self, reason: &str) {
         if self.kill_at.is_some() {
             return;
@@ -355,14 +355,14 @@ impl Step {
         }
         self.link.trust();
         self.kill_at = Some(self.now() + self.plan.spec.ending.grace.min(ORPHAN_GRACE));
-        self.plate.turn(Stage::Ending);
-        self.crew.order(ToCrew::Ending);
-        self.obey(Carried::Order(ToCrew::Skip));
-        self.crew.order(ToCrew::Signal(libc::SIGTERM));
-        self.crew.order(ToCrew::Signal(libc::SIGCONT));
+        self.label.turn(Stage::Ending);
+        self.local.order(ToBackend::Ending);
+        self.obey(Carried::Order(ToBackend::Skip));
+        self.local.order(ToBackend::Signal(libc::SIGTERM));
+        self.local.order(ToBackend::Signal(libc::SIGCONT));
         for stream in [Stream::Stdout, Stream::Stderr] {
             // What cannot be watched any more needs no reading.
-            let _ = self.crew.pause(stream, false);
+            let _ = self.local.pause(stream, false);
         }
     }
 
@@ -372,11 +372,11 @@ impl Step {
         };
         if self.now() >= kill_at && !self.killed {
             self.killed = true;
-            self.crew.order(ToCrew::Signal(libc::SIGKILL));
+            self.local.order(ToBackend::Signal(libc::SIGKILL));
         }
-        if self.crew.ranks_are_over() && !self.finishing {
+        if self.local.ranks_are_over() && !self.finishing {
             self.finishing = true;
-            self.crew.order(ToCrew::Finish { abnormal: true });
+            self.local.order(ToBackend::Finish { abnormal: true });
         }
     }
 
@@ -386,7 +386,7 @@ impl Step {
         let mut ready = Vec::new();
         while !self.link.is_flushed() && self.now() < until && self.kill_at.is_none() {
             let wait = until.saturating_sub(self.now());
-            if self.crew.poll.wait(Some(wait), &mut ready).is_err() {
+            if self.local.poll.wait(Some(wait), &mut ready).is_err() {
                 return;
             }
             for event in ready
@@ -394,10 +394,10 @@ impl Step {
                 .filter(|event| event.token.source == Source::Link)
             {
                 if event.writable {
-                    self.link.writable(&self.crew.poll);
+                    self.link.writable(&self.local.poll);
                 }
                 let gone = |link: &mut LinkEnd, poll| link.receive(poll, &mut Vec::new()).is_err();
-                if event.readable && gone(&mut self.link, &self.crew.poll) {
+                if event.readable && gone(&mut self.link, &self.local.poll) {
                     return;
                 }
             }

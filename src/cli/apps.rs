@@ -8,7 +8,7 @@ use clap::{Args, FromArgMatches, Parser, ValueHint};
 use super::line::Own;
 use super::negation::with_negations;
 use super::options::SurroundingsArgs;
-use super::problem;
+use crate::cli::usage_errors;
 use crate::failure::RunFailure;
 use wireup_core::job::spec::{AppSpec, Preload, WrapSpec};
 
@@ -104,7 +104,7 @@ pub(super) fn app_specs(
         let number = index + 2;
         let words: Vec<OsString> = shared.iter().cloned().chain(part).collect();
         let app = parse(words).map_err(|error| {
-            let line = problem::of_next_program(&error);
+            let line = usage_errors::of_next_program(&error);
             RunFailure::refused(format!("program {number} (after `:`): {line}"))
         })?;
         apps.push(app.into());
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn options_of_the_whole_job_are_refused_behind_a_colon() {
-        let line = |text| problem::of_next_program(&parse(words(text)).unwrap_err());
+        let line = |text| usage_errors::of_next_program(&parse(words(text)).unwrap_err());
         assert!(
             line("-l a").contains("in front of the first program"),
             "{}",

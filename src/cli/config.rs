@@ -18,8 +18,8 @@ use self::file::Entry;
 use self::place::Place;
 use super::apps::NextApp;
 use super::line::{Own, Word};
-use super::problem;
 use super::run::{self, RunArgs};
+use crate::cli::usage_errors;
 use crate::inspect::libpmix;
 
 /// Options that belong to one job and make no sense as a default.
@@ -133,7 +133,7 @@ impl Defaults {
     /// What is wrong with the files by themselves, in words; nothing when all is well.
     pub(super) fn blame(&self) -> Option<String> {
         let error = refused(self.words())?;
-        let together = || format!("{}: {}", self.files(), problem::one_line(&error));
+        let together = || format!("{}: {}", self.files(), usage_errors::one_line(&error));
         Some(self.blame_entry().unwrap_or_else(together))
     }
 
@@ -146,7 +146,7 @@ impl Defaults {
             let wrong = ConfigError::Wrong {
                 path: file.path.clone(),
                 line: entry.line,
-                text: problem::one_line(&error),
+                text: usage_errors::one_line(&error),
             };
             Some(wrong.to_string())
         })

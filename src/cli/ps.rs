@@ -1,6 +1,6 @@
 //! `wireup ps`: the jobs on this machine; with `--nodes`, the agents of nodes.
 
-pub(in crate::cli) mod nodes;
+pub(crate) mod nodes;
 mod records;
 
 use std::collections::BTreeMap;

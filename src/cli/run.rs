@@ -11,11 +11,11 @@ use super::apps::{AppArgs, app_specs, split_apps};
 use super::brief::brief;
 use super::config::{self, Defaults};
 use super::exit;
-use super::habits;
 use super::line::Own;
 use super::negation::with_negations;
 use super::options::{EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
-use super::problem;
+use crate::cli::foreign_options;
+use crate::cli::usage_errors;
 use crate::control::run::{Beginning, run};
 use crate::failure::RunFailure;
 use crate::report::status::refused;
@@ -143,7 +143,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let mut parts = split_apps(args.into_iter().skip(2)).into_iter();
     let mut everywhere = Vec::new();
     let mut translate = |part| {
-        let translated = habits::translate(&own, part).map_err(RunFailure::refused)?;
+        let translated = foreign_options::translate(&own, part).map_err(RunFailure::refused)?;
         everywhere.extend(translated.everywhere);
         Ok::<_, RunFailure>(translated.words)
     };
@@ -227,7 +227,7 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
     if let Some(line) = defaults.blame_entry() {
         return line;
     }
-    let line = problem::of_run(error);
+    let line = usage_errors::of_run(error);
     let alone = parse(Own::of::<RunArgs>(), first.to_vec());
     if alone.is_ok() {
         return format!(
@@ -243,7 +243,7 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
 pub(super) fn grace_of(command: &[OsString]) -> Duration {
     let own = Own::of::<RunArgs>();
     let first = split_apps(command.to_vec()).into_iter().next();
-    let Ok(translated) = habits::translate(&own, first.unwrap_or_default()) else {
+    let Ok(translated) = foreign_options::translate(&own, first.unwrap_or_default()) else {
         return GRACE;
     };
     let defaults = match config::is_refused(&own, &translated.words) {

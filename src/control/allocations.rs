@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Drive;
-use crate::backend::message::ToCrew;
+use super::Controller;
+use crate::backend::message::ToBackend;
 use crate::backend::outside_allocator::{Outside, ToAllocator};
 use crate::plan::allocations::{Field, Ground, Holdings, Reserved, Room, Wanted};
 use wireup_core::job::allocation::{
@@ -62,7 +62,7 @@ fn refuse<T>(kind: Kind, text: impl ToString) -> Result<T, AllocationFailure> {
     Err(AllocationFailure { kind, text })
 }
 
-impl Drive {
+impl Controller {
     /// A process wants nodes or slots.
     pub(super) fn allocation_wanted(
         &mut self,
@@ -226,7 +226,7 @@ impl Drive {
                 }
             }
         }
-        self.hands.order(ToCrew::Allocated {
+        self.backend.order(ToBackend::Allocated {
             node,
             ticket,
             result,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::backend::message::ToCrew;
-use crate::control::{Drive, Life};
+use crate::backend::message::ToBackend;
+use crate::control::{Controller, Life};
 use crate::failure::RunFailure;
 use crate::plan::jobs::Plans;
 use crate::report::failures;
@@ -16,130 +16,134 @@ use wireup_core::job::outcome::{Cause, RankEnd};
 ///
 /// # Errors
 /// `result` when it was one; what happens here cannot change how the job went.
-pub(crate) fn finish(mut drive: Drive, result: Result<(), RunFailure>) -> Result<u8, RunFailure> {
-    drive.end_pty(None);
+pub(crate) fn finish(
+    mut controller: Controller,
+    result: Result<(), RunFailure>,
+) -> Result<u8, RunFailure> {
+    controller.end_pty(None);
     if result.is_err() {
-        drive.fail(Cause::Interrupted(libc::SIGKILL));
+        controller.fail(Cause::Interrupted(libc::SIGKILL));
     }
-    explain(&mut drive);
+    explain(&mut controller);
     if result.is_ok() {
-        tell_failures(&mut drive);
-        drive.tell_singletons();
+        tell_failures(&mut controller);
+        controller.tell_singletons();
     }
-    let known = drive.supervisor.cause().is_some();
+    let known = controller.supervisor.cause().is_some();
     // Who is killed on purpose leaves as much behind as who dies.
     let killed = |life: &Life| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
-    let abnormal = drive.supervisor.cause().is_some()
-        || drive.supervisor.tolerated().is_some()
-        || drive.lives.iter().any(killed);
-    drive.hands.order(ToCrew::Finish { abnormal });
-    if drive.interrupts > 0 {
+    let abnormal = controller.supervisor.cause().is_some()
+        || controller.supervisor.tolerated().is_some()
+        || controller.lives.iter().any(killed);
+    controller.backend.order(ToBackend::Finish { abnormal });
+    if controller.interrupts > 0 {
         // It came when the last rank had just ended, and was meant for what follows.
-        drive.hands.order(ToCrew::Hurry);
+        controller.backend.order(ToBackend::Hurry);
     }
     // If waiting fails, the guard does what is left.
-    if drive.run_until(|drive| drive.over).is_ok() {
-        drive.hands.dismiss_guard();
+    if controller.run_until(|controller| controller.over).is_ok() {
+        controller.backend.dismiss_guard();
     }
     if !known && result.is_ok() {
         // The ranks had ended; a host was lost before it was known to have told everything.
-        explain(&mut drive);
-        if let Some(line) = failure_line(&drive, drive.supervisor.cause()) {
-            drive.tell(&line);
+        explain(&mut controller);
+        if let Some(line) = failure_line(&controller, controller.supervisor.cause()) {
+            controller.tell(&line);
         }
     }
-    let code = drive.supervisor.exit_code();
-    drive.streams.end_lines();
-    drive.tell_result(code, result.as_ref().err());
-    drive.leave_rendezvous();
-    flush(&mut drive);
-    drive.leave_terminal();
+    let code = controller.supervisor.exit_code();
+    controller.streams.end_lines();
+    controller.tell_result(code, result.as_ref().err());
+    controller.leave_rendezvous();
+    flush(&mut controller);
+    controller.leave_terminal();
     result.map(|()| code)
 }
 
 /// Looks whether the cause is known better by now.
-fn explain(drive: &mut Drive) {
-    let cause = drive.supervisor.cause();
-    if let Some(better) = cause.and_then(|cause| drive.hands.explain(cause)) {
-        drive.supervisor.explain(better);
+fn explain(controller: &mut Controller) {
+    let cause = controller.supervisor.cause();
+    if let Some(better) = cause.and_then(|cause| controller.backend.explain(cause)) {
+        controller.supervisor.explain(better);
     }
 }
 
 /// Writes what is left. Whoever takes our output may be slow; an interrupt ends the wait. One that came
 /// before, when the ranks had ended or after another one, meant the same, unless there is somebody
 /// who reads.
-fn flush(drive: &mut Drive) {
-    let output = |drive: &Drive| drive.streams.queued();
-    let status = |drive: &Drive| drive.status.as_ref().map_or(0, Status::queued);
-    let before = drive.interrupts;
+fn flush(controller: &mut Controller) {
+    let output = |controller: &Controller| controller.streams.queued();
+    let status = |controller: &Controller| controller.status.as_ref().map_or(0, Status::queued);
+    let before = controller.interrupts;
     let patience = (before > 0).then_some(PATIENCE);
-    let kept = wait_for_reader(drive, before, output, 0, patience);
-    if let Some(status) = &drive.status {
+    let kept = wait_for_reader(controller, before, output, 0, patience);
+    if let Some(status) = &controller.status {
         status.close();
     }
-    let lost = wait_for_reader(drive, before, status, 0, Some(PATIENCE));
+    let lost = wait_for_reader(controller, before, status, 0, Some(PATIENCE));
     // Nothing is queued either when its reader has just gone.
-    drive.check_status();
-    if lost > 0 && drive.interrupts == before {
-        drive.tell("warning: nobody takes the status stream (--json); its end is lost");
+    controller.check_status();
+    if lost > 0 && controller.interrupts == before {
+        controller.tell("warning: nobody takes the status stream (--json); its end is lost");
     }
-    drive.streams.close();
-    wait_for_reader(drive, before, output, kept, patience);
+    controller.streams.close();
+    wait_for_reader(controller, before, output, kept, patience);
 }
 
 /// Waits until no more than `rest` bytes are queued, another interrupt comes, or nothing is taken for
 /// as long as one has patience; returns how many are queued then.
 fn wait_for_reader(
-    drive: &mut Drive,
+    controller: &mut Controller,
     before: u32,
-    queued: impl Fn(&Drive) -> usize,
+    queued: impl Fn(&Controller) -> usize,
     rest: usize,
     patience: Option<Duration>,
 ) -> usize {
-    let done = |drive: &Drive| queued(drive) <= rest || drive.interrupts > before;
+    let done =
+        |controller: &Controller| queued(controller) <= rest || controller.interrupts > before;
     loop {
-        let left = queued(drive);
+        let left = queued(controller);
         // If waiting fails, what the system still takes is lost together with the message about it.
         let _ = match patience {
-            None => drive.run_until(done),
-            Some(patience) => drive.run_until_or(done, drive.now() + patience),
+            None => controller.run_until(done),
+            Some(patience) => controller.run_until_or(done, controller.now() + patience),
         };
-        if done(drive) || queued(drive) == left {
-            return queued(drive);
+        if done(controller) || queued(controller) == left {
+            return queued(controller);
         }
     }
 }
 
 /// Tells what ended the job, or how many ranks failed in one that went on.
-fn tell_failures(drive: &mut Drive) {
-    let supervisor = &drive.supervisor;
+fn tell_failures(controller: &mut Controller) {
+    let supervisor = &controller.supervisor;
     let (code, failed) = (supervisor.exit_code(), supervisor.failed());
     if let Some(first) = supervisor.tolerated() {
-        let size = drive.jobs.size();
-        let policy = drive.plan.spec.ending.exit;
+        let size = controller.jobs.size();
+        let policy = controller.plan.spec.ending.exit;
         if supervisor.cause().is_none() && (failed > 1 || code != first.exit_code()) {
             let text = format!(
                 "{failed} of {size} ranks failed; exit code {code} (--exit-policy {policy})"
             );
-            drive.tell(&text);
+            controller.tell(&text);
         } else if failed > 1 {
-            drive.tell(&format!("{failed} of {size} ranks failed"));
+            controller.tell(&format!("{failed} of {size} ranks failed"));
         }
     }
-    let supervisor = &drive.supervisor;
-    if let Some(line) = failure_line(drive, supervisor.cause()) {
-        drive.tell(&line);
+    let supervisor = &controller.supervisor;
+    if let Some(line) = failure_line(controller, supervisor.cause()) {
+        controller.tell(&line);
     }
 }
 
 /// The line about a cause of failure, if there is one and it is worth a line.
-pub(crate) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<String> {
+pub(crate) fn failure_line(controller: &Controller, cause: Option<&Cause>) -> Option<String> {
     let cause = cause?;
     let rank = cause.rank();
-    let state = rank.map(|rank| drive.pmi_state(rank));
-    let pid_of = |rank| drive.pid_of(rank);
-    let mut line = failures::failure(&drive.jobs, cause, state.as_ref(), &pid_of)?;
-    let supervisor = &drive.supervisor;
+    let state = rank.map(|rank| controller.pmi_state(rank));
+    let pid_of = |rank| controller.pid_of(rank);
+    let mut line = failures::failure(&controller.jobs, cause, state.as_ref(), &pid_of)?;
+    let supervisor = &controller.supervisor;
     let ended = supervisor.cause() == Some(cause);
     let in_vain = ended && supervisor.waited_in_vain();
     if in_vain {
@@ -147,7 +151,7 @@ pub(crate) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
     }
     match cause {
         Cause::Interrupted(_) => {
-            if let Some(sender) = &drive.ended_by {
+            if let Some(sender) = &controller.ended_by {
                 line.push_str(" from ");
                 line.push_str(sender);
             }
@@ -156,7 +160,7 @@ pub(crate) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
             rank,
             end: RankEnd::Signal(signal),
         } => {
-            if let Some(more) = about_death(drive, *rank, *signal) {
+            if let Some(more) = about_death(controller, *rank, *signal) {
                 line.push_str("; ");
                 line.push_str(&more);
             }
@@ -170,8 +174,8 @@ pub(crate) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
         _ => return Some(line),
     };
     line.push_str(&failures::unended(
-        &drive.jobs,
-        &drive.unended,
+        &controller.jobs,
+        &controller.unended,
         others,
         &pid_of,
     ));
@@ -179,20 +183,20 @@ pub(crate) fn failure_line(drive: &Drive, cause: Option<&Cause>) -> Option<Strin
 }
 
 /// What the kernel did with a rank that was killed by a signal.
-fn about_death(drive: &Drive, rank: GlobalRank, signal: i32) -> Option<String> {
+fn about_death(controller: &Controller, rank: GlobalRank, signal: i32) -> Option<String> {
     if signal == libc::SIGKILL {
-        return drive.memory.as_ref()?.describe();
+        return controller.memory.as_ref()?.describe();
     }
-    if !drive.hands.dumped(rank) {
+    if !controller.backend.dumped(rank) {
         return None;
     }
-    let (plan, local) = drive.jobs.plan_of(rank);
+    let (plan, local) = controller.jobs.plan_of(rank);
     let app = &plan.apps[plan.app_of(local)];
     Some(core_dump::describe(&Dumped {
-        pid: drive.pid_of(rank)?,
+        pid: controller.pid_of(rank)?,
         signal,
         program: app.program.path(),
         directory: app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd),
-        host: drive.jobs.host_of(rank),
+        host: controller.jobs.host_of(rank),
     }))
 }

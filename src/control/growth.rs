@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Drive;
+use super::Controller;
 use super::spawn::Asker;
 use crate::backend::message::Refusal;
 use crate::failure::RunFailure;
@@ -48,7 +48,7 @@ impl Growth {
     }
 }
 
-impl Drive {
+impl Controller {
     /// A process wants others to be started, perhaps on hosts that have to join for that.
     pub(super) fn spawn_wanted(
         &mut self,
@@ -101,7 +101,7 @@ impl Drive {
         let plan = Arc::new(self.plan.with_hosts(&all, &self.plan.absent));
         self.growth.joining = (first..last).map(NodeId).collect();
         self.loaded.resize(all.len(), None);
-        self.hands.grow(&plan);
+        self.backend.grow(&plan);
         self.growth.plan = Some(plan);
     }
 
@@ -123,7 +123,7 @@ impl Drive {
         absent.extend(failed.iter().map(|(node, _)| *node));
         self.plan = Arc::new(plan.with_hosts(&plan.spec.layout.hosts, &absent));
         self.jobs.replace_first(Arc::clone(&self.plan));
-        self.hands.grown(&self.plan);
+        self.backend.grown(&self.plan);
         self.settle_allocations();
         match (self.growth.owner.take(), failure) {
             (None, _) => {}

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::Drive;
+use super::Controller;
 use crate::inspect::Wants;
 use crate::plan::jobs::Plans;
 use crate::report::progress::{Line, NAMED, Wait};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::supervisor::Phase;
 
-impl Drive {
+impl Controller {
     /// Renews the line that says what is waited for, if it is time.
     pub(super) fn show_progress(&mut self, now: Duration) {
         if self.progress.next_deadline().is_none_or(|at| now < at) {
@@ -38,7 +38,7 @@ impl Drive {
 
     /// PMIx servers, or hosts, that are not ready.
     fn servers(&self) -> Option<Wait> {
-        let late = self.hands.late();
+        let late = self.backend.late();
         let count = late.len();
         let named = late.iter().take(NAMED);
         let named = named.map(|node| self.plan.node_names[node.index()].clone());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::Drive;
+use super::Controller;
 use crate::stdio::pty::Pty;
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
@@ -13,7 +13,7 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
 /// its output would only show some returns twice.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-impl Drive {
+impl Controller {
     /// Opens a terminal for a rank that is to be started.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Drive {
     /// A rank was started. If it has the terminal, the user's is put behind it.
     pub(super) fn start_pty(&mut self, rank: GlobalRank) -> std::io::Result<()> {
         if let Some(pty) = self.pty.as_mut().filter(|pty| pty.rank() == rank) {
-            pty.start_input(self.hands.wake())?;
+            pty.start_input(self.backend.wake())?;
             self.take_terminal();
         }
         Ok(())
@@ -41,7 +41,7 @@ impl Drive {
             self.streams.draw(None);
             let raw = pty.enter_raw(|charge| {
                 // A guard that was killed in the meantime only means less protection.
-                let _ = self.hands.guard().map(|guard| guard.add_terminal(charge));
+                let _ = self.backend.guard().map(|guard| guard.add_terminal(charge));
             });
             self.streams.set_raw(raw);
         }
@@ -65,7 +65,7 @@ impl Drive {
     /// shell ends for that, and not for SIGTERM.
     pub(super) fn hang_up(&self) {
         if let Some(pty) = &self.pty {
-            self.hands.signal_rank(pty.rank(), Signal::HUP);
+            self.backend.signal_rank(pty.rank(), Signal::HUP);
         }
     }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 
-use super::Drive;
+use super::Controller;
 use crate::backend::local_agent;
-use crate::backend::message::ToCrew;
+use crate::backend::message::ToBackend;
 use crate::backend::rendezvous;
 use crate::backend::rendezvous::Found;
 use crate::sys::local_link::LinkEnd;
@@ -20,7 +20,7 @@ use wireup_core::job::clock::Moment;
 use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class};
-use wireup_core::link::watch::SILENCE;
+use wireup_core::link::liveness::SILENCE;
 use wireup_core::rendezvous::MEET_MAX;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
@@ -62,7 +62,7 @@ impl Meeting {
     }
 }
 
-impl Drive {
+impl Controller {
     /// Says something to the rendezvous of that epoch.
     pub(super) fn tell_rendezvous(&mut self, epoch: u32, message: ToRendezvous) {
         if epoch != self.meeting.epoch {
@@ -74,7 +74,7 @@ impl Drive {
             return self.lose_rendezvous(&reason);
         }
         if let Some(link) = &mut self.meeting.link {
-            send(link, &message, self.hands.poll());
+            send(link, &message, self.backend.poll());
         }
         if self.meeting.silent_until.is_some() {
             self.meeting.unheard.push(message);
@@ -95,7 +95,7 @@ impl Drive {
                     connection,
                     listener,
                 }) => {
-                    let guard = self.hands.guard().ok_or("there is no agent any more")?;
+                    let guard = self.backend.guard().ok_or("there is no agent any more")?;
                     let started = guard.start_rendezvous(&listener);
                     started.map_err(|error| format!("it cannot be started: {error}"))?;
                     connection
@@ -104,7 +104,7 @@ impl Drive {
             },
         };
         let now = Moment(self.now());
-        let poll = self.hands.poll();
+        let poll = self.backend.poll();
         let token = Token::new(Source::Rendezvous, 0);
         let mut link = LinkEnd::new(socket, Address::Launcher, token, poll)
             .map_err(|errno| errno.to_string())?;
@@ -153,7 +153,7 @@ impl Drive {
         let Some(link) = &mut self.meeting.link else {
             return;
         };
-        let poll = self.hands.poll();
+        let poll = self.backend.poll();
         if event.writable {
             link.writable(poll);
         }
@@ -176,7 +176,7 @@ impl Drive {
                     self.meeting.attempts = 0;
                     self.meeting.unheard = Vec::new();
                 }
-                Ok(message) => self.hands.order(ToCrew::Rendezvous(message)),
+                Ok(message) => self.backend.order(ToBackend::Rendezvous(message)),
                 Err(error) => return self.lose_rendezvous(&format!("it sent garbage: {error}")),
             }
         }
@@ -200,7 +200,7 @@ impl Drive {
             let seconds = PATIENCE.as_secs();
             return self.lose_rendezvous(&format!("it does not answer within {seconds} s"));
         }
-        let poll = self.hands.poll();
+        let poll = self.backend.poll();
         let link = self.meeting.link.as_mut();
         if let Some(silent) = link.and_then(|link| link.look(Moment(now), poll)) {
             self.lose_rendezvous(&format!("it{silent}"));
@@ -217,19 +217,19 @@ impl Drive {
             let mut closed = [PollFd::new(&link, PollFlags::empty())];
             let _ = poll(&mut closed, Some(&FAREWELL));
         }
-        let _ = self.hands.poll().remove(&link);
+        let _ = self.backend.poll().remove(&link);
     }
 
     fn lose_rendezvous(&mut self, reason: &str) {
         if let Some(link) = self.meeting.link.take() {
             // Its end may have taken it out already.
-            let _ = self.hands.poll().remove(&link);
+            let _ = self.backend.poll().remove(&link);
         }
         self.meeting.epoch += 1;
         self.meeting.unheard = Vec::new();
         self.meeting.silent_until = None;
         self.meeting.attempts = 0;
-        self.hands.order(ToCrew::RendezvousLost);
+        self.backend.order(ToBackend::RendezvousLost);
         if !std::mem::replace(&mut self.meeting.told, true) && !self.supervisor.is_over() {
             self.warn(&format!(
                 "the rendezvous of your launches is lost ({reason}); names that were published \

@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use crate::backend::cleanup_record;
 use crate::backend::local;
-use crate::backend::local::{Crew, Part, RankIo};
-use crate::backend::message::ToCrew;
-use crate::backend::remains;
+use crate::backend::local::{LocalBackend, Part, RankIo};
+use crate::backend::message::ToBackend;
 use crate::control;
-use crate::control::Drive;
+use crate::control::Controller;
 use crate::control::finish::finish;
 use crate::control::orders::Orders;
 use crate::failure::RunFailure;
@@ -26,13 +26,13 @@ use crate::stdio::stdin;
 use crate::stdio::streams::{Show, Streams};
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::{Poll, Source, Token};
+use crate::sys::process_state::Surroundings;
 use crate::sys::signals::Signals;
 use crate::sys::start_ranks::StdinPlan;
-use crate::sys::surroundings::Surroundings;
 use crate::sys::time_zone::local_clock;
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::{JobSpec, StdinTarget};
-use wireup_core::link::watch::SILENCE;
+use wireup_core::link::liveness::SILENCE;
 
 mod across;
 mod beginning;
@@ -52,25 +52,25 @@ pub fn run(spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8
         let plan = Plan::new(spec, nspace, limit)?;
         return dry_run::show(plan, &surroundings);
     }
-    remains::collect();
+    cleanup_record::collect();
     let started = Instant::now();
     let since = SystemTime::now();
     let status = Target::open(&spec.status, since)?;
     let orders = spec.status.control.map(Orders::open).transpose()?;
     let prepared =
         beginning.and_then(|beginning| prepare(spec, beginning, (started, since), status.clone()));
-    let (mut drive, surroundings) = prepared.inspect_err(|failure| {
+    let (mut controller, surroundings) = prepared.inspect_err(|failure| {
         if let Some(status) = &status {
             status.refuse(failure, started.elapsed());
         }
     })?;
-    let watched = orders.map_or(Ok(()), |orders| drive.obey(orders));
-    drive.tell_plan();
+    let watched = orders.map_or(Ok(()), |orders| controller.obey(orders));
+    controller.tell_plan();
     let started = watched
         .map_err(|error| RunFailure::own("cannot wait for orders", error))
-        .and_then(|()| drive.hands.prepare(&surroundings));
-    let result = started.and_then(|()| launch(&mut drive, &surroundings));
-    finish(drive, result)
+        .and_then(|()| controller.backend.prepare(&surroundings));
+    let result = started.and_then(|()| launch(&mut controller, &surroundings));
+    finish(controller, result)
 }
 
 /// Everything that can be refused before there is a process of the job.
@@ -79,12 +79,12 @@ fn prepare(
     beginning: Beginning,
     (started, since): (Instant, SystemTime),
     status: Option<Target>,
-) -> Result<(Drive, Surroundings), RunFailure> {
+) -> Result<(Controller, Surroundings), RunFailure> {
     if spec.layout.across_hosts() {
         let (surroundings, nspace) = beginning.unguarded();
         let plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max)?;
-        let drive = across::prepare(plan, &surroundings, (started, since), status)?;
-        return Ok((drive, surroundings));
+        let controller = across::prepare(plan, &surroundings, (started, since), status)?;
+        return Ok((controller, surroundings));
     }
     let (surroundings, nspace, guard) = beginning.guarded()?;
     let plan = match Plan::new(spec, nspace, surroundings.nofile.rlim_max) {
@@ -98,7 +98,7 @@ fn prepare(
     let show = show(&plan, since, status.as_ref());
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
-    let crew = Crew::new(local::Parts {
+    let local = LocalBackend::new(local::Parts {
         plan: &plan,
         poll: Poll::new().map_err(|errno| RunFailure::own("cannot wait for events", errno))?,
         part: Part::Whole,
@@ -109,22 +109,22 @@ fn prepare(
         surroundings: &surroundings,
         silence: SILENCE,
     })?;
-    let (signals, streams) = match outside((&crew.poll, &crew.wake), signals, show) {
+    let (signals, streams) = match outside((&local.poll, &local.wake), signals, show) {
         Ok(outside) => outside,
         Err(failure) => {
-            crew.abandon();
+            local.abandon();
             return Err(failure);
         }
     };
-    let drive = Drive::new(control::Parts {
-        status: status.map(|target| Status::new(target, &crew.wake)),
+    let controller = Controller::new(control::Parts {
+        status: status.map(|target| Status::new(target, &local.wake)),
         plan,
         started,
-        hands: Box::new(crew),
+        backend: Box::new(local),
         signals,
         streams,
     });
-    Ok((drive, surroundings))
+    Ok((controller, surroundings))
 }
 
 /// How the ranks' output is shown.
@@ -152,11 +152,11 @@ fn outside(
 }
 
 /// Starts the ranks as soon as the sidecars are ready, and stays until the last has ended.
-fn launch(drive: &mut Drive, surroundings: &Surroundings) -> Result<(), RunFailure> {
+fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<(), RunFailure> {
     let broken = |error| RunFailure::own("the run broke", error);
-    let plan = Arc::clone(&drive.plan);
+    let plan = Arc::clone(&controller.plan);
     for warning in &plan.warnings {
-        drive.warn(warning);
+        controller.warn(warning);
     }
     let told = match (plan.spec.explain, plan.spec.verbose) {
         (true, _) => explain::long(&plan),
@@ -164,47 +164,49 @@ fn launch(drive: &mut Drive, surroundings: &Surroundings) -> Result<(), RunFailu
         (false, _) => explain::short(&plan),
     };
     for line in &told {
-        drive.tell(line);
+        controller.tell(line);
     }
     // Files of ranks on other hosts are opened there, unless the launcher writes them.
     let mut outputs = match plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
         true => Vec::new(),
-        false => drive.streams.take_files(rank_files::open(&plan)?),
+        false => controller.streams.take_files(rank_files::open(&plan)?),
     };
-    drive
-        .run_until(|drive| {
-            drive.hosts_ready || drive.supervisor.is_ending() || !drive.refused.is_empty()
+    controller
+        .run_until(|controller| {
+            controller.hosts_ready
+                || controller.supervisor.is_ending()
+                || !controller.refused.is_empty()
         })
         .map_err(broken)?;
-    across::judge(drive)?;
-    tell_hosts(drive);
-    if drive.supervisor.is_ending() {
-        drive.hands.order(ToCrew::Skip);
+    across::judge(controller)?;
+    tell_hosts(controller);
+    if controller.supervisor.is_ending() {
+        controller.backend.order(ToBackend::Skip);
     } else {
         if let Some(rank) = plan.spec.stdio.pty {
-            let opened = drive.open_pty(rank);
+            let opened = controller.open_pty(rank);
             outputs[rank.index()] = opened
                 .map_err(|error| RunFailure::own("cannot open a terminal for --pty", error))?;
         }
         let stdin = stdin_plans(&plan);
         let io = RankIo::new(outputs, stdin);
-        drive.hands.start(io, surroundings)?;
+        controller.backend.start(io, surroundings)?;
     }
-    drive
-        .run_until(|drive| drive.supervisor.is_over())
+    controller
+        .run_until(|controller| controller.supervisor.is_over())
         .map_err(broken)
 }
 
 /// Which libpmix each sidecar really loaded, and what is to be known about it. A warning about
 /// its age is for those who ask: a distribution repairs old versions under their old number.
-fn tell_hosts(drive: &mut Drive) {
-    if drive.plan.spec.verbose == 0 {
+fn tell_hosts(controller: &mut Controller) {
+    if controller.plan.spec.verbose == 0 {
         return;
     }
-    let plan = Arc::clone(&drive.plan);
+    let plan = Arc::clone(&controller.plan);
     let path = plan.host.as_ref().map(|host| host.libpmix.path.display());
     let mut lines = Vec::new();
-    for (loaded, name) in drive.loaded.iter().zip(&plan.node_names) {
+    for (loaded, name) in controller.loaded.iter().zip(&plan.node_names) {
         let (Some(loaded), Some(path)) = (loaded, &path) else {
             continue;
         };
@@ -217,7 +219,7 @@ fn tell_hosts(drive: &mut Drive) {
         lines.extend(warnings.filter(|_| name == &plan.node_names[0]));
     }
     for line in &lines {
-        drive.tell(line);
+        controller.tell(line);
     }
 }
 

@@ -2,17 +2,17 @@
 
 use std::os::fd::AsFd as _;
 
-use super::{Drive, Life};
-use crate::backend::message::ToCrew;
+use super::{Controller, Life};
+use crate::backend::message::ToBackend;
 use crate::control::orders::{Order, Read};
 use crate::sys::signal_sender;
 use nix::sys::signal::Signal;
 
-impl Drive {
+impl Controller {
     pub(super) fn take_signals(&mut self) {
         while let Some((signal, sender)) = self.signals.pending_from() {
             match signal {
-                Signal::SIGCHLD => self.hands.reap_orphans(),
+                Signal::SIGCHLD => self.backend.reap_orphans(),
                 Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
                     if self.ended_by.is_none()
                         && let Some((pid, uid)) = sender
@@ -26,9 +26,9 @@ impl Drive {
                 Signal::SIGWINCH => self.resize_terminal(),
                 Signal::SIGCONT => {
                     self.take_terminal();
-                    self.hands.order(ToCrew::Signal(libc::SIGCONT));
+                    self.backend.order(ToBackend::Signal(libc::SIGCONT));
                 }
-                other => self.hands.order(ToCrew::Signal(other as i32)),
+                other => self.backend.order(ToBackend::Signal(other as i32)),
             }
         }
     }
@@ -40,7 +40,7 @@ impl Drive {
         if self.supervisor.is_asked_to_end() || !self.lives.iter().any(Life::runs) {
             self.interrupts += 1;
         }
-        self.hands.order(ToCrew::Hurry);
+        self.backend.order(ToBackend::Hurry);
         let now = self.now();
         let mut orders = Vec::new();
         // Ranks that do not run yet could not be told to finish by themselves.
@@ -61,7 +61,7 @@ impl Drive {
                 Read::Nothing => return,
                 Read::Ended => {
                     // What cannot be taken out is closed all the same.
-                    let _ = self.hands.poll().remove(orders.as_fd());
+                    let _ = self.backend.poll().remove(orders.as_fd());
                     self.orders = None;
                     self.asked_to_end(libc::SIGHUP);
                 }
@@ -71,13 +71,13 @@ impl Drive {
 
     fn ordered(&mut self, Order { signal, ranks }: Order) {
         match ranks {
-            Some(ranks) => self.hands.order(ToCrew::SignalRanks { signal, ranks }),
+            Some(ranks) => self.backend.order(ToBackend::SignalRanks { signal, ranks }),
             None if [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
                 .contains(&signal) =>
             {
                 self.asked_to_end(signal);
             }
-            None => self.hands.order(ToCrew::Signal(signal)),
+            None => self.backend.order(ToBackend::Signal(signal)),
         }
     }
 
@@ -86,13 +86,13 @@ impl Drive {
     /// follows after handlers had a moment.
     fn stop_job(&mut self) {
         self.streams.draw(None);
-        self.hands.order(ToCrew::Signal(libc::SIGTSTP));
+        self.backend.order(ToBackend::Signal(libc::SIGTSTP));
         let moment = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 50_000_000,
         };
         let _ = rustix::event::poll(&mut [], Some(&moment));
-        self.hands.order(ToCrew::Signal(libc::SIGSTOP));
+        self.backend.order(ToBackend::Signal(libc::SIGSTOP));
         self.leave_terminal();
         let _ = nix::sys::signal::raise(Signal::SIGSTOP);
         // Continued: SIGCONT arrives as a signal of its own and is passed on.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::growth::{Wanting, too_late};
-use super::{Drive, Life};
-use crate::backend::message::ToCrew;
+use super::{Controller, Life};
+use crate::backend::message::ToBackend;
 use crate::plan::allocations::Ground;
 use crate::plan::jobs::Plans;
 use crate::plan::{Plan, SpawnedJob, Standing};
@@ -96,7 +96,7 @@ fn ending() -> SpawnFailure {
     }
 }
 
-impl Drive {
+impl Controller {
     pub(super) fn plan_spawn(
         &self,
         by: GlobalRank,
@@ -165,7 +165,7 @@ impl Drive {
             failure: None,
         };
         self.family.births.insert(number, birth);
-        self.hands.add_job(Box::new(job), &plan);
+        self.backend.add_job(Box::new(job), &plan);
     }
 
     pub(super) fn answer_spawn(
@@ -180,7 +180,7 @@ impl Drive {
             let text = format!("{} cannot spawn: {}", self.jobs.name_of(by), failure.text);
             self.warn(&text);
         }
-        self.hands.order(ToCrew::Spawned {
+        self.backend.order(ToBackend::Spawned {
             node,
             ticket,
             result,
@@ -201,7 +201,7 @@ impl Drive {
             what: Wish::Kill,
             ranks: Some(self.jobs.processes_of(job).collect()),
         };
-        self.hands.order(ToCrew::DropJob(job));
+        self.backend.order(ToBackend::DropJob(job));
         let mut orders = Vec::new();
         let now = self.now();
         self.supervisor.demanded(demand, now, &mut orders);
@@ -264,7 +264,7 @@ impl Drive {
         if self.supervisor.is_over() || self.supervisor.is_ending() {
             return;
         }
-        self.hands.order(ToCrew::JobOver(job));
+        self.backend.order(ToBackend::JobOver(job));
         self.allocations_end(job);
         let until = self.now() + self.plan.spec.ending.grace;
         let children = (0..).map(JobNumber).zip(&self.family.members);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::Drive;
+use super::Controller;
 use crate::control::finish::failure_line;
 use crate::failure::RunFailure;
 use crate::plan::jobs::Jobs;
@@ -22,7 +22,7 @@ use wireup_core::record::{
 };
 use wireup_core::supervisor::Phase;
 
-impl Drive {
+impl Controller {
     /// A line of wireup's own.
     pub(crate) fn tell(&mut self, text: &str) {
         self.streams.tell(&format!("wireup: {text}"));

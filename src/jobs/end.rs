@@ -22,10 +22,10 @@ use super::name;
 use super::snapshot::Snapshot;
 use super::{Job, Rank, State};
 use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
-use crate::backend::plate;
-use crate::backend::plate::Stage;
-use crate::backend::remains;
-use crate::backend::remains::Remains;
+use crate::backend::cleanup_record;
+use crate::backend::cleanup_record::Remains;
+use crate::backend::job_label;
+use crate::backend::job_label::Stage;
 use crate::sys::leftovers;
 use crate::sys::pidfd::Held;
 use crate::sys::privileges::{NOBODY, as_user};
@@ -153,8 +153,8 @@ fn make_launcher_kill(job: &Job, launcher: &Process, held: &Held) -> Result<(), 
 fn await_ending(job: &Job, leader: &Process) {
     let start = Instant::now();
     let ending = || {
-        let plate = plate::read(leader.pid, |name| Some(name) == job.name.as_deref());
-        plate.is_none_or(|plate| plate.stage == Stage::Ending)
+        let label = job_label::read(leader.pid, |name| Some(name) == job.name.as_deref());
+        label.is_none_or(|label| label.stage == Stage::Ending)
     };
     while !ending() && start.elapsed() < BEGIN {
         nap();
@@ -310,7 +310,7 @@ fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
 
 /// Ends a job of this process's user; whether all of it has ended.
 fn clean_up(name: &str, job: &Job, signal: Signal) -> bool {
-    let remains = remains::of_job(name);
+    let remains = cleanup_record::of_job(name);
     let mut tmpdirs: BTreeSet<PathBuf> = remains.iter().map(Remains::tmpdir).collect();
     tmpdirs.insert(std::env::temp_dir());
     tmpdirs.insert("/tmp".into());

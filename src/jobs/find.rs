@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use super::snapshot::{Mark, Role, Seen, Snapshot};
 use super::{Job, Placement, Rank, State, Step};
-use crate::backend::plate;
-use crate::backend::plate::Stage;
+use crate::backend::job_label;
+use crate::backend::job_label::Stage;
 use crate::sys::procfs;
 use crate::sys::procfs::Process;
 
@@ -131,8 +131,8 @@ impl<'a> Look<'a> {
 
     /// The job of a launcher or step: what it shows, or the name its ranks bear.
     fn name(&self, leader: &Seen) -> Option<String> {
-        if let Some(plate) = plate(leader) {
-            return Some(plate.job.clone());
+        if let Some(label) = label(leader) {
+            return Some(label.job.clone());
         }
         let within = leader.mark.as_ref().map(|mark| &mark.job);
         let children = self.children(leader.process.pid);
@@ -155,9 +155,9 @@ impl<'a> Look<'a> {
         let ranks = name.map_or_else(Vec::new, |name| self.ranks(children.iter().copied(), name));
         let members = name.map_or_else(Vec::new, |name| self.members(name));
         let command = command(led.first).unwrap_or_default().to_vec();
-        let placement = plate(led.first).map(|plate| Placement {
-            hosts: plate.placement.hosts.clone(),
-            ranks: plate.placement.ranks.clone(),
+        let placement = label(led.first).map(|label| Placement {
+            hosts: label.placement.hosts.clone(),
+            ranks: label.placement.ranks.clone(),
         });
         let of_members = |number: fn(&Mark) -> Option<u32>| {
             let marks = members.iter().map(|member| member.1);
@@ -204,7 +204,7 @@ impl<'a> Look<'a> {
         // Before the first rank its guard knows of none that has ended.
         let had_ranks = charge.is_some_and(|charge| charge.contains(&-1));
         let orphaned = || led.steps.iter().any(|step| self.has_lost_its_agent(step));
-        let shown = plate(led.first).map(|plate| (plate.stage, plate.placement.ranks.size()));
+        let shown = label(led.first).map(|label| (label.stage, label.placement.ranks.size()));
         match shown {
             _ if stopped(&led.first.process) && led.launcher.is_some() => State::Stopped,
             _ if led.launcher.is_none() && orphaned() => State::Orphaned,
@@ -373,14 +373,14 @@ fn is_step(seen: &Seen) -> bool {
 fn step(seen: &Seen) -> Step {
     Step {
         process: seen.process.clone(),
-        node: plate(seen).and_then(|plate| plate.placement.node),
+        node: label(seen).and_then(|label| label.placement.node),
     }
 }
 
 /// What a launcher or a step shows of a job on several hosts.
-fn plate(seen: &Seen) -> Option<&plate::Seen> {
+fn label(seen: &Seen) -> Option<&job_label::Seen> {
     match &seen.role {
-        Some(Role::Launcher { plate, .. } | Role::Step { plate }) => plate.as_deref(),
+        Some(Role::Launcher { label, .. } | Role::Step { label }) => label.as_deref(),
         _ => None,
     }
 }

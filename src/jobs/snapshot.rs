@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::backend::{guard, plate, step};
+use crate::backend::{guard, job_label, step};
 use crate::plan::rank_env::SPAWNED_JOB;
 use crate::sys::leftovers::JOB;
 use crate::sys::procfs;
@@ -60,12 +60,12 @@ pub enum Role {
         /// Whether some of its ranks have not been started.
         starting: bool,
         /// What it shows of a job on several hosts.
-        plate: Option<Box<plate::Seen>>,
+        label: Option<Box<job_label::Seen>>,
     },
     /// It has a node's part of a job whose launcher is elsewhere, or a process of its own.
     Step {
         /// What it shows; nothing before it has heard of the job.
-        plate: Option<Box<plate::Seen>>,
+        label: Option<Box<job_label::Seen>>,
     },
     /// It watches a launcher or a step.
     Guard {
@@ -154,9 +154,9 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
         let charge = procfs::pidfds(process.pid);
         return Some(Role::Guard { charge });
     }
-    let plate = plate::read(process.pid, name::is_job).map(Box::new);
+    let label = job_label::read(process.pid, name::is_job).map(Box::new);
     if is_step {
-        return Some(Role::Step { plate });
+        return Some(Role::Step { label });
     }
     let threads = procfs::threads(process.pid);
     Some(Role::Launcher {
@@ -164,7 +164,7 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
         starting: threads
             .iter()
             .any(|name| name.as_bytes() == crate::sys::start_ranks::THREAD.to_bytes()),
-        plate,
+        label,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wireup_core::job::ids::{GlobalRank, Rank};
-use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::roster::{Placed, Roster};
 
 use crate::plan::Plan;

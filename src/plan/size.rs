@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use super::{rooms, wrong};
+use super::wrong;
 use crate::failure::RunFailure;
 use crate::plan::reasons::CountWhy;
 use crate::plan::slots::Slots;
+use crate::plan::slots_of_hosts;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::{NodeId, Rank};
-use wireup_core::job::rank_map::RANKS_MAX;
+use wireup_core::job::rank_placement::RANKS_MAX;
 use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
@@ -26,7 +27,7 @@ pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: &Slots) -> Vec
     let here = || layout.slots.unwrap_or_else(|| slots.count());
     let default = || match (apps.len(), layout.ppn) {
         (1, _) if listed > 0 => (u32::try_from(listed).unwrap_or(u32::MAX), CountWhy::Given),
-        (1, _) if layout.across_hosts() => rooms::default_size(layout),
+        (1, _) if layout.across_hosts() => slots_of_hosts::default_size(layout),
         (1, Some(ppn)) => (ppn.saturating_mul(nodes), CountWhy::PerNode { ppn, nodes }),
         (1, None) => (here(), CountWhy::Slots),
         _ => (1, CountWhy::OneOfSeveral),

@@ -9,12 +9,12 @@
 
 mod added;
 mod hosts;
-mod luggage;
+pub(crate) mod placement;
+pub(crate) mod request;
 mod resolve;
-mod soft;
-mod space;
+pub(crate) mod soft_counts;
+pub(crate) mod staging;
 mod variable;
-mod wishes;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -23,13 +23,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Decided, Luggage, Origin, Plan};
+use super::{Decided, Origin, Plan, StagedFiles};
 use crate::failure::RunFailure;
 use crate::plan::allocations::{Ground, Reserved};
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use hosts::Names;
-use space::{NodeSpace, Wanted};
+use placement::{NodeSpace, Wanted};
+use request::Wishes;
 use variable::{Change, How};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::hosts::Entry;
@@ -37,11 +38,10 @@ use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use wireup_core::job::octets;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::rank_map::{RANKS_MAX, RankMap};
+use wireup_core::job::rank_placement::{RANKS_MAX, RankMap};
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
 use wireup_core::job::spec::{AppSpec, Preload, StdinTarget};
 use wireup_core::node::JobContext;
-use wishes::Wishes;
 
 /// What there is in a launch when a job is added.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ struct SpawnedApp {
     #[serde(with = "octets")]
     needs: Vec<PathBuf>,
     /// What it takes along, once that is packed.
-    luggage: Luggage,
+    staged_files: StagedFiles,
 }
 
 fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
@@ -392,7 +392,7 @@ fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<Spawned
         env,
         search: wishes.search.clone(),
         needs: wishes.needs.clone(),
-        luggage: Luggage::default(),
+        staged_files: StagedFiles::default(),
     })
 }
 

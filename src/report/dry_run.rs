@@ -24,7 +24,7 @@ use crate::report::nodes;
 use crate::report::plan_record::planned;
 use crate::report::status::Target;
 use crate::stdio::rank_files;
-use crate::sys::surroundings::Surroundings;
+use crate::sys::process_state::Surroundings;
 use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use wireup_core::job::spec::StatusTarget;
 use wireup_core::node::{NodeCore, Terms};

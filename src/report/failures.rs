@@ -266,7 +266,7 @@ pub fn failure(
         } => {
             format!("{} was not started: {error}", jobs.name_of(*failed))
         }
-        Cause::HostFailed { node, error } => {
+        Cause::SidecarFailed { node, error } => {
             let name = &jobs.first().node_names[node.index()];
             let error: String = plain(error).collect();
             format!("the PMIx server of {name} failed: {error}")

@@ -7,7 +7,7 @@ use crate::plan::reasons::plural;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::socket;
-use wireup_core::link::tree::Tree;
+use wireup_core::link::spawn_tree::Tree;
 
 /// How many nodes of which kind.
 pub(crate) fn nodes(plan: &Plan) -> String {

@@ -16,8 +16,8 @@ use crate::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::liveness::{Look, Sign, Watch};
 use wireup_core::link::message::{Envelope, Reassembly, write};
-use wireup_core::link::watch::{Look, Sign, Watch};
 
 /// Room that is kept for messages to be written in, in bytes.
 const KEPT: usize = 256 * 1024;

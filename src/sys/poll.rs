@@ -33,9 +33,9 @@ pub enum Source {
     /// Upcall channel of a node's sidecar.
     Upcall,
     /// Pidfd of a node's sidecar.
-    HostExit,
+    SidecarExit,
     /// What a node's sidecar prints.
-    HostOutput,
+    SidecarOutput,
     /// Connection to an agent.
     Link,
     /// Pipe that feeds a rank's standard input.
@@ -63,8 +63,8 @@ const SOURCES: [Source; 18] = [
     Source::Stderr,
     Source::Control,
     Source::Upcall,
-    Source::HostExit,
-    Source::HostOutput,
+    Source::SidecarExit,
+    Source::SidecarOutput,
     Source::Link,
     Source::Feed,
     Source::Input,

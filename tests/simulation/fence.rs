@@ -17,7 +17,7 @@ use wireup_core::job::absence::{Absences, Absent};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, Rank};
 use wireup_core::job::proc::ProcRank;
-use wireup_core::link::tree::{Shape, Tree};
+use wireup_core::link::spawn_tree::{Shape, Tree};
 
 use crate::for_each_seed;
 use crate::net::{Net, Rng};

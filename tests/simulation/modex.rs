@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wireup_core::direct_modex::{
+    ModexEngine, ModexFailure, ModexInput, ModexMessage, ModexResult, Output,
+};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::proc::Proc;
-use wireup_core::modex::{
-    ModexEngine, ModexFailure, ModexInput, ModexMessage, ModexResult, Output,
-};
 
 use crate::for_each_seed;
 use crate::net::{Net, Rng};
@@ -230,7 +230,7 @@ impl World {
             life.asked = false;
             let data = Arc::from(format!("{proc} at {step}").into_bytes());
             let result = Ok(data);
-            self.input(node, ModexInput::HostAnswered { proc, result });
+            self.input(node, ModexInput::SidecarAnswered { proc, result });
         } else {
             life.published = true;
         }

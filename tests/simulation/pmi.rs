@@ -10,7 +10,7 @@ use std::sync::Arc;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, LocalRank, NodeId, NodeRank, Nspace, Rank, UserId};
-use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::node::event::{Action, Event, PeerMessage, Report};
 use wireup_core::node::{JobContext, NodeCore, Terms};
 

@@ -6,7 +6,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
-use wireup::cli::handed::agent::LogFormat;
+use wireup::cli::agent_commands::agent::LogFormat;
 
 use super::settings::LogSettings;
 

@@ -14,7 +14,7 @@ use nix::net::if_::InterfaceFlags;
 use nix::unistd::geteuid;
 use serde::Deserialize;
 use tracing::warn;
-use wireup::cli::handed::agent::{AgentArgs, LogFormat};
+use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat};
 use wireup_core::job::hosts;
 use wireup_core::job::hosts::{HostList, PORT, Problem};
 use wireup_core::job::ids::UserId;

@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::{FromAgent, ToStep};
 use wireup_core::link::encode;
-use wireup_core::link::watch::{Look, Sign};
+use wireup_core::link::liveness::{Look, Sign};
 
 use super::growth::Pieces;
 use super::opening::Opening;

@@ -10,7 +10,7 @@ use prost::bytes::Bytes;
 use wireup_core::job::ids::NodeId;
 pub use wireup_core::link::control::NODES_MAX;
 use wireup_core::link::control::{Member, Spread};
-use wireup_core::link::tree::Tree;
+use wireup_core::link::spawn_tree::Tree;
 
 use super::growth::{Growth, check_count};
 use crate::budget::{Account, Held, Spent};

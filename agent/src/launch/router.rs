@@ -30,8 +30,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::NODES_MAX;
 use wireup_core::link::frame::Address;
-use wireup_core::link::tree::Tree;
-use wireup_core::link::watch::Sign;
+use wireup_core::link::liveness::Sign;
+use wireup_core::link::spawn_tree::Tree;
 
 use super::growth::Growth;
 use super::{Loss, Packet};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 use wireup::sys::procfs;
 use wireup_core::job::clock::Moment;
-use wireup_core::link::watch::{Look, Watch};
+use wireup_core::link::liveness::{Look, Watch};
 
 use super::step::Process;
 

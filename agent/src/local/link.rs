@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_stream::Stream;
 use wireup_core::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Header};
-use wireup_core::link::watch::Sign;
+use wireup_core::link::liveness::Sign;
 use wireup_core::link::{decode, encode};
 
 use crate::budget::{Account, COPIED, Held};

@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use tokio_stream::Stream;
 use tracing::warn;
 use wireup_core::link::control::Member;
-use wireup_core::link::watch::Sign;
+use wireup_core::link::liveness::Sign;
 
 use super::{Whose, refused};
 use crate::budget::Account;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::id::{FenceId, Participants};
-use super::nodes::Nodes;
+use crate::fence::tree::Nodes;
 use crate::job::absence::Absences;
 use crate::job::ids::NodeId;
 use crate::job::octets;

@@ -1,9 +1,9 @@
 //! What the engines of other nodes say.
 
 use super::message::{FenceFailure, FenceMessage, Output};
-use super::nodes::{Nodes, Place};
 use super::round::{Phase, Round};
 use super::{FenceEngine, FenceId, Offer};
+use crate::fence::tree::{Nodes, Place};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::message::{Contribution, Deadline, FenceFailure, Released, Timeout};
-use super::nodes::Place;
+use crate::fence::tree::Place;
 use crate::job::absence::Absences;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;

@@ -14,13 +14,13 @@ use super::hosts::HostSpec;
 use super::ids::{NodeId, Rank};
 use super::limit::{Bound, Limit, Resource};
 use super::pset::ProcessSet;
-use super::rank_map::RankMap;
 use super::rank_set::RankSet;
 use super::spec::{
     AppSpec, Children, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec, LayoutSpec,
     MapBy, PmiChoice, Preload, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec,
     WrapSpec,
 };
+use crate::job::rank_placement::RankMap;
 
 /// Any bytes, as the system allows them.
 fn word() -> BoxedStrategy<OsString> {

@@ -184,7 +184,7 @@ pub enum Cause {
         code: u8,
     },
     /// The PMIx server of a node could not be started or was lost.
-    HostFailed {
+    SidecarFailed {
         /// Where.
         node: NodeId,
         /// Why, with the remedy.
@@ -240,7 +240,9 @@ impl Cause {
             | Self::FenceFailed { .. }
             | Self::FenceTimeout(_) => EXIT_FAILURE,
             Self::NotStarted { code, .. } => *code,
-            Self::HostFailed { .. } | Self::NodeFailed { .. } | Self::CutOff { .. } => EXIT_WIREUP,
+            Self::SidecarFailed { .. } | Self::NodeFailed { .. } | Self::CutOff { .. } => {
+                EXIT_WIREUP
+            }
             Self::Timeout(_) => EXIT_TIMEOUT,
             Self::Interrupted(number) | Self::EndedBy { signal: number, .. } => of_signal(*number),
             Self::OutputLost { pipe: true, .. } => of_signal(13),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
-use super::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 
 /// Something whose processes live somewhere.
 pub trait Placed {

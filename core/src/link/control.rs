@@ -16,10 +16,10 @@ use std::time::Duration;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::tree::{Shape, Tree};
 pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 use crate::job::octets;
+use crate::link::spawn_tree::{Shape, Tree};
 
 /// Version of everything on the links. Agents and launchers of different versions refuse each other.
 pub const VERSION: u32 = 2;

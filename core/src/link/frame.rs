@@ -75,7 +75,7 @@ pub enum Class {
     Carried,
     /// The neighbour on this link, whatever the destination: a [`control`](super::control) message.
     Control,
-    /// The neighbour on this link, about the link itself: a [`Sign`](super::watch::Sign).
+    /// The neighbour on this link, about the link itself: a [`Sign`](crate::link::liveness::Sign).
     Sign,
 }
 

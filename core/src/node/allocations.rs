@@ -10,8 +10,8 @@ use crate::job::allocation::{
     Directive,
 };
 use crate::node::event::{Action, AllocationTicket, Report};
-use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
+use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Info, Proc, Status, Value};
 

@@ -7,7 +7,7 @@ use crate::job::appnums::Appnums;
 use crate::job::ids::{GlobalRank, Nspace, UserId};
 use crate::job::proc::Proc;
 use crate::job::pset::ProcessSet;
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 
 /// The fields of [`JobContext`], in its order.
 #[derive(Deserialize)]

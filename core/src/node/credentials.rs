@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::NodeCore;
 use crate::job::clock::Moment;
-use crate::job::credential::{Identity, LaunchKey};
+use crate::job::launch_token::{Identity, LaunchKey};
 use crate::pmix::keys;
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};

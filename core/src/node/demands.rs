@@ -7,8 +7,8 @@ use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
 use crate::node::event::{Action, Report};
-use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
+use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value, find};
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::collective::CrossingMessage;
+use crate::direct_modex::ModexMessage;
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
 use crate::job::allocation::{AllocationRequest, AllocationResult};
@@ -14,7 +15,6 @@ use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::job::spawn::{SpawnRequest, SpawnResult};
-use crate::modex::ModexMessage;
 use crate::names::engine::StoreMessage;
 use crate::node::{InputMessage, KeyMessage, OutputMessage};
 use crate::pmix::control::{ForkEnv, Hello};
@@ -70,12 +70,12 @@ pub enum Event<'a> {
     ControlReceived(&'a [u8]),
     /// Bytes of the sidecar's upcall socket.
     UpcallReceived(&'a [u8]),
-    /// The answer to an [`Action::LookAtHost`].
-    HostSeen(Doing),
+    /// The answer to an [`Action::LookAtSidecar`].
+    SidecarSeen(Doing),
     /// One of the sidecar's sockets has ended; its process may follow.
-    HostClosed,
+    SidecarClosed,
     /// The sidecar's process ended; everything it had sent was handed in.
-    HostEnded {
+    SidecarEnded {
         /// How, for people.
         how: String,
         /// With exit code 0.
@@ -209,10 +209,10 @@ pub enum Action {
     SendControl(Vec<u8>),
     /// Write to the sidecar's upcall socket.
     SendUpcall(Vec<u8>),
-    /// Look what the sidecar's process does: [`Event::HostSeen`].
-    LookAtHost,
+    /// Look what the sidecar's process does: [`Event::SidecarSeen`].
+    LookAtSidecar,
     /// End the sidecar's process by force.
-    KillHost,
+    KillSidecar,
     /// Deliver a message to another node's core.
     SendPeer {
         /// Its node.
@@ -271,9 +271,9 @@ pub struct AllocationTicket(pub u64);
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
     /// The sidecar has loaded its libraries.
-    HostLoaded(Hello),
+    SidecarLoaded(Hello),
     /// The sidecar knows a job: its ranks may start with these variables.
-    HostReady {
+    SidecarReady {
         /// Which.
         job: JobNumber,
         /// Their variables.
@@ -287,7 +287,7 @@ pub enum Report {
         error: String,
     },
     /// The sidecar failed, or ended without being asked to.
-    HostLost {
+    SidecarLost {
         /// How, for people.
         error: String,
     },
@@ -302,7 +302,7 @@ pub enum Report {
         rank: NodeRank,
     },
     /// The sidecar has something for the user, and goes on.
-    HostWarning {
+    SidecarWarning {
         /// One line.
         text: String,
     },

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use super::NodeCore;
-use super::host::HostState;
 use crate::job::clock::Moment;
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::RankEnd;
 use crate::node::event::{Action, Notification, PeerMessage};
+use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::value::{DataRange, Info, Proc, Status, Value};
@@ -46,7 +46,7 @@ impl NodeCore {
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
         self.groups_hear(event, now, actions);
-        if self.host.state != HostState::Ready {
+        if self.host.state != SidecarState::Ready {
             return;
         }
         let control = Control::Notify {

@@ -18,7 +18,7 @@ use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
 use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit, SpreadSpec};
-use crate::link::tree::Shape;
+use crate::link::spawn_tree::Shape;
 use crate::node::event::{Action, Report};
 use crate::pmi::collective::{Collective, Scope};
 
@@ -370,7 +370,7 @@ impl NodeCore {
 /// The nodes that have ranks, and all ranks as participants in the barrier of all.
 pub(super) fn world(
     job: &Nspace,
-    ranks: &crate::job::rank_map::RankMap,
+    ranks: &crate::job::rank_placement::RankMap,
     node: NodeId,
 ) -> (Participants, Nodes) {
     let nodes = ranks.node_ids().filter(|node| ranks.local_size(*node) > 0);

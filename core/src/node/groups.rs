@@ -22,8 +22,8 @@ use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc;
 use crate::node::event::{Action, PeerMessage, Report};
-use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
+use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{Answer, GroupOp};
 use crate::pmix::value::{Array, Info, Proc, Status, Text, Value, find};
 use crate::pmix::wire::{Reader, Writer};
@@ -190,7 +190,7 @@ impl NodeCore {
                  version {SESSIONS_SINCE} or later (--libpmix)",
                 version(&self.groups.libpmix).unwrap_or("of an old version"),
             );
-            actions.push(Action::Report(Report::HostWarning { text }));
+            actions.push(Action::Report(Report::SidecarWarning { text }));
         }
         let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
         self.answer(

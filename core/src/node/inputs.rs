@@ -16,7 +16,7 @@ use super::NodeCore;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::job::octets;
 use crate::node::event::{Action, Fed, PeerMessage};
-use crate::pmix::host::UpcallId;
+use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Proc, Status};
 

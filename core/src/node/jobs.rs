@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::{JobContext, NodeCore, PmixState, fences};
+use crate::direct_modex::ModexInput;
 use crate::fence::{Nodes, Participants};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
 use crate::job::proc;
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
-use crate::modex::ModexInput;
 use crate::node::event::{Action, Report};
 use crate::pmi::server::{self as pmi};
 use crate::pmix::control::{Control, ForkEnv, Refusal};
-use crate::pmix::host::RequestId;
+use crate::pmix::sidecar::RequestId;
 use crate::pmix::value::{Proc, ProcRank};
 
 /// One job, and what serves its ranks on this node.
@@ -145,7 +145,7 @@ impl NodeCore {
         };
         self.registering.retain(|(request, _)| *request != id);
         let report = match result {
-            Ok(env) => Report::HostReady { job, env },
+            Ok(env) => Report::SidecarReady { job, env },
             Err(refusal) => Report::JobRefused {
                 job,
                 error: refusal.to_string(),

@@ -10,8 +10,8 @@ use super::NodeCore;
 use crate::job::log::{Channel, LogText, PRIORITY_DEFAULT, SyslogPlace, SyslogText};
 use crate::job::wall::WallClock;
 use crate::node::event::{Action, Report};
-use crate::pmix::host::UpcallId;
 use crate::pmix::keys;
+use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Info, Proc, Status, Text, Value, find};
 

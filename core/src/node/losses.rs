@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::NodeCore;
+use crate::direct_modex::ModexInput;
 use crate::fence::FenceInput;
 use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
-use crate::modex::ModexInput;
 use crate::node::event::Action;
 use crate::queries::QueryEngine;
 

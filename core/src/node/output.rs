@@ -13,15 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::host::HostState;
 use super::{NodeCore, PmixState};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::job::octets;
 use crate::node::event::{Action, PeerMessage};
+use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
-use crate::pmix::host::RequestId;
 use crate::pmix::keys;
+use crate::pmix::sidecar::RequestId;
 use crate::pmix::value::{Channels, Info, Proc, Value, find};
 
 /// Bytes of a stream that may be on their way to a node before its pipe is left alone.
@@ -294,7 +294,7 @@ impl NodeCore {
     ) {
         let delivery = (from, process, channel, data.len());
         let known = self.jobs.find(process).is_some();
-        if !known || !self.outputs.is_asking() || self.host.state != HostState::Ready {
+        if !known || !self.outputs.is_asking() || self.host.state != SidecarState::Ready {
             return self.taken(delivery, now, actions);
         }
         let name = self.name_of(process);

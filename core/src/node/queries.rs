@@ -17,12 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Facts, JobContext, NodeCore, PmixState};
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::node::event::{Action, PeerMessage};
-use crate::pmix::host::UpcallId;
+use crate::node::{Facts, JobContext, NodeCore, PmixState};
+use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Query;
 use crate::queries::{
     Asked, Heard, Life, Output, Part, Process, QueryEngine, QueryMessage, Question,

@@ -7,7 +7,7 @@ use super::{Action, JobContext, NodeCore, Terms};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 use crate::node::event::Event;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{Control, ControlKind, ForkEnv};

@@ -19,7 +19,7 @@ use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult,
 };
 use crate::node::event::{Action, Report, SpawnTicket};
-use crate::pmix::host::UpcallId;
+use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{Answer, App};
 use crate::pmix::value::{Info, Proc, Status, Text, Value};
 

@@ -6,51 +6,51 @@
 
 use std::time::Duration;
 
-use super::crossings::ModexTicket;
-use super::host::HostState;
 use super::spawns::Meeting;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::collective::Act;
+use crate::direct_modex::{ModexFailure, ModexInput, ModexResult};
 use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
 };
 use crate::job::clock::Moment;
 use crate::job::proc;
-use crate::modex::{ModexFailure, ModexInput, ModexResult};
+use crate::node::collectives::ModexTicket;
 use crate::node::event::{Action, Notification, Report};
+use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
-use crate::pmix::host::{HostEvent, UpcallId};
 use crate::pmix::keys;
+use crate::pmix::sidecar::{SidecarEvent, UpcallId};
 use crate::pmix::upcall::{Answer, Upcall};
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
 
 impl NodeCore {
     pub(super) fn host_events(
         &mut self,
-        events: Vec<HostEvent>,
+        events: Vec<SidecarEvent>,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
         for event in events {
             match event {
-                HostEvent::Hello(hello) => {
+                SidecarEvent::Hello(hello) => {
                     self.host_loaded();
                     self.groups.libpmix.clone_from(&hello.libpmix);
-                    actions.push(Action::Report(Report::HostLoaded(hello)));
+                    actions.push(Action::Report(Report::SidecarLoaded(hello)));
                 }
-                HostEvent::Warning(text) => {
+                SidecarEvent::Warning(text) => {
                     let text = text.to_string();
-                    actions.push(Action::Report(Report::HostWarning { text }));
+                    actions.push(Action::Report(Report::SidecarWarning { text }));
                 }
-                HostEvent::Failed(failed) => self.host_gave_up(&failed, now, actions),
-                HostEvent::Reply { id, reply } => self.control_reply(id, reply, now, actions),
-                HostEvent::Upcall {
+                SidecarEvent::Failed(failed) => self.host_gave_up(&failed, now, actions),
+                SidecarEvent::Reply { id, reply } => self.control_reply(id, reply, now, actions),
+                SidecarEvent::Upcall {
                     id: Some(id),
                     upcall,
                 } => {
                     self.request(id, upcall, now, actions);
                 }
-                HostEvent::Upcall { id: None, upcall } => self.notice(upcall, now, actions),
+                SidecarEvent::Upcall { id: None, upcall } => self.notice(upcall, now, actions),
             }
         }
     }
@@ -317,9 +317,9 @@ impl NodeCore {
 
     /// Another node wants a local rank's data.
     pub(super) fn ask_host(&mut self, proc: proc::Proc, now: Moment, actions: &mut Vec<Action>) {
-        if self.host.state != HostState::Ready {
+        if self.host.state != SidecarState::Ready {
             let result = Err(Status::ERR_NOT_FOUND.0);
-            return self.modex(ModexInput::HostAnswered { proc, result }, now, actions);
+            return self.modex(ModexInput::SidecarAnswered { proc, result }, now, actions);
         }
         let (nspace, rank) = (proc.nspace.clone(), proc.rank);
         let control = Control::DirectModex { nspace, rank };

@@ -12,7 +12,7 @@ use super::server::{Effect, JobInfo, KeyAnswer, NameAnswer, Server};
 use super::wire_v1::Line;
 use super::wire_v2::{Frame, Framer, Message};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace};
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// Ranks of the fuzzed job on this node.

@@ -3,9 +3,9 @@
 //! Rule: a rank's place is its rank; the value to its left is what its left neighbour gave for its
 //! right. A single rank is its own neighbour. Source: docs/pmi-wire.md#ring.
 
-use super::meetings::RingValues;
 use crate::job::ids::Rank;
 use crate::kvs;
+use crate::pmi::barriers::RingValues;
 
 /// Bytes of the rank in front of the left value.
 const RANK: usize = 4;

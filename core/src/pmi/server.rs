@@ -17,7 +17,6 @@ mod serve;
 use super::client::{Client, ClientState, Input, Open};
 use super::collective::Collective;
 use super::command::{Call, Command};
-use super::meetings::Meetings;
 use super::node_attributes::NodeAttributes;
 use super::reply::{Refusal, Reply};
 use super::spawn_v1::SpawnLines;
@@ -26,8 +25,9 @@ use super::wire_v1::{Line, ProtocolError};
 use super::wire_v2::{Frame, Message};
 use super::{request_v1, request_v2};
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 use crate::kvs::KvsError;
+use crate::pmi::barriers::Meetings;
 
 pub use super::effect::{Effect, KeyAnswer, NameAnswer};
 pub use super::store::{JobInfo, SetupError};

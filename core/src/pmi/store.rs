@@ -14,7 +14,7 @@ use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX, VALLEN_MAX};
 use super::reply::Refusal;
 use crate::job::ids::{AppNum, NodeId, Nspace};
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 use crate::kvs::{self, Kvs, KvsError, KvsLimits, Stamp};
 
 /// Attribute with the placement of all ranks.

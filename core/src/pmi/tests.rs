@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use super::collective::{Collective, Group};
 use super::server::{Effect, JobInfo, NameAnswer, Server};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnResult};
 use crate::kvs;
 

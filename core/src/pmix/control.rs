@@ -1,6 +1,6 @@
 //! What the agent asks the PMIx host to do, and what the host says.
 //!
-//! Does not match replies with requests (see [`super::host`]). The host's own side of these
+//! Does not match replies with requests (see [`crate::pmix::sidecar`]). The host's own side of these
 //! messages is [`serve`]. Payload layouts: docs/shim.md.
 
 use serde::{Deserialize, Serialize};
@@ -382,7 +382,7 @@ pub struct Failed {
 
 /// What the host says unasked.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum HostNotice {
+pub enum SidecarNotice {
     /// See [`Hello`].
     Hello(Hello),
     /// See [`Failed`].
@@ -391,7 +391,7 @@ pub enum HostNotice {
     Warning(Text),
 }
 
-impl HostNotice {
+impl SidecarNotice {
     /// Reads a notice.
     ///
     /// # Errors

@@ -5,11 +5,11 @@
 
 use super::control::serve::Request;
 use super::control::{Client, Control, Init};
-use super::host::{HostEvent, HostLink};
 use super::upcall::Answer;
 use super::value::{Channels, DataRange, Proc, Status};
 use super::wire::{Frame, FrameDecoder};
 use crate::job::ids::{Nspace, Rank};
+use crate::pmix::sidecar::{SidecarEvent, SidecarLink};
 
 /// Runs one input.
 ///
@@ -29,13 +29,13 @@ pub fn frame(data: &[u8]) {
 
 /// Every upcall is printed as it was read, and answered exactly once.
 fn upcalls<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
-    let mut link = HostLink::new();
+    let mut link = SidecarLink::new();
     for piece in pieces {
         let Ok(events) = link.on_upcall_bytes(piece) else {
             return;
         };
         for event in events {
-            let HostEvent::Upcall { id, upcall } = event else {
+            let SidecarEvent::Upcall { id, upcall } = event else {
                 panic!("not from this socket: {event:?}");
             };
             let printed = upcall.encode(1).expect("was within the limit");
@@ -55,7 +55,7 @@ fn upcalls<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
 
 /// Every reply settles one request.
 fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
-    let mut link = HostLink::new();
+    let mut link = SidecarLink::new();
     for control in every_request() {
         link.control(&control).expect("small");
     }
@@ -64,7 +64,7 @@ fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
         let Ok(events) = link.on_control_bytes(piece) else {
             return;
         };
-        let is_reply = |event: &&HostEvent| matches!(event, HostEvent::Reply { .. });
+        let is_reply = |event: &&SidecarEvent| matches!(event, SidecarEvent::Reply { .. });
         let settled = events.iter().filter(is_reply).count();
         assert_eq!(link.outstanding_controls().count() + settled, before);
     }

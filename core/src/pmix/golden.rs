@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::host::{HostEvent, HostLink};
 use super::keys;
 use super::upcall::{Answer, App, GroupOp, Pdata, Query, Upcall, UpcallKind};
 use super::value::{
@@ -15,6 +14,7 @@ use super::value::{
 };
 use super::wire::{HEADER_LEN, Reader, Writer};
 use crate::job::ids::Nspace;
+use crate::pmix::sidecar::{SidecarEvent, SidecarLink};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shim/tests/golden")).join(name)
@@ -278,7 +278,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             directives: collect(),
         },
     ];
-    let mut link = HostLink::new();
+    let mut link = SidecarLink::new();
     let mut last_id = 0;
     for upcall in upcalls {
         let kind = upcall.kind();
@@ -286,7 +286,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         let frame = std::fs::read(path(&format!("c/{}.bin", kind.name()))).unwrap();
         let mut events = link.on_upcall_bytes(&frame).unwrap();
         match events.pop() {
-            Some(HostEvent::Upcall { id, upcall: read }) => {
+            Some(SidecarEvent::Upcall { id, upcall: read }) => {
                 assert_eq!(id.is_some(), kind.wants_answer());
                 assert_eq!(read, upcall);
             }

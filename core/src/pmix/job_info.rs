@@ -13,7 +13,7 @@ use super::value::{self, Info, ProcRank, Text, Value};
 use crate::collective::Description;
 use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
 use crate::job::proc::Proc;
-use crate::job::rank_map::RankMap;
+use crate::job::rank_placement::RankMap;
 
 /// Most ranks of one program that are described one by one. libpmix takes the description in pieces of
 /// half a kilobyte, nine for each rank, and keeps what it would have derived from the maps. The maps

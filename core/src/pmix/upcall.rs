@@ -1,6 +1,6 @@
 //! What libpmix asks of its host, typed, and the agent's answers.
 //!
-//! Does not match answers with upcalls (see [`super::host`]). Payload layouts: docs/shim.md.
+//! Does not match answers with upcalls (see [`crate::pmix::sidecar`]). Payload layouts: docs/shim.md.
 
 use super::value::{Channels, DataRange, Info, Proc, Status, Text};
 pub use answer::{Answer, Parts, Pdata};
@@ -9,7 +9,7 @@ pub use kind::UpcallKind;
 
 mod answer;
 mod app;
-mod codec;
+pub(crate) mod encoding;
 mod kind;
 
 /// One query of a client: keys, and what narrows them.

@@ -74,7 +74,7 @@ pub fn kind_of(cause: &Cause) -> &'static str {
         Cause::EndedBy { .. } => "ended_by_rank",
         Cause::Misbehaved { .. } => "misbehaved",
         Cause::NotStarted { .. } => "not_started",
-        Cause::HostFailed { .. } => "pmix_server_failed",
+        Cause::SidecarFailed { .. } => "pmix_server_failed",
         Cause::NodeFailed { .. } => "node_failed",
         Cause::CutOff { .. } => "cut_off",
         Cause::FenceFailed { .. } => "fence_failed",

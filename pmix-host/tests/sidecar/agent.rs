@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmix::control::{Control, ControlReply, Failed, Hello, Init};
-use wireup_core::pmix::host::{HostEvent, HostLink, RequestId, UpcallId};
+use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, SidecarLink, UpcallId};
 use wireup_core::pmix::upcall::Answer;
 use wireup_core::pmix::value::Text;
 
@@ -77,8 +77,8 @@ pub(crate) struct Node {
     pub(crate) child: Child,
     pub(crate) control: UnixStream,
     pub(crate) upcall: UnixStream,
-    pub(crate) link: HostLink,
-    pub(crate) events: VecDeque<HostEvent>,
+    pub(crate) link: SidecarLink,
+    pub(crate) events: VecDeque<SidecarEvent>,
     /// Whether the control and the upcall socket have ended.
     pub(crate) ended: [bool; 2],
     pub(crate) dir: tempfile::TempDir,
@@ -114,7 +114,7 @@ impl Node {
             child,
             control,
             upcall,
-            link: HostLink::new(),
+            link: SidecarLink::new(),
             events: VecDeque::new(),
             ended: [false; 2],
             dir,
@@ -159,7 +159,7 @@ impl Node {
     }
 
     /// Reads until an event satisfies `wanted`; the others stay in order.
-    pub(crate) fn wait_for<T>(&mut self, wanted: impl Fn(&HostEvent) -> Option<T>) -> T {
+    pub(crate) fn wait_for<T>(&mut self, wanted: impl Fn(&SidecarEvent) -> Option<T>) -> T {
         let end = Instant::now() + DEADLINE;
         loop {
             for (position, event) in self.events.iter().enumerate() {
@@ -179,21 +179,21 @@ impl Node {
 
     pub(crate) fn hello(&mut self) -> Hello {
         self.wait_for(|event| match event {
-            HostEvent::Hello(hello) => Some(hello.clone()),
+            SidecarEvent::Hello(hello) => Some(hello.clone()),
             _ => None,
         })
     }
 
     pub(crate) fn failed(&mut self) -> Failed {
         self.wait_for(|event| match event {
-            HostEvent::Failed(failed) => Some(failed.clone()),
+            SidecarEvent::Failed(failed) => Some(failed.clone()),
             _ => None,
         })
     }
 
     pub(crate) fn reply(&mut self, wanted: RequestId) -> ControlReply {
         self.wait_for(|event| match event {
-            HostEvent::Reply { id, reply } if *id == wanted => Some(reply.clone()),
+            SidecarEvent::Reply { id, reply } if *id == wanted => Some(reply.clone()),
             _ => None,
         })
     }

@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
-use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::pmix::control::{Client, Control, ControlReply, ForkEnv};
-use wireup_core::pmix::host::{HostEvent, RequestId, UpcallId};
 use wireup_core::pmix::job_info::{App, JobInfo};
+use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, UpcallId};
 use wireup_core::pmix::upcall::{Answer, Upcall, UpcallKind};
 use wireup_core::pmix::value::{Info, Proc, Status, Text, Value};
 
@@ -278,14 +278,14 @@ impl Cluster {
         }
     }
 
-    fn handle(&mut self, n: usize, event: HostEvent) {
+    fn handle(&mut self, n: usize, event: SidecarEvent) {
         match event {
-            HostEvent::Upcall { id: None, upcall } => self.on_notice(n, upcall),
-            HostEvent::Upcall {
+            SidecarEvent::Upcall { id: None, upcall } => self.on_notice(n, upcall),
+            SidecarEvent::Upcall {
                 id: Some(id),
                 upcall,
             } => self.on_upcall(n, id, upcall),
-            HostEvent::Reply {
+            SidecarEvent::Reply {
                 id,
                 reply: ControlReply::DirectModex(data),
             } => match self.modex.remove(&(n, id)) {
@@ -294,15 +294,15 @@ impl Cluster {
                 }
                 None => self.replies.push((id, ControlReply::DirectModex(data))),
             },
-            HostEvent::Reply {
+            SidecarEvent::Reply {
                 reply: ControlReply::Notify(outcome),
                 ..
             } => outcome.unwrap(),
-            HostEvent::Reply {
+            SidecarEvent::Reply {
                 id,
                 reply: reply @ ControlReply::IofDeliver(_),
             } => self.replies.push((id, reply)),
-            HostEvent::Hello(_) => {}
+            SidecarEvent::Hello(_) => {}
             other => panic!("{other:?}"),
         }
     }

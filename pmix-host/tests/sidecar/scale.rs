@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use wireup_core::job::ids::{NodeId, Rank};
-use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::pmix::upcall::Upcall;
 
 use crate::agent::libpmix_libraries;

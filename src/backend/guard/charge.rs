@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::Pid;
 
-use crate::backend::remains::Thing;
+use crate::backend::cleanup_record::Thing;
 use crate::plan::staging::Identity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::spawn::open_pidfd;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::Crew;
-use crate::backend::message::FromCrew;
+use super::LocalBackend;
+use crate::backend::message::FromBackend;
 use crate::plan::staging::Unpacked;
 use crate::sys::leftovers;
 use crate::sys::procfs::Process;
@@ -69,7 +69,7 @@ impl End {
     }
 }
 
-impl Crew {
+impl LocalBackend {
     /// All ranks have ended, or are to be treated as if they had.
     pub(super) fn finish(&mut self, abnormal: bool) {
         for index in 0..self.nodes.len() {
@@ -184,13 +184,13 @@ impl Crew {
         let waited = now.saturating_sub(end.since);
         if waited >= patience + grace + KILL_GRACE {
             let text = format!("cannot end {}", names_of(&left));
-            self.tell(FromCrew::Tell { text });
+            self.tell(FromBackend::Tell { text });
             return false;
         }
         if waited >= patience {
             if !end.told && (self.plan.spec.verbose > 0 || !self.ending) && !left.is_empty() {
                 let text = format!("ending {}", names_of(&left));
-                self.tell(FromCrew::Tell { text });
+                self.tell(FromBackend::Tell { text });
             }
             end.told = true;
             let signal = match waited >= patience + grace || end.hurried > 1 {
@@ -211,7 +211,7 @@ impl Crew {
             && let Err(error) = directory.remove()
         {
             let text = format!("cannot remove the job's directory: {error}");
-            self.tell(FromCrew::Tell { text });
+            self.tell(FromBackend::Tell { text });
         }
         self.keep(Unpacked::default());
         self.end_group();
@@ -221,7 +221,7 @@ impl Crew {
             let tmp = std::env::temp_dir();
             leftovers::remove_session_directories(&tmp, uid, self.since, &self.orphans);
         }
-        self.tell(FromCrew::Over);
+        self.tell(FromBackend::Over);
     }
 
     /// How often libpmix asked for something on each node.
@@ -247,7 +247,7 @@ impl Crew {
             };
             let name = &self.plan.node_names[self.part.node_at(index).index()];
             let text = format!("upcalls of {name}: {counts}");
-            self.tell(FromCrew::Tell { text });
+            self.tell(FromBackend::Tell { text });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One job of a launch, as the crew of a host sees it.
+//! One job of a launch, as the backend of a host sees it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::plan::jobs::Planned;
 use crate::plan::staging::Unpacked;
 use crate::sys::start_ranks::Starter;
 use wireup_core::job::ids::Nspace;
-use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::roster::Placed;
 use wireup_core::node::JobContext;
 use wireup_core::pmix::control::ForkEnv;
@@ -36,7 +36,7 @@ pub(super) struct Job {
     /// It has failed: what still starts is to be killed.
     pub(super) dropped: bool,
     /// What its ranks here have brought along.
-    pub(super) luggage: Unpacked,
+    pub(super) staged_files: Unpacked,
 }
 
 impl Job {
@@ -57,7 +57,7 @@ impl Job {
             io: None,
             told: false,
             dropped: false,
-            luggage: Unpacked::default(),
+            staged_files: Unpacked::default(),
         }
     }
 
@@ -73,7 +73,7 @@ impl Job {
             io: None,
             told: false,
             dropped: true,
-            luggage: Unpacked::default(),
+            staged_files: Unpacked::default(),
         }
     }
 }

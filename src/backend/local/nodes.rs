@@ -1,7 +1,7 @@
 //! The nodes here: what happens is handed to their cores, and what these order is done.
 
-use super::{Crew, RankSlot, raw};
-use crate::backend::message::FromCrew;
+use super::{LocalBackend, RankSlot, raw};
+use crate::backend::message::FromBackend;
 use crate::backend::sidecar::Sidecar;
 use crate::sys::procfs;
 use wireup_core::job::clock::Moment;
@@ -39,8 +39,8 @@ impl Node {
     }
 }
 
-impl Crew {
-    /// Hands an event to a node's core, and everything that follows from it to the others.
+impl LocalBackend {
+    /// Backend an event to a node's core, and everything that follows from it to the others.
     pub(super) fn feed(&mut self, node: NodeId, event: Event<'_>) {
         let now = Moment(self.now());
         let mut actions = Vec::new();
@@ -55,7 +55,7 @@ impl Crew {
         }
     }
 
-    /// Hands an event to the node that keeps the launch's names, if it is here.
+    /// Backend an event to the node that keeps the launch's names, if it is here.
     pub(super) fn feed_head(&mut self, event: Event<'_>) {
         if self.part.holds(HEAD) {
             self.feed(HEAD, event);
@@ -115,11 +115,11 @@ impl Crew {
                         sidecar.upcall.send(&bytes, &self.poll);
                     }
                 }
-                Action::LookAtHost => {
-                    let seen = Event::HostSeen(self.host_does(node));
+                Action::LookAtSidecar => {
+                    let seen = Event::SidecarSeen(self.host_does(node));
                     self.tell_core(node, seen);
                 }
-                Action::KillHost => self.kill_host(node),
+                Action::KillSidecar => self.kill_host(node),
                 Action::SendPeer { to, message } => match self.part.holds(to) {
                     true => self.peers.push_back((to, node, message)),
                     false => self.outbound.push((Address::Node(to), message)),
@@ -189,34 +189,34 @@ impl Crew {
 
     fn report(&mut self, node: NodeId, report: Report) {
         match report {
-            Report::HostLoaded(hello) => {
-                self.tell(FromCrew::HostLoaded {
+            Report::SidecarLoaded(hello) => {
+                self.tell(FromBackend::SidecarLoaded {
                     node,
                     libpmix: hello.libpmix.to_string(),
                     warnings: hello.warnings.iter().map(ToString::to_string).collect(),
                 });
                 self.node_mut(node).hello = Some(hello);
             }
-            Report::HostReady { job, env } => self.job_ready(node, job, env),
+            Report::SidecarReady { job, env } => self.job_ready(node, job, env),
             Report::JobRefused { job, error } => self.job_refused(node, job, &error),
-            Report::HostLost { error } => self.host_lost(node, error),
-            Report::HostWarning { text } => {
+            Report::SidecarLost { error } => self.host_lost(node, error),
+            Report::SidecarWarning { text } => {
                 let name = &self.plan.node_names[node.index()];
                 let text = format!("PMIx server of {name}: {text}");
-                self.tell(FromCrew::Tell { text });
+                self.tell(FromBackend::Tell { text });
             }
             Report::RankConnected { rank } => {
                 let dialect = self.node(node).core.pmi_dialect(rank);
                 if let Some(rank) = self.rank_at(node, rank) {
-                    self.tell_of(rank, FromCrew::Connected { rank, dialect });
+                    self.tell_of(rank, FromBackend::Connected { rank, dialect });
                 }
             }
             Report::RankFinalized { rank } => {
                 if let Some(rank) = self.rank_at(node, rank) {
-                    self.tell_of(rank, FromCrew::Finalized { rank });
+                    self.tell_of(rank, FromBackend::Finalized { rank });
                 }
             }
-            Report::FenceLate(late) => self.tell(FromCrew::FenceLate(late)),
+            Report::FenceLate(late) => self.tell(FromBackend::FenceLate(late)),
             Report::Failed(cause) => self.fail_unless_consequence(cause),
             Report::Demanded(Demand {
                 by: rank,
@@ -229,26 +229,26 @@ impl Crew {
                     message,
                 });
             }
-            Report::Demanded(demand) => self.tell(FromCrew::Demanded(demand)),
+            Report::Demanded(demand) => self.tell(FromBackend::Demanded(demand)),
             Report::Rendezvous { epoch, message } => {
-                self.tell(FromCrew::Rendezvous { epoch, message });
+                self.tell(FromBackend::Rendezvous { epoch, message });
             }
-            Report::Log(text) => self.tell(FromCrew::Log(text)),
+            Report::Log(text) => self.tell(FromBackend::Log(text)),
             Report::Syslog(text) if text.place == SyslogPlace::Launcher => {
-                self.tell(FromCrew::Syslog(text));
+                self.tell(FromBackend::Syslog(text));
             }
             Report::Syslog(text) => {
                 if let Some(problem) = self.syslog.log(&text) {
                     let name = &self.plan.node_names[node.index()];
                     let text = format!("warning: {name}: {problem}");
-                    self.tell(FromCrew::Tell { text });
+                    self.tell(FromBackend::Tell { text });
                 }
             }
             Report::Spawn {
                 ticket,
                 by,
                 request,
-            } => self.tell(FromCrew::Spawn {
+            } => self.tell(FromBackend::Spawn {
                 node,
                 ticket,
                 by,
@@ -258,7 +258,7 @@ impl Crew {
                 ticket,
                 by,
                 request,
-            } => self.tell(FromCrew::Allocate {
+            } => self.tell(FromBackend::Allocate {
                 node,
                 ticket,
                 by,
@@ -270,7 +270,7 @@ impl Crew {
     /// The job has failed.
     pub(super) fn fail(&mut self, cause: Cause) {
         // A rank whose end waits to be judged came first, unless this is what it may have died of.
-        if !matches!(cause, Cause::HostFailed { .. }) {
+        if !matches!(cause, Cause::SidecarFailed { .. }) {
             self.judge_now();
         }
         self.fail_first(cause);
@@ -281,7 +281,7 @@ impl Crew {
         let here = |rank: &GlobalRank| self.part.holds(self.place(*rank).0);
         let state = cause.rank().filter(here);
         let state = state.map(|rank| self.pmi_state(rank));
-        self.tell(FromCrew::Failed { cause, state });
+        self.tell(FromBackend::Failed { cause, state });
         // What else is on its way follows from it.
         self.stop_starting();
     }

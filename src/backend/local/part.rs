@@ -1,7 +1,7 @@
 //! Which part of a launch is on this host.
 
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::roster::{Placed, Roster};
 
 /// See the module.

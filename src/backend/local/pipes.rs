@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
-use super::{CHUNK, Crew};
-use crate::backend::message::FromCrew;
+use super::{CHUNK, LocalBackend};
+use crate::backend::message::FromBackend;
 use crate::sys::poll::{Poll, Source, Token};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::event::Event;
@@ -200,7 +200,7 @@ impl Pipes {
     }
 }
 
-impl Crew {
+impl LocalBackend {
     /// Reads one chunk of a rank's pipe, unless what was read before it has stopped that.
     ///
     /// # Errors
@@ -227,7 +227,7 @@ impl Crew {
         };
         let count = bytes.len();
         self.pass_on(source, rank, &bytes);
-        self.tell(FromCrew::Output {
+        self.tell(FromBackend::Output {
             rank,
             stream: stream_of(source),
             bytes,
@@ -268,7 +268,7 @@ impl Crew {
     /// whether more can be taken, and goes on there the next time.
     ///
     /// # Errors
-    /// As [`Crew::read_pipe`].
+    /// As [`LocalBackend::read_pipe`].
     pub(super) fn read_pipes(&mut self) -> io::Result<bool> {
         let mut any = false;
         for index in 0..self.pipes.sides.len() {

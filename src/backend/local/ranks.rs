@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::process::kill_process_group;
 
-use super::{Crew, Part, RankSlot, raw};
-use crate::backend::message::FromCrew;
+use super::{LocalBackend, Part, RankSlot, raw};
+use crate::backend::message::FromBackend;
 use crate::plan::jobs::Plans;
 use crate::report::failures;
 use crate::stdio::stdin;
@@ -27,7 +27,7 @@ const CLOSED_GRACE: Duration = Duration::from_secs(1);
 /// How long the end of a rank may take from its beginning until it is reported.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
-impl Crew {
+impl LocalBackend {
     pub(super) fn take_results(&mut self) -> std::io::Result<()> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
@@ -48,7 +48,7 @@ impl Crew {
                     let failed = error != StartError::Skipped;
                     let plan = self.jobs.plan_of(rank).0;
                     let cause = failed.then(|| failures::start_failure(plan, (rank, local), error));
-                    self.tell(FromCrew::NotStarted { rank, cause });
+                    self.tell(FromBackend::NotStarted { rank, cause });
                 }
             }
         }
@@ -82,7 +82,7 @@ impl Crew {
         if let Some(known) = self.jobs.get_mut(job)
             && !std::mem::replace(&mut known.told, true)
         {
-            self.tell(FromCrew::AllStarted { job });
+            self.tell(FromBackend::AllStarted { job });
         }
         self.reap_orphans();
         Ok(())
@@ -98,7 +98,7 @@ impl Crew {
         } = process;
         self.owned.insert(raw(child.pid));
         let pid = raw(child.pid);
-        self.tell(FromCrew::Started { rank, pid });
+        self.tell(FromBackend::Started { rank, pid });
         self.tell_early(rank);
         self.poll
             .add(&child.pidfd, Token::new(Source::RankExit, rank.0))?;
@@ -165,7 +165,7 @@ impl Crew {
     pub(super) fn skip_ranks(&mut self) {
         for rank in self.part.processes(&self.jobs) {
             *self.slot_mut(rank) = RankSlot::Over;
-            self.tell(FromCrew::NotStarted { rank, cause: None });
+            self.tell(FromBackend::NotStarted { rank, cause: None });
         }
         if let Some(job) = self.jobs.get_mut(JobNumber(0)) {
             job.unreported = 0;
@@ -284,7 +284,7 @@ impl Crew {
                     false => (Waiting::Session(job), format!("{error} in MPI_Init")),
                 };
                 let cause = Cause::Misbehaved { rank, error };
-                self.tell(FromCrew::Left { waiting, cause });
+                self.tell(FromBackend::Left { waiting, cause });
             }
         }
     }
@@ -313,7 +313,7 @@ impl Crew {
         });
         let known = status.ok();
         self.end_input(rank);
-        self.tell(FromCrew::Ended { rank, end: known });
+        self.tell(FromBackend::Ended { rank, end: known });
         let end = status.unwrap_or_else(|errno| {
             // Nobody else collects ranks; if somebody did, the status is lost and not guessed.
             let error = format!("its exit status was lost: {errno}");
@@ -382,7 +382,7 @@ impl Crew {
     fn judge_rank(&mut self, rank: GlobalRank, end: RankEnd) {
         let (node, local) = self.place(rank);
         let state = self.node(node).core.pmi_state(local);
-        self.tell(FromCrew::Judged { rank, end, state });
+        self.tell(FromBackend::Judged { rank, end, state });
         self.feed(node, Event::RankEnded { rank: local, end });
     }
 }

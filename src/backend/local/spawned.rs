@@ -1,14 +1,14 @@
 //! Spawned jobs on this host.
 //!
-//! Every crew hears of every job, in the same order, also when it starts none of its ranks: their
+//! Every backend hears of every job, in the same order, also when it starts none of its ranks: their
 //! numbers are the same everywhere. It always ends by saying that the job is started, having told
 //! before which ranks are not.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Crew, Job, RankIo, RankSlot};
-use crate::backend::message::FromCrew;
+use super::{Job, LocalBackend, RankIo, RankSlot};
+use crate::backend::message::FromBackend;
 use crate::failure::RunFailure;
 use crate::plan::staging::{Identity, Unpacked};
 use crate::plan::start_orders::register_request;
@@ -29,7 +29,7 @@ fn failed(text: String) -> SpawnFailure {
     }
 }
 
-impl Crew {
+impl LocalBackend {
     /// Puts what a spawned job's ranks here bring along where they look for it; the guard knows of it
     /// as long as it is there.
     ///
@@ -56,7 +56,7 @@ impl Crew {
         &mut self,
         spawned: &SpawnedJob,
         plan: Result<Arc<Plan>, SpawnFailure>,
-        luggage: Unpacked,
+        staged_files: Unpacked,
     ) {
         let ranks = self.part.size(&spawned.job.ranks);
         self.ranks
@@ -68,7 +68,7 @@ impl Crew {
         let prepared = plan.and_then(|plan| self.prepare_job(plan, ranks));
         let (job, requests, problem) = match prepared {
             Ok((mut job, requests)) => {
-                job.luggage = luggage;
+                job.staged_files = staged_files;
                 (job, requests, None)
             }
             Err(failure) => {
@@ -195,7 +195,7 @@ impl Crew {
 
     /// None of a job's ranks is started here.
     fn refuse_job(&mut self, number: JobNumber, failure: SpawnFailure) {
-        self.tell(FromCrew::JobRefused {
+        self.tell(FromBackend::JobRefused {
             job: number,
             failure,
         });
@@ -220,11 +220,11 @@ impl Crew {
                     if matches!(self.slot(*process), RankSlot::Planned) {
                         *self.slot_mut(*process) = RankSlot::Over;
                         let (rank, cause) = (*process, None);
-                        self.tell(FromCrew::NotStarted { rank, cause });
+                        self.tell(FromBackend::NotStarted { rank, cause });
                     }
                 }
                 if !told {
-                    self.tell(FromCrew::AllStarted { job: number });
+                    self.tell(FromBackend::AllStarted { job: number });
                 }
             }
         }
@@ -245,7 +245,7 @@ impl Crew {
         for env in job.envs.iter_mut().flatten() {
             *env = ForkEnv::default();
         }
-        job.luggage = Unpacked::default();
+        job.staged_files = Unpacked::default();
         for directories in std::mem::take(&mut job.directories) {
             directories.forget();
         }

@@ -1,13 +1,13 @@
-//! The start of a crew's processes: sidecars first, with their first requests already in the
+//! The start of a backend's processes: sidecars first, with their first requests already in the
 //! socket, then the ranks.
 
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::{Crew, Job, Part};
+use super::{Job, LocalBackend, Part};
 use crate::backend::guard::Guard;
-use crate::backend::message::FromCrew;
+use crate::backend::message::FromBackend;
 use crate::backend::sidecar::{Sidecar, SidecarSpec};
 use crate::failure::RunFailure;
 use crate::plan::Plan;
@@ -21,8 +21,8 @@ use crate::report::failures;
 use crate::sys::cgroup;
 use crate::sys::cgroup::Group;
 use crate::sys::descriptors;
+use crate::sys::process_state::Surroundings;
 use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, StartShared, Starter, StdinPlan};
-use crate::sys::surroundings::Surroundings;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use wireup_core::job::outcome::EXIT_WIREUP;
@@ -65,7 +65,7 @@ pub(super) fn group(plan: &Plan, part: Part, guard: &mut Guard) -> Option<Group>
     Group::make(place)
 }
 
-impl Crew {
+impl LocalBackend {
     /// The ranks here of the job the user asked for, ascending.
     pub(crate) fn ranks_here(&self) -> Vec<Rank> {
         let first = self.part.processes_of(&self.jobs, JobNumber(0));
@@ -245,7 +245,7 @@ impl Crew {
         let any_sidecar = self.nodes.iter().any(|node| node.sidecar.is_some());
         if !self.ready_told && (!any_sidecar || self.jobs.first().envs.iter().all(known)) {
             self.ready_told = true;
-            self.tell(FromCrew::Ready);
+            self.tell(FromBackend::Ready);
         }
     }
 

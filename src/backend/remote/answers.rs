@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Fleet;
-use crate::backend::message::{FromCrew, Refusal};
-use crate::backend::plate::Stage as Life;
+use super::RemoteBackend;
+use crate::backend::job_label::Stage as Life;
+use crate::backend::message::{FromBackend, Refusal};
 use wireup_core::job::ids::{JobNumber, NodeId};
 
 /// Of which nodes something is still to be heard.
@@ -77,7 +77,7 @@ impl Open {
     }
 }
 
-impl Fleet {
+impl RemoteBackend {
     /// A node cannot take part.
     pub(super) fn refused(&mut self, node: NodeId, refusal: Refusal) {
         self.nodes[node.index()].refuse(refusal);
@@ -96,17 +96,17 @@ impl Fleet {
             .filter_map(|(node, state)| Some((node, state.refusal.clone()?)));
         let refused: Vec<_> = refused.collect();
         match refused.is_empty() {
-            true => self.tell(FromCrew::Ready),
-            false => self.tell(FromCrew::Refused(refused)),
+            true => self.tell(FromBackend::Ready),
+            false => self.tell(FromBackend::Refused(refused)),
         }
     }
 
     /// Tells of jobs that have been started everywhere.
     pub(super) fn check_started(&mut self) {
         for job in self.open.take_started() {
-            self.tell(FromCrew::AllStarted { job });
+            self.tell(FromBackend::AllStarted { job });
             if job == JobNumber(0) {
-                self.plate.turn(Life::Running);
+                self.label.turn(Life::Running);
                 self.start_input();
             }
         }
@@ -114,7 +114,7 @@ impl Fleet {
 
     pub(super) fn check_over(&mut self) {
         if self.open.over.is_empty() {
-            self.tell(FromCrew::Over);
+            self.tell(FromBackend::Over);
         }
     }
 }

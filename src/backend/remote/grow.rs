@@ -12,18 +12,18 @@
 
 use std::sync::Arc;
 
-use super::Fleet;
+use super::RemoteBackend;
 use super::node::NodeState;
 use super::open::members;
-use crate::backend::carried::Carried;
-use crate::backend::message::{FromCrew, Refusal, ToCrew};
+use crate::backend::link_message::Carried;
+use crate::backend::message::{FromBackend, Refusal, ToBackend};
 use crate::plan::Plan;
 use wireup_core::job::ids::{JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, EXIT_WIREUP};
 use wireup_core::link::control::ToAgent;
 use wireup_core::link::frame::{Address, Class};
 
-impl Fleet {
+impl RemoteBackend {
     /// The first job's plan, with hosts at the end that are to join.
     pub(super) fn invite(&mut self, plan: &Arc<Plan>) {
         let first = self.nodes.len();
@@ -67,35 +67,35 @@ impl Fleet {
     pub(super) fn joined(&mut self, node: NodeId) {
         self.send(Address::Node(node), &Carried::Start);
         if !self.asked.is_empty() {
-            let order = ToCrew::Ask(self.asked.clone());
+            let order = ToBackend::Ask(self.asked.clone());
             self.send(Address::Node(node), &Carried::Order(order));
         }
         let refusal = None;
-        self.tell(FromCrew::Joined { node, refusal });
+        self.tell(FromBackend::Joined { node, refusal });
     }
 
     /// Whether something that a node tells before it has joined is listened to. What would fail the
     /// launch fails its joining, and ends what there is of it.
-    pub(super) fn guest_told(&mut self, node: NodeId, told: &FromCrew) -> bool {
+    pub(super) fn guest_told(&mut self, node: NodeId, told: &FromBackend) -> bool {
         let refused = self.nodes[node.index()].refusal.is_some();
         match told {
-            FromCrew::Over
-            | FromCrew::AllStarted { .. }
-            | FromCrew::HostLoaded { .. }
-            | FromCrew::Tell { .. } => true,
-            FromCrew::Ready => !refused,
-            FromCrew::Failed { cause, .. } if !refused => {
+            FromBackend::Over
+            | FromBackend::AllStarted { .. }
+            | FromBackend::SidecarLoaded { .. }
+            | FromBackend::Tell { .. } => true,
+            FromBackend::Ready => !refused,
+            FromBackend::Failed { cause, .. } if !refused => {
                 let message = match cause {
-                    Cause::HostFailed { error, .. } => format!("its PMIx server: {error}"),
+                    Cause::SidecarFailed { error, .. } => format!("its PMIx server: {error}"),
                     Cause::NodeFailed { error, .. } => error.clone(),
                     _ => "it failed before it had joined".to_owned(),
                 };
                 let code = EXIT_WIREUP;
                 self.not_joined(node, Refusal { code, message });
                 for order in [
-                    ToCrew::Ending,
-                    ToCrew::Skip,
-                    ToCrew::Finish { abnormal: true },
+                    ToBackend::Ending,
+                    ToBackend::Skip,
+                    ToBackend::Finish { abnormal: true },
                 ] {
                     self.send(Address::Node(node), &Carried::Order(order));
                 }
@@ -114,14 +114,14 @@ impl Fleet {
         state.refuse(refusal.clone());
         self.open.gone(node);
         let refusal = Some(refusal);
-        self.tell(FromCrew::Joined { node, refusal });
+        self.tell(FromBackend::Joined { node, refusal });
         self.check_over();
     }
 
     /// All that were to join have or have not.
     pub(super) fn tell_of_joined(&mut self, plan: &Arc<Plan>) {
         self.adopt(plan);
-        self.plate.renew(&plan.decided, None);
+        self.label.renew(&plan.decided, None);
         let joined = Carried::Joined {
             hosts: plan.spec.layout.hosts.clone(),
             absent: plan.absent.clone(),

@@ -7,8 +7,8 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::Fleet;
-use crate::backend::carried::Carried;
+use super::RemoteBackend;
+use crate::backend::link_message::Carried;
 use crate::stdio::stdin;
 use crate::sys::poll::{Source, Token};
 use wireup_core::job::ids::NodeId;
@@ -33,7 +33,7 @@ const TOKEN: Token = Token {
     index: 0,
 };
 
-impl Fleet {
+impl RemoteBackend {
     /// The nodes whose ranks read standard input.
     fn readers(&self) -> Vec<NodeId> {
         let ranks = &self.plan.job.ranks;

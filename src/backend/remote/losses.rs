@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::node::NodeState;
-use super::{Fleet, Stage};
-use crate::backend::carried::Carried;
-use crate::backend::message::{FromCrew, Refusal, ToCrew};
+use super::{RemoteBackend, Stage};
+use crate::backend::link_message::Carried;
+use crate::backend::message::{FromBackend, Refusal, ToBackend};
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{Cause, EXIT_WIREUP};
@@ -18,7 +18,7 @@ pub(super) fn own_host() -> String {
     names.nodename().to_string_lossy().into_owned()
 }
 
-impl Fleet {
+impl RemoteBackend {
     /// The local agent does not serve the launch any more.
     pub(super) fn lose_link(&mut self, reason: &str) {
         if self.cut.is_some() {
@@ -59,7 +59,7 @@ impl Fleet {
             let name = &self.plan.node_names[node.index()];
             let text =
                 format!("warning: {name} did not {what} in time; its agent goes on with that");
-            self.tell(FromCrew::Tell { text });
+            self.tell(FromBackend::Tell { text });
         }
         self.lose_nodes(&nodes, &format!("it did not {what} in time"));
     }
@@ -146,13 +146,13 @@ impl Fleet {
                     None => Cause::NodeFailed { node: *node, error },
                 };
                 self.tell_held();
-                self.tell(FromCrew::Failed { cause, state: None });
+                self.tell(FromBackend::Failed { cause, state: None });
             }
             let ranks: Vec<GlobalRank> = self.jobs.processes_on(*node).collect();
             for rank in ranks {
                 if self.ranks[rank.index()] != Stage::Done {
                     self.ranks[rank.index()] = Stage::Done;
-                    self.tell(FromCrew::Gone { rank });
+                    self.tell(FromBackend::Gone { rank });
                 }
             }
         }
@@ -164,7 +164,7 @@ impl Fleet {
             return;
         }
         let reason = reason.to_owned();
-        let order = ToCrew::NodesLost {
+        let order = ToBackend::NodesLost {
             nodes: lost,
             reason,
         };

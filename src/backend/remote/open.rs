@@ -6,12 +6,12 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::answers::Open;
-use super::{Fleet, NodeState, Stage};
-use crate::backend::carried::Description;
+use super::{NodeState, RemoteBackend, Stage};
+use crate::backend::job_label::JobLabel;
+use crate::backend::link_message::Description;
 use crate::backend::local_agent::find;
-use crate::backend::plate::Plate;
 use crate::failure::RunFailure;
-use crate::plan::{Luggage, Plan};
+use crate::plan::{Plan, StagedFiles};
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Source, Token};
 use wireup_core::job::clock::Moment;
@@ -20,15 +20,15 @@ use wireup_core::job::roster::Roster;
 use wireup_core::link::control::{Member, Spread, ToAgent, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::frame::{Address, Class};
-use wireup_core::link::watch::SILENCE;
+use wireup_core::link::liveness::SILENCE;
 
-impl Fleet {
+impl RemoteBackend {
     /// Connects to the local agent.
     ///
     /// # Errors
     /// [`RunFailure`] when there is none, or what is to go along cannot.
     pub(crate) fn connect(plan: &Arc<Plan>, origin: Instant) -> Result<Self, RunFailure> {
-        let luggage = plan.pack()?;
+        let staged_files = plan.pack()?;
         let given = plan.spec.layout.spread.agent.as_deref();
         let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
         let socket = find(given, plan.job.user, runtime)?;
@@ -61,18 +61,18 @@ impl Fleet {
             living: Default::default(),
             decided: false,
             ending: false,
-            luggage,
+            staged_files,
             end_at: None,
             killed_at: None,
             silent: 0,
-            plate: Plate::show(&plan.decided, None),
+            label: JobLabel::show(&plan.decided, None),
             plan: Arc::clone(plan),
         })
     }
 
     /// Asks the agent for the launch.
     pub(super) fn open(&mut self) {
-        let luggage = std::mem::take(&mut self.luggage);
+        let staged_files = std::mem::take(&mut self.staged_files);
         let plan = &self.plan;
         let spread = &plan.spec.layout.spread;
         let open = ToAgent::Open {
@@ -85,7 +85,7 @@ impl Fleet {
                 star_limit: spread.star_limit,
                 width: spread.tree_width,
             },
-            description: self.description(luggage),
+            description: self.description(staged_files),
         };
         self.link
             .send(Address::EveryNode, Class::Control, &open, &self.poll);
@@ -94,13 +94,13 @@ impl Fleet {
     }
 
     /// What steps are told of the launch as it is now.
-    pub(super) fn description(&self, luggage: Vec<Luggage>) -> Vec<u8> {
+    pub(super) fn description(&self, staged_files: Vec<StagedFiles>) -> Vec<u8> {
         let plan = &self.plan;
         encode(&Description {
             decided: plan.decided.clone(),
             spec: plan.spec.clone(),
             inheritance: plan.inheritance.travelling(),
-            luggage,
+            staged_files,
         })
     }
 }

@@ -9,8 +9,8 @@ use wireup_core::link::message::Reassembly;
 
 const NODES: u32 = 4096;
 
-/// A fleet of so many nodes with 24 ranks each, and its agent's end of the link.
-fn fleet() -> (Fleet, UnixStream, tempfile::TempDir) {
+/// A remote backend of so many nodes with 24 ranks each, and its agent's end of the link.
+fn remote() -> (RemoteBackend, UnixStream, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("app");
     std::fs::write(&program, "#!/bin/sh\n").unwrap();
@@ -19,10 +19,10 @@ fn fleet() -> (Fleet, UnixStream, tempfile::TempDir) {
     let listener = UnixListener::bind(&socket).unwrap();
     let mut spec = spec(&format!("n[1-{NODES}]:24"), &program);
     spec.layout.spread.agent = Some(socket);
-    let fleet = Fleet::connect(&Arc::new(plan(spec)), Instant::now()).unwrap();
+    let remote = RemoteBackend::connect(&Arc::new(plan(spec)), Instant::now()).unwrap();
     let (agent, _) = listener.accept().unwrap();
     agent.set_nonblocking(true).unwrap();
-    (fleet, agent, dir)
+    (remote, agent, dir)
 }
 
 /// What has come at the agent, and how many bytes that were.
@@ -43,18 +43,18 @@ fn sent(agent: &mut UnixStream) -> (Vec<(Address, Carried)>, usize) {
 
 #[test]
 fn nodes_are_asked_once_about_all_ranks_that_left() {
-    let (mut fleet, mut agent, _dir) = fleet();
-    let ranks = fleet.jobs.size();
+    let (mut remote, mut agent, _dir) = remote();
+    let ranks = remote.jobs.size();
     assert_eq!(ranks, NODES * 24);
     let last = GlobalRank(ranks - 1);
     let all = || (0..ranks - 1).map(GlobalRank).map(Waiting::For);
     for round in 0..3 {
-        assert!(!all().any(|waiting| fleet.waits(waiting)));
-        assert_eq!(fleet.next_deadline().is_some(), round == 0);
-        fleet.tick().unwrap();
+        assert!(!all().any(|waiting| remote.waits(waiting)));
+        assert_eq!(remote.next_deadline().is_some(), round == 0);
+        remote.tick().unwrap();
         let (messages, bytes) = sent(&mut agent);
         match &messages[..] {
-            [(Address::EveryNode, Carried::Order(ToCrew::Ask(asked)))] if round == 0 => {
+            [(Address::EveryNode, Carried::Order(ToBackend::Ask(asked)))] if round == 0 => {
                 assert!(all().all(|waiting| asked.contains(waiting)));
                 assert!(!asked.contains(Waiting::For(last)));
                 assert!(bytes < 40, "{bytes}");
@@ -64,40 +64,40 @@ fn nodes_are_asked_once_about_all_ranks_that_left() {
         }
     }
     let first = Waiting::For(GlobalRank(0));
-    let told = FromCrew::Waits([first].into_iter().collect());
-    fleet.take_told_by(NodeId(NODES - 1), told);
-    assert_eq!(all().position(|waiting| fleet.waits(waiting)), Some(0));
+    let told = FromBackend::Waits([first].into_iter().collect());
+    remote.take_told_by(NodeId(NODES - 1), told);
+    assert_eq!(all().position(|waiting| remote.waits(waiting)), Some(0));
 }
 
 #[test]
 fn the_launcher_hears_once_when_the_last_node_has_answered() {
-    let (mut fleet, mut agent, _dir) = fleet();
+    let (mut remote, mut agent, _dir) = remote();
     let mut heard = Vec::new();
     let job = JobNumber(0);
     for told in [
-        FromCrew::Ready,
-        FromCrew::AllStarted { job },
-        FromCrew::Over,
+        FromBackend::Ready,
+        FromBackend::AllStarted { job },
+        FromBackend::Over,
     ] {
         for node in (0..NODES).map(NodeId) {
-            assert!(fleet.take_told().is_none());
-            fleet.take_told_by(node, told.clone());
+            assert!(remote.take_told().is_none());
+            remote.take_told_by(node, told.clone());
             // What is said twice counts once.
             if node == NodeId(7) {
-                fleet.take_told_by(node, told.clone());
+                remote.take_told_by(node, told.clone());
             }
         }
-        heard.extend(std::iter::from_fn(|| fleet.take_told()));
-        if told == FromCrew::Ready {
-            fleet.take_told_by(NodeId(0), FromCrew::Ready);
+        heard.extend(std::iter::from_fn(|| remote.take_told()));
+        if told == FromBackend::Ready {
+            remote.take_told_by(NodeId(0), FromBackend::Ready);
         }
     }
     assert_eq!(
         heard,
         [
-            FromCrew::Ready,
-            FromCrew::AllStarted { job },
-            FromCrew::Over
+            FromBackend::Ready,
+            FromBackend::AllStarted { job },
+            FromBackend::Over
         ]
     );
     assert!(sent(&mut agent).0.is_empty());
@@ -105,22 +105,22 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
 
 #[test]
 fn output_gives_credit_to_the_node_that_it_came_from_alone() {
-    let (mut fleet, mut agent, _dir) = fleet();
+    let (mut remote, mut agent, _dir) = remote();
     let bytes = window(NODES);
-    let output = |rank| FromCrew::Output {
+    let output = |rank| FromBackend::Output {
         rank: GlobalRank(rank),
         stream: Stream::Stdout,
         bytes: vec![0; bytes as usize / 2],
     };
-    fleet.take_told_by(NodeId(5), output(5 * 24));
+    remote.take_told_by(NodeId(5), output(5 * 24));
     let credit = |messages: &[(Address, Carried)]| match messages {
         [(Address::Node(NodeId(node)), Carried::Credit { bytes, .. })] => Some((*node, *bytes)),
         _ => None,
     };
     assert_eq!(credit(&sent(&mut agent).0), Some((5, bytes / 2)));
-    fleet.pause(Stream::Stdout, true).unwrap();
-    fleet.take_told_by(NodeId(6), output(6 * 24));
+    remote.pause(Stream::Stdout, true).unwrap();
+    remote.take_told_by(NodeId(6), output(6 * 24));
     assert!(sent(&mut agent).0.is_empty());
-    fleet.pause(Stream::Stdout, false).unwrap();
+    remote.pause(Stream::Stdout, false).unwrap();
     assert_eq!(credit(&sent(&mut agent).0), Some((6, bytes / 2)));
 }

@@ -1,4 +1,4 @@
-//! The beginning of a step: its link, what it is told first, and a crew that has started nothing.
+//! The beginning of a step: its link, what it is told first, and a backend that has started nothing.
 
 #![allow(unsafe_code)]
 
@@ -8,24 +8,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{LINK_FD, Messages, cannot_wait};
-use crate::backend::carried::Description;
+use crate::backend::cleanup_record;
 use crate::backend::guard::Guard;
+use crate::backend::link_message::Description;
 use crate::backend::local;
-use crate::backend::local::{Crew, Part};
-use crate::backend::remains;
+use crate::backend::local::{LocalBackend, Part};
 use crate::failure::RunFailure;
 use crate::plan::{Plan, Variable};
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Source, Token};
+use crate::sys::process_state::Surroundings;
 use crate::sys::signals::Signals;
-use crate::sys::surroundings::Surroundings;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::link::control::ToStep;
 use wireup_core::link::decode;
 use wireup_core::link::frame::Class;
 use wireup_core::link::message::Envelope;
-use wireup_core::link::tree::Tree;
+use wireup_core::link::spawn_tree::Tree;
 
 /// The agent's socket, away from the numbers that ranks get.
 pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {
@@ -93,21 +93,21 @@ pub(super) fn begin(
     }
 }
 
-/// Makes the node's plan and a crew that has started nothing.
+/// Makes the node's plan and a backend that has started nothing.
 pub(super) fn make_crew(
     poll: Poll,
     (node, description): (NodeId, Description),
     silence: Duration,
     variables: Vec<Variable>,
     surroundings: &Surroundings,
-) -> Result<(Crew, Signals, Arc<Plan>, Instant), RunFailure> {
-    remains::collect();
+) -> Result<(LocalBackend, Signals, Arc<Plan>, Instant), RunFailure> {
+    cleanup_record::collect();
     let (started, since) = (Instant::now(), SystemTime::now());
     let Description {
         decided,
         spec,
         inheritance,
-        luggage,
+        staged_files,
     } = description;
     let mut guard = Guard::start(&decided.job.nspace)
         .map_err(|error| RunFailure::own("cannot start the guard process", error))?;
@@ -119,9 +119,9 @@ pub(super) fn make_crew(
     let signals = Signals::take(&surroundings.ignored, false)
         .map_err(|error| RunFailure::own("cannot receive signals", error));
     let tell = &mut |path: &Path, identity| guard.charge(path, identity);
-    let unpacked = decided.unpack(&spec, &luggage, &inheritance, node, tell);
+    let unpacked = decided.unpack(&spec, &staged_files, &inheritance, node, tell);
     let made = unpacked.and_then(|unpacked| {
-        let plan = Plan::resolve(decided, spec, inheritance, node, &luggage, limit)?;
+        let plan = Plan::resolve(decided, spec, inheritance, node, &staged_files, limit)?;
         Ok((unpacked, Arc::new(plan), signals?))
     });
     let (unpacked, plan, signals) = match made {
@@ -131,7 +131,7 @@ pub(super) fn make_crew(
             return Err(failure);
         }
     };
-    let mut crew = Crew::new(local::Parts {
+    let mut local = LocalBackend::new(local::Parts {
         plan: &plan,
         poll,
         part: Part::Node(node),
@@ -142,15 +142,15 @@ pub(super) fn make_crew(
         surroundings,
         silence,
     })?;
-    crew.keep(unpacked);
-    let watched = crew
+    local.keep(unpacked);
+    let watched = local
         .poll
         .add(signals.as_fd(), Token::new(Source::Signals, 0))
         .map_err(cannot_wait);
-    match watched.and_then(|()| crew.start_sidecars(surroundings)) {
-        Ok(()) => Ok((crew, signals, plan, started)),
+    match watched.and_then(|()| local.start_sidecars(surroundings)) {
+        Ok(()) => Ok((local, signals, plan, started)),
         Err(failure) => {
-            crew.abandon();
+            local.abandon();
             Err(failure)
         }
     }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Messages, Step, say};
-use crate::backend::carried::Carried;
-use crate::backend::message::ToCrew;
-use crate::backend::plate::Stage;
+use crate::backend::job_label::Stage;
+use crate::backend::link_message::Carried;
+use crate::backend::message::ToBackend;
 use crate::plan::staging::Unpacked;
 use wireup_core::link::control::ToStep;
 use wireup_core::link::decode;
@@ -13,7 +13,8 @@ use wireup_core::link::frame::{Address, Class};
 
 impl Step {
     pub(super) fn send(&mut self, to: Address, message: &Carried) {
-        self.link.send(to, Class::Carried, message, &self.crew.poll);
+        self.link
+            .send(to, Class::Carried, message, &self.local.poll);
     }
 
     pub(super) fn take_messages(&mut self, messages: Messages) {
@@ -31,7 +32,7 @@ impl Step {
                 (Address::Node(from), Ok(Carried::Peer(message)))
                     if from.0 < self.plan.job.ranks.nodes() =>
                 {
-                    self.crew.peer_said(from, message);
+                    self.local.peer_said(from, message);
                 }
                 (_, Ok(_)) => {}
                 (from, Err(error)) => {
@@ -51,53 +52,53 @@ impl Step {
                 self.started = true;
                 if let Err(failure) = self.start_ranks() {
                     self.fail(failure.message);
-                    self.crew.order(ToCrew::Skip);
+                    self.local.order(ToBackend::Skip);
                 }
             }
             Carried::AddJob(job) => {
-                let node = self.crew.first_node();
+                let node = self.local.first_node();
                 let resolved = self
-                    .crew
+                    .local
                     .unpack(&job, &self.plan, node)
-                    .and_then(|luggage| {
+                    .and_then(|staged_files| {
                         let plan = job.resolve(&self.plan, Some(node))?;
-                        Ok((Arc::new(plan), luggage))
+                        Ok((Arc::new(plan), staged_files))
                     });
-                let (plan, luggage) = match resolved {
-                    Ok((plan, luggage)) => (Ok(plan), luggage),
+                let (plan, staged_files) = match resolved {
+                    Ok((plan, staged_files)) => (Ok(plan), staged_files),
                     Err(failure) => (Err(failure), Unpacked::default()),
                 };
-                self.crew.add_job(&job, plan, luggage);
+                self.local.add_job(&job, plan, staged_files);
             }
-            Carried::PastJob(context) => self.crew.add_past_job(context),
+            Carried::PastJob(context) => self.local.add_past_job(context),
             Carried::Joined { hosts, absent } => {
                 self.plan = Arc::new(self.plan.with_hosts(&hosts, &absent));
-                self.crew.grow(&self.plan);
-                let node = self.crew.first_node();
-                self.plate.renew(&self.plan.decided, Some(node));
+                self.local.grow(&self.plan);
+                let node = self.local.first_node();
+                self.label.renew(&self.plan.decided, Some(node));
             }
-            Carried::Order(ToCrew::Skip) if !self.started => {
+            Carried::Order(ToBackend::Skip) if !self.started => {
                 self.started = true;
-                self.crew.order(ToCrew::Skip);
+                self.local.order(ToBackend::Skip);
             }
-            Carried::Order(ToCrew::Skip) | Carried::Start => {}
+            Carried::Order(ToBackend::Skip) | Carried::Start => {}
             Carried::Order(order) => {
-                self.finishing |= matches!(order, ToCrew::Finish { .. });
-                if matches!(order, ToCrew::Ending | ToCrew::Finish { .. }) {
-                    self.plate.turn(Stage::Ending);
+                self.finishing |= matches!(order, ToBackend::Finish { .. });
+                if matches!(order, ToBackend::Ending | ToBackend::Finish { .. }) {
+                    self.label.turn(Stage::Ending);
                 }
-                self.crew.order(order);
+                self.local.order(order);
             }
             Carried::Credit { stream, bytes } => {
                 let credit = &mut self.credit[stream as usize];
                 *credit += i64::from(bytes);
                 if *credit > 0 {
                     // Fails for what is not watched any more.
-                    let _ = self.crew.pause(stream, false);
+                    let _ = self.local.pause(stream, false);
                 }
             }
             Carried::Input(bytes) => {
-                self.feeds.input(bytes, &self.crew.poll);
+                self.feeds.input(bytes, &self.local.poll);
                 self.report_input();
             }
             Carried::Told(_)

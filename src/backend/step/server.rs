@@ -31,7 +31,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use self::copy::{Becomes, Program, become_launcher, become_step};
 use super::begin::take_link;
 use super::groups::Groups;
-use crate::backend::remains;
+use crate::backend::cleanup_record;
 use crate::failure::RunFailure;
 use crate::plan::Variable;
 use crate::plan::slots::Slots;
@@ -114,7 +114,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
         last: 0,
     };
     // What others left when the machine's agent was not there to end it.
-    remains::collect_everybodys();
+    cleanup_record::collect_everybodys();
     let mut groups = Groups::new();
     loop {
         server.wait()?;

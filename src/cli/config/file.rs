@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 use super::{ConfigError, PER_JOB, may_be_given};
 use crate::cli::line::Own;
 use crate::cli::negation::opposite;
-use crate::cli::problem::is_near;
+use crate::cli::usage_errors::is_near;
 
 /// The table of `wireup run`.
 const TABLE: &str = "run";

@@ -45,7 +45,7 @@ const BUILT_IN: &str = "built in";
 #[command(long_about = format!("Show the defaults of `wireup run`\n\n{FORMAT}"))]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{FILES}"))]
 #[command(arg_required_else_help = true)]
-pub(in crate::cli) struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     what: What,
 }
@@ -59,7 +59,7 @@ enum What {
 }
 
 /// Prints what was asked for.
-pub(in crate::cli) fn execute(args: ConfigArgs) -> Result<u8, RunFailure> {
+pub(crate) fn execute(args: ConfigArgs) -> Result<u8, RunFailure> {
     let What::Show = args.what;
     let own = Own::of::<RunArgs>();
     let defaults = read(&own).map_err(|error| RunFailure::refused(error.to_string()))?;

@@ -10,7 +10,7 @@ use wireup_core::job::spec::{Children, EndingSpec, FenceLimit};
 /// When and how the job ends.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "End of the job")]
-pub(in crate::cli) struct EndingArgs {
+pub(crate) struct EndingArgs {
     /// End the job after this many seconds (fractions allowed), with exit code 124
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
@@ -99,7 +99,7 @@ fn parse_grace(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(in crate::cli) fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_| "give a number of seconds".to_owned())?;

@@ -10,12 +10,12 @@ use crate::plan::hostfile;
 use wireup_core::job::hosts;
 use wireup_core::job::hosts::{HostList, HostSpec};
 use wireup_core::job::spec::SpreadSpec;
-use wireup_core::link::tree::{STAR_LIMIT, WIDTH};
+use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 
 /// On which hosts the ranks live, and how these are reached.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Hosts")]
-pub(in crate::cli) struct HostsArgs {
+pub(crate) struct HostsArgs {
     /// Run on these hosts, in this order, through their agents: NAME[:SLOTS][@ADDRESS[:PORT]] with
     /// commas between them; node[01-16,20]:8 means many
     #[arg(long, value_name = "LIST", conflicts_with_all = ["hostfile", "virtual_nodes"])]
@@ -42,7 +42,7 @@ pub(in crate::cli) struct HostsArgs {
 
 impl HostsArgs {
     /// Whether the line, or a defaults file, names hosts.
-    pub(in crate::cli) fn are_given(&self) -> bool {
+    pub(crate) fn are_given(&self) -> bool {
         !self.hosts.is_empty() || self.hostfile.is_some()
     }
 
@@ -68,7 +68,7 @@ impl HostsArgs {
 ///
 /// # Errors
 /// [`RunFailure`] with the option, file and line that are wrong.
-pub(in crate::cli) fn listed(
+pub(crate) fn listed(
     lists: Vec<HostList>,
     file: Option<&Path>,
     alone: bool,

@@ -26,7 +26,7 @@ enum Pmi {
 /// Process-management interfaces.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Process management")]
-pub(in crate::cli) struct InterfaceArgs {
+pub(crate) struct InterfaceArgs {
     /// Process-management interface to offer
     #[arg(long, value_enum, default_value_t = Pmi::Auto)]
     pmi: Pmi,

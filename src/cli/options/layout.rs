@@ -36,7 +36,7 @@ fn runs(text: &str) -> Result<Runs, &'static str> {
 /// Where the ranks live.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Placement")]
-pub(in crate::cli) struct LayoutArgs {
+pub(crate) struct LayoutArgs {
     /// Allow more ranks than usable cores, or than slots of a host
     #[arg(long)]
     oversubscribe: bool,
@@ -62,12 +62,12 @@ pub(in crate::cli) struct LayoutArgs {
 
     /// Name some ranks for MPI sessions, as in io=0,2-4; each program's ranks are app0, app1, ...
     #[arg(long = "pset", value_name = "NAME=RANKS")]
-    pub(in crate::cli) psets: Vec<ProcessSet>,
+    pub(crate) psets: Vec<ProcessSet>,
 }
 
 impl LayoutArgs {
     /// Whether this machine is to act as several nodes.
-    pub(in crate::cli) fn is_virtual(&self) -> bool {
+    pub(crate) fn is_virtual(&self) -> bool {
         self.virtual_nodes > 1
     }
 
@@ -75,7 +75,7 @@ impl LayoutArgs {
     ///
     /// # Errors
     /// [`RunFailure`] for hosts that cannot be used.
-    pub(in crate::cli) fn resolve(self, hosts: HostsArgs) -> Result<LayoutSpec, RunFailure> {
+    pub(crate) fn resolve(self, hosts: HostsArgs) -> Result<LayoutSpec, RunFailure> {
         let (mut hosts, spread) = hosts.resolve()?;
         let mut slots = None;
         if let [only] = &hosts[..]

@@ -11,7 +11,7 @@ use wireup_core::job::spec::{StatusSpec, StatusTarget};
 /// What is told about the job.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Status")]
-pub(in crate::cli) struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// Write every change of a rank or the job, and the result, as lines of JSON to a file, to an
     /// inherited descriptor, or to standard output, together with what the ranks print
     #[arg(long, value_name = "FILE|fd:N|-")]

@@ -10,7 +10,7 @@ use wireup_core::job::spec::{StdinTarget, StdioSpec};
 /// The ranks' input and output.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Input and output")]
-pub(in crate::cli) struct StdioArgs {
+pub(crate) struct StdioArgs {
     /// Put the rank in front of every output line
     #[arg(short, long)]
     label: bool,

@@ -14,7 +14,7 @@ use wireup_core::job::spec::Inherited;
 /// What the ranks of a program find around them.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Surroundings of the ranks (for each program)")]
-pub(in crate::cli) struct SurroundingsArgs {
+pub(crate) struct SurroundingsArgs {
     /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher. What else they
     /// get of wireup's own: --env none, --env all, or --env with a list (NAME,'PREFIX*',…), which replaces;
     /// -x A,B adds A and B [default: all but an outer launcher's]
@@ -24,33 +24,33 @@ pub(in crate::cli) struct SurroundingsArgs {
 
     /// Read variables for the ranks from a file with lines NAME=VALUE or NAME; -x counts more
     #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(in crate::cli) env_files: Vec<PathBuf>,
+    pub(crate) env_files: Vec<PathBuf>,
 
     /// Hosts (--hosts) run a copy of the program as it is on this machine; what it loads they must have
     #[arg(long = "preload-binary")]
-    pub(in crate::cli) preload_binary: bool,
+    pub(crate) preload_binary: bool,
 
     /// Copy these files to where the ranks start, on hosts (--hosts) that have none of the name there
     #[arg(long = "preload-files", value_name = "FILE[,FILE]…", value_hint = ValueHint::FilePath)]
     #[arg(value_delimiter = ',')]
-    pub(in crate::cli) preload_files: Vec<PathBuf>,
+    pub(crate) preload_files: Vec<PathBuf>,
 
     /// Run each rank under this command, split as a shell does; in its arguments %r is the rank, %l
     /// the local rank, %h the host, %j the job, %n the node
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
-    pub(in crate::cli) wrap: Option<OsString>,
+    pub(crate) wrap: Option<OsString>,
 
     /// Only these ranks of the job, as 0,4-7, run under the command [default: all]
     #[arg(long, value_name = "RANKS", requires = "wrap")]
-    pub(in crate::cli) wrap_ranks: Option<RankSet>,
+    pub(crate) wrap_ranks: Option<RankSet>,
 
     /// File mode creation mask of the ranks, in octal [default: wireup's own]
     #[arg(long, value_name = "OCTAL", value_parser = parse_umask)]
-    pub(in crate::cli) umask: Option<u32>,
+    pub(crate) umask: Option<u32>,
 
     /// Resource limit of the ranks (nofile, stack, core, …): numbers, with K, M or G, or unlimited
     #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]")]
-    pub(in crate::cli) limits: Vec<Limit>,
+    pub(crate) limits: Vec<Limit>,
 }
 
 /// One value of `--env`.
@@ -87,7 +87,7 @@ impl EnvWord {
 
 impl SurroundingsArgs {
     /// What is inherited, by the last word on it, and the variables to set or to pass on.
-    pub(in crate::cli) fn variables(&self) -> (Inherited, Vec<OsString>) {
+    pub(crate) fn variables(&self) -> (Inherited, Vec<OsString>) {
         let (mut inherited, mut variables) = (Inherited::default(), Vec::new());
         for word in &self.env {
             match word {

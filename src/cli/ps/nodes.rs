@@ -65,7 +65,7 @@ pub(super) fn execute(args: AskedArgs, json: bool) -> Result<u8, RunFailure> {
 }
 
 /// What this machine's agent is called, and where it can be reached; without one, the machine's own name.
-pub(in crate::cli) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)> {
+pub(crate) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)> {
     let asked = ask(agent, Vec::new()).ok();
     match asked.and_then(|nodes| nodes.into_iter().next()) {
         Some(NodeStatus {

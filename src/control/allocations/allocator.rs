@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Asker, Drive, Pending, refuse};
+use super::{Asker, Controller, Pending, refuse};
 use crate::backend::outside_allocator::{FromAllocator, Granted, Hello, Request, ToAllocator};
 use crate::plan::allocations::{Shares, Wanted};
 use crate::plan::jobs::Plans;
@@ -14,7 +14,7 @@ use wireup_core::job::allocation::{
 use wireup_core::job::hosts;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 
-impl Drive {
+impl Controller {
     /// Asks the allocator, which answers when it likes.
     pub(super) fn ask_allocator(
         &mut self,
@@ -73,7 +73,7 @@ impl Drive {
         });
         let said = match self.allotments.outside.take() {
             Some(mut outside) => {
-                let said = outside.say(&message, &hello, self.hands.poll());
+                let said = outside.say(&message, &hello, self.backend.poll());
                 self.allotments.outside = Some(outside);
                 said
             }
@@ -130,17 +130,17 @@ impl Drive {
     /// Tells the allocator something that needs no answer.
     pub(super) fn mention(&mut self, message: &ToAllocator<'_>) {
         if let Some(outside) = &mut self.allotments.outside {
-            outside.mention(message, self.hands.poll());
+            outside.mention(message, self.backend.poll());
         }
     }
 
     /// The allocator has something to say, or takes more.
-    pub(in crate::control) fn hear_allocator(&mut self, event: Ready) {
+    pub(crate) fn hear_allocator(&mut self, event: Ready) {
         let Some(outside) = &mut self.allotments.outside else {
             return;
         };
         if event.writable {
-            outside.writable(self.hands.poll());
+            outside.writable(self.backend.poll());
         }
         if !event.readable {
             return;
@@ -247,7 +247,7 @@ impl Drive {
     }
 
     /// The hosts of an allocation that have not joined the launch.
-    pub(in crate::control) fn allocated_elsewhere(&self, id: &str) -> Vec<hosts::Entry> {
+    pub(crate) fn allocated_elsewhere(&self, id: &str) -> Vec<hosts::Entry> {
         let shares = self.allotments.holdings.elsewhere(id).iter();
         let named = shares.filter_map(|share| {
             let list = share.name.parse::<hosts::HostList>();
@@ -258,14 +258,14 @@ impl Drive {
     }
 
     /// Hosts have joined: what allocations have of them can be spawned into.
-    pub(in crate::control) fn settle_allocations(&mut self) {
+    pub(crate) fn settle_allocations(&mut self) {
         let mut holdings = std::mem::take(&mut self.allotments.holdings);
         holdings.settle(|share| self.own_share(share));
         self.allotments.holdings = holdings;
     }
 
     /// Nobody waits for some answers any more.
-    pub(in crate::control) fn look_at_allocations(&mut self, now: Duration) {
+    pub(crate) fn look_at_allocations(&mut self, now: Duration) {
         let pending = self.allotments.pending.iter();
         let late = pending.filter(|(_, pending)| pending.until.is_some_and(|until| until <= now));
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use super::{outside, show};
-use crate::backend::Hands;
-use crate::backend::remote::Fleet;
+use crate::backend::Backend;
+use crate::backend::remote::RemoteBackend;
 use crate::control;
-use crate::control::Drive;
+use crate::control::Controller;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::report::failures::by_node;
 use crate::report::status::{Status, Target};
+use crate::sys::process_state::Surroundings;
 use crate::sys::signals::Signals;
-use crate::sys::surroundings::Surroundings;
 
 /// Everything that can be refused before other hosts are asked.
 ///
@@ -24,19 +24,19 @@ pub(super) fn prepare(
     surroundings: &Surroundings,
     (started, since): (Instant, SystemTime),
     status: Option<Target>,
-) -> Result<Drive, RunFailure> {
+) -> Result<Controller, RunFailure> {
     let plan = Arc::new(plan);
     let show = show(&plan, since, status.as_ref());
     // There is nothing to be ended in order yet: a signal ends the process, whatever it waits for.
-    let mut fleet = Fleet::connect(&plan, started)?;
+    let mut remote = RemoteBackend::connect(&plan, started)?;
     let signals = Signals::take(&surroundings.ignored, false);
-    let wake = Arc::clone(fleet.wake());
-    let (signals, streams) = outside((fleet.poll(), &wake), signals, show)?;
-    Ok(Drive::new(control::Parts {
+    let wake = Arc::clone(remote.wake());
+    let (signals, streams) = outside((remote.poll(), &wake), signals, show)?;
+    Ok(Controller::new(control::Parts {
         status: status.map(|target| Status::new(target, &wake)),
         plan,
         started,
-        hands: Box::new(fleet),
+        backend: Box::new(remote),
         signals,
         streams,
     }))
@@ -46,8 +46,8 @@ pub(super) fn prepare(
 ///
 /// # Errors
 /// [`RunFailure`] that says which do not, and why.
-pub(super) fn judge(drive: &mut Drive) -> Result<(), RunFailure> {
-    let refused = std::mem::take(&mut drive.refused);
+pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
+    let refused = std::mem::take(&mut controller.refused);
     let refused = refused.into_iter().map(|(node, refusal)| {
         let failure = RunFailure {
             code: refusal.code,
@@ -55,13 +55,13 @@ pub(super) fn judge(drive: &mut Drive) -> Result<(), RunFailure> {
         };
         (node, failure)
     });
-    let mut failures = by_node(refused.collect(), &drive.plan.node_names);
+    let mut failures = by_node(refused.collect(), &controller.plan.node_names);
     let Some(last) = failures.pop() else {
         return Ok(());
     };
     // The last one is told by whoever ends the run.
     for failure in failures {
-        drive.tell(&failure.message);
+        controller.tell(&failure.message);
     }
     Err(last)
 }

@@ -4,8 +4,8 @@ use crate::backend::guard::Guard;
 use crate::failure::RunFailure;
 use crate::plan::job_names::JobNames;
 use crate::sys::descriptors;
+use crate::sys::process_state::Surroundings;
 use crate::sys::signals::ignored_at_start;
-use crate::sys::surroundings::Surroundings;
 use wireup_core::job::ids::Nspace;
 
 /// See the module. To drop it leaves nothing behind.

@@ -1,6 +1,6 @@
 use super::*;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_map::RankMap;
+use wireup_core::job::rank_placement::RankMap;
 
 const OUTER: &str = "wireup-00000000000000aa";
 const INNER: &str = "wireup-00000000000000bb";
@@ -52,7 +52,7 @@ fn launcher(pid: i32, parent: i32) -> Seen {
     seen.role = Some(Role::Launcher {
         command: vec!["-n".into(), "2".into(), "./app".into()],
         starting: false,
-        plate: None,
+        label: None,
     });
     seen
 }
@@ -66,12 +66,12 @@ fn guard(pid: i32, parent: i32, charge: &[i32]) -> Seen {
 }
 
 /// What is shown of a job of four ranks on two hosts.
-fn shows(job: &str, node: Option<u32>, stage: Stage) -> Option<Box<plate::Seen>> {
+fn shows(job: &str, node: Option<u32>, stage: Stage) -> Option<Box<job_label::Seen>> {
     let runs = [(NodeId(0), 2), (NodeId(1), 2)];
-    Some(Box::new(plate::Seen {
+    Some(Box::new(job_label::Seen {
         job: job.into(),
         stage,
-        placement: plate::Placement {
+        placement: job_label::Placement {
             node: node.map(NodeId),
             hosts: vec!["alpha".into(), "beta".into()],
             ranks: RankMap::from_runs(runs),
@@ -79,10 +79,10 @@ fn shows(job: &str, node: Option<u32>, stage: Stage) -> Option<Box<plate::Seen>>
     }))
 }
 
-fn fleet(pid: i32, job: &str, stage: Stage) -> Seen {
+fn remote(pid: i32, job: &str, stage: Stage) -> Seen {
     let mut seen = launcher(pid, 5);
-    if let Some(Role::Launcher { plate, .. }) = &mut seen.role {
-        *plate = shows(job, None, stage);
+    if let Some(Role::Launcher { label, .. }) = &mut seen.role {
+        *label = shows(job, None, stage);
     }
     seen
 }
@@ -98,7 +98,7 @@ fn step(pid: i32, parent: i32, job: &str, node: u32) -> Seen {
     let mut seen = plain(pid, parent);
     seen.process.name = "wireup".into();
     seen.role = Some(Role::Step {
-        plate: shows(job, Some(node), Stage::Running),
+        label: shows(job, Some(node), Stage::Running),
     });
     seen
 }
@@ -254,7 +254,7 @@ fn a_job_without_ranks_starts_or_ends() {
     busy.role = Some(Role::Launcher {
         command: Vec::new(),
         starting: true,
-        plate: None,
+        label: None,
     });
     let jobs = of([busy, rank(12, 10, OUTER, 0)]);
     assert_eq!(jobs[0].state, State::Starting);
@@ -346,7 +346,7 @@ fn a_launcher_on_several_hosts_shows_its_job_without_a_process_of_it() {
         (Stage::Running, State::Running),
         (Stage::Ending, State::Ending),
     ] {
-        let jobs = of([fleet(10, OUTER, stage), agent(20)]);
+        let jobs = of([remote(10, OUTER, stage), agent(20)]);
         assert_eq!(shown(&jobs), [(Some(OUTER), state, vec![])]);
         assert_eq!((jobs[0].size, jobs[0].node_count), (Some(4), Some(2)));
         assert_eq!((jobs[0].pid(), steps(&jobs[0])), (Some(10), vec![]));
@@ -366,7 +366,7 @@ fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
                 .into_iter()
                 .chain(ranks)
         });
-        of(parts.chain([fleet(10, OUTER, Stage::Running)]))
+        of(parts.chain([remote(10, OUTER, Stage::Running)]))
     };
     let jobs = with(&[(60, 1), (70, 0)]);
     let all = vec![(0, 71), (1, 72), (2, 63), (3, 64)];
@@ -417,7 +417,7 @@ fn where_a_step_is_alone_its_part_is_the_job() {
 #[test]
 fn a_step_that_has_heard_of_no_job_is_one_without_a_name() {
     let mut early = step(21, 20, OUTER, 1);
-    early.role = Some(Role::Step { plate: None });
+    early.role = Some(Role::Step { label: None });
     // What it forks looks like it.
     let child = Seen {
         process: process(22, 21),
@@ -433,7 +433,7 @@ fn steps_of_another_job_or_user_are_not_the_launchers() {
     let mut foreign = step(31, 20, OUTER, 1);
     foreign.uid = 8;
     let jobs = of([
-        fleet(10, OUTER, Stage::Running),
+        remote(10, OUTER, Stage::Running),
         agent(20),
         step(21, 20, INNER, 0),
         foreign,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::wishes::Wishes;
 use super::{hostfiles, refuse, text};
+use crate::plan::spawned::request::Wishes;
 use crate::plan::{Decided, Plan};
 use wireup_core::job::hosts::{Entry, HostSpec, merge};
 use wireup_core::job::ids::Rank;

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::{Notification, PeerMessage, Report};
 use crate::collective::arbitrary::crossing_message;
+use crate::direct_modex::{ModexFailure, ModexMessage};
 use crate::fence::{
     self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Nodes, Participants, Timeout,
 };
@@ -20,7 +21,6 @@ use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, NodeRank, Nspace, R
 use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
-use crate::modex::{ModexFailure, ModexMessage};
 use crate::names::engine::StoreMessage;
 use crate::names::request::{
     Accepts, Answer, Data, Found, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
@@ -597,7 +597,7 @@ pub fn cause() -> BoxedStrategy<Cause> {
             error,
             code
         }),
-        (node(), text()).prop_map(|(node, error)| Cause::HostFailed { node, error }),
+        (node(), text()).prop_map(|(node, error)| Cause::SidecarFailed { node, error }),
         text().prop_map(|error| Cause::FenceFailed { error }),
         late_fence().prop_map(|late| Cause::FenceTimeout(Box::new(late))),
         wait().prop_map(|time| Cause::Timeout(time.unwrap_or_default())),
@@ -654,17 +654,17 @@ pub fn report() -> BoxedStrategy<Report> {
     let env = (variables(), vec((rank(), variables()), 0..4));
     prop_oneof![
         (text(), vec(text(), 0..3))
-            .prop_map(|(libpmix, warnings)| Report::HostLoaded(Hello { libpmix, warnings })),
+            .prop_map(|(libpmix, warnings)| Report::SidecarLoaded(Hello { libpmix, warnings })),
         (any::<u32>().prop_map(JobNumber), env).prop_map(|(job, (common, clients))| {
             let env = ForkEnv { common, clients };
-            Report::HostReady { job, env }
+            Report::SidecarReady { job, env }
         }),
         (any::<u32>().prop_map(JobNumber), "\\PC{0,9}")
             .prop_map(|(job, error)| Report::JobRefused { job, error }),
-        "\\PC{0,9}".prop_map(|error| Report::HostLost { error }),
+        "\\PC{0,9}".prop_map(|error| Report::SidecarLost { error }),
         local().prop_map(|rank| Report::RankConnected { rank }),
         local().prop_map(|rank| Report::RankFinalized { rank }),
-        "\\PC{0,9}".prop_map(|text| Report::HostWarning { text }),
+        "\\PC{0,9}".prop_map(|text| Report::SidecarWarning { text }),
         cause().prop_map(Report::Failed),
         demand().prop_map(Report::Demanded),
         late_fence().prop_map(Report::FenceLate),

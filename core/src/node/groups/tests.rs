@@ -5,7 +5,7 @@ use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
 use crate::node::event::Event;
 use crate::pmix::control::serve::Request;
-use crate::pmix::control::{Hello, HostNotice, serve};
+use crate::pmix::control::{Hello, SidecarNotice, serve};
 use crate::pmix::upcall::{Parts, Query, Upcall};
 use crate::pmix::value::{DataRange, ProcRank};
 
@@ -39,7 +39,7 @@ impl Job {
             libpmix: text.into(),
             warnings: Vec::new(),
         };
-        let frame = serve::notice(&HostNotice::Hello(hello)).unwrap();
+        let frame = serve::notice(&SidecarNotice::Hello(hello)).unwrap();
         job.feed(0, Event::ControlReceived(&frame));
         job.feed(1, Event::ControlReceived(&frame));
         job
@@ -54,7 +54,7 @@ impl Job {
                     self.answers
                         .extend(answers.map(|(id, parts)| (node, id, parts)));
                 }
-                Action::Report(Report::HostWarning { text }) => self.warnings.push(text),
+                Action::Report(Report::SidecarWarning { text }) => self.warnings.push(text),
                 _ => {}
             }
         }
@@ -344,7 +344,7 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
         libpmix: libpmix.into(),
         warnings: Vec::new(),
     };
-    let hello = serve::notice(&HostNotice::Hello(hello)).unwrap();
+    let hello = serve::notice(&SidecarNotice::Hello(hello)).unwrap();
     let connected = Upcall::ClientConnected {
         proc: ranks(&[3]).remove(0),
         infos: Vec::new(),

@@ -198,7 +198,7 @@ fn a_reader_that_is_lost_or_wants_no_more_holds_nobody_up() {
             1 => job.feed(2, nodes_lost(&[NodeId(0)])),
             _ => {
                 let (how, in_order) = ("it crashed".to_owned(), false);
-                job.feed(0, Event::HostEnded { how, in_order });
+                job.feed(0, Event::SidecarEnded { how, in_order });
             }
         }
         assert_eq!(job.holds.last(), Some(&(2, NodeRank(0), false)), "{end}");

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::raised::end_of_job;
-use super::super::{JobContext, Member, NodeCore};
 use super::scope::Scope;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::spawn;
+use crate::node::raised::end_of_job;
+use crate::node::{JobContext, Member, NodeCore};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, Query};
 use crate::pmix::value::{Array, Info, Proc, ProcInfo, Status, Text, Value};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::upcalls::timeout;
-use super::super::{JobContext, NodeCore};
 use crate::job::ids::{JobNumber, NodeId, Rank};
+use crate::node::upcalls::timeout;
+use crate::node::{JobContext, NodeCore};
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::{Status, Text, Value};
@@ -135,7 +135,7 @@ impl<'a> Scope<'a> {
 
 impl NodeCore {
     /// The name of a node, if it is known.
-    pub(in super::super) fn host_name(&self, node: NodeId) -> Option<&str> {
+    pub(crate) fn host_name(&self, node: NodeId) -> Option<&str> {
         self.queries.facts.get(&JobNumber(0))?.host(node)
     }
 }

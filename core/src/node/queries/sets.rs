@@ -3,11 +3,11 @@
 //! Rule: a set is known by its name alone, whichever job its members are of, since who asks is not told.
 //! So jobs with sets of one name have one in common.
 
-use super::super::JobContext;
 use super::NodeCore;
 use super::scope::Scope;
 use crate::job::ids::AppNum;
 use crate::job::pset::ProcessSet;
+use crate::node::JobContext;
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::{Array, Proc, Text, Value, find};

@@ -1,10 +1,10 @@
 use std::collections::VecDeque;
 
-use super::super::{JobContext, served};
 use super::*;
 use crate::job::appnums::Appnums;
 use crate::job::ids::AppNum;
 use crate::node::event::Event;
+use crate::node::{JobContext, served};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Parts, Upcall};
 use crate::pmix::value::{Info, Proc, Status, Value, find};

@@ -2,12 +2,12 @@
 
 use super::{ReleaseError, Server, send};
 use crate::job::ids::{LocalRank, Rank};
+use crate::pmi::barriers::{Arrival, RingValues};
 use crate::pmi::client::{Open, Phase, Waiter};
 use crate::pmi::collective::{Collective, Group, Scope};
 use crate::pmi::command::{Call, Dialect};
 use crate::pmi::effect::Effect;
 use crate::pmi::limits::VALLEN_2_MAX;
-use crate::pmi::meetings::{Arrival, RingValues};
 use crate::pmi::node_attributes::NodeAttributes;
 use crate::pmi::reply::{Refusal, Reply, VERSION_1, VERSION_2};
 use crate::pmi::request::Request;

@@ -4,7 +4,7 @@
 
 use wireup_shim::wire as c;
 
-use super::{Client, ControlKind, Failed, ForkEnv, Hello, HostNotice, Refusal, Stage};
+use super::{Client, ControlKind, Failed, ForkEnv, Hello, Refusal, SidecarNotice, Stage};
 use crate::job::ids::Rank;
 use crate::pmix::value::{Channels, DataRange, Proc, Status, Text};
 use crate::pmix::wire::{Frame, Reader, WireError, Writer};
@@ -174,23 +174,23 @@ pub fn reply(
 ///
 /// # Errors
 /// [`WireError::TooLarge`].
-pub fn notice(notice: &HostNotice) -> Result<Vec<u8>, WireError> {
+pub fn notice(notice: &SidecarNotice) -> Result<Vec<u8>, WireError> {
     let mut out = Writer::frame();
     let op = match notice {
-        HostNotice::Hello(Hello { libpmix, warnings }) => {
+        SidecarNotice::Hello(Hello { libpmix, warnings }) => {
             out.u32(c::WIREUP_SHIM_ABI);
             libpmix.encode(&mut out);
             out.count(warnings.len());
             warnings.iter().for_each(|line| line.encode(&mut out));
             c::WIREUP_OP_HELLO
         }
-        HostNotice::Failed(Failed { stage, text }) => {
+        SidecarNotice::Failed(Failed { stage, text }) => {
             let code = Stage::ALL.into_iter().find(|(known, _)| known == stage);
             out.u8(code.map_or(0, |(_, code)| code as u8));
             text.encode(&mut out);
             c::WIREUP_OP_FAILED
         }
-        HostNotice::Warning(text) => {
+        SidecarNotice::Warning(text) => {
             text.encode(&mut out);
             c::WIREUP_OP_WARNING
         }

@@ -227,28 +227,28 @@ fn replies_come_back_as_given() {
 
 #[test]
 fn notices_come_back_as_given() {
-    let hello = HostNotice::Hello(Hello {
+    let hello = SidecarNotice::Hello(Hello {
         libpmix: "OpenPMIx 5".into(),
         warnings: vec!["old".into()],
     });
     let failed = |(stage, _)| {
-        HostNotice::Failed(Failed {
+        SidecarNotice::Failed(Failed {
             stage,
             text: "why".into(),
         })
     };
-    let warning = HostNotice::Warning("beware".into());
+    let warning = SidecarNotice::Warning("beware".into());
     for notice in [hello.clone(), warning]
         .into_iter()
         .chain(Stage::ALL.map(failed))
     {
         let frame = frame(&serve::notice(&notice).unwrap());
         assert_eq!((frame.reply, frame.id), (false, 0));
-        assert_eq!(HostNotice::decode(frame.op, &frame.payload), Ok(notice));
+        assert_eq!(SidecarNotice::decode(frame.op, &frame.payload), Ok(notice));
     }
     let mut frame = frame(&serve::notice(&hello).unwrap());
     frame.payload[0] ^= 0x40;
-    let other = HostNotice::decode(frame.op, &frame.payload);
+    let other = SidecarNotice::decode(frame.op, &frame.payload);
     assert_eq!(
         other,
         Err(WireError::Bad("protocol version of the PMIx host"))
@@ -264,7 +264,7 @@ proptest! {
             let _ = Request::decode(&frame);
         }
         for op in [1, 2, 3] {
-            let _ = HostNotice::decode(op, &payload);
+            let _ = SidecarNotice::decode(op, &payload);
         }
     }
 

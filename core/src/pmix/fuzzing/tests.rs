@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::pmix::control::serve::{self, Body};
-use crate::pmix::control::{ForkEnv, Hello, HostNotice, Refusal};
+use crate::pmix::control::{ForkEnv, Hello, Refusal, SidecarNotice};
 
 /// One input per message of the control socket; those of the upcall socket are golden vectors.
 fn control_inputs() -> Vec<(String, Vec<u8>)> {
@@ -22,8 +22,8 @@ fn control_inputs() -> Vec<(String, Vec<u8>)> {
         warnings: vec!["old".into()],
     };
     let mut inputs = [
-        ("hello", HostNotice::Hello(hello)),
-        ("warning", HostNotice::Warning("beware".into())),
+        ("hello", SidecarNotice::Hello(hello)),
+        ("warning", SidecarNotice::Warning("beware".into())),
     ]
     .map(|(name, notice)| (name.to_owned(), serve::notice(&notice).unwrap()))
     .to_vec();

@@ -1,6 +1,6 @@
 //! One program of a job that a client wants to be started.
 
-use super::codec::encode_texts;
+use crate::pmix::upcall::encoding::encode_texts;
 use crate::pmix::value::{Info, Text};
 use crate::pmix::wire::{Reader, WireError, Writer};
 

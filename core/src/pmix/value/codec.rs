@@ -66,7 +66,7 @@ impl Value {
     }
 
     /// Takes tag and body; `depth` counts the arrays around it.
-    pub(in crate::pmix) fn decode(from: &mut Reader<'_>, depth: u32) -> Result<Self, WireError> {
+    pub(crate) fn decode(from: &mut Reader<'_>, depth: u32) -> Result<Self, WireError> {
         let tag = from.u8()?;
         Self::decode_body(tag, from, depth)
     }

@@ -1,0 +1,439 @@
+//! Direct modex: the data of one remote rank, fetched when somebody asks for it.
+//!
+//! One engine per node plays both roles.
+//!
+//! ```text
+//!  requester       asking node                       owning node           OpenPMIx server
+//!     │  Ask ────▶ in flight ── Request ───────────▶ parked ── AskHost ──▶ waits until the
+//!     │  Ask ────▶ (joins)                             │                   rank publishes
+//!     ◀─ Complete ── (gone) ◀── Reply ─────────────────┘ ◀── SidecarAnswered ──┘
+//! ```
+//!
+//! - Asking: several requesters of one rank share one request; each has its own deadline. When the
+//!   last of them has given up, the request is forgotten, and a later one is sent anew.
+//! - Owning: one question per rank to the host, however many nodes ask. It ends with the host's
+//!   answer, the rank's death, or the end of the job, and until then costs one entry per local rank
+//!   at most. A requester without a deadline of its own is given up by the owner, some time after the
+//!   rank has connected without publishing: before that it may be busy for as long as it likes.
+//! - Messages may be repeated and may overtake each other. Requests carry a serial number, so the
+//!   reply to an old one is never taken for the answer to a newer one.
+//!
+//! Rule: the OpenPMIx server parks a request for a rank that has not published, or an nspace it
+//! does not know, for ever. So what is unknown or dead is answered here and never handed to it.
+//! Source: `PMIx_server_dmodex_request`.
+//! Rule: an nspace is made known with [`ModexInput::NspaceAdded`] on all its nodes before any of
+//! its ranks starts anywhere; a request that comes earlier is answered "not found".
+//!
+//! Rule: the server answers with all that the rank has published, as soon as it has published
+//! anything, and cannot be told to wait for a certain key (`PMIX_REQUIRED_KEY`): its function takes
+//! none. Whoever misses a key asks again. Source: `PMIx_server_dmodex_request`.
+//!
+//! Left to others: which node owns a rank, encoding of messages.
+
+mod asking;
+mod owning;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use asking::Asking;
+use owning::{Owning, Taken};
+
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::octets;
+use crate::job::proc::Proc;
+
+/// Largest data of one rank, in bytes; real ones have some kilobytes.
+pub const MODEX_DATA_MAX: usize = 64 << 20;
+
+/// How a request ended: the rank's data, shared, or why there is none.
+pub type ModexResult = Result<Arc<[u8]>, ModexFailure>;
+
+/// What happens to an engine. `T` names a local requester and comes back with its answer.
+#[derive(Debug)]
+pub enum ModexInput<T> {
+    /// Ranks of a job live on this node; `local` may be empty.
+    NspaceAdded {
+        /// The job.
+        nspace: Nspace,
+        /// Its ranks here.
+        local: Vec<Rank>,
+    },
+    /// A job has left this node: nothing more can be had from its ranks.
+    NspaceRemoved {
+        /// The job.
+        nspace: Nspace,
+    },
+    /// A rank of this node has ended; its data is no longer to be had.
+    RankGone {
+        /// The rank.
+        proc: Proc,
+    },
+    /// A rank of this node is connected to the PMIx server: its data should come soon.
+    RankConnected {
+        /// The rank.
+        proc: Proc,
+    },
+    /// Somebody here wants the data of a rank.
+    Ask {
+        /// The rank.
+        proc: Proc,
+        /// The node it lives on, this one allowed; `None` if the rank or its job is unknown.
+        owner: Option<NodeId>,
+        /// How long to wait; `None` to leave that to the owner.
+        timeout: Option<Duration>,
+        /// Whom to answer.
+        ticket: T,
+    },
+    /// The answer to an [`Output::AskHost`].
+    SidecarAnswered {
+        /// The rank asked for.
+        proc: Proc,
+        /// Its data, or the PMIx status the host gave instead.
+        result: Result<Arc<[u8]>, i32>,
+    },
+    /// A message has come from the engine of another node.
+    Message {
+        /// Its sender, as authenticated by the transport.
+        from: NodeId,
+        /// The message.
+        message: ModexMessage,
+    },
+    /// A node is gone for good.
+    PeerLost {
+        /// The node.
+        node: NodeId,
+        /// What was seen, for the report.
+        reason: Arc<str>,
+    },
+    /// Time has passed.
+    Tick,
+    /// The job ends: fail what is outstanding and whatever still comes.
+    Teardown,
+}
+
+/// What the engine orders.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Output<T> {
+    /// Deliver a message; `to` is never this node.
+    Send {
+        /// Destination.
+        to: NodeId,
+        /// The message.
+        message: ModexMessage,
+    },
+    /// Ask this node's PMIx server for the data of a local rank. To be answered once with
+    /// [`ModexInput::SidecarAnswered`], after any delay; not repeated while unanswered.
+    AskHost {
+        /// The rank.
+        proc: Proc,
+    },
+    /// Answer a local requester; happens once per ticket.
+    Complete {
+        /// Whom.
+        ticket: T,
+        /// The answer.
+        result: ModexResult,
+    },
+}
+
+/// A message between the engines of two nodes. Sender and receiver are named by the transport.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ModexMessage {
+    /// To the owner of a rank: send its data, once it has some.
+    Request {
+        /// Chosen by the asking node, rising.
+        serial: u64,
+        /// The rank.
+        proc: Proc,
+    },
+    /// To the asking node.
+    Reply {
+        /// Of the request.
+        serial: u64,
+        /// Of the request.
+        proc: Proc,
+        /// The answer.
+        #[serde(with = "octets")]
+        result: ModexResult,
+    },
+}
+
+/// Why a rank's data could not be had.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ModexFailure {
+    /// No such rank, or no such job, where it was looked for.
+    #[error("no such rank or job")]
+    NotFound,
+    /// The rank has ended.
+    #[error("the rank has ended")]
+    RankGone,
+    /// The node of the rank is gone.
+    #[error("node {node} was lost ({reason})")]
+    PeerLost {
+        /// The lost node.
+        node: NodeId,
+        /// What the driver saw.
+        reason: Arc<str>,
+    },
+    /// No answer in time; most likely the rank has not published anything.
+    #[error("no data after {waited:?} from node {owner}")]
+    Timeout {
+        /// The node of the rank.
+        owner: NodeId,
+        /// Time since this requester asked.
+        waited: Duration,
+    },
+    /// The PMIx server of the rank's node answered with an error.
+    #[error("the PMIx server answered with status {0}")]
+    Host(i32),
+    /// The rank published more than allowed.
+    #[error("the rank published {0} bytes, allowed are {MODEX_DATA_MAX}")]
+    TooLarge(usize),
+    /// The node ends the job.
+    #[error("node {node} ends the job")]
+    TornDown {
+        /// The node.
+        node: NodeId,
+    },
+}
+
+/// The direct-modex requests of one node. See the module.
+pub struct ModexEngine<T> {
+    node: NodeId,
+    asking: Asking<T>,
+    owning: Owning,
+    torn_down: bool,
+}
+
+impl<T> ModexEngine<T> {
+    /// An engine for `node`, knowing no job. A rank that has connected and does not publish is waited
+    /// for until `limit`; `None` for ever.
+    pub fn new(node: NodeId, limit: Option<Duration>) -> Self {
+        Self {
+            node,
+            asking: Asking::new(),
+            owning: Owning::new(limit),
+            torn_down: false,
+        }
+    }
+
+    /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
+    pub fn handle(&mut self, input: ModexInput<T>, now: Moment, out: &mut Vec<Output<T>>) {
+        if self.torn_down {
+            return self.refuse(input, out);
+        }
+        match input {
+            ModexInput::NspaceAdded { nspace, local } => self.owning.add(nspace, local),
+            ModexInput::NspaceRemoved { nspace } => {
+                for (proc, askers) in self.owning.remove(&nspace) {
+                    self.reply_all(&proc, askers, &Err(ModexFailure::NotFound), out);
+                }
+            }
+            ModexInput::RankGone { proc } => {
+                let askers = self.owning.rank_gone(&proc);
+                self.reply_all(&proc, askers, &Err(ModexFailure::RankGone), out);
+            }
+            ModexInput::RankConnected { proc } => self.owning.connected(proc, now),
+            ModexInput::Ask {
+                proc,
+                owner,
+                timeout,
+                ticket,
+            } => self.ask(
+                proc,
+                owner,
+                timeout.map(|wait| now + wait),
+                ticket,
+                now,
+                out,
+            ),
+            ModexInput::SidecarAnswered { proc, result } => {
+                let result = match result {
+                    Ok(data) if data.len() > MODEX_DATA_MAX => {
+                        Err(ModexFailure::TooLarge(data.len()))
+                    }
+                    other => other.map_err(ModexFailure::Host),
+                };
+                let askers = self.owning.answered(&proc);
+                self.reply_all(&proc, askers, &result, out);
+            }
+            ModexInput::Message { from, message } if from != self.node => match message {
+                ModexMessage::Request { serial, proc } => {
+                    self.request(from, serial, proc, now, out);
+                }
+                ModexMessage::Reply {
+                    serial,
+                    proc,
+                    result,
+                } => self.replied(from, serial, &proc, &result, out),
+            },
+            ModexInput::Message { .. } => {}
+            ModexInput::PeerLost { node, reason } if node != self.node => {
+                self.owning.peer_lost(node);
+                let tickets = self.asking.peer_lost(node, Arc::clone(&reason));
+                let failure = ModexFailure::PeerLost { node, reason };
+                complete_all(tickets, &Err(failure), out);
+            }
+            ModexInput::PeerLost { .. } => {}
+            ModexInput::Tick => {
+                for (ticket, owner, waited) in self.asking.expire(now) {
+                    let result = Err(ModexFailure::Timeout { owner, waited });
+                    out.push(Output::Complete { ticket, result });
+                }
+                let owner = self.node;
+                for (proc, askers, waited) in self.owning.expire(now) {
+                    let result = Err(ModexFailure::Timeout { owner, waited });
+                    self.reply_all(&proc, askers, &result, out);
+                }
+            }
+            ModexInput::Teardown => self.tear_down(out),
+        }
+    }
+
+    /// When the next [`ModexInput::Tick`] is due; `None` while nothing has a deadline.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let deadlines = [self.asking.next_deadline(), self.owning.next_deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Whether nobody here waits, and no request of another node is parked here. A request whose
+    /// node gave up waiting stays parked until it can be answered; a question the host still has,
+    /// with no request left behind it, does not count.
+    pub fn is_idle(&self) -> bool {
+        self.asking.is_empty() && !self.owning.has_askers()
+    }
+
+    fn ask(
+        &mut self,
+        proc: Proc,
+        owner: Option<NodeId>,
+        deadline: Option<Moment>,
+        ticket: T,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let Some(owner) = owner else {
+            let result = Err(ModexFailure::NotFound);
+            return out.push(Output::Complete { ticket, result });
+        };
+        if let Some(failure) = self.asking.lost(owner) {
+            let result = Err(failure);
+            return out.push(Output::Complete { ticket, result });
+        }
+        let Some(serial) = self.asking.join(&proc, owner, ticket, now, deadline) else {
+            return;
+        };
+        if owner == self.node {
+            return self.request(owner, serial, proc, now, out);
+        }
+        let message = ModexMessage::Request { serial, proc };
+        out.push(Output::Send { to: owner, message });
+    }
+
+    /// A request for a rank of this node, from another node or from this one.
+    fn request(
+        &mut self,
+        from: NodeId,
+        serial: u64,
+        proc: Proc,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        if self.asking.lost(from).is_some() {
+            return;
+        }
+        match self.owning.request(&proc, from, serial, now) {
+            Taken::Parked => {}
+            Taken::First => out.push(Output::AskHost { proc }),
+            Taken::Refused(failure) => self.reply(from, serial, &proc, &Err(failure), out),
+        }
+    }
+
+    fn reply_all(
+        &mut self,
+        proc: &Proc,
+        askers: impl IntoIterator<Item = (NodeId, u64)>,
+        result: &ModexResult,
+        out: &mut Vec<Output<T>>,
+    ) {
+        for (asker, serial) in askers {
+            self.reply(asker, serial, proc, result, out);
+        }
+    }
+
+    fn reply(
+        &mut self,
+        to: NodeId,
+        serial: u64,
+        proc: &Proc,
+        result: &ModexResult,
+        out: &mut Vec<Output<T>>,
+    ) {
+        if to == self.node {
+            return self.replied(to, serial, proc, result, out);
+        }
+        let message = ModexMessage::Reply {
+            serial,
+            proc: proc.clone(),
+            result: result.clone(),
+        };
+        out.push(Output::Send { to, message });
+    }
+
+    fn replied(
+        &mut self,
+        from: NodeId,
+        serial: u64,
+        proc: &Proc,
+        result: &ModexResult,
+        out: &mut Vec<Output<T>>,
+    ) {
+        complete_all(self.asking.replied(from, serial, proc), result, out);
+    }
+
+    /// After the end, whoever still asks is told so.
+    fn refuse(&self, input: ModexInput<T>, out: &mut Vec<Output<T>>) {
+        let result = Err(ModexFailure::TornDown { node: self.node });
+        match input {
+            ModexInput::Ask { ticket, .. } => out.push(Output::Complete { ticket, result }),
+            ModexInput::Message {
+                from: to,
+                message: ModexMessage::Request { serial, proc },
+            } if to != self.node => {
+                let message = ModexMessage::Reply {
+                    serial,
+                    proc,
+                    result,
+                };
+                out.push(Output::Send { to, message });
+            }
+            _ => {}
+        }
+    }
+
+    fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
+        let torn_down = Err(ModexFailure::TornDown { node: self.node });
+        for (proc, askers) in self.owning.tear_down() {
+            self.reply_all(&proc, askers, &torn_down, out);
+        }
+        complete_all(self.asking.tear_down(), &torn_down, out);
+        self.torn_down = true;
+    }
+}
+
+fn complete_all<T>(
+    tickets: impl IntoIterator<Item = T>,
+    result: &ModexResult,
+    out: &mut Vec<Output<T>>,
+) {
+    out.extend(tickets.into_iter().map(|ticket| Output::Complete {
+        ticket,
+        result: result.clone(),
+    }));
+}

@@ -1,0 +1,212 @@
+//! The nodes of a fence, and the tree in which they meet.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::ids::NodeId;
+use crate::link::spawn_tree::{Shape, Tree};
+
+/// Most nodes in a message. Only a bound for what comes from outside.
+const NODES_MAX: u32 = 1 << 16;
+
+/// The nodes that host participants: ascending, each once, at least one. Cloning copies no list.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(into = "Vec<(u32, u32)>", try_from = "Vec<(u32, u32)>")]
+pub struct Nodes(Arc<[NodeId]>);
+
+/// What a message cannot name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no ascending list of at most {NODES_MAX} nodes")]
+pub struct NotNodes;
+
+impl Nodes {
+    /// Order and repetition do not matter; `None` for no nodes.
+    pub fn new(nodes: impl IntoIterator<Item = NodeId>) -> Option<Self> {
+        let mut nodes: Vec<NodeId> = nodes.into_iter().collect();
+        if !nodes.is_sorted_by(|a, b| a < b) {
+            nodes.sort_unstable();
+            nodes.dedup();
+        }
+        (!nodes.is_empty()).then(|| Self(nodes.into()))
+    }
+
+    /// The nodes, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// The highest of them.
+    pub fn last(&self) -> NodeId {
+        *self.0.last().expect("never empty")
+    }
+
+    /// Whether a node is one of them.
+    pub fn contains(&self, node: NodeId) -> bool {
+        self.position(node).is_some()
+    }
+
+    fn position(&self, node: NodeId) -> Option<NodeId> {
+        let position = self.0.binary_search(&node).ok()?;
+        Some(NodeId(u32::try_from(position).ok()?))
+    }
+}
+
+/// As runs: first node, number of nodes.
+impl From<Nodes> for Vec<(u32, u32)> {
+    fn from(nodes: Nodes) -> Self {
+        let mut runs: Self = Self::new();
+        for node in nodes.iter() {
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == node.0 => *count += 1,
+                _ => runs.push((node.0, 1)),
+            }
+        }
+        runs
+    }
+}
+
+impl TryFrom<Vec<(u32, u32)>> for Nodes {
+    type Error = NotNodes;
+
+    fn try_from(runs: Vec<(u32, u32)>) -> Result<Self, NotNodes> {
+        let mut nodes = Vec::new();
+        for (first, count) in runs {
+            let room = NODES_MAX - nodes.len() as u32;
+            let end = first.checked_add(count).ok_or(NotNodes)?;
+            let after = nodes.last().is_none_or(|last: &NodeId| last.0 < first);
+            if count == 0 || count > room || !after {
+                return Err(NotNodes);
+            }
+            nodes.extend((first..end).map(NodeId));
+        }
+        match nodes.is_empty() {
+            true => Err(NotNodes),
+            false => Ok(Self(nodes.into())),
+        }
+    }
+}
+
+/// A node's place in the tree of a fence: the nodes in their order are a heap, so where all nodes
+/// of a launch take part it is the tree of their agents.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    nodes: Nodes,
+    tree: Tree,
+    /// Position of this node.
+    here: NodeId,
+}
+
+impl Place {
+    /// `None` if the node is not one of them.
+    pub(super) fn new(nodes: &Nodes, node: NodeId, shape: Shape) -> Option<Self> {
+        Some(Self {
+            here: nodes.position(node)?,
+            tree: shape.over(nodes.0.len() as u32),
+            nodes: nodes.clone(),
+        })
+    }
+
+    pub(super) fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    pub(super) fn root(&self) -> NodeId {
+        self.nodes.0[0]
+    }
+
+    /// The node above; `None` at the root.
+    pub(super) fn parent(&self) -> Option<NodeId> {
+        self.tree.parent(self.here).map(|above| self.at(above))
+    }
+
+    /// The nodes directly below, ascending.
+    pub(super) fn children(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.tree.children(self.here).map(|child| self.at(child))
+    }
+
+    pub(super) fn is_child(&self, node: NodeId) -> bool {
+        let position = self.nodes.position(node);
+        position.is_some_and(|at| self.tree.parent(at) == Some(self.here))
+    }
+
+    /// Whether a node is on the way to the root.
+    pub(super) fn is_above(&self, node: NodeId) -> bool {
+        let mut at = self.here;
+        while let Some(above) = self.tree.parent(at) {
+            if self.at(above) == node {
+                return true;
+            }
+            at = above;
+        }
+        false
+    }
+
+    /// How many nodes are below a child.
+    pub(super) fn behind(&self, child: NodeId) -> u32 {
+        let position = self.nodes.position(child);
+        position.map_or(0, |at| self.tree.subtree(at).len() as u32 - 1)
+    }
+
+    fn at(&self, position: NodeId) -> NodeId {
+        self.nodes.0[position.index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link;
+
+    fn nodes(ids: &[u32]) -> Nodes {
+        Nodes::new(ids.iter().copied().map(NodeId)).unwrap()
+    }
+
+    #[test]
+    fn all_nodes_of_a_large_launch_are_named_in_a_few_bytes() {
+        let all = Nodes::new((0..4096).map(NodeId)).unwrap();
+        let body = link::encode(&all);
+        assert!(body.len() <= 4, "{body:?}");
+        assert_eq!(link::decode::<Nodes>(&body).unwrap(), all);
+        let some = nodes(&[7, 3, 4, 9]);
+        assert_eq!(link::decode::<Nodes>(&link::encode(&some)).unwrap(), some);
+    }
+
+    #[test]
+    fn what_is_no_ascending_list_is_not_taken_from_a_message() {
+        for bad in [
+            vec![],
+            vec![(0, 0)],
+            vec![(4, 2), (5, 1)],
+            vec![(4, 1), (0, 1)],
+            vec![(0, u32::MAX)],
+            vec![(u32::MAX, 2)],
+        ] {
+            assert!(
+                link::decode::<Nodes>(&link::encode(&bad)).is_err(),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn participants_anywhere_in_the_launch_are_a_heap_of_their_own() {
+        let all = nodes(&[3, 10, 11, 50, 51, 52, 90]);
+        let shape = Shape {
+            star_limit: 1,
+            width: 2,
+        };
+        let place = |node| Place::new(&all, NodeId(node), shape);
+        let children = |node| place(node).unwrap().children().map(|c| c.0).collect();
+        let (of_root, of_10): (Vec<u32>, Vec<u32>) = (children(3), children(10));
+        assert_eq!((of_root, of_10), (vec![10, 11], vec![50, 51]));
+        let deep = place(90).unwrap();
+        assert_eq!(deep.parent(), Some(NodeId(11)));
+        assert!(deep.is_above(NodeId(3)) && deep.is_above(NodeId(11)));
+        assert!(!deep.is_above(NodeId(10)) && !deep.is_above(NodeId(90)));
+        let root = place(3).unwrap();
+        assert!(root.is_child(NodeId(11)) && !root.is_child(NodeId(90)));
+        assert_eq!((root.parent(), root.behind(NodeId(10))), (None, 2));
+        assert!(place(4).is_none());
+    }
+}

@@ -1,0 +1,318 @@
+//! The deciding side of group operations: one arrival per node, then a verdict for all.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::groups::message::{GroupFailure, GroupKey, GroupResult, Offer, Operation, Released};
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+use crate::job::proc::Proc;
+use crate::job::rank_placement::NODES_MAX;
+
+/// Most operations a hub has under way, and most arrivals owed to it.
+const OPEN_MAX: usize = 1 << 16;
+
+/// Most members that are known to have left groups that go on; the oldest are forgotten.
+const LEFT_MAX: usize = 1 << 12;
+
+/// A decision, to be told to `nodes`, this one included.
+pub(super) struct Verdict {
+    pub(super) key: GroupKey,
+    pub(super) nodes: Arc<[NodeId]>,
+    pub(super) result: GroupResult,
+}
+
+/// What an arrival led to.
+pub(super) enum Step {
+    /// More nodes are to come, or the operation it belonged to had failed before.
+    Nothing,
+    /// It was the first of several: these nodes have not arrived.
+    Opened(Vec<NodeId>),
+    /// It was the last.
+    Verdict(Verdict),
+    /// It cannot be taken; only its sender is to know.
+    Refused(GroupFailure),
+}
+
+struct Open {
+    nodes: Arc<[NodeId]>,
+    arrivals: BTreeMap<NodeId, Offer>,
+    deadline: Option<Moment>,
+    /// Members whose process has ended, where it goes on without them, and those that have left.
+    gone: BTreeSet<Proc>,
+}
+
+/// Context ids of one node are so far apart that all nodes of a launch fit in between, however many
+/// join it.
+const CONTEXT_STEP: u64 = NODES_MAX as u64;
+
+/// See the module.
+pub(super) struct Hub {
+    node: NodeId,
+    /// Nodes of the launch.
+    nodes: u32,
+    open: BTreeMap<GroupKey, Open>,
+    /// Arrivals to come at operations that have failed.
+    owed: BTreeMap<(GroupKey, NodeId), u32>,
+    /// Context ids given out.
+    contexts: u64,
+    /// Who has left the groups of which names, until these end or are made anew.
+    left: VecDeque<(Arc<[u8]>, Proc)>,
+}
+
+impl Hub {
+    pub(super) fn new(node: NodeId, nodes: u32) -> Self {
+        Self {
+            node,
+            nodes,
+            open: BTreeMap::new(),
+            owed: BTreeMap::new(),
+            contexts: 0,
+            left: VecDeque::new(),
+        }
+    }
+
+    /// There are so many nodes now.
+    pub(super) fn grow(&mut self, nodes: u32) {
+        self.nodes = nodes;
+    }
+
+    pub(super) fn arrive(
+        &mut self,
+        key: GroupKey,
+        from: NodeId,
+        offer: Offer,
+        now: Moment,
+    ) -> Step {
+        let debt = (key.clone(), from);
+        if let Some(count) = self.owed.get_mut(&debt) {
+            *count -= 1;
+            if *count == 0 {
+                self.owed.remove(&debt);
+            }
+            return Step::Nothing;
+        }
+        if !self.is_member(from, &offer) {
+            return Step::Refused(GroupFailure::NotMember { node: from });
+        }
+        let is_new = !self.open.contains_key(&key);
+        if is_new && self.open.len() + self.owed.len() >= OPEN_MAX {
+            return Step::Refused(GroupFailure::TooMany { node: self.node });
+        }
+        let open = self.open.entry(key.clone()).or_insert_with(|| Open {
+            nodes: Arc::clone(&offer.nodes),
+            arrivals: BTreeMap::new(),
+            deadline: None,
+            gone: BTreeSet::new(),
+        });
+        if !open.nodes.contains(&from) || open.arrivals.contains_key(&from) {
+            return Step::Refused(GroupFailure::NotMember { node: from });
+        }
+        let deadline = offer.timeout.map(|timeout| now + timeout);
+        open.deadline = open.deadline.into_iter().chain(deadline).min();
+        let ended = offer.ended.clone();
+        open.arrivals.insert(from, offer);
+        open.go_on_without(left_of(&self.left, &key));
+        for proc in ended {
+            if !open.goes_on_without(proc.clone()) {
+                let verdict = self.fail(&key, GroupFailure::MemberEnded { proc });
+                return Step::Verdict(verdict.expect("it is under way"));
+            }
+        }
+        if open.is_complete() {
+            return Step::Verdict(self.release(key));
+        }
+        match is_new {
+            true => Step::Opened(open.missing()),
+            false => Step::Nothing,
+        }
+    }
+
+    /// A member's process has ended: fails the operation, or goes on without. `None` while others
+    /// are to come, or if it is not under way.
+    pub(super) fn member_ended(&mut self, key: GroupKey, proc: Proc) -> Option<Verdict> {
+        let open = self.open.get_mut(&key)?;
+        match open.goes_on_without(proc.clone()) {
+            false => self.fail(&key, GroupFailure::MemberEnded { proc }),
+            true if open.is_complete() => Some(self.release(key)),
+            true => None,
+        }
+    }
+
+    /// A member of a group, made or being ended, takes no part in its end.
+    pub(super) fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc) -> Vec<Verdict> {
+        let entry = (Arc::clone(name), proc);
+        if !self.left.contains(&entry) {
+            if self.left.len() == LEFT_MAX {
+                self.left.pop_front();
+            }
+            self.left.push_back(entry);
+        }
+        let mut done = Vec::new();
+        for (key, open) in &mut self.open {
+            open.go_on_without(left_of(&self.left, key));
+            if open.is_complete() {
+                done.push(key.clone());
+            }
+        }
+        done.into_iter().map(|key| self.release(key)).collect()
+    }
+
+    /// A group has ended, or has all these members again: nobody has left it.
+    pub(super) fn made_anew(&mut self, name: &[u8], is_member: impl Fn(&Proc) -> bool) {
+        self.left
+            .retain(|(left, proc)| **left != *name || !is_member(proc));
+    }
+
+    /// Whether the lists are of nodes of this job, and have this one.
+    fn is_member(&self, node: NodeId, offer: &Offer) -> bool {
+        let nodes = &offer.nodes;
+        let known = nodes.last().is_some_and(|last| last.0 < self.nodes);
+        known
+            && nodes.is_sorted_by(|a, b| a < b)
+            && nodes.contains(&node)
+            && offer.homes.len() == offer.members.len()
+    }
+
+    fn release(&mut self, key: GroupKey) -> Verdict {
+        let open = self.open.remove(&key).expect("it has just been completed");
+        let offers = || open.arrivals.values();
+        let wanted = key.operation == Operation::Construct && offers().any(|o| o.wants_context);
+        let context = wanted.then(|| {
+            let count = self.contexts;
+            self.contexts += 1;
+            count * CONTEXT_STEP + u64::from(self.node.0) + 1
+        });
+        let members = open.left();
+        self.made_anew(&key.name, |proc| key.members.contains(proc));
+        let released = Released {
+            context,
+            members,
+            notify: offers().any(|offer| offer.notify),
+            parts: offers().map(|offer| Arc::clone(&offer.part)).collect(),
+            status: offers().map(|o| o.status).find(|s| *s != 0).unwrap_or(0),
+        };
+        Verdict {
+            key,
+            nodes: open.nodes,
+            result: Ok(released),
+        }
+    }
+
+    /// Ends an operation as failed; `None` if it is not under way.
+    pub(super) fn fail(&mut self, key: &GroupKey, failure: GroupFailure) -> Option<Verdict> {
+        let open = self.open.remove(key)?;
+        for node in open.missing() {
+            *self.owed.entry((key.clone(), node)).or_default() += 1;
+        }
+        Some(Verdict {
+            key: key.clone(),
+            nodes: open.nodes,
+            result: Err(failure),
+        })
+    }
+
+    /// Fails what a node that is gone takes part in.
+    pub(super) fn node_lost(&mut self, node: NodeId) -> Vec<Verdict> {
+        let with = self.open.iter().filter(|(_, o)| o.nodes.contains(&node));
+        let keys: Vec<GroupKey> = with.map(|(key, _)| key.clone()).collect();
+        let failure = GroupFailure::NodeLost { node };
+        let verdicts = keys
+            .iter()
+            .filter_map(|key| self.fail(key, failure.clone()));
+        let verdicts = verdicts.collect();
+        self.owed.retain(|(_, debtor), _| *debtor != node);
+        verdicts
+    }
+
+    /// Fails everything.
+    pub(super) fn fail_all(&mut self, failure: &GroupFailure) -> Vec<Verdict> {
+        let keys: Vec<GroupKey> = self.open.keys().cloned().collect();
+        keys.iter()
+            .filter_map(|key| self.fail(key, failure.clone()))
+            .collect()
+    }
+
+    /// Fails what has a deadline at or before `now`.
+    pub(super) fn expire(&mut self, now: Moment) -> Vec<Verdict> {
+        let late = |open: &Open| open.deadline.is_some_and(|deadline| deadline <= now);
+        let expired = self.open.iter().filter(|(_, open)| late(open));
+        let expired: Vec<(GroupKey, GroupFailure)> = expired
+            .map(|(key, open)| {
+                let failure = GroupFailure::Timeout {
+                    missing: open.missing(),
+                    nodes: open.nodes.len(),
+                };
+                (key.clone(), failure)
+            })
+            .collect();
+        expired
+            .into_iter()
+            .filter_map(|(key, failure)| self.fail(&key, failure))
+            .collect()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.open.values().filter_map(|open| open.deadline).min()
+    }
+}
+
+/// Who takes no part in an operation because of having left: nobody in the making of a group.
+fn left_of(left: &VecDeque<(Arc<[u8]>, Proc)>, key: &GroupKey) -> impl Iterator<Item = Proc> {
+    let of_it = |(name, proc): &&(Arc<[u8]>, Proc)| {
+        key.operation == Operation::Destruct && *name == key.name && key.members.contains(proc)
+    };
+    left.iter().filter(of_it).map(|(_, proc)| proc.clone())
+}
+
+impl Open {
+    /// Notes who takes no part; if that is everybody, those who come do all the same.
+    fn go_on_without(&mut self, left: impl Iterator<Item = Proc>) {
+        self.gone.extend(left);
+        if self.left().is_empty() {
+            self.gone.clear();
+        }
+    }
+
+    /// Notes that a member has ended; false if that fails the operation.
+    fn goes_on_without(&mut self, proc: Proc) -> bool {
+        if !self.arrivals.values().any(|offer| offer.optional) {
+            return false;
+        }
+        self.gone.insert(proc);
+        !self.left().is_empty()
+    }
+
+    /// The members in the order of the lowest node that has arrived, without those that ended.
+    fn left(&self) -> Arc<[Proc]> {
+        let Some(first) = self.arrivals.values().next() else {
+            return Arc::default();
+        };
+        if self.gone.is_empty() {
+            return Arc::clone(&first.members);
+        }
+        let members = first.members.iter().cloned();
+        members.filter(|proc| !self.gone.contains(proc)).collect()
+    }
+
+    /// Whether every node has arrived that has a member left.
+    fn is_complete(&self) -> bool {
+        if self.gone.is_empty() || self.arrivals.len() == self.nodes.len() {
+            return self.arrivals.len() == self.nodes.len();
+        }
+        let first = self.arrivals.values().next();
+        first.is_some_and(|first| {
+            let mut members = first.members.iter().zip(first.homes.iter());
+            members.all(|(member, home)| {
+                self.arrivals.contains_key(home) || self.gone.contains(member)
+            })
+        })
+    }
+
+    fn missing(&self) -> Vec<NodeId> {
+        let nodes = self.nodes.iter().copied();
+        nodes
+            .filter(|node| !self.arrivals.contains_key(node))
+            .collect()
+    }
+}

@@ -1,0 +1,550 @@
+//! Where the ranks of a job live: the one place that knows rank placement.
+//!
+//! Kept as sweeps over consecutive nodes, so a job of any size costs as many entries as its layout
+//! has irregularities, and a few bytes for each node.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::ids::{LocalRank, NodeId, Rank};
+
+/// Most ranks of a job: far beyond any machine, and few enough that no arithmetic on them overflows.
+pub const RANKS_MAX: u32 = 10_000_000;
+
+/// Most nodes of a job.
+pub const NODES_MAX: u32 = 1 << 16;
+
+/// So many `rounds` over `nodes` nodes from `node` on, each of which gets `each` ranks in each round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Sweep {
+    node: NodeId,
+    nodes: u32,
+    each: u32,
+    rounds: u32,
+}
+
+impl Sweep {
+    /// Ranks of one round.
+    fn round(&self) -> u32 {
+        self.nodes * self.each
+    }
+}
+
+/// A node's part of a sweep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stay {
+    sweep: u32,
+    /// Ranks of the job on the node before.
+    local_first: u32,
+}
+
+#[derive(PartialEq, Eq, Debug, Default)]
+struct Placement {
+    /// In rank order, with the first rank of each.
+    sweeps: Vec<(Rank, Sweep)>,
+    /// By node, and in rank order.
+    stays: Vec<Stay>,
+    /// By node, where its stays end.
+    ends: Vec<u32>,
+    size: u32,
+}
+
+/// Placement of all ranks of one job, immutable once built. Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(into = "Form", try_from = "Form")]
+pub struct RankMap(Arc<Placement>);
+
+/// The map in a message.
+#[derive(Serialize, Deserialize)]
+struct Form {
+    nodes: u32,
+    sweeps: Vec<Sweep>,
+}
+
+impl From<RankMap> for Form {
+    fn from(map: RankMap) -> Self {
+        Self {
+            nodes: map.nodes(),
+            sweeps: map.0.sweeps.iter().map(|(_, sweep)| *sweep).collect(),
+        }
+    }
+}
+
+/// Numbers that are no placement of ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no placement of at most {RANKS_MAX} ranks on {NODES_MAX} nodes")]
+pub struct RankMapError;
+
+impl TryFrom<Form> for RankMap {
+    type Error = RankMapError;
+
+    fn try_from(form: Form) -> Result<Self, RankMapError> {
+        let ranks = |sweep: &Sweep| {
+            let counts = [sweep.nodes, sweep.each, sweep.rounds].map(u64::from);
+            counts[1..]
+                .iter()
+                .try_fold(counts[0], |ranks, more| ranks.checked_mul(*more))
+        };
+        let size = form.sweeps.iter().try_fold(0_u64, |sum, sweep| {
+            let end = u64::from(sweep.node.0) + u64::from(sweep.nodes);
+            let ranks = ranks(sweep).filter(|ranks| *ranks > 0 && end <= u64::from(form.nodes))?;
+            Some(sum.saturating_add(ranks))
+        });
+        match size.is_some_and(|size| size <= u64::from(RANKS_MAX)) && form.nodes <= NODES_MAX {
+            true => Ok(Self::of(form.sweeps, form.nodes)),
+            false => Err(RankMapError),
+        }
+    }
+}
+
+impl RankMap {
+    /// Builds the map from (node, number of consecutive ranks) in rank order.
+    ///
+    /// Neighbouring entries of the same node are merged; entries of zero ranks only make the node
+    /// known. The number of nodes is the highest node mentioned plus one.
+    ///
+    /// # Panics
+    /// If the ranks exceed `u32`; the caller bounds the job's size long before.
+    pub fn from_runs(blocks: impl IntoIterator<Item = (NodeId, u32)>) -> Self {
+        let mut sweeps = Sweeps::default();
+        let mut nodes = 0;
+        let mut run = (NodeId(0), 0_u32);
+        for (node, count) in blocks {
+            nodes = nodes.max(node.0 + 1);
+            if count > 0 && node != run.0 {
+                sweeps.add(run);
+                run = (node, 0);
+            }
+            run.1 = run
+                .1
+                .checked_add(count)
+                .expect("job size was bounded by the caller");
+        }
+        sweeps.add(run);
+        Self::of(sweeps.finish(), nodes)
+    }
+
+    /// The same ranks where there are so many nodes, never fewer than before; the others have none.
+    pub fn over(&self, nodes: u32) -> Self {
+        let sweeps = self.0.sweeps.iter().map(|(_, sweep)| *sweep).collect();
+        Self::of(sweeps, nodes.max(self.nodes()))
+    }
+
+    fn of(sweeps: Vec<Sweep>, nodes: u32) -> Self {
+        let mut map = Placement {
+            sweeps: Vec::with_capacity(sweeps.len()),
+            stays: Vec::new(),
+            ends: vec![0; nodes as usize],
+            size: 0,
+        };
+        for sweep in &sweeps {
+            map.sweeps.push((Rank(map.size), *sweep));
+            let round = sweep.nodes.checked_mul(sweep.each);
+            let size = round.and_then(|round| round.checked_mul(sweep.rounds));
+            map.size = size
+                .and_then(|size| map.size.checked_add(size))
+                .expect("job size was bounded by the caller");
+            let stays = &mut map.ends[sweep.node.index()..][..sweep.nodes as usize];
+            stays.iter_mut().for_each(|stays| *stays += 1);
+        }
+        // From numbers to places: each node's stays begin where those of the nodes before end.
+        let mut total = 0;
+        for end in &mut map.ends {
+            (*end, total) = (total, total + *end);
+        }
+        let empty = Stay {
+            sweep: 0,
+            local_first: 0,
+        };
+        map.stays = vec![empty; total as usize];
+        let mut local = vec![0; nodes as usize];
+        for (sweep, number) in sweeps.iter().zip(0..) {
+            let first = sweep.node.index();
+            let nodes = first..first + sweep.nodes as usize;
+            let places = map.ends[nodes.clone()].iter_mut();
+            for (place, local) in places.zip(&mut local[nodes]) {
+                map.stays[*place as usize] = Stay {
+                    sweep: number,
+                    local_first: *local,
+                };
+                *place += 1;
+                *local += sweep.each * sweep.rounds;
+            }
+        }
+        Self(Arc::new(map))
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> u32 {
+        self.0.size
+    }
+
+    /// Number of nodes, those without ranks included.
+    pub fn nodes(&self) -> u32 {
+        u32::try_from(self.0.ends.len()).expect("built from u32 node ids")
+    }
+
+    /// All nodes, in order.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes()).map(NodeId)
+    }
+
+    /// Number of ranks on `node`; 0 for a node the job does not know.
+    pub fn local_size(&self, node: NodeId) -> u32 {
+        self.stays(node).last().map_or(0, |last| {
+            let (_, sweep) = self.sweep(last);
+            last.local_first + sweep.each * sweep.rounds
+        })
+    }
+
+    /// The node of a rank, or `None` beyond the job's size.
+    pub fn node_of(&self, rank: Rank) -> Option<NodeId> {
+        let (_, first, sweep) = self.sweep_of(rank)?;
+        let turn = (rank.0 - first.0) / sweep.each % sweep.nodes;
+        Some(NodeId(sweep.node.0 + turn))
+    }
+
+    /// The rank's position on its node, or `None` beyond the job's size.
+    pub fn local_rank(&self, rank: Rank) -> Option<LocalRank> {
+        let (number, first, sweep) = self.sweep_of(rank)?;
+        let stays = self.stays(self.node_of(rank)?);
+        let stay = stays.binary_search_by_key(&number, |stay| stay.sweep);
+        let stay = stays[stay.expect("a node has a stay for each sweep over it")];
+        let inside = rank.0 - first.0;
+        let before = inside / sweep.round() * sweep.each;
+        Some(LocalRank(stay.local_first + before + inside % sweep.each))
+    }
+
+    /// The rank at a position on a node.
+    pub fn rank_at(&self, node: NodeId, local: LocalRank) -> Option<Rank> {
+        let stays = self.stays(node);
+        let after = stays.partition_point(|stay| stay.local_first <= local.0);
+        let stay = stays.get(after.checked_sub(1)?)?;
+        let (first, sweep) = self.sweep(stay);
+        let inside = local.0 - stay.local_first;
+        let (round, turn) = (inside / sweep.each, node.0 - sweep.node.0);
+        let place = turn * sweep.each + inside % sweep.each;
+        (round < sweep.rounds).then(|| Rank(first.0 + round * sweep.round() + place))
+    }
+
+    /// Ranks on a node, ascending.
+    pub fn ranks_on(&self, node: NodeId) -> impl Iterator<Item = Rank> + '_ {
+        self.stays(node).iter().flat_map(move |stay| {
+            let (first, sweep) = self.sweep(stay);
+            let first = first.0 + (node.0 - sweep.node.0) * sweep.each;
+            (0..sweep.rounds).flat_map(move |round| {
+                let first = first + round * sweep.round();
+                (first..first + sweep.each).map(Rank)
+            })
+        })
+    }
+
+    /// The layout in PMI's form, covering every rank exactly once:
+    /// `(vector,(first node, nodes, ranks per node),…)`; `None` if that takes more than `limit`
+    /// bytes.
+    ///
+    /// To clients the numbers only tell nodes apart, so they are given out in the order in which the
+    /// ranks meet the nodes: without gaps for nodes that have none, and in the shortest form for
+    /// nodes in whatever order.
+    ///
+    /// Rule: Intel MPI aborts on a map that is shorter than the job; older clients do not parse
+    /// repeats. Source: docs/pmi-wire.md#process-mapping.
+    pub fn process_mapping(&self, limit: usize) -> Option<String> {
+        let mut numbers: Vec<Option<u32>> = vec![None; self.0.ends.len()];
+        let mut next = 0;
+        let mut text = String::from("(vector");
+        let mut last: Option<(u32, u32, u32)> = None;
+        let write = |text: &mut String, block: Option<(u32, u32, u32)>| {
+            if let Some((first, nodes, each)) = block {
+                // Writing to a String cannot fail.
+                let _ = write!(text, ",({first},{nodes},{each})");
+            }
+        };
+        let rounds = |sweep: &Sweep| std::iter::repeat_n(*sweep, sweep.rounds as usize);
+        for sweep in self.0.sweeps.iter().flat_map(|(_, sweep)| rounds(sweep)) {
+            let first = sweep.node.index();
+            for number in &mut numbers[first..first + sweep.nodes as usize] {
+                let node = *number.get_or_insert_with(|| {
+                    next += 1;
+                    next - 1
+                });
+                match &mut last {
+                    Some((first, nodes, each))
+                        if *each == sweep.each && *first + *nodes == node =>
+                    {
+                        *nodes += 1;
+                    }
+                    _ => write(&mut text, last.replace((node, 1, sweep.each))),
+                }
+                if text.len() >= limit {
+                    return None;
+                }
+            }
+        }
+        write(&mut text, last);
+        text.push(')');
+        (text.len() <= limit).then_some(text)
+    }
+
+    /// A node's stays; none of a node the job does not know.
+    fn stays(&self, node: NodeId) -> &[Stay] {
+        let end = |index: usize| self.0.ends.get(index).map(|end| *end as usize);
+        let first = node.index().checked_sub(1).and_then(end).unwrap_or(0);
+        end(node.index()).map_or(&[], |end| &self.0.stays[first..end])
+    }
+
+    fn sweep(&self, stay: &Stay) -> (Rank, Sweep) {
+        self.0.sweeps[stay.sweep as usize]
+    }
+
+    /// A rank's sweep: its number, its first rank, and itself.
+    fn sweep_of(&self, rank: Rank) -> Option<(u32, Rank, Sweep)> {
+        let number = self.0.sweeps.partition_point(|(first, _)| *first <= rank);
+        let (first, sweep) = *self.0.sweeps.get(number.checked_sub(1)?)?;
+        (rank.0 < self.0.size).then_some((number as u32 - 1, first, sweep))
+    }
+}
+
+/// Sweeps that are found in runs of ranks on one node each.
+#[derive(Default)]
+struct Sweeps {
+    done: Vec<Sweep>,
+    /// One round that may go on.
+    round: Option<Sweep>,
+}
+
+impl Sweeps {
+    fn add(&mut self, (node, each): (NodeId, u32)) {
+        match &mut self.round {
+            Some(round) if round.each == each && round.node.0 + round.nodes == node.0 => {
+                round.nodes += 1;
+            }
+            _ if each == 0 => {}
+            _ => {
+                self.end_round();
+                self.round = Some(Sweep {
+                    node,
+                    nodes: 1,
+                    each,
+                    rounds: 1,
+                });
+            }
+        }
+    }
+
+    fn end_round(&mut self) {
+        let Some(round) = self.round.take() else {
+            return;
+        };
+        match self.done.last_mut() {
+            Some(last) if (Sweep { rounds: 1, ..*last }) == round => last.rounds += 1,
+            _ => self.done.push(round),
+        }
+    }
+
+    fn finish(mut self) -> Vec<Sweep> {
+        self.end_round();
+        self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mapping of whatever length.
+    fn mapping(map: &RankMap) -> String {
+        map.process_mapping(usize::MAX).unwrap()
+    }
+
+    fn map(blocks: &[(u32, u32)]) -> RankMap {
+        RankMap::from_runs(blocks.iter().map(|&(node, count)| (NodeId(node), count)))
+    }
+
+    #[test]
+    fn process_mapping_covers_block_cyclic_and_uneven_layouts() {
+        let mapped = |blocks| mapping(&map(blocks));
+        assert_eq!(mapped(&[(0, 4)]), "(vector,(0,1,4))");
+        assert_eq!(mapped(&[(0, 2), (1, 2)]), "(vector,(0,2,2))");
+        assert_eq!(
+            mapped(&[(0, 1), (1, 1), (0, 1), (1, 1)]),
+            "(vector,(0,2,1),(0,2,1))"
+        );
+        assert_eq!(
+            mapped(&[(0, 3), (1, 2), (2, 2)]),
+            "(vector,(0,1,3),(1,2,2))"
+        );
+        assert_eq!(mapped(&[(0, 2), (0, 1)]), "(vector,(0,1,3))");
+        assert_eq!(
+            mapped(&[(3, 2), (1, 2), (0, 2), (2, 0)]),
+            "(vector,(0,3,2))"
+        );
+    }
+
+    #[test]
+    fn layouts_of_large_machines_fit_into_the_smallest_buffer_where_they_are_regular() {
+        const NODES: u32 = 4096;
+        const RANKS: u32 = 100_000;
+        let by_turns = |slots: &dyn Fn(u32) -> u32| {
+            let rounds = (0..).flat_map(|round| (0..NODES).map(move |node| (round, node)));
+            let taken = rounds.filter(|(round, node)| *round < slots(*node));
+            let blocks = taken.map(|(_, node)| (NodeId(node), 1));
+            RankMap::from_runs(blocks.take(RANKS as usize))
+        };
+        let in_blocks = |slots: &dyn Fn(u32) -> u32| {
+            let mut left = RANKS;
+            RankMap::from_runs((0..NODES).map(|node| {
+                let count = slots(node).min(left);
+                left -= count;
+                (NodeId(node), count)
+            }))
+        };
+        let two_kinds = |node| if node < 1000 { 64 } else { 16 };
+        let mixed = |node| 24 + node % 3;
+        for (map, length) in [
+            (in_blocks(&|_| 25), Some(20)),
+            (in_blocks(&|_| 32), Some(20)),
+            (in_blocks(&two_kinds), Some(35)),
+            (in_blocks(&mixed), None),
+            (by_turns(&|_| 25), Some(283)),
+            (by_turns(&two_kinds), Some(568)),
+            (by_turns(&mixed), None),
+        ] {
+            let text = map.process_mapping(673);
+            assert_eq!(text.as_ref().map(String::len), length, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_rank_is_found_where_its_node_lists_it() {
+        let map = map(&[(0, 2), (1, 1), (0, 3), (2, 0), (1, 2)]);
+        assert_eq!((map.size(), map.nodes()), (8, 3));
+        let mut seen = 0;
+        for node in map.node_ids() {
+            for (position, rank) in map.ranks_on(node).enumerate() {
+                let local = LocalRank(position as u32);
+                assert_eq!(map.node_of(rank), Some(node));
+                assert_eq!(map.local_rank(rank), Some(local));
+                assert_eq!(map.rank_at(node, local), Some(rank));
+                seen += 1;
+            }
+            assert_eq!(map.rank_at(node, LocalRank(map.local_size(node))), None);
+        }
+        assert_eq!(seen, 8);
+        assert_eq!(map.node_of(Rank(8)), None);
+    }
+
+    /// The number of each rank's node, from PMI's form, as clients read it: a block gives `each` ranks to one
+    /// node after the other.
+    fn expanded(text: &str) -> Vec<u32> {
+        let blocks = text
+            .strip_prefix("(vector")
+            .and_then(|t| t.strip_suffix(')'));
+        let mut nodes = Vec::new();
+        for block in blocks.unwrap().split(",(").skip(1) {
+            let numbers: Vec<u32> = block
+                .trim_end_matches(')')
+                .split(',')
+                .map(|number| number.parse().unwrap())
+                .collect();
+            let [first, count, each] = numbers[..] else {
+                panic!("three numbers in {block}");
+            };
+            for node in first..first + count {
+                nodes.extend(std::iter::repeat_n(node, each as usize));
+            }
+        }
+        nodes
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_process_mapping_read_back_is_the_map(
+            blocks in proptest::collection::vec((0..6_u32, 0..5_u32), 0..24),
+            rounds in 1..4_usize,
+            from in 0..3_usize,
+        ) {
+            // Rounds over nodes are kept in another way than what repeats nothing.
+            let before = blocks[..from.min(blocks.len())].to_vec();
+            let blocks = [before, blocks.repeat(rounds)].concat();
+            let map = map(&blocks);
+            let nodes = blocks.iter().flat_map(|(node, count)| {
+                std::iter::repeat_n(*node, *count as usize)
+            });
+            let nodes: Vec<u32> = nodes.collect();
+            let text = mapping(&map);
+            let mut met = Vec::new();
+            let renamed: Vec<u32> = nodes.iter().map(|node| {
+                met.iter().position(|other| other == node).unwrap_or_else(|| {
+                    met.push(*node);
+                    met.len() - 1
+                }) as u32
+            }).collect();
+            proptest::prop_assert_eq!(&expanded(&text), &renamed);
+            proptest::prop_assert_eq!(map.process_mapping(text.len()), Some(text.clone()));
+            proptest::prop_assert_eq!(map.process_mapping(text.len() - 1), None);
+            // And every way to ask says the same.
+            proptest::prop_assert_eq!(map.size() as usize, nodes.len());
+            for (rank, node) in nodes.iter().enumerate() {
+                let rank = Rank(rank as u32);
+                let node = NodeId(*node);
+                proptest::prop_assert_eq!(map.node_of(rank), Some(node));
+                let local = map.local_rank(rank).unwrap();
+                let before = nodes[..rank.index()].iter().filter(|other| **other == node.0);
+                proptest::prop_assert_eq!(local.index(), before.count());
+                proptest::prop_assert_eq!(map.rank_at(node, local), Some(rank));
+                let all = nodes.iter().filter(|other| **other == node.0).count();
+                proptest::prop_assert_eq!(map.local_size(node) as usize, all);
+            }
+            proptest::prop_assert_eq!(map.node_of(Rank(map.size())), None);
+        }
+    }
+
+    #[test]
+    fn a_regular_layout_of_any_size_is_a_few_numbers() {
+        let (ranks, nodes) = (100_000, 4096);
+        let each = |node| ranks / nodes + u32::from(node < ranks % nodes);
+        let block = RankMap::from_runs((0..nodes).map(|node| (NodeId(node), each(node))));
+        let cyclic = RankMap::from_runs((0..ranks).map(|rank| (NodeId(rank % nodes), 1)));
+        for map in [block, cyclic] {
+            assert_eq!((map.size(), map.nodes()), (ranks, nodes));
+            assert_eq!(map.0.sweeps.len(), 2);
+            let written = crate::link::encode(&map);
+            assert!(written.len() < 30, "{}", written.len());
+            assert_eq!(crate::link::decode(&written), Ok(map));
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_no_placement_are_refused() {
+        let read = |nodes, sweeps: &[[u32; 4]]| {
+            let sweeps = sweeps.iter().map(|[node, nodes, each, rounds]| Sweep {
+                node: NodeId(*node),
+                nodes: *nodes,
+                each: *each,
+                rounds: *rounds,
+            });
+            let sweeps = sweeps.collect();
+            RankMap::try_from(Form { nodes, sweeps }).map(|map| map.size())
+        };
+        assert_eq!(read(3, &[[0, 2, 3, 4], [1, 2, 1, 1]]), Ok(26));
+        assert_eq!(read(9, &[]), Ok(0));
+        for (nodes, sweep) in [
+            (2, [0, 3, 1, 1]),
+            (2, [2, 1, 1, 1]),
+            (2, [u32::MAX, 1, 1, 1]),
+            (2, [0, 0, 1, 1]),
+            (2, [0, 1, 0, 1]),
+            (2, [0, 1, 1, 0]),
+            (2, [0, 1, RANKS_MAX + 1, 1]),
+            (2, [0, 2, u32::MAX, u32::MAX]),
+            (NODES_MAX + 1, [0, 1, 1, 1]),
+        ] {
+            assert_eq!(read(nodes, &[sweep]), Err(RankMapError), "{sweep:?}");
+        }
+        let half = [0, 1, RANKS_MAX / 2 + 1, 1];
+        assert_eq!(read(1, &[half, half]), Err(RankMapError));
+    }
+}

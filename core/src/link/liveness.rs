@@ -1,0 +1,167 @@
+//! Whether the process at the other end of a local link lives; no I/O.
+//!
+//! ```text
+//! heard of ── half the limit ──▶ asked ── half the limit ──▶ silent, unless it is seen to be busy
+//! ```
+//! Whatever comes over the link is a sign of life, so nothing is asked while there is traffic. Both the
+//! question and the answer go through the loops that do the work: a process that answers can do more.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::clock::Moment;
+use crate::job::patience::Patience;
+
+/// How long a process may be silent where no agent says otherwise: twice the default heartbeat.
+pub const SILENCE: Duration = Duration::from_secs(10);
+
+/// How long a process may be silent that works, or waits for a file system. On a machine that swaps
+/// everybody is slow; to end a job of days for that would be worse than to wait.
+pub const BUSY_LIMIT: Duration = Duration::from_secs(60);
+
+/// What both ends of a link say about themselves, in frames of class [`Sign`](crate::link::frame::Class::Sign).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Sign {
+    /// Wants to hear that the other end lives.
+    Ask,
+    /// Lives.
+    Alive {
+        /// From an agent: how long it lets others be silent, and may be silent itself.
+        silence: Option<Duration>,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// Nothing for now.
+    Fine,
+    /// Ask it.
+    Ask,
+    /// It does not live any more.
+    Silent,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    limit: Duration,
+    heard: Moment,
+    /// It was asked, and may take so long.
+    asked: Option<Patience>,
+}
+
+impl Watch {
+    /// Watches a process that lives now.
+    pub fn new(limit: Duration, now: Moment) -> Self {
+        Self {
+            limit,
+            heard: now,
+            asked: None,
+        }
+    }
+
+    /// How long it may be silent.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// It may be silent for so long from now on.
+    pub fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
+    /// It has given a sign of life.
+    pub fn heard(&mut self, now: Moment) {
+        self.heard = now;
+        self.asked = None;
+    }
+
+    /// When [`look`](Self::look) has something to do next.
+    pub fn next_deadline(&self) -> Moment {
+        match &self.asked {
+            Some(patience) => patience.next(),
+            None => self.heard + self.limit / 2,
+        }
+    }
+
+    /// Time has passed, and everything that was there has been read. `busy` tells whether the process is
+    /// seen to do something.
+    pub fn look(&mut self, now: Moment, busy: impl FnOnce() -> bool) -> Look {
+        let Some(patience) = &mut self.asked else {
+            if now < self.next_deadline() {
+                return Look::Fine;
+            }
+            self.asked = Some(Patience::new(self.limit / 2, now));
+            return Look::Ask;
+        };
+        if !patience.exhausted(now) {
+            return Look::Fine;
+        }
+        if now.since(self.heard) < BUSY_LIMIT && busy() {
+            *patience = Patience::new(self.limit / 2, now);
+            return Look::Fine;
+        }
+        Look::Silent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment(Duration::from_millis(millis))
+    }
+
+    /// Follows the deadlines until something is to be done.
+    fn follow(watch: &mut Watch, busy: bool) -> (Look, u64) {
+        loop {
+            let now = watch.next_deadline();
+            match watch.look(now, || busy) {
+                Look::Fine => {}
+                look => return (look, now.0.as_millis() as u64),
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_silent_is_asked_and_given_up_within_the_limit() {
+        let mut watch = Watch::new(SILENCE, at(1000));
+        assert_eq!(follow(&mut watch, false), (Look::Ask, 6000));
+        let (look, when) = follow(&mut watch, false);
+        assert_eq!(look, Look::Silent);
+        assert!((10_900..=11_000).contains(&when), "{when}");
+    }
+
+    #[test]
+    fn who_talks_is_not_asked_and_who_answers_lives() {
+        let mut watch = Watch::new(SILENCE, at(0));
+        for second in 1..20 {
+            watch.heard(at(second * 1000));
+            assert_eq!(watch.look(at(second * 1000), || false), Look::Fine);
+        }
+        assert_eq!(follow(&mut watch, false), (Look::Ask, 24_000));
+        watch.heard(at(24_001));
+        assert_eq!(follow(&mut watch, false), (Look::Ask, 29_001));
+    }
+
+    #[test]
+    fn who_is_busy_gets_a_minute() {
+        let mut watch = Watch::new(SILENCE, at(0));
+        assert_eq!(follow(&mut watch, true).0, Look::Ask);
+        let (look, when) = follow(&mut watch, true);
+        assert_eq!(look, Look::Silent);
+        assert!((60_000..=65_000).contains(&when), "{when}");
+    }
+
+    #[test]
+    fn time_in_which_the_watcher_stood_still_is_no_silence() {
+        let mut watch = Watch::new(SILENCE, at(0));
+        assert_eq!(watch.look(at(100_000), || false), Look::Ask);
+        assert_eq!(watch.look(at(200_000), || false), Look::Fine);
+        watch.heard(at(200_001));
+        assert_eq!(watch.look(at(200_002), || false), Look::Fine);
+    }
+}

@@ -1,0 +1,288 @@
+//! The published values, in the order in which they came.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::job::ids::{AppNum, NodeId, Nspace};
+use crate::job::proc::{Proc, ProcRank};
+use crate::names::request::{Accepts, Data, Persistence, Range, Refusal, Requester};
+use crate::names::{BYTES_MAX, VALUES_MAX};
+
+/// Names one value; a greater one is younger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct ValueId(u64);
+
+#[derive(Debug)]
+pub(super) struct Value {
+    pub(super) key: Vec<u8>,
+    pub(super) data: Data,
+    pub(super) owner: Requester,
+    pub(super) range: Range,
+    pub(super) persistence: Persistence,
+}
+
+impl Value {
+    fn cost(&self) -> usize {
+        self.key.len() + self.data.bytes().len()
+    }
+
+    /// Rule: the publisher's range says who may see a value, the requester's range whose values it
+    /// wants to see, and both must hold; so must that both run for the same user.
+    /// Source: retrieval rules for published data of the PMIx standard.
+    fn is_visible(&self, to: &Requester, range: &Range) -> bool {
+        self.owner.user == to.user
+            && self.range.holds(&self.owner, to)
+            && range.holds(to, &self.owner)
+    }
+
+    /// Whether it ends with the nodes of its publisher's launch.
+    pub(super) fn goes_with(&self, nodes: &BTreeSet<NodeId>) -> bool {
+        let stays = self.persistence == Persistence::Indefinite
+            && matches!(
+                self.range,
+                Range::Session | Range::Global | Range::Custom(_)
+            );
+        nodes.contains(&self.owner.node) && !stays
+    }
+
+    /// Whether a value of that range and owner would be found in the same place.
+    fn collides(&self, range: &Range, owner: &Requester) -> bool {
+        self.owner.user == owner.user
+            && self.range == *range
+            && match range {
+                Range::Rm | Range::Session | Range::Global | Range::Custom(_) => true,
+                Range::Local => self.owner.node == owner.node,
+                Range::Namespace => self.owner.proc.nspace == owner.proc.nspace,
+                Range::ProcLocal => self.owner.proc == owner.proc,
+            }
+    }
+}
+
+impl Range {
+    /// Whether `other` is in this range as seen from `center`.
+    fn holds(&self, center: &Requester, other: &Requester) -> bool {
+        match self {
+            Self::Rm => false,
+            Self::Session | Self::Global => true,
+            Self::Local => center.node == other.node,
+            Self::Namespace => center.proc.nspace == other.proc.nspace,
+            Self::ProcLocal => center.proc == other.proc,
+            Self::Custom(members) => members.iter().any(|(nspace, rank)| {
+                *nspace == other.proc.nspace
+                    && match rank {
+                        ProcRank::One(rank) => *rank == other.proc.rank,
+                        ProcRank::Wildcard => true,
+                    }
+            }),
+        }
+    }
+
+    /// Of several values under a key the one with the narrowest range is meant.
+    fn width(&self) -> u8 {
+        match self {
+            Self::ProcLocal => 0,
+            Self::Custom(_) => 1,
+            Self::Local => 2,
+            Self::Namespace => 3,
+            Self::Session => 4,
+            Self::Global => 5,
+            Self::Rm => 6,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Values {
+    last: u64,
+    values: BTreeMap<ValueId, Value>,
+    by_key: BTreeMap<Vec<u8>, Vec<ValueId>>,
+    by_owner: BTreeMap<Proc, BTreeSet<ValueId>>,
+    bytes: usize,
+}
+
+impl Values {
+    /// Adds values of one publisher, all or none.
+    pub(super) fn add(
+        &mut self,
+        owner: &Requester,
+        range: &Range,
+        persistence: Persistence,
+        values: Vec<(Vec<u8>, Data)>,
+    ) -> Result<(), Refusal> {
+        let mut keys = BTreeSet::new();
+        let mut bytes = self.bytes;
+        for (key, data) in &values {
+            let taken = |id: &ValueId| self.values[id].collides(range, owner);
+            if !keys.insert(key) || self.under(key).iter().any(taken) {
+                return Err(Refusal::Duplicate(key.clone()));
+            }
+            bytes = bytes.saturating_add(key.len() + data.bytes().len());
+        }
+        if bytes > BYTES_MAX || self.values.len() + values.len() > VALUES_MAX {
+            return Err(Refusal::Full);
+        }
+        for (key, data) in values {
+            self.last += 1;
+            let value = Value {
+                key,
+                data,
+                owner: owner.clone(),
+                range: range.clone(),
+                persistence,
+            };
+            self.bytes += value.cost();
+            self.insert(ValueId(self.last), value);
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, id: ValueId, value: Value) {
+        self.by_key.entry(value.key.clone()).or_default().push(id);
+        let owned = self.by_owner.entry(value.owner.proc.clone()).or_default();
+        owned.insert(id);
+        self.values.insert(id, value);
+    }
+
+    /// The value that a requester means by a key.
+    pub(super) fn find(
+        &self,
+        to: &Requester,
+        range: &Range,
+        accepts: Accepts,
+        key: &[u8],
+    ) -> Option<ValueId> {
+        let ids = self.under(key).iter().copied();
+        ids.filter(|id| {
+            let value = &self.values[id];
+            accepts.takes(&value.data) && value.is_visible(to, range)
+        })
+        .min_by_key(|id| (self.values[id].range.width(), *id))
+    }
+
+    pub(super) fn value(&self, id: ValueId) -> &Value {
+        &self.values[&id]
+    }
+
+    pub(super) fn remove(&mut self, id: ValueId) {
+        if let Some(value) = self.lend(id) {
+            self.forget(&value);
+        }
+    }
+
+    /// Takes a value out whose room stays taken until it is [forgotten](Self::forget) or
+    /// [put back](Self::put_back).
+    pub(super) fn lend(&mut self, id: ValueId) -> Option<Value> {
+        let value = self.values.remove(&id)?;
+        if let Some(ids) = self.by_key.get_mut(&value.key) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_key.remove(&value.key);
+            }
+        }
+        if let Some(ids) = self.by_owner.get_mut(&value.owner.proc) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_owner.remove(&value.owner.proc);
+            }
+        }
+        Some(value)
+    }
+
+    /// Gives the room of a value back that was lent.
+    pub(super) fn forget(&mut self, value: &Value) {
+        self.bytes -= value.cost();
+    }
+
+    /// A value that was lent is there again, as old as it was. Its key may have been published anew
+    /// since: then the older one is found first.
+    pub(super) fn put_back(&mut self, id: ValueId, value: Value) {
+        self.insert(id, value);
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Everything, in the order in which it came; nothing is left.
+    pub(super) fn drain(&mut self) -> Vec<Value> {
+        self.by_key.clear();
+        self.by_owner.clear();
+        let values: Vec<Value> = std::mem::take(&mut self.values).into_values().collect();
+        for value in &values {
+            self.bytes -= value.cost();
+        }
+        values
+    }
+
+    /// Removes what was published on these nodes, but for what is kept until it is withdrawn where
+    /// others can see it.
+    pub(super) fn nodes_gone(&mut self, nodes: &BTreeSet<NodeId>) {
+        let doomed = self
+            .values
+            .iter()
+            .filter(|(_, value)| value.goes_with(nodes));
+        let doomed: Vec<ValueId> = doomed.map(|(id, _)| *id).collect();
+        doomed.into_iter().for_each(|id| self.remove(id));
+    }
+
+    /// Removes what a process published: in that range if one is given, and under these keys if
+    /// there are any. Returns the number of keys that were there.
+    pub(super) fn remove_own(
+        &mut self,
+        owner: &Proc,
+        range: Option<&Range>,
+        keys: &BTreeSet<&[u8]>,
+    ) -> usize {
+        let owned = self.by_owner.get(owner).into_iter().flatten().copied();
+        let doomed: Vec<ValueId> = owned
+            .filter(|id| {
+                let value = &self.values[id];
+                range.is_none_or(|range| value.range == *range)
+                    && (keys.is_empty() || keys.contains(&*value.key))
+            })
+            .collect();
+        let found: BTreeSet<&[u8]> = doomed.iter().map(|id| &*self.values[id].key).collect();
+        let found = found.len();
+        doomed.into_iter().for_each(|id| self.remove(id));
+        found
+    }
+
+    /// Removes the value under a key in the range `Session`, whoever of that user published it.
+    pub(super) fn remove_in_session(&mut self, by: &Requester, key: &[u8]) -> bool {
+        let taken = |id: &&ValueId| self.values[id].collides(&Range::Session, by);
+        let id = self.under(key).iter().find(taken).copied();
+        if let Some(id) = id {
+            self.remove(id);
+        }
+        id.is_some()
+    }
+
+    pub(super) fn owner_ended(&mut self, owner: &Proc) {
+        let owned = self.by_owner.get(owner).into_iter().flatten().copied();
+        let doomed: Vec<ValueId> = owned
+            .filter(|id| self.values[id].persistence == Persistence::Proc)
+            .collect();
+        doomed.into_iter().for_each(|id| self.remove(id));
+    }
+
+    pub(super) fn app_ended(&mut self, nspace: &Nspace, app: AppNum) {
+        let doomed: Vec<ValueId> = self
+            .values
+            .iter()
+            .filter(|(_, value)| {
+                value.persistence == Persistence::App
+                    && value.owner.app == app
+                    && value.owner.proc.nspace == *nspace
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        doomed.into_iter().for_each(|id| self.remove(id));
+    }
+
+    fn under(&self, key: &[u8]) -> &[ValueId] {
+        self.by_key.get(key).map_or(&[], Vec::as_slice)
+    }
+}

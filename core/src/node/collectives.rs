@@ -1,0 +1,464 @@
+//! Collectives between launches as a node's core takes part in them, and the data of other launches'
+//! processes. The head node speaks with those of the other launches.
+
+mod known;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::collective::{
+    Act, CrossingMessage, Crossings, Description, Key, Members, Outcome, Output, Own, Packet,
+};
+use crate::direct_modex::{ModexInput, ModexResult};
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::proc;
+use crate::job::rank_placement::RankMap;
+use crate::link::{decode, encode};
+use crate::node::event::{Action, PeerMessage, Report};
+use crate::node::{HEAD, NodeCore};
+use crate::pmix::sidecar::{RequestId, UpcallId};
+use crate::pmix::upcall::Answer;
+use crate::pmix::value::{Proc, Status};
+use crate::rendezvous::message::ToRendezvous;
+
+/// Who waits for a process's data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum ModexTicket {
+    /// The sidecar.
+    Pmix(UpcallId),
+    /// The launch of a job, which has given the question a number.
+    Far {
+        /// The job.
+        to: Nspace,
+        /// The number.
+        serial: u64,
+    },
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct CrossState {
+    /// The names of the launch's nodes.
+    names: Arc<[String]>,
+    /// Rendezvous that were lost; at the head node.
+    pub(super) epoch: u32,
+    /// At the head node.
+    hub: Crossings,
+    /// Upcalls that wait for what was reported to the head node.
+    waiting: BTreeMap<(Act, Members), VecDeque<UpcallId>>,
+    /// Jobs of other launches that the sidecar knows.
+    known: BTreeSet<Nspace>,
+    registering: Vec<(RequestId, Nspace)>,
+    /// What waits for jobs that are being registered.
+    unregistered: Vec<(Key, BTreeSet<Nspace>)>,
+    last: u64,
+    /// Upcalls that wait for data, and how long.
+    fetching: BTreeMap<u64, (UpcallId, Option<Moment>)>,
+    /// At the head node: which nodes were told to know jobs of other launches.
+    met: BTreeMap<Nspace, BTreeSet<NodeId>>,
+    /// At the head node: who asked for data, and in which job.
+    fetches: BTreeMap<u64, (NodeId, u64, Nspace)>,
+}
+
+impl CrossState {
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        let fetching = self.fetching.values().filter_map(|(_, until)| *until);
+        fetching.chain(self.hub.next_deadline()).min()
+    }
+
+    pub(super) fn registers(&self, id: RequestId) -> bool {
+        self.registering.iter().any(|(request, _)| *request == id)
+    }
+}
+
+impl NodeCore {
+    /// Tells how the nodes of the launch are called, for other launches.
+    pub fn name_nodes(&mut self, names: &[String]) {
+        self.crossings.names = names.into();
+    }
+
+    /// Names of the nodes of a job: others may have joined the launch since it began.
+    fn node_names(&self, ranks: &RankMap) -> Vec<String> {
+        let names = self.crossings.names.iter();
+        names.take(ranks.nodes() as usize).cloned().collect()
+    }
+
+    pub(super) fn tell_rendezvous(&self, message: ToRendezvous, actions: &mut Vec<Action>) {
+        let epoch = self.crossings.epoch;
+        actions.push(Action::Report(Report::Rendezvous { epoch, message }));
+    }
+
+    /// Processes of this node take part in something together with those of other launches.
+    pub(super) fn cross(
+        &mut self,
+        id: UpcallId,
+        (act, procs): (Act, &[Proc]),
+        (status, data): (i32, Vec<u8>),
+        timeout: Option<Duration>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(members) = members(procs) else {
+            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+        };
+        // Before they are connected processes of other launches are nobody.
+        let is_known = |nspace: &Nspace| {
+            self.job_named(nspace.as_str()).is_some() || self.crossings.known.contains(nspace)
+        };
+        let own = self.own_part(&members);
+        let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
+        if !own.nodes.contains(&self.node) || act != Act::Connect && !all_known {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        }
+        let key = (act, members.clone());
+        self.crossings.waiting.entry(key).or_default().push_back(id);
+        let timeout = self.terms.timeout_or(timeout);
+        let message = CrossingMessage::Arrive {
+            act,
+            members,
+            status,
+            data,
+            timeout: timeout.map(|timeout| timeout.after),
+        };
+        self.tell_crossing(HEAD, message, now, actions);
+    }
+
+    /// This launch's part in what these do together.
+    fn own_part(&self, members: &Members) -> Own {
+        let mut nodes = BTreeSet::new();
+        let mut jobs: Vec<Description> = Vec::new();
+        for (nspace, rank) in members {
+            let Some((_, member)) = self.job_named(nspace.as_str()) else {
+                continue;
+            };
+            let job = &member.context;
+            match rank {
+                proc::ProcRank::One(rank) => nodes.extend(job.ranks.node_of(*rank)),
+                proc::ProcRank::Wildcard => nodes.extend(member.world.1.iter()),
+            }
+            if jobs.iter().all(|known| known.nspace != *nspace) {
+                jobs.push(Description {
+                    nspace: nspace.clone(),
+                    ranks: job.ranks.clone(),
+                    node_names: self.node_names(&job.ranks),
+                    universe_size: job.universe_size,
+                    programs: job.appnums.of(Rank(job.ranks.size() - 1)).0 + 1,
+                });
+            }
+        }
+        Own { nodes, jobs }
+    }
+
+    fn tell_crossing(
+        &mut self,
+        to: NodeId,
+        message: CrossingMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if to == self.node {
+            return self.crossing_message(to, message, now, actions);
+        }
+        let message = PeerMessage::Crossing(message);
+        actions.push(Action::SendPeer { to, message });
+    }
+
+    pub(super) fn crossing_message(
+        &mut self,
+        from: NodeId,
+        message: CrossingMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match message {
+            CrossingMessage::Arrive {
+                act,
+                members,
+                status,
+                data,
+                timeout,
+            } if self.node == HEAD => {
+                let own = self.own_part(&members);
+                let deadline = timeout.map(|timeout| now + timeout);
+                self.crossing(now, actions, |hub, out| {
+                    hub.arrive((act, members), own, (from, status, data), deadline, out);
+                });
+            }
+            CrossingMessage::Registered { key, result } if self.node == HEAD => {
+                self.crossing(now, actions, |hub, out| {
+                    hub.registered(&key, from, result, out);
+                });
+            }
+            CrossingMessage::Fetch { serial, proc } if self.node == HEAD => {
+                self.crossings.last += 1;
+                let number = self.crossings.last;
+                let to = proc.nspace.clone();
+                let asked = (from, serial, to.clone());
+                self.crossings.fetches.insert(number, asked);
+                let serial = number;
+                self.relay(to, &Packet::Fetch { serial, proc }, actions);
+            }
+            CrossingMessage::Register { key, jobs } if from == HEAD => {
+                self.register_far(key, &jobs, now, actions);
+            }
+            CrossingMessage::Forget { jobs } if from == HEAD => {
+                self.forget_far(&jobs, now, actions)
+            }
+            CrossingMessage::Release { key, outcome } if from == HEAD => {
+                self.crossing_over(key, outcome, actions);
+            }
+            CrossingMessage::Fetched { serial, result } if from == HEAD => {
+                if let Some((id, _)) = self.crossings.fetching.remove(&serial) {
+                    let answer = match result {
+                        Ok(data) => Answer::Data(data),
+                        Err(status) => Answer::Status(Status(status)),
+                    };
+                    self.answer(id, &answer, actions);
+                }
+            }
+            // Not to this node, or not from that one.
+            _ => {}
+        }
+    }
+
+    /// Does something with the head node's part and carries out what follows.
+    fn crossing(
+        &mut self,
+        now: Moment,
+        actions: &mut Vec<Action>,
+        what: impl FnOnce(&mut Crossings, &mut Vec<Output>),
+    ) {
+        let mut out = Vec::new();
+        what(&mut self.crossings.hub, &mut out);
+        for output in out {
+            match output {
+                Output::Send { to, packet } => self.relay(to, &packet, actions),
+                Output::Register { key, nodes, jobs } => {
+                    for job in &jobs {
+                        let met = self.crossings.met.entry(job.nspace.clone());
+                        met.or_default().extend(&nodes);
+                    }
+                    for node in nodes {
+                        let (key, jobs) = (key.clone(), jobs.clone());
+                        let message = CrossingMessage::Register { key, jobs };
+                        self.tell_crossing(node, message, now, actions);
+                    }
+                }
+                Output::Release {
+                    key,
+                    nodes,
+                    outcome,
+                } => {
+                    for node in nodes {
+                        let (key, outcome) = (key.clone(), outcome.clone());
+                        let message = CrossingMessage::Release { key, outcome };
+                        self.tell_crossing(node, message, now, actions);
+                    }
+                }
+            }
+        }
+    }
+
+    fn relay(&self, to: Nspace, packet: &Packet, actions: &mut Vec<Action>) {
+        let jobs = self.jobs.jobs().filter(|(_, job)| !job.is_over());
+        let own = jobs.map(|(_, job)| job.context.nspace.clone()).collect();
+        let body = encode(packet);
+        self.tell_rendezvous(ToRendezvous::Relay { own, to, body }, actions);
+    }
+
+    /// At the head node: another launch says something.
+    pub(super) fn crossed(
+        &mut self,
+        from: &Nspace,
+        body: &[u8],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        // Another version of wireup; it is refused before.
+        let Ok(packet) = decode(body) else { return };
+        match packet {
+            Packet::Arrived {
+                key,
+                jobs,
+                status,
+                data,
+            } => {
+                let own = self.own_part(&key.members);
+                if !own.nodes.is_empty() {
+                    self.crossing(now, actions, |hub, out| {
+                        hub.arrived(&key, own, (jobs, status, &data), out);
+                    });
+                }
+            }
+            Packet::Ready { key, jobs } => {
+                self.crossing(now, actions, |hub, out| hub.ready(&key, &jobs, out));
+            }
+            Packet::Fetch { serial, proc } => {
+                let process = self.job_named(proc.nspace.as_str());
+                let owner = process.and_then(|(_, job)| job.context.ranks.node_of(proc.rank));
+                let to = from.clone();
+                let ask = ModexInput::Ask {
+                    proc,
+                    owner,
+                    timeout: None,
+                    ticket: ModexTicket::Far { to, serial },
+                };
+                self.modex(ask, now, actions);
+            }
+            Packet::Fetched { serial, result } => self.fetched(serial, result, now, actions),
+        }
+    }
+
+    fn fetched(
+        &mut self,
+        serial: u64,
+        result: Result<Vec<u8>, i32>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some((node, serial, _)) = self.crossings.fetches.remove(&serial) {
+            let message = CrossingMessage::Fetched { serial, result };
+            self.tell_crossing(node, message, now, actions);
+        }
+    }
+
+    /// At the head node: the data that another launch has asked for.
+    pub(super) fn answer_far(
+        &mut self,
+        to: Nspace,
+        serial: u64,
+        result: ModexResult,
+        actions: &mut Vec<Action>,
+    ) {
+        let result = result.map(|data| data.to_vec());
+        let result = result.map_err(|failure| crate::node::upcalls::modex_status(failure).0);
+        self.relay(to, &Packet::Fetched { serial, result }, actions);
+    }
+
+    /// libpmix wants the data of a process that is not of this launch.
+    pub(super) fn fetch_far(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        timeout: Option<Duration>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let named = members(std::slice::from_ref(proc)).and_then(|mut members| members.pop());
+        let Some((nspace, proc::ProcRank::One(rank))) = named else {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        };
+        if !self.crossings.known.contains(&nspace) {
+            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        }
+        self.crossings.last += 1;
+        let serial = self.crossings.last;
+        let until = timeout.map(|timeout| now + timeout);
+        self.crossings.fetching.insert(serial, (id, until));
+        let proc = proc::Proc::new(nspace, rank);
+        let message = CrossingMessage::Fetch { serial, proc };
+        self.tell_crossing(HEAD, message, now, actions);
+    }
+
+    fn crossing_over(&mut self, key: Key, outcome: Outcome, actions: &mut Vec<Action>) {
+        let act = key.act;
+        let named = (key.act, key.members);
+        let waiting = self.crossings.waiting.get_mut(&named);
+        let id = waiting.and_then(VecDeque::pop_front);
+        if self
+            .crossings
+            .waiting
+            .get(&named)
+            .is_some_and(VecDeque::is_empty)
+        {
+            self.crossings.waiting.remove(&named);
+        }
+        let Some(id) = id else { return };
+        let answer = match outcome {
+            Ok((0, data)) if act == Act::Fence => Answer::Data(data),
+            Ok((status, _)) | Err(status) => Answer::Status(Status(status)),
+        };
+        self.answer(id, &answer, actions);
+    }
+
+    /// At the head node: these jobs of other launches are gone, or all of them.
+    pub(super) fn jobs_gone(
+        &mut self,
+        jobs: Option<&[Nspace]>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let is_gone = |nspace: &Nspace| jobs.is_none_or(|jobs| jobs.contains(nspace));
+        let lost = Status::ERR_LOST_CONNECTION.0;
+        self.crossing(now, actions, |hub, out| hub.gone(is_gone, lost, out));
+        let fetches = self.crossings.fetches.iter();
+        let lost_ones = fetches.filter(|(_, (_, _, nspace))| is_gone(nspace));
+        let lost_ones: Vec<u64> = lost_ones.map(|(serial, _)| *serial).collect();
+        for serial in lost_ones {
+            self.fetched(serial, Err(lost), now, actions);
+        }
+        // Without the rendezvous the others may live on, connected to ours.
+        for job in jobs.unwrap_or_default() {
+            for node in self.crossings.met.remove(job).unwrap_or_default() {
+                let jobs = vec![job.clone()];
+                let message = CrossingMessage::Forget { jobs };
+                self.tell_crossing(node, message, now, actions);
+            }
+        }
+    }
+
+    /// A node of this launch is gone for good.
+    pub(super) fn crossings_node_lost(
+        &mut self,
+        node: NodeId,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let lost = Status::ERR_LOST_CONNECTION.0;
+        if node == HEAD {
+            return self.crossings_tear_down(actions);
+        }
+        self.crossing(now, actions, |hub, out| hub.node_lost(node, lost, out));
+    }
+
+    pub(super) fn crossings_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let timeout = Status::ERR_TIMEOUT.0;
+        self.crossing(now, actions, |hub, out| hub.tick(now, timeout, out));
+        let fetching = self.crossings.fetching.iter();
+        let late = fetching.filter(|(_, (_, until))| until.is_some_and(|until| until <= now));
+        let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
+        for (serial, id) in late {
+            self.crossings.fetching.remove(&serial);
+            self.answer(id, &Answer::Status(Status::ERR_TIMEOUT), actions);
+        }
+    }
+
+    /// The launch ends: whoever waits is told so.
+    pub(super) fn crossings_tear_down(&mut self, actions: &mut Vec<Action>) {
+        let waiting = std::mem::take(&mut self.crossings.waiting);
+        let fetching = std::mem::take(&mut self.crossings.fetching);
+        let waiting = waiting.into_values().flatten();
+        let fetching = fetching.into_values().map(|(id, _)| id);
+        for id in waiting.chain(fetching) {
+            self.answer(id, &Answer::Status(Status::ERR_LOST_CONNECTION), actions);
+        }
+    }
+}
+
+/// The participants, sorted; `None` if one of them is no process or job.
+fn members(procs: &[Proc]) -> Option<Members> {
+    let named = procs.iter().map(|proc| {
+        let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+        let nspace = Nspace::new(nspace).ok()?;
+        Some((nspace, proc::ProcRank::from_pmix(proc.rank.0)?))
+    });
+    let mut members: Members = named.collect::<Option<_>>()?;
+    members.sort();
+    members.dedup();
+    Some(members)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Jobs of other launches that the sidecar gets to know.
+
+use std::collections::BTreeSet;
+
+use crate::collective::{CrossingMessage, Description, Key};
+use crate::job::clock::Moment;
+use crate::job::ids::Nspace;
+use crate::node::event::Action;
+use crate::node::{HEAD, NodeCore};
+use crate::pmix::control::{Control, Refusal};
+use crate::pmix::job_info;
+use crate::pmix::sidecar::RequestId;
+use crate::pmix::value::Status;
+
+impl NodeCore {
+    /// Makes jobs of other launches known to the sidecar.
+    pub(super) fn register_far(
+        &mut self,
+        key: Key,
+        jobs: &[Description],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let mut missing = BTreeSet::new();
+        for job in jobs {
+            let known = &self.crossings.known;
+            if known.contains(&job.nspace) || !missing.insert(job.nspace.clone()) {
+                continue;
+            }
+            let mut under_way = self.crossings.registering.iter();
+            if under_way.any(|(_, nspace)| *nspace == job.nspace) {
+                continue;
+            }
+            let request = job_info::elsewhere(job).map(|infos| Control::RegisterJob {
+                nspace: job.nspace.clone(),
+                infos,
+                clients: Vec::new(),
+            });
+            let asked = match request {
+                Ok(request) => {
+                    let id = self.control(&request, now, actions);
+                    id.ok_or(Status::ERR_LOST_CONNECTION.0)
+                }
+                Err(_) => Err(Status::ERR_BAD_PARAM.0),
+            };
+            match asked {
+                Ok(id) => self.crossings.registering.push((id, job.nspace.clone())),
+                Err(status) => {
+                    let result = Err(status);
+                    let message = CrossingMessage::Registered { key, result };
+                    return self.tell_crossing(HEAD, message, now, actions);
+                }
+            }
+        }
+        self.crossings.unregistered.push((key, missing));
+        self.tell_registered(now, actions);
+    }
+
+    /// The sidecar has registered such a job, or has not.
+    pub(crate) fn far_registered(
+        &mut self,
+        id: RequestId,
+        result: Result<(), Refusal>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let registering = &mut self.crossings.registering;
+        let Some(at) = registering.iter().position(|(request, _)| *request == id) else {
+            return;
+        };
+        let (_, nspace) = registering.swap_remove(at);
+        if let Err(refusal) = result {
+            let unregistered = std::mem::take(&mut self.crossings.unregistered);
+            for (key, missing) in unregistered {
+                if !missing.contains(&nspace) {
+                    self.crossings.unregistered.push((key, missing));
+                    continue;
+                }
+                let result = Err(refusal.status.0);
+                let message = CrossingMessage::Registered { key, result };
+                self.tell_crossing(HEAD, message, now, actions);
+            }
+            return;
+        }
+        for (_, missing) in &mut self.crossings.unregistered {
+            missing.remove(&nspace);
+        }
+        self.crossings.known.insert(nspace);
+        self.tell_registered(now, actions);
+    }
+
+    /// Jobs of other launches are gone for good: the sidecar of a launch that meets many in its time
+    /// would keep them all.
+    pub(super) fn forget_far(&mut self, jobs: &[Nspace], now: Moment, actions: &mut Vec<Action>) {
+        for nspace in jobs {
+            if self.crossings.known.remove(nspace) && self.host.is_ready() {
+                let nspace = nspace.clone();
+                self.control(&Control::DeregisterJob { nspace }, now, actions);
+            }
+        }
+    }
+
+    fn tell_registered(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let unregistered = &mut self.crossings.unregistered;
+        let done: Vec<Key> = unregistered
+            .extract_if(.., |(_, missing)| missing.is_empty())
+            .map(|(key, _)| key)
+            .collect();
+        for key in done {
+            let result = Ok(());
+            let message = CrossingMessage::Registered { key, result };
+            self.tell_crossing(HEAD, message, now, actions);
+        }
+    }
+}

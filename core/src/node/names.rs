@@ -1,0 +1,327 @@
+//! Publishing and looking up, over every protocol: requests of PMI and PMIx become requests of the
+//! launch's one store, and its answers theirs.
+//!
+//! Rule: a PMI name is a text in the range `SESSION` that ends with its publisher; any rank may
+//! withdraw it, and publishing it twice fails, as under Hydra. Source: docs/pmi-wire.md#names.
+//! Rule: PMIx's defaults are the range `SESSION` and the persistence `SESSION`; a process withdraws
+//! only what it published. Source: `pmix_server.h`.
+//! Rule: who asks is known by the connection; the user is the job's, whatever `PMIX_USERID` says,
+//! since that is what a client says of itself and is another number in a user namespace.
+
+mod pmix;
+
+use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::names::engine::{Output, StoreEngine, StoreMessage};
+use crate::names::request::{
+    Accepts, Answer, Data, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
+};
+use crate::node::NodeCore;
+use crate::node::event::{Action, PeerMessage};
+use crate::pmi::limits::NAME_MAX;
+use crate::pmi::server::NameAnswer;
+use crate::pmix::sidecar::UpcallId;
+use crate::pmix::upcall;
+use crate::pmix::value::{Info, Proc, Status, Text};
+use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+
+/// Who waits for an answer of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asker {
+    /// A rank, over PMI.
+    Pmi(NodeRank),
+    /// The sidecar.
+    Pmix(UpcallId),
+}
+
+impl NodeCore {
+    pub(super) fn pmi_publish(
+        &mut self,
+        rank: NodeRank,
+        service: Vec<u8>,
+        port: Vec<u8>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let request = Request::Publish {
+            range: Range::Session,
+            persistence: Persistence::Proc,
+            values: vec![(service, Data::Text(port.into()))],
+        };
+        self.pmi_ask(rank, request, now, actions);
+    }
+
+    pub(super) fn pmi_lookup(
+        &mut self,
+        rank: NodeRank,
+        service: Vec<u8>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let request = Request::Lookup(Lookup {
+            range: Range::Session,
+            accepts: Accepts::Text(NAME_MAX),
+            keys: vec![service],
+            wait: None,
+        });
+        self.pmi_ask(rank, request, now, actions);
+    }
+
+    pub(super) fn pmi_unpublish(
+        &mut self,
+        rank: NodeRank,
+        service: Vec<u8>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let request = Request::Unpublish {
+            removal: Removal::Anybodys,
+            keys: vec![service],
+        };
+        self.pmi_ask(rank, request, now, actions);
+    }
+
+    fn pmi_ask(&mut self, at: NodeRank, request: Request, now: Moment, actions: &mut Vec<Action>) {
+        let who = self.requester(self.process(at));
+        self.store(now, actions, |store, out| {
+            store.ask(who, request, Asker::Pmi(at), now, out);
+        });
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        infos: Vec<Info>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        self.pmix_ask(id, proc, pmix::publication(infos), now, actions);
+    }
+
+    pub(super) fn look_up(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        keys: Vec<Text>,
+        infos: &[Info],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let request = pmix::wait(infos).and_then(|wait| {
+            Ok(Request::Lookup(Lookup {
+                range: pmix::range(infos)?.unwrap_or(Range::Session),
+                accepts: Accepts::Anything,
+                keys: keys.into_iter().map(Text::into_bytes).collect(),
+                wait,
+            }))
+        });
+        self.pmix_ask(id, proc, request, now, actions);
+    }
+
+    pub(super) fn unpublish(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        keys: Vec<Text>,
+        infos: &[Info],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let request = pmix::range(infos).map(|range| {
+            // "Everything of mine" means just that; single keys are those of the default range.
+            let range = range.or_else(|| (!keys.is_empty()).then_some(Range::Session));
+            Request::Unpublish {
+                removal: Removal::Own(range),
+                keys: keys.into_iter().map(Text::into_bytes).collect(),
+            }
+        });
+        self.pmix_ask(id, proc, request, now, actions);
+    }
+
+    fn pmix_ask(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        request: Result<Request, Status>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        // libpmix names the process whose connection it is, and has only clients of this launch.
+        let process = self.named(proc);
+        let process = process.filter(|process| self.local(*process).is_some());
+        match (process, request) {
+            (Some(process), Ok(request)) => {
+                let who = self.requester(process);
+                self.store(now, actions, |store, out| {
+                    store.ask(who, request, Asker::Pmix(id), now, out);
+                });
+            }
+            (None, _) => {
+                self.answer(id, &upcall::Answer::Status(Status::ERR_NOT_FOUND), actions);
+            }
+            (_, Err(status)) => self.answer(id, &upcall::Answer::Status(status), actions),
+        }
+    }
+
+    pub(super) fn store_message(
+        &mut self,
+        from: NodeId,
+        message: StoreMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        self.store(now, actions, |store, out| {
+            store.message(from, message, now, out);
+        });
+    }
+
+    pub(super) fn store_rank_ended(
+        &mut self,
+        process: GlobalRank,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Requester { proc, app, .. } = self.requester(process);
+        self.store(now, actions, |store, out| {
+            store.rank_ended(proc, app, now, out)
+        });
+    }
+
+    pub(super) fn store_node_lost(&mut self, node: NodeId, now: Moment, actions: &mut Vec<Action>) {
+        let procs: Vec<_> = self
+            .jobs
+            .processes_on(node)
+            .map(|process| {
+                let Requester { proc, app, .. } = self.requester(process);
+                (proc, app)
+            })
+            .collect();
+        self.store(now, actions, |store, out| {
+            store.node_lost(node, procs, now, out)
+        });
+    }
+
+    pub(super) fn store_grow(&mut self, nodes: u32, now: Moment, actions: &mut Vec<Action>) {
+        self.store(now, actions, |store, out| store.grow(nodes, out));
+    }
+
+    pub(super) fn store_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.store(now, actions, |store, out| store.tick(now, out));
+    }
+
+    pub(super) fn store_tear_down(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.store(now, actions, |store, out| store.tear_down(now, out));
+    }
+
+    /// At the head node: what the rendezvous says.
+    pub(super) fn rendezvous_said(
+        &mut self,
+        message: FromRendezvous,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match message {
+            FromRendezvous::Welcome => {}
+            FromRendezvous::Store(message) => self.store(now, actions, |store, out| {
+                store.shared_said(message, now, out);
+            }),
+            FromRendezvous::Relayed { from, body } => {
+                self.crossed(&from, &body, now, actions);
+            }
+            FromRendezvous::Gone(jobs) => self.jobs_gone(Some(&jobs), now, actions),
+        }
+    }
+
+    /// At the head node: the rendezvous is lost.
+    pub(super) fn rendezvous_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.crossings.epoch += 1;
+        self.store(now, actions, |store, out| store.shared_lost(now, out));
+        self.jobs_gone(None, now, actions);
+    }
+
+    fn requester(&self, process: GlobalRank) -> Requester {
+        let proc = self.name_of(process);
+        let (job, rank) = self.jobs.find(process).expect("a process of the launch");
+        let job = self.job(job);
+        let app = job.appnums.of(rank);
+        let members = job.appnums.ranks_of(app);
+        Requester {
+            proc,
+            node: self.node,
+            user: job.user,
+            app,
+            app_size: members.end - members.start,
+        }
+    }
+
+    /// Does something with the store and carries out what follows.
+    fn store(
+        &mut self,
+        now: Moment,
+        actions: &mut Vec<Action>,
+        what: impl FnOnce(&mut StoreEngine<Asker>, &mut Vec<Output<Asker>>),
+    ) {
+        let mut outputs = Vec::new();
+        what(&mut self.store, &mut outputs);
+        for output in outputs {
+            match output {
+                Output::Send { to, message } => actions.push(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Store(message),
+                }),
+                Output::Shared(message) => {
+                    self.tell_rendezvous(ToRendezvous::Store(message), actions);
+                }
+                Output::Complete {
+                    ticket: Asker::Pmi(at),
+                    answer,
+                } => self.pmi_name_answer(at, &answer, now, actions),
+                Output::Complete {
+                    ticket: Asker::Pmix(id),
+                    answer,
+                } => {
+                    let answer = pmix::pmix_answer(answer);
+                    self.answer(id, &answer, actions);
+                }
+            }
+        }
+    }
+
+    fn pmi_name_answer(
+        &mut self,
+        at: NodeRank,
+        answer: &Answer,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some((job, local, server)) = self.pmi_of(at) else {
+            return;
+        };
+        let answer = match answer {
+            Answer::Done => NameAnswer::Done,
+            Answer::Found(found) => match &found[..] {
+                [found] => NameAnswer::Port(found.data.bytes()),
+                _ => NameAnswer::Refused("service_not_found"),
+            },
+            Answer::Partial(_) | Answer::Refused(Refusal::NotFound) => {
+                NameAnswer::Refused("service_not_found")
+            }
+            Answer::Refused(Refusal::Duplicate(_)) => NameAnswer::Refused("already_published"),
+            Answer::Refused(Refusal::Keys) => NameAnswer::Refused("invalid_service"),
+            Answer::Refused(Refusal::Full) => NameAnswer::Refused("too_many_names"),
+            Answer::Refused(Refusal::Timeout) => NameAnswer::Refused("timeout"),
+            Answer::Refused(Refusal::HeadLost) => NameAnswer::Refused("head_node_lost"),
+            Answer::Refused(Refusal::SharedLost) => NameAnswer::Refused("rendezvous_lost"),
+            Answer::Refused(Refusal::RequesterEnded | Refusal::TornDown) => {
+                NameAnswer::Refused("job_ends")
+            }
+        };
+        let mut effects = Vec::new();
+        server.name_answer(local, answer, &mut effects);
+        self.pmi_effects(job, effects, now, actions);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,426 @@
+//! The life of the node's sidecar: how long is waited for it, and what its failure means.
+//!
+//! ```text
+//! Starting ──job registered──▶ Ready ──job over──▶ Stopping ──process gone──▶ Ended
+//!    └─ it fails, breaks the protocol, keeps silent ─┴──▶ Broken ─────────────▲
+//! ```
+//! What the loss of a sidecar means for the job is left to who knows all nodes: others may still
+//! want the data of ranks that have finished here.
+
+use std::time::Duration;
+
+use crate::direct_modex::ModexInput;
+use crate::groups::GroupEngine;
+use crate::job::clock::Moment;
+use crate::job::ids::JobNumber;
+use crate::job::patience::Patience;
+use crate::job::shortage;
+use crate::link::liveness::{BUSY_LIMIT, SILENCE};
+use crate::node::event::{Action, Doing, Report};
+use crate::node::{NodeCore, PmixState};
+use crate::pmix::control::{Control, ControlReply, Failed, Stage};
+use crate::pmix::sidecar::{RequestId, SidecarEvent};
+use crate::pmix::value::Status;
+use crate::pmix::wire::WireError;
+
+/// From the start of the process until the job is registered. Loading libraries from a cold
+/// network file system takes seconds.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// More of it for each node of the job, since virtual nodes start on one machine.
+const START_LIMIT_PER_NODE: Duration = Duration::from_millis(250);
+/// From the request to stop until the process is gone.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long the end of a rank waits for the answer to a probe.
+const DOUBT_LIMIT: Duration = Duration::from_secs(1);
+/// From the end of a socket until the process is gone. A process that dies closes its sockets
+/// first, and its exit tells more. It may need two seconds if it wants to leave in order.
+const CLOSED_LIMIT: Duration = Duration::from_secs(3);
+/// So often a sidecar that starts may be seen to be stopped.
+const STOPPED_LOOKS: u32 = 1;
+
+/// What to do when both sides do not speak the same language.
+const UNINTELLIGIBLE: &str = "; use wireup together with the wireup-pmix-host it was built with";
+
+/// Where the sidecar is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SidecarState {
+    /// The job needs none.
+    Absent,
+    /// Started, the job not yet registered.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Asked to stop.
+    Stopping,
+    /// Given up and to be killed.
+    Broken,
+    /// Gone.
+    Ended,
+}
+
+/// The sidecar as its node sees it.
+#[derive(Debug)]
+pub(super) struct SidecarLife {
+    pub(super) state: SidecarState,
+    /// It said hello.
+    loaded: bool,
+    /// It said that it has stopped its server.
+    stopped: bool,
+    /// One of its sockets has ended.
+    closed: bool,
+    /// Until when something must have happened.
+    patience: Option<Patience>,
+    /// When to probe it next.
+    probe_at: Option<Moment>,
+    /// The probe whose answer `patience` waits for.
+    probe: Option<RequestId>,
+    /// How long it may be silent.
+    silence: Duration,
+    /// Since when it has not answered.
+    silent_since: Moment,
+    /// A probe made because a rank ended badly, and how long that end waits for it.
+    doubt: Option<(RequestId, Moment)>,
+    /// So often in a row it was seen to be stopped while it started.
+    seen_stopped: u32,
+}
+
+impl SidecarLife {
+    pub(super) fn new(needed: bool) -> Self {
+        Self {
+            state: if needed {
+                SidecarState::Starting
+            } else {
+                SidecarState::Absent
+            },
+            loaded: false,
+            stopped: false,
+            closed: false,
+            patience: None,
+            probe_at: None,
+            probe: None,
+            silence: SILENCE,
+            silent_since: Moment::default(),
+            doubt: None,
+            seen_stopped: 0,
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        let patience = self.patience.map(|patience| patience.next());
+        let doubt = self.doubt.map(|(_, until)| until);
+        [patience, self.probe_at, doubt].into_iter().flatten().min()
+    }
+
+    /// Whether it serves.
+    pub(super) fn is_ready(&self) -> bool {
+        self.state == SidecarState::Ready
+    }
+
+    /// Whether the job has one.
+    pub(super) fn is_offered(&self) -> bool {
+        self.state != SidecarState::Absent
+    }
+
+    /// Whether it is listened to.
+    fn is_heard(&self) -> bool {
+        self.is_needed() || self.state == SidecarState::Stopping
+    }
+
+    /// Whether ranks are to use it, or do.
+    fn is_needed(&self) -> bool {
+        matches!(self.state, SidecarState::Starting | SidecarState::Ready)
+    }
+
+    /// Nothing more is expected of it.
+    fn settle(&mut self, state: SidecarState) {
+        *self = Self {
+            state,
+            silence: self.silence,
+            ..Self::new(true)
+        };
+    }
+}
+
+impl NodeCore {
+    /// Makes the sidecar's first requests, which need what only the driver knows (directories,
+    /// users). They may wait in its socket while it still loads its libraries.
+    pub fn start_host(&mut self, requests: &[Control], now: Moment, actions: &mut Vec<Action>) {
+        let nodes = self.jobs.nodes();
+        let limit = START_LIMIT + START_LIMIT_PER_NODE * nodes;
+        self.host.patience = Some(Patience::new(limit, now));
+        for request in requests {
+            self.control(request, now, actions);
+        }
+    }
+
+    /// Gives up a sidecar that is silent for so long.
+    pub fn impatient_after(mut self, silence: Duration) -> Self {
+        self.host.silence = silence;
+        self
+    }
+
+    /// Makes a request of the sidecar.
+    pub(super) fn control(
+        &mut self,
+        control: &Control,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) -> Option<RequestId> {
+        match self.link.control(control) {
+            Ok((id, bytes)) => {
+                actions.push(Action::SendControl(bytes));
+                Some(id)
+            }
+            Err(error) => {
+                let text = format!("{}: {error}", control.kind().name());
+                self.host_broken(text, now, actions);
+                None
+            }
+        }
+    }
+
+    /// A rank has ended badly. When a sidecar dies its ranks lose their connection, may end before
+    /// its own end is seen, and must not be blamed: it is asked for a sign of life.
+    pub fn doubt_host(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.host.state == SidecarState::Ready {
+            let probe = self.control(&Control::Probe, now, actions);
+            self.host.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
+        }
+    }
+
+    /// Whether the sidecar may be about to end: judge what happened to its ranks later. Never for
+    /// longer than some seconds.
+    pub fn host_is_in_doubt(&self) -> bool {
+        self.host.is_needed() && (self.host.closed || self.host.doubt.is_some())
+    }
+
+    /// Something came on one of the sidecar's sockets.
+    pub(super) fn host_said(
+        &mut self,
+        events: Result<Vec<SidecarEvent>, WireError>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.host.is_heard() {
+            return;
+        }
+        // What was complete before an error counts: a rank that finalized has finalized.
+        self.host_events(events.unwrap_or_default(), now, actions);
+        if let Some(error) = self.link.error() {
+            let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");
+            self.host_broken(text, now, actions);
+        }
+    }
+
+    pub(super) fn control_reply(
+        &mut self,
+        id: RequestId,
+        reply: ControlReply,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match reply {
+            ControlReply::Init(Ok(())) => {}
+            ControlReply::RegisterJob(result) if self.crossings.registers(id) => {
+                self.far_registered(id, result.map(drop), now, actions);
+            }
+            ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
+                self.job_registered(id, result, actions);
+            }
+            ControlReply::RegisterJob(Ok(env)) => {
+                if self.host.state == SidecarState::Starting {
+                    self.host.state = SidecarState::Ready;
+                    if !self.host.closed {
+                        self.host.patience = None;
+                        self.host.probe_at = Some(now + self.host.silence / 2);
+                    }
+                    actions.push(Action::Report(Report::SidecarReady {
+                        job: JobNumber(0),
+                        env,
+                    }));
+                }
+            }
+            ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {
+                let text = format!(
+                    "{refusal}; see what it prints with -vv, or try another libpmix (--libpmix)"
+                );
+                self.host_broken(text, now, actions);
+            }
+            ControlReply::DirectModex(result) => {
+                let requests = &mut self.modex_requests;
+                let at = requests.iter().position(|(request, _)| *request == id);
+                let Some(at) = at else { return };
+                let (_, proc) = requests.swap_remove(at);
+                let result = result
+                    .map(std::sync::Arc::from)
+                    .map_err(|refusal| refusal.status.0);
+                self.modex(ModexInput::SidecarAnswered { proc, result }, now, actions);
+            }
+            // An event that cannot be delivered has no one to be told: its raiser went on long ago.
+            ControlReply::Notify(_) | ControlReply::DeregisterJob(_) => {}
+            ControlReply::IofDeliver(_) => self.delivered(id, now, actions),
+            // Its process tells how that went.
+            ControlReply::Finalize(_) => self.host.stopped = true,
+            ControlReply::Probe(_) => self.host_answered(id, now),
+        }
+    }
+
+    fn host_answered(&mut self, id: RequestId, now: Moment) {
+        let life = &mut self.host;
+        if life.doubt.is_some_and(|(doubt, _)| doubt == id) {
+            life.doubt = None;
+        }
+        if life.probe == Some(id) && !life.closed && life.state == SidecarState::Ready {
+            life.probe = None;
+            life.patience = None;
+            life.probe_at = Some(now + life.silence / 2);
+        }
+    }
+
+    /// The sidecar says why it cannot go on.
+    pub(super) fn host_gave_up(&mut self, failed: &Failed, now: Moment, actions: &mut Vec<Action>) {
+        // The other stages know their own remedies.
+        let remedy = match (shortage::remedy(&failed.text.to_string()), failed.stage) {
+            ("", Stage::Link) => UNINTELLIGIBLE,
+            (remedy, _) => remedy,
+        };
+        let text = format!("{}{remedy}", failed.text);
+        self.host_broken(text, now, actions);
+    }
+
+    /// The sidecar has loaded its libraries.
+    pub(super) fn host_loaded(&mut self) {
+        self.host.loaded = true;
+    }
+
+    /// All ranks have ended: the sidecar is asked to stop.
+    pub(super) fn stop_host(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.host.is_needed() {
+            self.host.settle(SidecarState::Stopping);
+            self.host.patience = Some(Patience::new(STOP_LIMIT, now));
+            self.control(&Control::Finalize, now, actions);
+        }
+    }
+
+    /// A socket of the sidecar has ended. That is how it stops, dies, or goes wrong.
+    pub(super) fn host_closed(&mut self, now: Moment) {
+        if self.host.is_needed() && !self.host.closed {
+            self.host.closed = true;
+            self.host.probe_at = None;
+            self.host.patience = Some(Patience::new(CLOSED_LIMIT, now));
+        }
+    }
+
+    /// The sidecar's process has ended.
+    pub(super) fn host_ended(
+        &mut self,
+        how: String,
+        in_order: bool,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.host.is_heard() && !(in_order && self.host.stopped) {
+            self.host_lost(how, now, actions);
+        }
+        self.host.settle(SidecarState::Ended);
+    }
+
+    pub(super) fn host_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let life = &mut self.host;
+        life.doubt = life.doubt.filter(|(_, until)| now < *until);
+        if life.probe_at.is_some_and(|at| now >= at) {
+            life.probe_at = None;
+            life.silent_since = now;
+            life.patience = Some(Patience::new(life.silence / 2, now));
+            self.host.probe = self.control(&Control::Probe, now, actions);
+        }
+        let Some(patience) = &mut self.host.patience else {
+            return;
+        };
+        let due = now >= patience.next();
+        let (over, limit) = (patience.exhausted(now), patience.limit());
+        match (self.host.state, self.host.closed) {
+            // One that is stopped does not start any more; one that waits may wait for a file system.
+            (SidecarState::Starting, false) if due && !over => actions.push(Action::LookAtSidecar),
+            (SidecarState::Ready, false) if over => actions.push(Action::LookAtSidecar),
+            _ if over => self.host_impatient(limit, now, actions),
+            _ => {}
+        }
+    }
+
+    /// What the sidecar's process was seen to do when it was silent.
+    pub(super) fn host_seen(&mut self, doing: Doing, now: Moment, actions: &mut Vec<Action>) {
+        let life = &mut self.host;
+        match (life.state, doing) {
+            (SidecarState::Starting, Doing::Stopped) => {
+                life.seen_stopped += 1;
+                // One that was stopped for a moment goes on.
+                if life.seen_stopped > STOPPED_LOOKS {
+                    self.host_broken("its process is stopped".to_owned(), now, actions);
+                }
+            }
+            (SidecarState::Starting, _) => life.seen_stopped = 0,
+            (SidecarState::Ready, Doing::Works) if now.since(life.silent_since) < BUSY_LIMIT => {
+                life.patience = Some(Patience::new(life.silence / 2, now));
+            }
+            (SidecarState::Ready, _) => {
+                let limit = now.since(life.silent_since) + life.silence / 2;
+                self.host_impatient(limit, now, actions);
+            }
+            _ => {}
+        }
+    }
+
+    fn host_impatient(&mut self, limit: Duration, now: Moment, actions: &mut Vec<Action>) {
+        let text = self.impatient(limit.as_secs());
+        self.host_broken(text, now, actions);
+    }
+
+    /// What was waited for in vain, and what to do.
+    fn impatient(&self, seconds: u64) -> String {
+        if self.host.closed {
+            return "it closed its connection and does not end; try another libpmix (--libpmix)"
+                .to_owned();
+        }
+        let pending = self.link.outstanding_controls().next();
+        let what = match (self.host.state, pending) {
+            (SidecarState::Stopping, _) => return format!("it did not stop within {seconds} s"),
+            (SidecarState::Ready, _) => "answer",
+            (_, Some((_, kind))) if self.host.loaded => kind.name(),
+            _ => "load its libraries",
+        };
+        format!(
+            "it did not {what} within {seconds} s; look what keeps it (stopped? a slow file \
+             system?), or try another libpmix (--libpmix)"
+        )
+    }
+
+    /// The sidecar is of no use any more, though its process may live.
+    pub(super) fn host_broken(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
+        if self.host.is_heard() {
+            self.host_lost(error, now, actions);
+            actions.push(Action::KillSidecar);
+        }
+    }
+
+    /// Tells of the loss and settles what the sidecar owed.
+    fn host_lost(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
+        self.host.settle(SidecarState::Broken);
+        actions.push(Action::Report(Report::SidecarLost { error }));
+        self.groups(actions, GroupEngine::server_lost);
+        self.outputs_lost(now, actions);
+        for (_, proc) in std::mem::take(&mut self.modex_requests) {
+            let result = Err(Status::ERR_LOST_CONNECTION.0);
+            self.modex(ModexInput::SidecarAnswered { proc, result }, now, actions);
+        }
+    }
+
+    /// Whether every rank of this node has finalized or ended.
+    pub fn ranks_are_done(&self) -> bool {
+        let needs = |rank: &PmixState| matches!(rank, PmixState::Absent | PmixState::Connected);
+        !self.pmix.iter().any(needs)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,352 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::job::ids::{NodeId, NodeRank, Nspace, Rank};
+use crate::job::outcome::{Cause, RankEnd};
+use crate::node::event::{Doing, Event};
+use crate::node::{Terms, served};
+use crate::pmix::control::serve::{self, Body};
+use crate::pmix::control::{ControlKind, ForkEnv, Init};
+use crate::pmix::upcall::Upcall;
+use crate::pmix::value::Proc;
+
+/// One node with two ranks and a sidecar that was just started.
+struct Node {
+    core: NodeCore,
+    now: Moment,
+    nspace: Nspace,
+    /// What its process is seen to do.
+    doing: Doing,
+}
+
+impl Node {
+    fn new() -> Self {
+        let job = served::job(&[2]);
+        let nspace = job.nspace.clone();
+        let mut core =
+            NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default()).unwrap();
+        let requests = [
+            Control::Init(Init {
+                nspace: Nspace::new("job-host").unwrap(),
+                rank: Rank(0),
+                hostname: "here".into(),
+                tmpdir: "/tmp".into(),
+            }),
+            Control::RegisterJob {
+                nspace: nspace.clone(),
+                infos: Vec::new(),
+                clients: Vec::new(),
+            },
+        ];
+        let mut actions = Vec::new();
+        core.start_host(&requests, Moment::default(), &mut actions);
+        assert_eq!(actions.len(), 2);
+        Self {
+            core,
+            now: Moment::default(),
+            nspace,
+            doing: Doing::Waits,
+        }
+    }
+
+    /// A node whose sidecar has registered the job.
+    fn ready() -> Self {
+        let mut node = Self::new();
+        node.reply(ControlKind::Init, 1, Body::Done);
+        let env = ForkEnv::default();
+        let actions = node.reply(ControlKind::RegisterJob, 2, Body::ForkEnv(&env));
+        assert!(matches!(
+            actions[..],
+            [Action::Report(Report::SidecarReady { env: _, .. })]
+        ));
+        node
+    }
+
+    fn handle(&mut self, event: Event<'_>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.core.handle(event, self.now, &mut actions);
+        if matches!(actions[..], [Action::LookAtSidecar]) {
+            actions.clear();
+            let seen = Event::SidecarSeen(self.doing);
+            self.core.handle(seen, self.now, &mut actions);
+        }
+        actions
+    }
+
+    fn reply(&mut self, kind: ControlKind, id: u64, body: Body<'_>) -> Vec<Action> {
+        let frame = serve::reply(kind, id, Ok(body)).unwrap();
+        self.handle(Event::ControlReceived(&frame))
+    }
+
+    fn rank_finalized(&mut self, rank: u32) {
+        let proc = Proc::new(&self.nspace, Rank(rank));
+        let frame = Upcall::ClientFinalized { proc }.encode(0).unwrap();
+        let told = NodeRank(rank);
+        assert!(matches!(
+            self.handle(Event::UpcallReceived(&frame))[..],
+            [Action::Report(Report::RankFinalized { rank })] if rank == told
+        ));
+    }
+
+    /// Follows the deadlines until one of them has a consequence, at most for `limit`.
+    fn wait(&mut self, limit: Duration) -> Vec<Action> {
+        let end = self.now + limit;
+        loop {
+            match self.core.next_deadline().filter(|at| *at <= end) {
+                None => {
+                    self.now = end;
+                    return Vec::new();
+                }
+                Some(at) => self.now = at,
+            }
+            let actions = self.handle(Event::Tick);
+            if !actions.is_empty() {
+                return actions;
+            }
+        }
+    }
+}
+
+/// The text of a loss that also has the process killed.
+#[track_caller]
+fn given_up(actions: &[Action]) -> &str {
+    match actions {
+        [
+            Action::Report(Report::SidecarLost { error }),
+            Action::KillSidecar,
+        ] => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_probe(actions: &[Action]) -> bool {
+    matches!(actions, [Action::SendControl(_)])
+}
+
+const MINUTES: Duration = Duration::from_secs(600);
+
+#[test]
+fn a_sidecar_that_does_not_start_is_given_up_and_named_by_what_it_did() {
+    let mut node = Node::new();
+    let text = given_up(&node.wait(MINUTES)).to_owned();
+    assert!(
+        text.contains("did not load its libraries within 30 s"),
+        "{text}"
+    );
+    assert_eq!(node.now.0.as_secs(), 30);
+    assert_eq!(node.core.next_deadline(), None);
+
+    let mut node = Node::new();
+    let hello = serve::notice(&crate::pmix::control::SidecarNotice::Hello(
+        crate::pmix::control::Hello {
+            libpmix: "OpenPMIx".into(),
+            warnings: Vec::new(),
+        },
+    ));
+    node.handle(Event::ControlReceived(&hello.unwrap()));
+    node.reply(ControlKind::Init, 1, Body::Done);
+    let text = given_up(&node.wait(MINUTES)).to_owned();
+    assert!(
+        text.contains("did not register the job within 30 s"),
+        "{text}"
+    );
+}
+
+#[test]
+fn time_in_which_the_launcher_stood_still_counts_as_one_step() {
+    let mut node = Node::new();
+    for _ in 0..5 {
+        node.now = node.now + MINUTES;
+        assert!(node.handle(Event::Tick).is_empty());
+    }
+    node.now = node.now + MINUTES;
+    given_up(&node.handle(Event::Tick));
+}
+
+#[test]
+fn a_sidecar_that_answers_probes_is_never_given_up() {
+    let mut node = Node::ready();
+    for id in 3..100 {
+        assert!(is_probe(&node.wait(MINUTES)));
+        node.reply(ControlKind::Probe, id, Body::Done);
+    }
+    assert!(node.now.0 >= SILENCE / 2 * 97);
+    assert!(is_probe(&node.wait(MINUTES)));
+    let asked = node.now;
+    let text = given_up(&node.wait(MINUTES)).to_owned();
+    assert!(text.contains("did not answer within 10 s"), "{text}");
+    assert!(node.now.since(asked) <= SILENCE / 2);
+}
+
+#[test]
+fn a_sidecar_that_works_may_be_silent_for_a_minute() {
+    let mut node = Node::ready();
+    node.doing = Doing::Works;
+    assert!(is_probe(&node.wait(MINUTES)));
+    let asked = node.now;
+    let text = given_up(&node.wait(MINUTES)).to_owned();
+    assert!(text.contains("did not answer within 6"), "{text}");
+    let silent = node.now.since(asked);
+    assert!(
+        (BUSY_LIMIT..BUSY_LIMIT + SILENCE).contains(&silent),
+        "{silent:?}"
+    );
+}
+
+#[test]
+fn a_sidecar_that_is_stopped_while_it_starts_is_given_up_before_one_that_waits() {
+    let mut node = Node::new();
+    node.doing = Doing::Stopped;
+    let text = given_up(&node.wait(MINUTES)).to_owned();
+    assert!(text.contains("is stopped"), "{text}");
+    assert!(node.now.0 < Duration::from_secs(11), "{}", node.now);
+}
+
+#[test]
+fn a_rank_that_ended_badly_waits_for_a_sign_of_life_but_not_for_long() {
+    let mut node = Node::ready();
+    let mut actions = Vec::new();
+    node.core.doubt_host(node.now, &mut actions);
+    assert!(is_probe(&actions) && node.core.host_is_in_doubt());
+    node.reply(ControlKind::Probe, 3, Body::Done);
+    assert!(!node.core.host_is_in_doubt());
+
+    // An answer to an earlier probe proves nothing about the time after.
+    node.core.doubt_host(node.now, &mut actions);
+    node.core.doubt_host(node.now, &mut actions);
+    node.reply(ControlKind::Probe, 4, Body::Done);
+    assert!(node.core.host_is_in_doubt());
+    assert!(node.wait(DOUBT_LIMIT).is_empty());
+    assert!(!node.core.host_is_in_doubt());
+}
+
+#[test]
+fn a_closed_socket_waits_for_the_end_of_the_process() {
+    let mut node = Node::ready();
+    assert!(node.handle(Event::SidecarClosed).is_empty());
+    assert!(node.core.host_is_in_doubt());
+    let actions = node.handle(Event::SidecarEnded {
+        how: "died".into(),
+        in_order: false,
+    });
+    assert!(
+        matches!(&actions[..], [Action::Report(Report::SidecarLost { error })] if error == "died")
+    );
+    assert!(!node.core.host_is_in_doubt());
+
+    let mut node = Node::ready();
+    node.handle(Event::SidecarClosed);
+    let text = given_up(&node.wait(MINUTES)).to_owned();
+    assert!(text.contains("closed its connection"), "{text}");
+    assert_eq!(node.now.0, CLOSED_LIMIT);
+}
+
+#[test]
+fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
+    let mut node = Node::ready();
+    assert!(
+        is_probe(&node.handle(Event::LaunchEnded)),
+        "the request to stop"
+    );
+    let text = given_up(&node.wait(MINUTES)).to_owned();
+    assert_eq!(text, "it did not stop within 5 s");
+
+    let mut node = Node::ready();
+    node.handle(Event::LaunchEnded);
+    node.handle(Event::SidecarClosed);
+    node.reply(ControlKind::Finalize, 3, Body::Done);
+    let ended = || Event::SidecarEnded {
+        how: "exited".into(),
+        in_order: true,
+    };
+    assert!(node.handle(ended()).is_empty());
+    assert_eq!(node.core.next_deadline(), None);
+
+    // It left before it had heard of the request.
+    let mut node = Node::ready();
+    node.handle(Event::LaunchEnded);
+    let actions = node.handle(ended());
+    assert!(matches!(
+        actions[..],
+        [Action::Report(Report::SidecarLost { .. })]
+    ));
+}
+
+#[test]
+fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
+    let mut node = Node::ready();
+    node.rank_finalized(0);
+    assert!(!node.core.ranks_are_done());
+    let proc = Proc::new(&node.nspace, Rank(1));
+    let mut bytes = Upcall::ClientFinalized { proc }.encode(0).unwrap();
+    bytes.extend([0xa5; 32]);
+    let mut actions = node.handle(Event::UpcallReceived(&bytes));
+    let before = actions.remove(0);
+    assert!(matches!(
+        before,
+        Action::Report(Report::RankFinalized { rank: NodeRank(1) })
+    ));
+    assert!(given_up(&actions).contains("cannot be understood"));
+    assert!(node.core.ranks_are_done());
+    // Nothing it still says is heard, and its end is no news.
+    assert!(node.handle(Event::UpcallReceived(&bytes)).is_empty());
+    let ended = Event::SidecarEnded {
+        how: "killed".into(),
+        in_order: false,
+    };
+    assert!(node.handle(ended).is_empty());
+}
+
+#[test]
+fn ranks_that_ended_without_pmix_do_not_need_the_sidecar() {
+    let mut node = Node::ready();
+    node.rank_finalized(0);
+    node.handle(Event::RankEnded {
+        rank: NodeRank(1),
+        end: RankEnd::Code(0),
+    });
+    assert!(node.core.ranks_are_done());
+}
+
+#[test]
+fn who_aborts_everybody_is_not_let_go_while_anybody_lives() {
+    let mut node = Node::ready();
+    let abort = |node: &Node, targets| {
+        let (proc, message) = (Proc::new(&node.nspace, Rank(1)), "no".into());
+        let upcall = Upcall::Abort {
+            proc,
+            status: 7,
+            message,
+            targets,
+        };
+        upcall.encode(3).unwrap()
+    };
+    let frame = abort(&node, Vec::new());
+    let actions = node.handle(Event::UpcallReceived(&frame));
+    assert!(
+        matches!(
+            actions[..],
+            [Action::Report(Report::Failed(Cause::Aborted {
+                code: 7,
+                ..
+            }))]
+        ),
+        "{actions:?}"
+    );
+    let actions = node.handle(Event::LaunchEnded);
+    let answers = actions
+        .iter()
+        .filter(|action| matches!(action, Action::SendUpcall(_)));
+    assert_eq!(answers.count(), 1, "{actions:?}");
+    // Who aborts somebody else may want to go on.
+    let mut node = Node::ready();
+    let frame = abort(&node, vec![Proc::new(&node.nspace, Rank(0))]);
+    let actions = node.handle(Event::UpcallReceived(&frame));
+    assert!(
+        matches!(
+            actions[..],
+            [Action::Report(Report::Demanded(_)), Action::SendUpcall(_)]
+        ),
+        "{actions:?}"
+    );
+}

@@ -1,0 +1,210 @@
+//! Barriers and rings that some local ranks have entered: who waits, and what they bring.
+//!
+//! One is complete on this node when all its local members have entered. Then it ends at once if
+//! there are no others, or when the caller says so ([`Server::released`](crate::pmi::server::Server)).
+//!
+//! Rule: a failed barrier is fatal for clients, so it stays failed: ranks that come later must not
+//! wait for ever. Source: docs/pmi-wire.md#barrier.
+
+use std::collections::BTreeMap;
+
+use crate::job::ids::{NodeId, Rank};
+use crate::job::rank_placement::RankMap;
+use crate::kvs::Stamp;
+use crate::pmi::client::Waiter;
+use crate::pmi::collective::{Collective, Scope};
+use crate::pmi::ring;
+use crate::pmi::store::Store;
+
+/// What a rank brings into a ring.
+pub(super) type RingValues = (Rank, Vec<u8>, Vec<u8>);
+
+/// One barrier or ring that has begun.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    pub(super) waiting: Vec<Waiter>,
+    /// Number of members on this node.
+    expected: usize,
+    /// What was given away of the store when the last one entered.
+    given: Option<Stamp>,
+    ring: Vec<RingValues>,
+}
+
+impl Meeting {
+    /// Local members that have entered, and how many there are.
+    pub(super) fn progress(&self) -> (usize, usize) {
+        (self.waiting.len(), self.expected)
+    }
+
+    /// What was given away of the store, if all local members have entered.
+    pub(super) fn given(&self) -> Option<Stamp> {
+        self.given
+    }
+}
+
+/// What follows from an arrival.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    /// It is the first, and others are to come.
+    Begun,
+    /// Others are to come.
+    Waits,
+    /// All local members have entered; this is what they bring for other nodes.
+    Entered(Vec<u8>),
+    /// All members have entered; it had begun before or not.
+    Ended {
+        /// An earlier arrival was [`Arrival::Begun`].
+        begun: bool,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Meetings {
+    node: NodeId,
+    map: RankMap,
+    /// Which barrier of the whole job is open or comes next, from 1.
+    number: u64,
+    open: BTreeMap<Collective, Meeting>,
+    failed: BTreeMap<Collective, String>,
+    /// From where on the store has news for the members of a barrier that was entered before.
+    news_since: BTreeMap<Collective, Stamp>,
+}
+
+impl Meetings {
+    pub(super) fn new(node: NodeId, map: &RankMap) -> Self {
+        Self {
+            node,
+            map: map.clone(),
+            number: 1,
+            open: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            news_since: BTreeMap::new(),
+        }
+    }
+
+    /// Which barrier of the whole job is open or comes next, from 1.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Number of ranks of the job.
+    pub(super) fn size(&self) -> u32 {
+        self.map.size()
+    }
+
+    /// Whether a rank lives on this node.
+    pub(super) fn is_here(&self, rank: Rank) -> bool {
+        self.map.node_of(rank) == Some(self.node)
+    }
+
+    /// Why a barrier has failed for good.
+    pub(super) fn failure(&self, collective: &Collective) -> Option<&str> {
+        self.failed.get(collective).map(String::as_str)
+    }
+
+    /// A member enters for the first time. `ring` is what it brings into a ring.
+    pub(super) fn arrive(
+        &mut self,
+        collective: &Collective,
+        waiter: Waiter,
+        ring: Option<RingValues>,
+        store: &mut Store,
+    ) -> Arrival {
+        let (here, elsewhere) = self.members(collective);
+        let meeting = self
+            .open
+            .entry(collective.clone())
+            .or_insert_with(|| Meeting {
+                waiting: Vec::new(),
+                expected: here,
+                given: None,
+                ring: Vec::new(),
+            });
+        meeting.waiting.push(waiter);
+        meeting.ring.extend(ring);
+        if meeting.waiting.len() < meeting.expected {
+            return match meeting.waiting.len() {
+                1 => Arrival::Begun,
+                _ => Arrival::Waits,
+            };
+        }
+        let (bytes, given) = match collective {
+            &Collective::WORLD => (store.take_contribution(), Stamp::default()),
+            Collective::Ring => (ring::encode(&mut meeting.ring), Stamp::default()),
+            // What is put here is visible to everybody here.
+            _ if !elsewhere => {
+                let begun = meeting.expected > 1;
+                return Arrival::Ended { begun };
+            }
+            _ => {
+                let since = self.news_since.get(collective).copied();
+                store.recent(since.unwrap_or_default())
+            }
+        };
+        meeting.given = Some(given);
+        Arrival::Entered(bytes)
+    }
+
+    /// Members on this node, and whether others have any. The barrier of all ranks and the ring
+    /// are always the caller's to end, so that there is one way for jobs of any size.
+    fn members(&self, collective: &Collective) -> (usize, bool) {
+        let all_here = self.map.local_size(self.node) as usize;
+        match collective {
+            Collective::Barrier {
+                scope: Scope::Ranks(ranks),
+                ..
+            } => {
+                let here = ranks.iter().filter(|rank| self.is_here(**rank)).count();
+                (here, here < ranks.len())
+            }
+            Collective::Barrier {
+                scope: Scope::World,
+                ..
+            } => (all_here, all_here < self.map.size() as usize),
+            Collective::Barrier {
+                scope: Scope::Node, ..
+            } => (all_here, false),
+            Collective::Ring => (all_here, true),
+        }
+    }
+
+    /// One that has begun.
+    pub(super) fn open(&self, collective: &Collective) -> Option<&Meeting> {
+        self.open.get(collective)
+    }
+
+    /// It has ended well: who is to be answered, in the order of ranks.
+    pub(super) fn end(
+        &mut self,
+        collective: &Collective,
+        news_since: Option<Stamp>,
+    ) -> Vec<Waiter> {
+        if *collective == Collective::WORLD {
+            self.number += 1;
+        }
+        if let Some(stamp) = news_since {
+            self.news_since.insert(collective.clone(), stamp);
+        }
+        self.take(collective)
+    }
+
+    /// It has failed: who is to be answered, in the order of ranks. Later arrivals fail too.
+    pub(super) fn fail(&mut self, collective: &Collective, why: String) -> Vec<Waiter> {
+        self.failed.insert(collective.clone(), why);
+        self.take(collective)
+    }
+
+    fn take(&mut self, collective: &Collective) -> Vec<Waiter> {
+        let meeting = self.open.remove(collective);
+        let mut waiting = meeting.map(|meeting| meeting.waiting).unwrap_or_default();
+        waiting.sort_by_key(|waiter| waiter.rank);
+        waiting
+    }
+
+    /// Whether some local rank has entered what this rank, which it is not, has to enter.
+    pub(super) fn need(&self, rank: Rank) -> bool {
+        let here = self.is_here(rank);
+        self.open.keys().any(|open| open.needs(rank, here))
+    }
+}

@@ -1,0 +1,332 @@
+//! Payloads of upcalls. Layouts: docs/shim.md.
+
+use wireup_shim::wire as c;
+
+use crate::pmix::upcall::{App, GroupOp, Query, Upcall, UpcallKind};
+use crate::pmix::value::{Channels, DataRange, Info, Proc, Status, Text};
+use crate::pmix::wire::{Reader, WireError, Writer};
+
+impl GroupOp {
+    fn encode(self, out: &mut Writer) {
+        out.u8(match self {
+            Self::Construct => c::WIREUP_GROUP_CONSTRUCT as u8,
+            Self::Destruct => c::WIREUP_GROUP_DESTRUCT as u8,
+        });
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        match u32::from(from.u8()?) {
+            c::WIREUP_GROUP_CONSTRUCT => Ok(Self::Construct),
+            c::WIREUP_GROUP_DESTRUCT => Ok(Self::Destruct),
+            _ => Err(WireError::Bad("group operation")),
+        }
+    }
+}
+
+impl Upcall {
+    /// Reads the payload of a frame of this kind.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn decode(kind: UpcallKind, payload: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(payload);
+        let upcall = match kind {
+            UpcallKind::ClientConnected => Self::ClientConnected {
+                proc: Proc::decode(&mut from)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::ClientFinalized => Self::ClientFinalized {
+                proc: Proc::decode(&mut from)?,
+            },
+            UpcallKind::RegisterEvents => Self::RegisterEvents {
+                codes: from.list(|from| from.i32().map(Status))?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::DeregisterEvents => Self::DeregisterEvents {
+                codes: from.list(|from| from.i32().map(Status))?,
+            },
+            UpcallKind::NotifyEvent => Self::NotifyEvent {
+                code: Status(from.i32()?),
+                source: Proc::decode(&mut from)?,
+                range: DataRange(from.u8()?),
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::GroupEnded => Self::GroupEnded {
+                name: Text::decode(&mut from)?,
+                procs: from.list(Proc::decode)?,
+            },
+            UpcallKind::Abort => Self::Abort {
+                proc: Proc::decode(&mut from)?,
+                status: from.i32()?,
+                message: Text::decode(&mut from)?,
+                targets: from.list(Proc::decode)?,
+            },
+            UpcallKind::Fence => Self::Fence {
+                procs: from.list(Proc::decode)?,
+                infos: Info::decode_list(&mut from)?,
+                data: from.bytes()?.to_vec(),
+            },
+            UpcallKind::DirectModex => Self::DirectModex {
+                proc: Proc::decode(&mut from)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Query => Self::Query {
+                proc: Proc::decode(&mut from)?,
+                queries: from.list(|from| {
+                    Ok(Query {
+                        keys: from.list(Text::decode)?,
+                        qualifiers: Info::decode_list(from)?,
+                    })
+                })?,
+            },
+            UpcallKind::Log => Self::Log {
+                proc: Proc::decode(&mut from)?,
+                data: Info::decode_list(&mut from)?,
+                directives: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Publish => Self::Publish {
+                proc: Proc::decode(&mut from)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Lookup => Self::Lookup {
+                proc: Proc::decode(&mut from)?,
+                keys: from.list(Text::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Unpublish => Self::Unpublish {
+                proc: Proc::decode(&mut from)?,
+                keys: from.list(Text::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Group => Self::Group {
+                op: GroupOp::decode(&mut from)?,
+                name: Text::decode(&mut from)?,
+                procs: from.list(Proc::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::JobControl => Self::JobControl {
+                proc: Proc::decode(&mut from)?,
+                targets: from.list(Proc::decode)?,
+                directives: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::SessionControl => Self::SessionControl {
+                proc: Proc::decode(&mut from)?,
+                session: from.u32()?,
+                directives: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Spawn => Self::Spawn {
+                proc: Proc::decode(&mut from)?,
+                infos: Info::decode_list(&mut from)?,
+                apps: from.list(App::decode)?,
+            },
+            UpcallKind::Connect => Self::Connect {
+                procs: from.list(Proc::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Disconnect => Self::Disconnect {
+                procs: from.list(Proc::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::IofPull => Self::IofPull {
+                procs: from.list(Proc::decode)?,
+                infos: Info::decode_list(&mut from)?,
+                channels: Channels(from.u16()?),
+            },
+            UpcallKind::PushStdin => Self::PushStdin {
+                source: Proc::decode(&mut from)?,
+                targets: from.list(Proc::decode)?,
+                infos: Info::decode_list(&mut from)?,
+                data: from.bytes()?.to_vec(),
+            },
+            UpcallKind::GetCredential => Self::GetCredential {
+                proc: Proc::decode(&mut from)?,
+                directives: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::ValidateCredential => Self::ValidateCredential {
+                proc: Proc::decode(&mut from)?,
+                credential: from.bytes()?.to_vec(),
+                directives: Info::decode_list(&mut from)?,
+            },
+            UpcallKind::Allocate => Self::Allocate {
+                proc: Proc::decode(&mut from)?,
+                directive: from.u8()?,
+                infos: Info::decode_list(&mut from)?,
+            },
+        };
+        from.end()?;
+        Ok(upcall)
+    }
+
+    /// The frame that the shim sends; `id` is 0 for a notice. For peers of the agent in tests and
+    /// tools, as the shim itself is C.
+    ///
+    /// # Errors
+    /// [`WireError::TooLarge`].
+    pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
+        let mut out = Writer::frame();
+        match self {
+            Self::ClientConnected { proc, infos }
+            | Self::DirectModex { proc, infos }
+            | Self::Publish { proc, infos } => {
+                proc.encode(&mut out);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::ClientFinalized { proc } => proc.encode(&mut out),
+            Self::RegisterEvents { codes, infos } => {
+                encode_codes(codes, &mut out);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::DeregisterEvents { codes } => encode_codes(codes, &mut out),
+            Self::NotifyEvent {
+                code,
+                source,
+                range,
+                infos,
+            } => {
+                out.i32(code.0);
+                source.encode(&mut out);
+                out.u8(range.0);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::GroupEnded { name, procs } => {
+                name.encode(&mut out);
+                encode_procs(procs, &mut out);
+            }
+            Self::Abort {
+                proc,
+                status,
+                message,
+                targets,
+            } => {
+                proc.encode(&mut out);
+                out.i32(*status);
+                message.encode(&mut out);
+                encode_procs(targets, &mut out);
+            }
+            Self::Fence { procs, infos, data } => {
+                encode_procs(procs, &mut out);
+                Info::encode_list(infos, &mut out);
+                out.bytes(data);
+            }
+            Self::Query { proc, queries } => {
+                proc.encode(&mut out);
+                out.count(queries.len());
+                for query in queries {
+                    encode_texts(&query.keys, &mut out);
+                    Info::encode_list(&query.qualifiers, &mut out);
+                }
+            }
+            Self::Log {
+                proc,
+                data,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                Info::encode_list(data, &mut out);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::Lookup { proc, keys, infos } | Self::Unpublish { proc, keys, infos } => {
+                proc.encode(&mut out);
+                encode_texts(keys, &mut out);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::Group {
+                op,
+                name,
+                procs,
+                infos,
+            } => {
+                op.encode(&mut out);
+                name.encode(&mut out);
+                encode_procs(procs, &mut out);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::JobControl {
+                proc,
+                targets,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                encode_procs(targets, &mut out);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::SessionControl {
+                proc,
+                session,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                out.u32(*session);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::Spawn { proc, infos, apps } => {
+                proc.encode(&mut out);
+                Info::encode_list(infos, &mut out);
+                out.count(apps.len());
+                apps.iter().for_each(|app| app.encode(&mut out));
+            }
+            Self::Connect { procs, infos } | Self::Disconnect { procs, infos } => {
+                encode_procs(procs, &mut out);
+                Info::encode_list(infos, &mut out);
+            }
+            Self::IofPull {
+                procs,
+                infos,
+                channels,
+            } => {
+                encode_procs(procs, &mut out);
+                Info::encode_list(infos, &mut out);
+                out.u16(channels.0);
+            }
+            Self::PushStdin {
+                source,
+                targets,
+                infos,
+                data,
+            } => {
+                source.encode(&mut out);
+                encode_procs(targets, &mut out);
+                Info::encode_list(infos, &mut out);
+                out.bytes(data);
+            }
+            Self::GetCredential { proc, directives } => {
+                proc.encode(&mut out);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::ValidateCredential {
+                proc,
+                credential,
+                directives,
+            } => {
+                proc.encode(&mut out);
+                out.bytes(credential);
+                Info::encode_list(directives, &mut out);
+            }
+            Self::Allocate {
+                proc,
+                directive,
+                infos,
+            } => {
+                proc.encode(&mut out);
+                out.u8(*directive);
+                Info::encode_list(infos, &mut out);
+            }
+        }
+        out.finish(self.kind().op(), false, id)
+    }
+}
+
+fn encode_codes(codes: &[Status], out: &mut Writer) {
+    out.count(codes.len());
+    codes.iter().for_each(|code| out.i32(code.0));
+}
+
+pub(super) fn encode_texts(texts: &[Text], out: &mut Writer) {
+    out.count(texts.len());
+    texts.iter().for_each(|text| text.encode(out));
+}
+
+fn encode_procs(procs: &[Proc], out: &mut Writer) {
+    out.count(procs.len());
+    procs.iter().for_each(|proc| proc.encode(out));
+}

@@ -1,0 +1,366 @@
+//! What a launch would leave behind if its launcher, or step, and its guard were both killed; and the removal of
+//! what others have left so.
+//!
+//! The guard keeps a record: a file of the user's in memory, which tells who looks after the launch, and what
+//! it has made. It is gone with the guard. A record of which nobody lives is one of a launch that
+//! nobody will end: the next launch of the user on this machine does it, and the agent when it starts.
+//!
+//! Rules: a process is known by its number and the time when it started, on one boot of one kernel and in one
+//! namespace of processes; where any of that is another's, nothing is known and nothing is done. A record is
+//! believed only as far as its owner's rights reach. Its name is a number that nobody can guess, and not the
+//! job's, which other users must not know (see `label`).
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::cleaning::Cleaning;
+use crate::plan::staging::Identity;
+use crate::sys::leftovers::JOB;
+use crate::sys::privileges::as_user;
+use crate::sys::procfs;
+use wireup_core::job::octets;
+use wireup_core::link::{decode, encode};
+
+/// Always on this machine, and empty after it has started.
+const PLACE: &str = "/dev/shm";
+
+/// Most bytes of a record that are read.
+const MOST: u64 = 16 * 1024 * 1024;
+
+/// Of what is in a record. Those of other versions are left alone until they are old.
+const VERSION: u32 = 1;
+
+/// A record without contents is one that is being made, or of a guard that was killed just then.
+const EMPTY_FOR: Duration = Duration::from_secs(60);
+
+/// A process that looks after the launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Keeper {
+    pid: i32,
+    started: u64,
+}
+
+impl Keeper {
+    /// This process's, or another one's; `None` when it has been collected.
+    pub fn of(pid: i32) -> Option<Self> {
+        let started = procfs::process(pid)?.started;
+        Some(Self { pid, started })
+    }
+
+    fn lives(&self) -> bool {
+        let found = procfs::process(self.pid);
+        found.is_some_and(|found| found.started == self.started && !found.has_ended())
+    }
+}
+
+/// Which processes the numbers mean.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct World {
+    /// The boot of the machine.
+    boot: String,
+    /// The namespace of processes.
+    processes: u64,
+}
+
+impl World {
+    fn own() -> io::Result<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let processes = fs::metadata("/proc/self/ns/pid")?.ino();
+        Ok(Self {
+            boot: boot.trim().to_owned(),
+            processes,
+        })
+    }
+}
+
+/// The first entry of a record.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Head {
+    version: u32,
+    world: World,
+    keepers: Vec<Keeper>,
+    job: String,
+    /// When it began, in seconds of the calendar.
+    since: u64,
+    #[serde(with = "octets")]
+    tmpdir: OsString,
+}
+
+/// The entries after it: something the launch has made, or is about to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Thing {
+    /// A directory.
+    Directory(#[serde(with = "octets")] PathBuf),
+    /// A file, as long as it is this one.
+    File(Identity, #[serde(with = "octets")] PathBuf),
+    /// A control group.
+    Group(#[serde(with = "octets")] PathBuf),
+}
+
+/// The record of a launch, kept by its guard. To drop it leaves it.
+#[derive(Debug)]
+pub(crate) struct Record(PathBuf);
+
+/// Where the record is that has this number.
+fn path(number: u64) -> PathBuf {
+    let uid = rustix::process::geteuid().as_raw();
+    Path::new(PLACE).join(format!("{}{number:016x}", prefix(uid)))
+}
+
+fn prefix(uid: u32) -> String {
+    format!("wireup.{uid}.")
+}
+
+impl Record {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// Where there is no place for it; then nobody will know what the launch has left.
+    pub(crate) fn make(
+        number: u64,
+        keepers: Vec<Keeper>,
+        job: &str,
+        since: SystemTime,
+    ) -> io::Result<Self> {
+        let head = Head {
+            version: VERSION,
+            world: World::own()?,
+            keepers,
+            job: job.to_owned(),
+            since: since
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs(),
+            tmpdir: std::env::temp_dir().into(),
+        };
+        let flags = OFlags::CREATE | OFlags::EXCL;
+        let mut record = Self(path(number));
+        record.open(flags)?;
+        record.write(&head)?;
+        Ok(record)
+    }
+
+    /// Adds something.
+    ///
+    /// # Errors
+    /// When there is no memory left for it.
+    pub(crate) fn add(&mut self, thing: &Thing) -> io::Result<()> {
+        self.write(thing)
+    }
+
+    /// Not kept open: the guard holds nothing but its socket and its leaders.
+    fn open(&self, flags: OFlags) -> io::Result<File> {
+        let always = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(CWD, &self.0, flags | always, Mode::RUSR | Mode::WUSR)?;
+        Ok(File::from(file))
+    }
+
+    /// An entry: its length and itself.
+    fn write(&mut self, entry: &impl Serialize) -> io::Result<()> {
+        let bytes = encode(entry);
+        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        self.open(OFlags::empty())?
+            .write_all(&[&length.to_le_bytes(), &bytes[..]].concat())
+    }
+}
+
+/// Removes the record with this number, if there is one.
+pub(crate) fn forget(number: u64) {
+    let _ = fs::remove_file(path(number));
+}
+
+/// What a record tells.
+#[derive(Debug)]
+pub struct Remains {
+    path: PathBuf,
+    head: Head,
+    things: Vec<Thing>,
+}
+
+impl Remains {
+    /// Those of all launches of this process's user.
+    fn all() -> Vec<Self> {
+        let uid = rustix::process::geteuid().as_raw();
+        named(&prefix(uid))
+            .filter_map(|path| Self::read(path, uid))
+            .collect()
+    }
+
+    fn read(path: PathBuf, uid: u32) -> Option<Self> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(CWD, &path, flags, Mode::empty()).ok()?);
+        let meta = file.metadata().ok()?;
+        if !meta.is_file() || meta.uid() != uid || meta.nlink() != 1 {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.take(MOST).read_to_end(&mut bytes).ok()?;
+        let mut rest = &bytes[..];
+        let head: Option<Head> = entry(&mut rest);
+        let Some(head) = head.filter(|head| head.version == VERSION) else {
+            let age = meta.modified().ok().and_then(|then| then.elapsed().ok());
+            if age.is_some_and(|age| age > EMPTY_FOR) {
+                let _ = fs::remove_file(&path);
+            }
+            return None;
+        };
+        // The last one may have been cut short.
+        let things = std::iter::from_fn(|| entry(&mut rest)).collect();
+        Some(Self { path, head, things })
+    }
+
+    /// Whether it is certain that nobody looks after the launch any more.
+    fn is_abandoned(&self, world: &World) -> bool {
+        self.head.world == *world && !self.head.keepers.iter().any(Keeper::lives)
+    }
+
+    /// The directories the launch has made.
+    pub fn directories(&self) -> impl Iterator<Item = &PathBuf> {
+        self.things.iter().filter_map(|thing| match thing {
+            Thing::Directory(path) => Some(path),
+            Thing::File(..) | Thing::Group(_) => None,
+        })
+    }
+
+    /// The control groups the launch has made.
+    pub fn groups(&self) -> impl Iterator<Item = &PathBuf> {
+        self.things.iter().filter_map(|thing| match thing {
+            Thing::Group(path) => Some(path),
+            Thing::File(..) | Thing::Directory(_) => None,
+        })
+    }
+
+    /// Where its MPI libraries may have made directories.
+    pub fn tmpdir(&self) -> PathBuf {
+        self.head.tmpdir.clone().into()
+    }
+
+    /// Removes the files the launch has put somewhere, and the record.
+    pub fn remove(self) {
+        for thing in &self.things {
+            if let Thing::File(identity, path) = thing {
+                identity.remove(path);
+            }
+        }
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Takes the next entry.
+fn entry<T: DeserializeOwned>(bytes: &mut &[u8]) -> Option<T> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let (entry, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    *bytes = rest;
+    decode(entry).ok()
+}
+
+/// Records whose name begins so.
+fn named(prefix: &str) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(PLACE).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let name = entry.file_name();
+        let ours = name.as_encoded_bytes().starts_with(prefix.as_bytes());
+        ours.then(|| entry.path())
+    })
+}
+
+/// The records of a job that nobody looks after, of this process's user.
+pub fn of_job(job: &str) -> Vec<Remains> {
+    let Ok(world) = World::own() else {
+        return Vec::new();
+    };
+    let mut found = Remains::all();
+    found.retain(|remains| remains.head.job == job && remains.is_abandoned(&world));
+    found
+}
+
+/// Users who have records, each with the group of one: of all users on this machine.
+fn owners() -> Vec<(u32, u32)> {
+    let owner = |path: PathBuf| {
+        let meta = path.symlink_metadata().ok()?;
+        let named = path.file_name()?.as_encoded_bytes();
+        let ours = named.starts_with(prefix(meta.uid()).as_bytes());
+        ours.then(|| (meta.uid(), meta.gid()))
+    };
+    let mut owners: Vec<(u32, u32)> = named("wireup.").filter_map(owner).collect();
+    owners.sort_unstable();
+    owners.dedup_by_key(|owner| owner.0);
+    owners
+}
+
+/// Ends and removes what is left of launches of this process's user that nobody looks after.
+pub fn collect() {
+    let mut found = Remains::all();
+    if found.is_empty() {
+        return;
+    }
+    let Ok(world) = World::own() else {
+        return;
+    };
+    // A rank that was left behind may start a launch: that is not to end itself.
+    let within = std::env::var_os(JOB);
+    found.retain(|remains| {
+        remains.is_abandoned(&world)
+            && within
+                .as_ref()
+                .is_none_or(|job| job != remains.head.job.as_str())
+    });
+    for remains in found {
+        let directories: Vec<PathBuf> = remains.directories().cloned().collect();
+        let groups: Vec<PathBuf> = remains.groups().cloned().collect();
+        let work = Cleaning {
+            job: &remains.head.job,
+            is_ours: &|_, _| false,
+            directories: &directories,
+            groups: &groups,
+            tmpdirs: &[remains.tmpdir()],
+            uid: rustix::process::geteuid().as_raw(),
+            since: UNIX_EPOCH + Duration::from_secs(remains.head.since),
+            // They had theirs since.
+            grace: Duration::ZERO,
+            look_at_least: Duration::ZERO,
+            give_up: Duration::from_secs(1),
+        };
+        work.carry_out();
+        remains.remove();
+    }
+}
+
+/// For root, who starts to serve all users: does the same for each of them, with that user's rights. In a process
+/// of a single thread.
+pub fn collect_everybodys() {
+    if !rustix::process::geteuid().is_root() {
+        return collect();
+    }
+    for (uid, gid) in owners() {
+        match uid {
+            0 => collect(),
+            _ => {
+                // What cannot be had now is left to the user's next launch.
+                let _ = as_user((uid, gid), || {
+                    collect();
+                    0
+                });
+            }
+        }
+    }
+}
+
+/// A number for a record.
+///
+/// # Errors
+/// When the system has no random numbers.
+pub(crate) fn number() -> Result<u64, Errno> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}

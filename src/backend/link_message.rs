@@ -1,0 +1,93 @@
+//! What a launcher and the steps of its job say to each other over the agents, which do not look
+//! into it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::message::{FromBackend, Refusal, ToBackend};
+use crate::plan::inheritance::Inheritance;
+use crate::plan::{Decided, SpawnedJob, StagedFiles};
+use wireup_core::job::hosts::HostSpec;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::octets;
+use wireup_core::job::spec::JobSpec;
+use wireup_core::node::JobContext;
+use wireup_core::node::event::PeerMessage;
+use wireup_core::record::Stream;
+
+/// What every step is told about the job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Description {
+    /// What holds everywhere.
+    pub(crate) decided: Decided,
+    /// What was asked for.
+    pub(crate) spec: JobSpec,
+    /// What the ranks inherit of the launcher.
+    pub(crate) inheritance: Inheritance,
+    /// What goes along, by application context; nothing if there is none, or no rank of the first job.
+    pub(crate) staged_files: Vec<StagedFiles>,
+}
+
+/// A carried message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Carried {
+    /// To a step: start the ranks.
+    Start,
+    /// To a step: a further job, spawned by a process of the launch.
+    AddJob(Box<SpawnedJob>),
+    /// To a step that has joined: a job of the launch all of whose ranks have ended.
+    PastJob(Arc<JobContext>),
+    /// To a step: other nodes have joined the launch.
+    Joined {
+        /// All nodes, those that joined at the end.
+        hosts: Vec<HostSpec>,
+        /// Those that could not.
+        absent: BTreeSet<NodeId>,
+    },
+    /// To a step: an order for its backend.
+    Order(ToBackend),
+    /// To a step: so many more bytes of this stream may come.
+    Credit {
+        /// Which.
+        stream: Stream,
+        /// How many.
+        bytes: u32,
+    },
+    /// To a step: the next piece of standard input for those of its ranks that read it; nothing at
+    /// its end. The next one comes when this one was [taken](Carried::InputTaken).
+    Input(#[serde(with = "octets")] Vec<u8>),
+    /// To the launcher: what the backend tells, in order.
+    Told(Vec<FromBackend>),
+    /// To the launcher: the step cannot take part, and ends.
+    Refused(Refusal),
+    /// To the launcher: the ranks have the last piece of input.
+    InputTaken {
+        /// Somebody still reads.
+        open: bool,
+    },
+    /// From step to step.
+    Peer(PeerMessage),
+}
+
+/// Bytes of one stream that a step may send before it gets more credit: so much that the way to the
+/// launcher and back costs nothing on a few nodes, and a bounded amount on many.
+pub(crate) fn window(nodes: u32) -> u32 {
+    const TOTAL: u32 = 32 * 1024 * 1024;
+    (TOTAL / nodes.max(1)).clamp(16 * 1024, 512 * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_on_its_way_to_the_launcher_is_bounded_for_any_number_of_nodes() {
+        assert_eq!(window(2), 512 * 1024);
+        assert_eq!(window(1000), 33554);
+        for nodes in [0, 1, 64, 4096, u32::MAX] {
+            assert!((16 * 1024..=512 * 1024).contains(&window(nodes)));
+        }
+    }
+}

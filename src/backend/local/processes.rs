@@ -1,0 +1,111 @@
+//! The ranks' processes from outside: signals to them, a look at what they have loaded, and
+//! processes that lost their parent inside the job.
+
+use rustix::process::kill_process_group;
+
+use crate::backend::local::{LocalBackend, RankSlot, raw};
+use crate::report::running_ranks::find_mpi;
+use crate::report::singleton_detection::Seen;
+use crate::sys::leftovers;
+use crate::sys::procfs::Process;
+use wireup_core::job::ids::GlobalRank;
+
+/// Orphans that are remembered, for what they may have left.
+const ORPHANS: usize = 1024;
+
+impl LocalBackend {
+    /// Sends a signal to the process groups of all ranks here.
+    pub(super) fn signal_ranks(&mut self, signal: i32) {
+        if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+            let ranks = self.part.processes(&self.jobs);
+            self.signal_some(&ranks, signal);
+        }
+    }
+
+    /// Sends a signal to the process group of one rank, if it runs.
+    pub(crate) fn signal_rank(&self, rank: GlobalRank, signal: rustix::process::Signal) {
+        if let RankSlot::Running { child, .. } = self.slot(rank) {
+            // A group that is gone needs no signal.
+            let _ = kill_process_group(child.pid, signal);
+        }
+    }
+
+    /// Sends a signal to the process groups of these ranks, as far as they have not ended here. To one
+    /// that is being started it goes when the thread that starts it has reported: until then it may
+    /// have come far, and others may know it. (What starts while everything ends is ended then.)
+    pub(super) fn signal_some(&mut self, ranks: &[GlobalRank], signal: rustix::process::Signal) {
+        for &rank in ranks {
+            let node = self.jobs.node_of(rank);
+            if !node.is_some_and(|node| self.part.holds(node)) {
+                continue;
+            }
+            match self.slot(rank) {
+                RankSlot::Planned if self.ending => {}
+                RankSlot::Planned => self.owed.entry(rank).or_default().push(signal),
+                _ => self.signal_rank(rank, signal),
+            }
+        }
+    }
+
+    /// Sends what a rank was owed before it was known to run.
+    pub(super) fn pay(&mut self, rank: GlobalRank) {
+        for signal in self.owed.remove(&rank).into_iter().flatten() {
+            self.signal_rank(rank, signal);
+        }
+    }
+
+    /// Looks at the processes of these ranks until one is found that has loaded an MPI.
+    pub(crate) fn look_at(&self, ranks: &[GlobalRank]) -> Option<Seen> {
+        let mut ranks = ranks.iter();
+        ranks.find_map(|rank| match self.slot(*rank) {
+            RankSlot::Running { child, .. } => find_mpi(raw(child.pid)),
+            RankSlot::Planned | RankSlot::Over => None,
+        })
+    }
+
+    /// Collects processes that lost their parent inside the job and came to us.
+    ///
+    /// Only one zombie can be looked at without taking it. If that one has an owner, its owner
+    /// will come here again after collecting it.
+    pub(crate) fn reap_orphans(&mut self) {
+        use nix::sys::wait::{Id, WaitPidFlag, waitid};
+        if self.jobs.jobs().any(|(_, job)| job.unreported > 0) {
+            // A rank may have ended before its starting thread reported it.
+            return;
+        }
+        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while let Ok(status) = waitid(Id::All, peek) {
+            match status.pid() {
+                Some(pid) if !self.owned.contains(&pid.as_raw()) => {
+                    let take = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
+                    if waitid(Id::Pid(pid), take).is_err() {
+                        return;
+                    }
+                    if self.orphans.len() < ORPHANS {
+                        self.orphans.insert(pid.as_raw());
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// The processes of the job that live, once its ranks and sidecars have been collected: orphans
+    /// come to us, so everything descends from this process.
+    pub(super) fn leftovers(&self) -> Vec<Process> {
+        let mut others = self.strangers.clone();
+        others.extend(self.guard.iter().map(|guard| raw(guard.pid())));
+        leftovers::below(raw(rustix::process::getpid()), &others)
+    }
+
+    /// Whether there are any. The guard does not count as a child here.
+    pub(super) fn any_leftovers(&self) -> bool {
+        if self.strangers.is_empty() {
+            // What came to us from a launch inside the job may be none of its processes.
+            leftovers::has_children()
+                && !(leftovers::has_rendezvous() && self.leftovers().is_empty())
+        } else {
+            !self.leftovers().is_empty()
+        }
+    }
+}

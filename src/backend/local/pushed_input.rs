@@ -1,0 +1,212 @@
+//! Input that processes have for ranks here (`PMIx_IOF_push`), on its way into their pipes.
+//!
+//! A reader sets the pace of those who wait until their input is read. What others leave behind is
+//! bounded: what would make it more than `WAITING_MAX` is refused.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+
+use crate::backend::local::{Job, LocalBackend};
+use crate::plan::jobs::Plans;
+use crate::sys::poll::{Interest, Poll, Source, Token};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
+use wireup_core::node::event::{Event, Fed};
+
+/// Bytes that may wait for a rank to read them.
+const WAITING_MAX: usize = 16 << 20;
+
+/// Of a piece that nobody waits for.
+const NOBODY: u64 = 0;
+
+/// Input on its way into a pipe.
+#[derive(Debug)]
+struct Piece {
+    number: u64,
+    bytes: Vec<u8>,
+    /// Bytes that are there.
+    done: usize,
+}
+
+/// The pipe of one rank.
+#[derive(Debug)]
+struct Feed {
+    pipe: OwnedFd,
+    pieces: VecDeque<Piece>,
+}
+
+impl Feed {
+    /// Bytes that are not in the pipe yet.
+    fn waiting(&self) -> usize {
+        let left = |piece: &Piece| piece.bytes.len() - piece.done;
+        self.pieces.iter().map(left).sum()
+    }
+}
+
+/// The pipes that are filled by processes.
+#[derive(Debug, Default)]
+pub(super) struct Pushed(BTreeMap<GlobalRank, Feed>);
+
+impl Pushed {
+    /// Takes over the writing end of a rank's pipe.
+    pub(super) fn add(
+        &mut self,
+        poll: &Poll,
+        rank: GlobalRank,
+        pipe: OwnedFd,
+    ) -> std::io::Result<()> {
+        let token = Token::new(Source::Pushed, rank.0);
+        fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
+        poll.add(&pipe, token)?;
+        // That nobody reads any more is reported without being asked for.
+        poll.set(&pipe, token, Interest::Paused)?;
+        let pieces = VecDeque::new();
+        self.0.insert(rank, Feed { pipe, pieces });
+        Ok(())
+    }
+
+    /// Closes a rank's pipe; the pieces that it never got.
+    fn close(&mut self, rank: GlobalRank, poll: &Poll) -> Vec<u64> {
+        let Some(feed) = self.0.remove(&rank) else {
+            return Vec::new();
+        };
+        let _ = poll.remove(&feed.pipe);
+        feed.pieces.iter().map(|piece| piece.number).collect()
+    }
+
+    /// Writes what fits; what came of which pieces.
+    fn write(&mut self, rank: GlobalRank, poll: &Poll) -> Vec<(u64, Fed)> {
+        let mut results = Vec::new();
+        let mut gone = false;
+        let Some(feed) = self.0.get_mut(&rank) else {
+            return results;
+        };
+        while let Some(piece) = feed.pieces.front_mut() {
+            if piece.bytes.is_empty() {
+                results.push((piece.number, Fed::Done));
+                feed.pieces.pop_front();
+                gone = true;
+                break;
+            }
+            match rustix::io::write(&feed.pipe, &piece.bytes[piece.done..]) {
+                Ok(count) => piece.done += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => {
+                    gone = true;
+                    break;
+                }
+            }
+            if piece.done == piece.bytes.len() {
+                results.push((piece.number, Fed::Done));
+                feed.pieces.pop_front();
+            }
+        }
+        let interest = match feed.pieces.is_empty() {
+            true => Interest::Paused,
+            false => Interest::Write,
+        };
+        let token = Token::new(Source::Pushed, rank.0);
+        if gone || poll.set(&feed.pipe, token, interest).is_err() {
+            let lost = self.close(rank, poll).into_iter();
+            results.extend(lost.map(|number| (number, Fed::Gone)));
+        }
+        results
+    }
+}
+
+impl LocalBackend {
+    /// A process has input for ranks of a node here.
+    pub(super) fn push_input(
+        &mut self,
+        node: NodeId,
+        number: u64,
+        ranks: Vec<NodeRank>,
+        bytes: &[u8],
+    ) {
+        for at in ranks {
+            let Some(rank) = self.rank_at(node, at) else {
+                continue;
+            };
+            let results = match self.pushed.0.get_mut(&rank) {
+                Some(feed) if feed.waiting() + bytes.len() > WAITING_MAX => {
+                    vec![(number, Fed::Full)]
+                }
+                Some(feed) => {
+                    let (bytes, done) = (bytes.to_vec(), 0);
+                    feed.pieces.push_back(Piece {
+                        number,
+                        bytes,
+                        done,
+                    });
+                    self.pushed.write(rank, &self.poll)
+                }
+                None => vec![(number, self.why_unfed(rank))],
+            };
+            self.tell_fed(rank, results);
+        }
+    }
+
+    /// All processes of a job have ended: what they have spawned reads what it was given, and then the
+    /// end.
+    pub(super) fn feeders_over(&mut self, job: JobNumber) {
+        let Some(feeder) = self.jobs.get(job).map(Job::nspace) else {
+            return;
+        };
+        let jobs = self.jobs.jobs();
+        let children = jobs.filter(|(_, child)| child.parent() == Some(feeder));
+        let ranks = children.flat_map(|(child, _)| self.jobs.processes_of(child));
+        let readers: Vec<_> = ranks
+            .filter(|rank| self.pushed.0.contains_key(rank))
+            .collect();
+        for rank in readers {
+            if let Some(feed) = self.pushed.0.get_mut(&rank) {
+                feed.pieces.push_back(Piece {
+                    number: NOBODY,
+                    bytes: Vec::new(),
+                    done: 0,
+                });
+            }
+            let results = self.pushed.write(rank, &self.poll);
+            self.tell_fed(rank, results);
+        }
+    }
+
+    /// Why a rank cannot be given input.
+    fn why_unfed(&self, rank: GlobalRank) -> Fed {
+        let (job, rank) = self.jobs.plan_of(rank);
+        // What a rank of the first job reads comes from the launcher.
+        match job.spec.stdio.stdin.reads(rank) && job.origin.is_some() {
+            true => Fed::Gone,
+            false => Fed::NoPipe,
+        }
+    }
+
+    /// A rank's pipe has room, or nobody reads it any more.
+    pub(super) fn pushed_ready(&mut self, rank: GlobalRank) {
+        let idle = |feed: &Feed| feed.pieces.is_empty();
+        match self.pushed.0.get(&rank).is_some_and(idle) {
+            true => self.end_input(rank),
+            false => {
+                let results = self.pushed.write(rank, &self.poll);
+                self.tell_fed(rank, results);
+            }
+        }
+    }
+
+    /// A rank reads nothing any more.
+    pub(super) fn end_input(&mut self, rank: GlobalRank) {
+        let lost = self.pushed.close(rank, &self.poll).into_iter();
+        self.tell_fed(rank, lost.map(|number| (number, Fed::Gone)).collect());
+    }
+
+    fn tell_fed(&mut self, rank: GlobalRank, results: Vec<(u64, Fed)>) {
+        let (node, at) = self.place(rank);
+        for (number, fed) in results {
+            let rank = at;
+            self.feed(node, Event::Fed { number, rank, fed });
+        }
+    }
+}

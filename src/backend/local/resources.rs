@@ -1,0 +1,91 @@
+//! What a backend needs and may not get: descriptors, directories, the nodes' state.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::backend::guard::become_subreaper;
+use crate::backend::local::nodes::Node;
+use crate::backend::local::{Parts, start};
+use crate::failure::RunFailure;
+use crate::plan::directory::{JobDirectory, NodeDirectories};
+use crate::plan::size;
+use crate::sys::cgroup::Group;
+use crate::sys::descriptors;
+use crate::sys::poll::{Source, Token};
+use wireup_core::job::ids::JobNumber;
+use wireup_core::node::{Facts, NodeCore, Terms, Voucher};
+
+/// What a backend needs and may not get: descriptors, directories, the nodes' state.
+pub(super) struct Made {
+    pub(super) wake: Arc<OwnedFd>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) directories: Vec<NodeDirectories>,
+    pub(super) group: Option<Group>,
+}
+
+impl Made {
+    /// `directory` is set as soon as there is one.
+    pub(super) fn new(
+        parts: &mut Parts<'_>,
+        directory: &mut Option<JobDirectory>,
+    ) -> Result<Self, RunFailure> {
+        let (plan, part) = (parts.plan, parts.part);
+        let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
+        let ranks = part.size(&plan.job.ranks);
+        let kept_from = descriptors::kept_from(ranks as usize).unwrap_or_default();
+        descriptors::make_room(size::descriptors(ranks) + u64::from(kept_from.unsigned_abs()));
+        become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| own("cannot wait for events", &error))?;
+        let wake = Arc::new(wake);
+        parts
+            .poll
+            .add(&wake, Token::new(Source::Wake, 0))
+            .map_err(|error| own("cannot wait for events", &error))?;
+        if plan.offer.pmix {
+            *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
+        }
+        let nodes = || part.nodes(plan.job.ranks.nodes());
+        let directories = directory
+            .iter()
+            .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| own("cannot make the job's directories", &error))?;
+        let voucher = plan.key.clone().map(|key| {
+            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+            let since = parts.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+            Voucher::new(key, (uid.as_raw(), gid.as_raw()), since)
+        });
+        let nodes = nodes()
+            .map(|node| {
+                NodeCore::new(
+                    node,
+                    Arc::clone(&plan.job),
+                    plan.offer.pmi,
+                    plan.offer.pmix,
+                    Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
+                )
+                .map(|core| {
+                    let core = core.impatient_after(parts.silence);
+                    let mut core = core.vouching(voucher.clone());
+                    core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
+                    if plan.offer.pmix {
+                        core.name_nodes(&plan.node_names);
+                    }
+                    Node::new(core)
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| own("cannot serve this job", &error))?;
+        Ok(Self {
+            wake,
+            nodes,
+            directories,
+            // Last: nothing can go wrong any more that would leave it.
+            group: start::group(plan, part, &mut parts.guard),
+        })
+    }
+}

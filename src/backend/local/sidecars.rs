@@ -1,0 +1,218 @@
+//! The sidecars' sockets, output and end.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::buffer::spare_capacity;
+use rustix::process::{Signal, kill_process_group};
+
+use crate::backend::local::{LocalBackend, Node, raw};
+use crate::backend::message::FromBackend;
+use crate::backend::sidecar::Sidecar;
+use crate::plan::Plan;
+use crate::report::failures;
+use crate::sys::channel::Received;
+use crate::sys::poll::Source;
+use crate::sys::procfs;
+use crate::sys::spawn;
+use crate::sys::spawn::ExitStatus;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::outcome::{Cause, RankEnd};
+use wireup_core::node::Facts;
+use wireup_core::node::event::{Doing, Event};
+
+/// Bytes of a sidecar's output kept for a failure report.
+const HOST_OUTPUT_MAX: usize = 8 * 1024;
+
+impl LocalBackend {
+    /// Takes over a sidecar that was just started.
+    pub(super) fn add_sidecar(&mut self, node: NodeId, sidecar: Sidecar) {
+        self.owned.insert(raw(sidecar.child.pid));
+        self.guard_sessions([sidecar.child.pid]);
+        self.node_mut(node).sidecar = Some(sidecar);
+    }
+
+    /// There is room in one of the sidecar's sockets.
+    pub(super) fn write_host(&mut self, node: NodeId, source: Source) {
+        let index = self.part.index(node);
+        if let Some(sidecar) = &mut self.nodes[index].sidecar {
+            let channel = match source {
+                Source::Control => &mut sidecar.control,
+                _ => &mut sidecar.upcall,
+            };
+            channel.writable(&self.poll);
+        }
+    }
+
+    /// Reads one of the sidecar's sockets once; false when nothing more is to come now.
+    pub(super) fn read_host(&mut self, node: NodeId, source: Source) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let Some(sidecar) = &self.nodes[self.part.index(node)].sidecar else {
+            self.buffer = buffer;
+            return false;
+        };
+        let channel = if source == Source::Control {
+            &sidecar.control
+        } else {
+            &sidecar.upcall
+        };
+        let received = channel.receive(&mut buffer);
+        match received {
+            Received::Bytes(count) if source == Source::Control => {
+                self.feed(node, Event::ControlReceived(&buffer[..count]));
+            }
+            Received::Bytes(count) => self.feed(node, Event::UpcallReceived(&buffer[..count])),
+            Received::End => {
+                let _ = self.poll.remove(channel.as_fd());
+                self.feed(node, Event::SidecarClosed);
+            }
+            Received::Nothing => {}
+        }
+        self.buffer = buffer;
+        matches!(received, Received::Bytes(_))
+    }
+
+    pub(super) fn read_host_output(&mut self, node: NodeId) -> std::io::Result<()> {
+        let Node {
+            sidecar, printed, ..
+        } = &mut self.nodes[self.part.index(node)];
+        let Some(sidecar) = sidecar else {
+            return Ok(());
+        };
+        let Some(output) = &sidecar.output else {
+            return Ok(());
+        };
+        self.buffer.clear();
+        let count = match rustix::io::read(output, spare_capacity(&mut self.buffer)) {
+            Ok(count) => count,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
+            Err(_) => 0,
+        };
+        if count == 0 {
+            self.poll.remove(output)?;
+            sidecar.output = None;
+            return Ok(());
+        }
+        printed.extend_from_slice(&self.buffer[..count]);
+        let excess = printed.len().saturating_sub(HOST_OUTPUT_MAX);
+        printed.drain(..excess);
+        if self.plan.spec.verbose > 1 {
+            let name = self.plan.node_names[node.index()].clone();
+            let text = String::from_utf8_lossy(&self.buffer[..count]).into_owned();
+            for line in text.lines() {
+                let text = format!("PMIx server of {name}: {line}");
+                self.tell(FromBackend::Tell { text });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn host_exit(&mut self, node: NodeId) -> std::io::Result<()> {
+        while self.read_host(node, Source::Control) {}
+        while self.read_host(node, Source::Upcall) {}
+        self.read_host_output(node)?;
+        let Node {
+            sidecar,
+            hello,
+            printed,
+            ..
+        } = &mut self.nodes[self.part.index(node)];
+        let Some(sidecar) = sidecar else {
+            return Ok(());
+        };
+        if sidecar.ended {
+            return Ok(());
+        }
+        sidecar.ended = true;
+        self.owned.remove(&raw(sidecar.child.pid));
+        let _ = self.poll.remove(sidecar.child.pidfd.as_fd());
+        let end = match spawn::wait(&sidecar.child.pidfd)? {
+            ExitStatus::Code(code) => RankEnd::Code(code),
+            ExitStatus::Signal { number, .. } => RankEnd::Signal(number),
+        };
+        let how = failures::host_end(end, hello.is_some(), printed);
+        let in_order = end == RankEnd::Code(0);
+        self.feed(node, Event::SidecarEnded { how, in_order });
+        self.reap_orphans();
+        Ok(())
+    }
+
+    /// A sidecar was lost. Nobody needs it any more once all ranks have finalized; then that is
+    /// worth a warning, and the job's result stands. One that was never ready was waited for, also where
+    /// there is no rank.
+    pub(super) fn host_lost(&mut self, node: NodeId, error: String) {
+        // An abort that came before it. Ranks that end now, or whose end waits to be judged, do so
+        // because of the loss, so the abort does not follow from the end of another rank.
+        if let Some((abort, _)) = self.held.take() {
+            self.fail_first(abort);
+        }
+        let is_done = |node: &Node| node.core.ranks_are_done();
+        match self.ready_told && self.nodes.iter().all(is_done) {
+            true => self.tell(FromBackend::SidecarLostLate { node, error }),
+            false => self.fail(Cause::SidecarFailed { node, error }),
+        }
+    }
+
+    /// Other hosts have joined the launch: the first job's plan as it is here now.
+    pub(crate) fn grow(&mut self, plan: &Arc<Plan>) {
+        self.plan = Arc::clone(plan);
+        let first = self.jobs.get_mut(JobNumber(0));
+        first.expect("there is always a first job").grow(plan);
+        let absent: Vec<_> = plan.absent.difference(&self.absent).copied().collect();
+        self.absent.clone_from(&plan.absent);
+        let now = Moment(self.now());
+        for index in 0..self.nodes.len() {
+            let mut actions = Vec::new();
+            let core = &mut self.nodes[index].core;
+            core.grow(Arc::clone(&plan.job), &absent, now, &mut actions);
+            core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
+            if plan.offer.pmix {
+                core.name_nodes(&plan.node_names);
+            }
+            self.act(self.part.node_at(index), actions);
+        }
+    }
+
+    /// Nodes of other hosts are lost.
+    pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &str) {
+        let reason = reason.into();
+        self.feed(self.first_node(), Event::NodesLost { nodes, reason });
+    }
+
+    /// Asks every sidecar for a sign of life.
+    pub(super) fn doubt_hosts(&mut self) {
+        let now = Moment(self.now());
+        for index in 0..self.nodes.len() {
+            let mut actions = Vec::new();
+            self.nodes[index].core.doubt_host(now, &mut actions);
+            self.act(self.part.node_at(index), actions);
+        }
+    }
+
+    /// Whether some sidecar may be about to end.
+    pub(super) fn hosts_in_doubt(&self) -> bool {
+        self.nodes.iter().any(|node| node.core.host_is_in_doubt())
+    }
+
+    /// What a sidecar's process does that is silent.
+    pub(super) fn host_does(&self, node: NodeId) -> Doing {
+        let sidecar = self.node(node).sidecar.as_ref();
+        let pid = sidecar.map(|sidecar| raw(sidecar.child.pid));
+        match pid {
+            Some(pid) if procfs::is_busy(pid) => Doing::Works,
+            Some(pid) if procfs::process(pid).is_some_and(|seen| seen.is_stopped()) => {
+                Doing::Stopped
+            }
+            _ => Doing::Waits,
+        }
+    }
+
+    /// Ends a sidecar, with whatever it may have started, without asking it.
+    pub(super) fn kill_host(&self, node: NodeId) {
+        let sidecar = &self.node(node).sidecar;
+        if let Some(sidecar) = sidecar.as_ref().filter(|sidecar| !sidecar.ended) {
+            let _ = kill_process_group(sidecar.child.pid, Signal::KILL);
+        }
+    }
+}

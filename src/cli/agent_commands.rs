@@ -1,0 +1,82 @@
+//! Commands that another executable carries out: `wireup-agent`, which has TLS, gRPC and a runtime
+//! that `wireup run` is to start without.
+//!
+//! Their description is here, so that help, manual pages, completions and complaints are those of
+//! one program; `wireup` checks the line and becomes `wireup-agent`, which parses it again.
+
+pub mod agent;
+pub mod pki;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::{FromArgMatches, Subcommand};
+
+use crate::cli::{answer, usage_errors};
+use crate::failure::RunFailure;
+use crate::inspect::sidecar_files::LIBRARY_DIRECTORY;
+
+/// The executable.
+const PROGRAM: &str = "wireup-agent";
+
+/// What `wireup-agent` does.
+#[derive(Debug, Subcommand)]
+pub enum Handed {
+    /// Serve this node: launches of its users, and of other nodes' agents
+    Agent(agent::AgentArgs),
+    /// Make, renew and show the certificates by which agents know each other
+    Pki(pki::PkiArgs),
+}
+
+/// Parses the arguments of `wireup-agent`, program name included.
+///
+/// # Errors
+/// `Ok` of the inner result when help was asked for and printed, otherwise one line.
+pub fn parse(args: Vec<OsString>) -> Result<Handed, Result<u8, RunFailure>> {
+    let top = clap::Command::new("wireup")
+        .bin_name("wireup")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .subcommand_value_name("COMMAND")
+        .arg_required_else_help(true);
+    let top = Handed::augment_subcommands(top).about("The part of wireup that spans hosts");
+    let matches = top.try_get_matches_from(args);
+    let parsed = matches.and_then(|matches| Handed::from_arg_matches(&matches));
+    parsed.map_err(|error| answer(&error, || usage_errors::one_line(&error)))
+}
+
+/// Becomes `wireup-agent` with the same arguments; returns only if that fails.
+pub(super) fn become_it(args: &[OsString]) -> RunFailure {
+    let program = match find() {
+        Ok(program) => program,
+        Err(message) => return RunFailure::refused(message),
+    };
+    let mut command = Command::new(&program);
+    if let [name, rest @ ..] = args {
+        command.arg0(name).args(rest);
+    }
+    let error = command.exec();
+    RunFailure::refused(format!("cannot execute {}: {error}", program.display()))
+}
+
+/// Beside the executable, or where libraries are installed.
+fn find() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
+    let directory = own.parent().unwrap_or(&own);
+    let beside = directory.join(PROGRAM);
+    let installed = directory.join(LIBRARY_DIRECTORY).join(PROGRAM);
+    [&beside, &installed]
+        .into_iter()
+        .find(|path| path.is_file())
+        .cloned()
+        .ok_or_else(|| {
+            format!(
+                "this command needs {PROGRAM}, which is neither {} nor {}; install it there (cargo build \
+                 --workspace makes it)",
+                beside.display(),
+                installed.display()
+            )
+        })
+}

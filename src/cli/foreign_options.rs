@@ -1,0 +1,216 @@
+//! Options of other launchers (`mpiexec`, `mpirun`, `srun`): what means the same here is taken as
+//! such, everything else is refused with what to write instead. Nothing is ignored in silence that
+//! would have had an effect.
+
+mod table;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::cli::line::{Own, Word};
+use table::{HABITS, Habit, Meaning};
+
+/// A program's part of the line in our own spelling.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Translated {
+    /// Options, program and arguments.
+    pub(super) words: Vec<OsString>,
+    /// Options that hold for every program of the job.
+    pub(super) everywhere: Vec<OsString>,
+}
+
+/// Puts the options in front of a program into our own spelling. Words after the program, and
+/// after a word that nobody knows, stay as they are.
+///
+/// # Errors
+/// What to write instead of an option of another launcher.
+pub(super) fn translate(own: &Own, words: Vec<OsString>) -> Result<Translated, String> {
+    let mut result = Translated {
+        words: Vec::with_capacity(words.len()),
+        everywhere: Vec::new(),
+    };
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let meaning = own.read(&word);
+        let foreign = match meaning {
+            Word::Program => None,
+            // Our own spelling comes first, except that `-np` is not `-n p`.
+            Word::Option { .. } if is_plain(&word) => whole(&word).map(|habit| (habit, None)),
+            _ => habit(&word),
+        };
+        if let Some((habit, joined)) = foreign {
+            let values = take_values(habit, &word, joined, &mut words)?;
+            apply(habit.meaning, &word, &values, &mut result)?;
+            continue;
+        }
+        let takes_next = match meaning {
+            Word::Option { takes_next } => {
+                if let Some(each) = variables(own, &word, takes_next, &mut words) {
+                    result.words.extend(each);
+                    continue;
+                }
+                result.words.push(word);
+                takes_next
+            }
+            Word::SingleDash {
+                respelled,
+                takes_next,
+            } => {
+                result.words.push(respelled);
+                takes_next
+            }
+            Word::Unknown | Word::Program => {
+                result.words.push(word);
+                break;
+            }
+        };
+        if takes_next {
+            result.words.extend(words.next());
+        }
+    }
+    result.words.extend(words);
+    Ok(result)
+}
+
+/// Two dashes, or one letter: cannot be a long name behind one dash.
+fn is_plain(word: &OsStr) -> bool {
+    let bytes = word.as_bytes();
+    bytes.starts_with(b"--") || bytes.len() <= 2
+}
+
+/// `-x A,B` as `-x A -x B`: other launchers add all that such a list names. `None` for any other option.
+fn variables(
+    own: &Own,
+    word: &OsStr,
+    takes_next: bool,
+    words: &mut (impl Iterator<Item = OsString> + Clone),
+) -> Option<Vec<OsString>> {
+    let (_, joined) = own
+        .letter_with_value(word)
+        .filter(|(letter, _)| *letter == 'x')?;
+    let list = match takes_next {
+        true => words.clone().next()?,
+        false => joined.into(),
+    };
+    if !list.as_bytes().contains(&b',') || list.as_bytes().contains(&b'=') {
+        return None;
+    }
+    if takes_next {
+        words.next();
+    }
+    let mut each = Vec::new();
+    // Switches in front of the letter.
+    let switches = &word.as_bytes()[..word.len() - joined.len() - 1];
+    if switches != b"-" {
+        each.push(OsStr::from_bytes(switches).to_owned());
+    }
+    for name in list.as_bytes().split(|byte| *byte == b',') {
+        if !name.is_empty() {
+            each.extend(["-x".into(), OsStr::from_bytes(name).to_owned()]);
+        }
+    }
+    Some(each)
+}
+
+/// The entry of a word that is one of ours but for its value.
+fn whole(word: &OsStr) -> Option<&'static Habit> {
+    HABITS.iter().find(|habit| {
+        habit
+            .words
+            .iter()
+            .any(|known| word == *known && known.contains('='))
+    })
+}
+
+/// The entry of a word, and the value that is joined to it with `=`.
+fn habit(word: &OsStr) -> Option<(&'static Habit, Option<OsString>)> {
+    let bytes = word.as_bytes();
+    let (name, joined) = match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) if bytes.starts_with(b"--") => (
+            &bytes[..at],
+            Some(OsStr::from_bytes(&bytes[at + 1..]).into()),
+        ),
+        _ => (bytes, None),
+    };
+    let named = |habit: &&Habit| habit.words.iter().any(|word| word.as_bytes() == name);
+    Some((HABITS.iter().find(named)?, joined))
+}
+
+fn take_values(
+    habit: &Habit,
+    word: &OsStr,
+    joined: Option<OsString>,
+    words: &mut impl Iterator<Item = OsString>,
+) -> Result<Vec<OsString>, String> {
+    let missing = habit.values - usize::from(joined.is_some()).min(habit.values);
+    let mut values: Vec<OsString> = joined.into_iter().collect();
+    let is_variable = matches!(
+        habit.meaning,
+        Meaning::Variable | Meaning::VariableEverywhere
+    );
+    for _ in 0..missing {
+        // Hydra takes `-genv A=B` as `-genv A B`.
+        let assigned = |value: &OsString| value.as_bytes().contains(&b'=');
+        if is_variable && values.first().is_some_and(assigned) {
+            return Ok(values);
+        }
+        values.extend(words.next());
+    }
+    // What is refused anyway is refused with the values that are there.
+    if values.len() < habit.values && !matches!(habit.meaning, Meaning::Instead(_)) {
+        return Err(format!("{} needs {}", word.display(), count(habit.values)));
+    }
+    Ok(values)
+}
+
+fn count(values: usize) -> String {
+    match values {
+        1 => "a value".into(),
+        number => format!("{number} values"),
+    }
+}
+
+fn apply(
+    meaning: Meaning,
+    word: &OsStr,
+    values: &[OsString],
+    result: &mut Translated,
+) -> Result<(), String> {
+    match meaning {
+        Meaning::Nothing => {}
+        Meaning::Only(only, instead) => {
+            if values.iter().any(|value| value != only) {
+                return Err(refusal(instead, word, values));
+            }
+        }
+        Meaning::Option(option) => {
+            result.words.push(option.into());
+            result.words.extend_from_slice(values);
+        }
+        Meaning::Variable => result.words.extend(["-x".into(), assignment(values)]),
+        Meaning::VariableEverywhere => {
+            result.everywhere.extend(["-x".into(), assignment(values)]);
+        }
+        Meaning::Instead(instead) => return Err(refusal(instead, word, values)),
+    }
+    Ok(())
+}
+
+fn assignment(values: &[OsString]) -> OsString {
+    values.join(OsStr::new("="))
+}
+
+/// Fills in the option as written, and its values: `{0}`, `{1}`, `{2}`.
+fn refusal(instead: &str, word: &OsStr, values: &[OsString]) -> String {
+    let mut text = instead.replace("{0}", &word.to_string_lossy());
+    for (index, name) in ["{1}", "{2}"].into_iter().enumerate() {
+        let value = values
+            .get(index)
+            .map_or_else(|| "...".into(), |v| v.to_string_lossy());
+        text = text.replace(name, &value);
+    }
+    format!("{}: {text}", word.display())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Wrong command lines in one line: what is wrong, and what to write instead.
+
+use std::ffi::OsStr;
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::cli::line::Own;
+use crate::cli::run::RunArgs;
+use crate::cli::{quoted, tree};
+
+/// Clap's own words, without its usage text.
+pub(super) fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let mut line = String::new();
+    let mut tipped = false;
+    for part in text.lines().map(str::trim) {
+        if part.starts_with("Usage:") || part.starts_with("For more information") {
+            break;
+        }
+        if let Some(tip) = part.strip_prefix("tip: ") {
+            // The advice to write `-- --option` is wrong here: it would become the program.
+            if !tip.starts_with("to pass ") && !is_guess(error) {
+                line.push_str("; ");
+                line.push_str(tip);
+                tipped = true;
+            }
+        } else if !part.is_empty() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(part);
+        }
+    }
+    if error.kind() == ErrorKind::UnknownArgument && !tipped {
+        line.push_str("; --help lists the options");
+    }
+    if let Some(hint) = hint(error) {
+        line.push_str("; ");
+        line.push_str(&hint);
+    }
+    line
+}
+
+/// Whether clap suggests an option that is not near to what was written.
+fn is_guess(error: &clap::Error) -> bool {
+    match (
+        error.get(ContextKind::InvalidArg),
+        error.get(ContextKind::SuggestedArg),
+    ) {
+        (Some(ContextValue::String(written)), Some(ContextValue::String(suggested))) => {
+            !is_near(written.trim_matches('-'), suggested.trim_matches('-'))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a word may be a name that was typed wrongly or not to its end.
+pub(super) fn is_near(word: &str, name: &str) -> bool {
+    let wrong = strsim::osa_distance(word, name);
+    wrong <= (word.len() / 3).max(1) || word.len() >= 3 && name.starts_with(word)
+}
+
+/// What to write for a value that another launcher takes for an option of the same name.
+fn hint(error: &clap::Error) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let (option, value) = (
+        text(ContextKind::InvalidArg)?,
+        text(ContextKind::InvalidValue)?,
+    );
+    if !option.starts_with("--map-by") {
+        return None;
+    }
+    let mut parts = value.split(':');
+    Some(match (parts.next(), parts.next()) {
+        (Some("ppr"), Some(number)) => format!("write --ppn {number} for {number} ranks on a node"),
+        _ => {
+            "ranks are not mapped to cores or sockets: write slot to fill node after node, node to \
+              take them in turn"
+                .to_owned()
+        }
+    })
+}
+
+/// Words for `wireup run`, whose programs are positional and whose files may have set anything.
+pub(super) fn of_run(error: &clap::Error) -> String {
+    let missing = matches!(
+        error.get(ContextKind::InvalidArg),
+        Some(ContextValue::Strings(names)) if names.iter().any(|name| name.contains("PROGRAM"))
+    );
+    if error.kind() == ErrorKind::MissingRequiredArgument && missing {
+        return "no program is given; write: wireup run [OPTIONS] PROGRAM [ARG]...".into();
+    }
+    one_line(error)
+}
+
+/// Words for a further program, whose options are only some of them.
+pub(super) fn of_next_program(error: &clap::Error) -> String {
+    let blamed = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let known = Own::of::<RunArgs>().knows(OsStr::new(blamed));
+    if error.kind() == ErrorKind::UnknownArgument && known {
+        return format!("{blamed} holds for the whole job: write it in front of the first program");
+    }
+    of_run(error)
+}
+
+/// Commands by the names that other programs have for them.
+const SYNONYMS: &[(&[&str], &str)] = &[
+    (&["list", "ls", "jobs", "status", "top", "squeue"], "ps"),
+    (&["stop", "cancel", "scancel", "end", "signal"], "kill"),
+    (
+        &[
+            "exec", "launch", "start", "mpirun", "mpiexec", "srun", "submit",
+        ],
+        "run",
+    ),
+    (&["version"], "--version"),
+];
+
+/// Words for a line whose first word is no command: most often `run` was forgotten.
+pub(super) fn of_commands(error: &clap::Error, first: Option<&OsStr>) -> String {
+    let Some(first) = first else {
+        return one_line(error);
+    };
+    let word = first.to_string_lossy();
+    let suggested = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names.iter().any(|name| is_near(&word, name)),
+        _ => false,
+    };
+    let tree = tree();
+    // The wrong word comes later: clap knows what the command has.
+    if tree.find_subcommand(&*word).is_some() {
+        return one_line(error);
+    }
+    // What other programs call it.
+    let known = SYNONYMS.iter().find(|(others, _)| others.contains(&&*word));
+    if let (ErrorKind::InvalidSubcommand, Some((_, ours))) = (error.kind(), known) {
+        return format!("{word:?} is no command of wireup; did you mean: wireup {ours}");
+    }
+    // Clap does not see that two letters changed places.
+    let near = tree.get_subcommands().map(Command::get_name);
+    let near = near
+        .filter(|name| strsim::osa_distance(name, &word) <= 1)
+        .last();
+    if let (ErrorKind::InvalidSubcommand, Some(near)) = (error.kind(), near) {
+        return format!("{word:?} is no command of wireup; did you mean: wireup {near}");
+    }
+    let blamed = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand if !suggested && first != "help" => format!(
+            "{word:?} is no command of wireup; to run a program: wireup run {}",
+            quoted(first)
+        ),
+        // Clap names the first letter only of what it takes for a cluster.
+        ErrorKind::UnknownArgument if !blamed.is_empty() && word.starts_with(blamed) => {
+            let known = if Own::of::<RunArgs>().knows(first) {
+                "is an option of a command"
+            } else {
+                "is no option of wireup"
+            };
+            format!(
+                "{word} {known}; to run a program: wireup run {} ...",
+                quoted(first)
+            )
+        }
+        _ => one_line(error),
+    }
+}

@@ -1,0 +1,210 @@
+//! What the backend tells, and what follows from it.
+
+use crate::backend::message::FromBackend;
+use crate::control::{Controller, Life, Loaded};
+use crate::report::{failures, missing_ranks};
+use crate::sys::poll::Source;
+use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::log::{Channel, LogText};
+use wireup_core::job::outcome::{PmiState, RankEnd};
+use wireup_core::job::spec::PmiChoice;
+use wireup_core::pmi::command::Dialect;
+use wireup_core::record::{RankState, kind_of};
+use wireup_core::supervisor::{Departure, JOB_ENDED};
+
+impl Controller {
+    /// Hears everything that has been told.
+    ///
+    /// # Errors
+    /// When a thread that writes output cannot be started.
+    pub(super) fn hear(&mut self) -> std::io::Result<()> {
+        while let Some(told) = self.backend.take_told() {
+            self.heard(told)?;
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, told: FromBackend) -> std::io::Result<()> {
+        match told {
+            FromBackend::SidecarLoaded {
+                node,
+                libpmix,
+                warnings,
+            } => self.loaded[node.index()] = Some(Loaded { libpmix, warnings }),
+            FromBackend::Ready => self.hosts_ready = true,
+            FromBackend::Started { rank, pid } => self.rank_started(rank, pid)?,
+            FromBackend::NotStarted { rank, cause } => {
+                self.supervisor.rank_skipped();
+                self.rank_changed(rank, RankState::NotStarted);
+                let fate = cause.as_ref().map_or(JOB_ENDED, kind_of);
+                self.lives[rank.index()].fate = Some(fate);
+                self.crowd.freed();
+                if let Some(cause) = cause
+                    && !self.fails_spawn(rank, &cause)
+                {
+                    self.fail_by(cause);
+                }
+                self.process_over(rank);
+            }
+            FromBackend::AllStarted { job } => {
+                if job == JobNumber(0) {
+                    self.all_reported = true;
+                    self.all_started();
+                } else {
+                    self.spawn_started(job);
+                }
+            }
+            FromBackend::Connected { rank, dialect } => {
+                self.judge_dialect(rank, dialect);
+                self.rank_said(rank, RankState::Connected);
+            }
+            FromBackend::Finalized { rank } => self.rank_said(rank, RankState::Finalized),
+            FromBackend::Ended { rank, end } => {
+                self.end_pty(Some(rank));
+                self.lives[rank.index()].end = Some((self.now(), end));
+                self.crowd.freed();
+                self.rank_changed(rank, RankState::Ended);
+            }
+            FromBackend::Judged { rank, end, state } => self.rank_judged(rank, end, &state),
+            FromBackend::Left { waiting, cause } => {
+                let now = self.now();
+                self.supervisor.rank_left(waiting, cause, now);
+            }
+            FromBackend::Failed { cause, .. } => self.fail_by(cause),
+            FromBackend::Demanded(demand) => {
+                let mut orders = Vec::new();
+                let now = self.now();
+                self.supervisor.demanded(demand, now, &mut orders);
+                self.carry_out(orders);
+            }
+            FromBackend::FenceLate(late) => {
+                if !std::mem::replace(&mut self.late_told, true) {
+                    let text = missing_ranks::note(&self.jobs, &late, &|rank| self.pid_of(rank));
+                    self.warn(&text);
+                }
+            }
+            FromBackend::SidecarLostLate { node, error } => {
+                // A job that has failed is explained by its first cause.
+                if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
+                    let name = &self.plan.node_names[node.index()];
+                    self.tell(&failures::host_lost_late(name, &error));
+                }
+            }
+            FromBackend::Output {
+                rank,
+                stream,
+                bytes,
+            } => {
+                let now = self.now();
+                let speaker = self.jobs.identity(rank).into();
+                self.streams.take(stream, speaker, &bytes, now)?;
+                self.regulate()?;
+            }
+            FromBackend::Log(text) => self.log(text),
+            FromBackend::Rendezvous { epoch, message } => self.tell_rendezvous(epoch, message),
+            FromBackend::Syslog(text) => {
+                if let Some(text) = self.syslog.log(&text) {
+                    self.warn(&text);
+                }
+            }
+            FromBackend::Tell { text } => self.tell(&text),
+            FromBackend::Seen { app, seen } => self.alone.saw(app as usize, seen),
+            // Asked for and answered between the backends and the hands.
+            FromBackend::Waits(_) => {}
+            FromBackend::Spawn {
+                node,
+                ticket,
+                by,
+                request,
+            } => self.spawn_wanted((node, ticket), by, request),
+            FromBackend::Allocate {
+                node,
+                ticket,
+                by,
+                request,
+            } => self.allocation_wanted((node, ticket), by, &request),
+            FromBackend::JobRefused { job, failure } => self.spawn_failed(job, failure),
+            FromBackend::Gone { rank } => {
+                let now = self.now();
+                self.lives[rank.index()].end.get_or_insert((now, None));
+                self.crowd.freed();
+                self.supervisor.rank_lost();
+                self.rank_changed(rank, RankState::Ended);
+                self.process_over(rank);
+            }
+            FromBackend::Joined { node, refusal } => self.host_joined(node, refusal),
+            FromBackend::Refused(refusals) => self.refused = refusals,
+            FromBackend::Over => self.over = true,
+        }
+        Ok(())
+    }
+
+    /// Shows a text of a rank, unless it is one to be shown once and has been.
+    fn log(&mut self, log: LogText) {
+        let LogText {
+            rank,
+            channel,
+            once,
+            text,
+        } = log;
+        if once && !self.logged.is_new(channel, &text) {
+            return;
+        }
+        let source = match channel {
+            Channel::Stdout => Source::Stdout,
+            Channel::Stderr => Source::Stderr,
+            Channel::Record => return self.record_log(rank, &text),
+        };
+        let now = self.now();
+        self.streams.pass_on(source, text, now);
+    }
+
+    fn rank_started(&mut self, rank: GlobalRank, pid: i32) -> std::io::Result<()> {
+        self.lives[rank.index()] = Life {
+            pid: Some(pid),
+            start: self.now(),
+            ..Life::default()
+        };
+        self.rank_changed(rank, RankState::Started);
+        self.start_pty(rank)
+    }
+
+    fn rank_judged(&mut self, rank: GlobalRank, end: RankEnd, state: &PmiState) {
+        let mut orders = Vec::new();
+        let alone = self.failure_of_singleton(rank);
+        let gone = Departure {
+            rank,
+            job: self.jobs.identity(rank).0,
+            end,
+            pmi: state,
+            joinable: self.plan.offer.pmi || self.plan.offer.pmix,
+            alone: alone.as_deref(),
+        };
+        let now = self.now();
+        self.lives[rank.index()].fate = self.supervisor.rank_ended(gone, now, &mut orders);
+        self.carry_out(orders);
+        self.process_over(rank);
+    }
+
+    /// Says once that a client speaks another form of PMI than was asked for. It is served all the
+    /// same: which form a library speaks was decided when it was built.
+    fn judge_dialect(&mut self, rank: GlobalRank, spoken: Option<Dialect>) {
+        let wanted = match self.plan.spec.interface.pmi {
+            PmiChoice::Pmi1 => Dialect::Pmi1,
+            PmiChoice::Pmi2 => Dialect::Pmi2,
+            _ => return,
+        };
+        let Some(spoken) = spoken.filter(|spoken| *spoken != wanted) else {
+            return;
+        };
+        if !self.dialect_told {
+            self.dialect_told = true;
+            let choice = self.plan.spec.interface.pmi;
+            self.warn(&format!(
+                "{} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library decides \
+                 that, and is served",
+                self.jobs.name_of(rank)
+            ));
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The singleton guard: finds programs that load an MPI and run without contact to what the job
+//! offers them, each process as rank 0 of 1.
+//!
+//! A few ranks of each program that have not made contact are looked at from outside, ever more
+//! rarely, as long as there are any: a script may come to its MPI late. A program that asks for no MPI
+//! when it is loaded may still open one: it is looked at as well, and costs nothing as long as a short
+//! job takes. A job that ends before the first look is judged by what inspecting its programs said.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::control::Controller;
+use crate::inspect::Wants;
+use crate::plan::Plan;
+use crate::report::singleton_detection::{Seen, Stage, Why, below, warning};
+use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::outcome::Cause;
+
+/// When, after all ranks were started, their processes are looked at first; looks are never closer.
+const FIRST: Duration = Duration::from_millis(50);
+/// Looks are as far apart as this part of the time that has passed: what runs alone for longer than
+/// that is seen, and looking costs ever less of a job that lasts.
+const PART: u32 = 8;
+/// Looks are never farther apart.
+const RARELY: Duration = Duration::from_secs(30);
+/// Ranks that run alone are told about from now on while they do. Before, they may only be slow.
+/// Programs that ask for no MPI are not looked at earlier.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Ranks of a program that are looked at each time.
+const SAMPLE: usize = 4;
+
+/// What is known of one program of the job.
+#[derive(Debug, Default)]
+struct Watched {
+    /// When its ranks are looked at first; `None` for never.
+    from: Option<Duration>,
+    seen: Option<Seen>,
+    told: bool,
+}
+
+/// State of the singleton guard.
+#[derive(Debug, Default)]
+pub(super) struct Alone {
+    /// By program.
+    apps: Vec<Watched>,
+    /// When all ranks had been started.
+    since: Duration,
+    /// When the next look is due.
+    next: Option<Duration>,
+    /// Something was seen elsewhere that has not been judged.
+    news: bool,
+}
+
+impl Alone {
+    pub(super) fn new(apps: usize) -> Self {
+        Self {
+            apps: (0..apps).map(|_| Watched::default()).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether a process of this program was seen to load an MPI.
+    pub(super) fn sees_mpi(&self, app: usize) -> bool {
+        self.apps[app].seen.is_some()
+    }
+
+    /// A process of this program was seen.
+    pub(super) fn saw(&mut self, app: usize, seen: Seen) {
+        if let Some(app) = self.apps.get_mut(app) {
+            app.seen = Some(seen);
+            self.news = true;
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.next
+    }
+}
+
+/// When the look after this one is due, both counted from the start of the last rank.
+fn look_after(look: Duration) -> Duration {
+    let next = look + (look / PART).clamp(FIRST, RARELY);
+    match look < PATIENCE {
+        true => next.min(PATIENCE),
+        false => next,
+    }
+}
+
+impl Controller {
+    /// All ranks have been started: some programs are worth looking at.
+    pub(super) fn watch_for_singletons(&mut self) {
+        let now = self.now();
+        let plan = &self.plan;
+        // A rank that is the only one is right to take itself for that.
+        let matters = plan.job.ranks.size() > 1 || plan.spec.ending.strict_pmi;
+        for (app, watched) in plan.apps.iter().zip(&mut self.alone.apps) {
+            watched.from = match app.finding.wants {
+                Wants::Plain => matters.then_some(PATIENCE),
+                Wants::Pmi | Wants::Pmix | Wants::Unknown => Some(FIRST),
+            };
+        }
+        self.alone.since = now;
+        let first = self.alone.apps.iter().filter_map(|app| app.from).min();
+        self.alone.next = first.map(|first| now + first);
+    }
+
+    /// Looks, if it is time, and judges what was seen.
+    pub(super) fn look_for_singletons(&mut self, now: Duration) {
+        let due = self.alone.next.is_some_and(|at| now >= at);
+        let news = std::mem::take(&mut self.alone.news);
+        if !due && !news {
+            return;
+        }
+        if self.connected >= self.plan.job.ranks.size() || self.supervisor.is_ending() {
+            self.alone.next = None;
+            return;
+        }
+        let plan = Arc::clone(&self.plan);
+        let elapsed = now.saturating_sub(self.alone.since);
+        if due {
+            let left = self.look(elapsed);
+            self.alone.next = left.then(|| self.alone.since + look_after(elapsed));
+        }
+        if elapsed >= PATIENCE {
+            for app in 0..plan.apps.len() {
+                self.judge_running(&plan, app);
+            }
+        }
+    }
+
+    /// Looks at a few ranks of each program that have not made contact; whether there will be any at
+    /// the next look.
+    fn look(&mut self, elapsed: Duration) -> bool {
+        let mut left = false;
+        for app in 0..self.alone.apps.len() {
+            let watched = &self.alone.apps[app];
+            let Some(from) = watched.from.filter(|_| !watched.told) else {
+                continue;
+            };
+            let sample: Vec<GlobalRank> = self.silent(app).take(SAMPLE).collect();
+            left |= !sample.is_empty();
+            if elapsed < from || sample.is_empty() {
+                continue;
+            }
+            if let Some(seen) = self.backend.look(app as u32, &sample) {
+                self.alone.apps[app].seen = Some(seen);
+            }
+        }
+        left
+    }
+
+    /// A program's ranks that run and have not made contact.
+    fn silent(&self, app: usize) -> impl Iterator<Item = GlobalRank> {
+        let silent = |rank: &GlobalRank| {
+            let life = &self.lives[rank.index()];
+            life.runs() && !life.connected
+        };
+        self.ranks_of(app).filter(silent)
+    }
+
+    fn first_rank(&self, app: usize) -> usize {
+        let before = self.plan.apps[..app].iter();
+        before.map(|app| app.size as usize).sum()
+    }
+
+    pub(super) fn ranks_of(&self, app: usize) -> impl Iterator<Item = GlobalRank> + use<> {
+        let first = self.first_rank(app) as u32;
+        (first..first + self.plan.apps[app].size).map(GlobalRank)
+    }
+
+    pub(super) fn any_connected(&self, app: usize) -> bool {
+        let mut ranks = self.ranks_of(app);
+        ranks.any(|rank| self.lives[rank.index()].connected)
+    }
+
+    /// Whether some rank of a program has said anything at all.
+    fn any_contacted(&self, app: usize) -> bool {
+        let contacted = |rank: GlobalRank| self.pmi_state(rank).contacted;
+        self.any_connected(app) || self.ranks_of(app).any(contacted)
+    }
+
+    /// Ranks that run alone and cannot but do so are told about while they do: they may be at it
+    /// for hours.
+    fn judge_running(&mut self, plan: &Plan, app: usize) {
+        let strict = plan.spec.ending.strict_pmi;
+        if self.alone.apps[app].told {
+            return;
+        }
+        let Some(why) = self.why_alone(plan, app).filter(|why| why.certain) else {
+            return;
+        };
+        let silent = self.silent(app).count();
+        if silent == 0 || self.any_contacted(app) || plan.job.ranks.size() == 1 && !strict {
+            return;
+        }
+        self.alone.apps[app].told = true;
+        if strict && let Some(rank) = self.ranks_of(app).next() {
+            let why = self.with_name(plan, app, why);
+            return self.fail(Cause::RanAlone { rank, why });
+        }
+        let name = self.name_of_alone(plan, app);
+        self.warn(&warning(&name, silent as u32, &why, Stage::Running));
+    }
+
+    /// Why ranks of a program would run alone; `None` for one that loads no MPI as far as is known.
+    pub(super) fn why_alone(&self, plan: &Plan, app: usize) -> Option<Why> {
+        let wants = plan.apps[app].finding.wants;
+        let known = matches!(wants, Wants::Pmi | Wants::Pmix);
+        let inspected = || known.then(|| Seen::by_inspection(wants));
+        let seen = self.alone.apps[app].seen.clone().or_else(inspected)?;
+        Some(seen.explain(&plan.offer))
+    }
+
+    /// The same where it is a failure of the rank that did.
+    pub(super) fn failure_of_singleton(&self, rank: GlobalRank) -> Option<String> {
+        if !self.plan.spec.ending.strict_pmi {
+            return None;
+        }
+        // What a spawned process does not join was made for it alone.
+        let (JobNumber(0), rank) = self.jobs.identity(rank) else {
+            return None;
+        };
+        let app = self.plan.app_of(rank);
+        let why = self.why_alone(&self.plan, app)?;
+        Some(self.with_name(&self.plan, app, why))
+    }
+
+    /// The program below the one that was started which was seen to load an MPI, if it is another.
+    fn seen_below(&self, plan: &Plan, app: usize) -> Option<String> {
+        let seen = self.alone.apps[app].seen.as_ref()?;
+        let started = &plan.apps[app].finding.program;
+        let real = started.canonicalize();
+        below(started, real.as_ref().unwrap_or(started), seen)
+    }
+
+    /// Who runs alone.
+    fn name_of_alone(&self, plan: &Plan, app: usize) -> String {
+        let started = || plan.apps[app].finding.program.display().to_string();
+        self.seen_below(plan, app).unwrap_or_else(started)
+    }
+
+    /// Why a rank is a failure; the line about it names the program that was started.
+    fn with_name(&self, plan: &Plan, app: usize, why: Why) -> String {
+        match self.seen_below(plan, app) {
+            Some(name) => format!("{name}: {}", why.text),
+            None => why.text,
+        }
+    }
+
+    /// Names the programs all of whose ranks left without a word although they load an MPI. A
+    /// program that failed may not have come as far as MPI_Init, and a rank that is the only one is
+    /// right to take itself for that.
+    pub(crate) fn tell_singletons(&mut self) {
+        let plan = Arc::clone(&self.plan);
+        let strict = matches!(self.supervisor.cause(), Some(Cause::RanAlone { .. }));
+        if plan.job.ranks.size() == 1 || strict {
+            return;
+        }
+        let well = self.supervisor.exit_code() == 0;
+        let stage = match well {
+            true => Stage::Succeeded,
+            false => Stage::Failed,
+        };
+        for index in 0..plan.apps.len() {
+            let ended = |rank: &GlobalRank| self.lives[rank.index()].end.is_some();
+            let ended = self.ranks_of(index).filter(ended).count();
+            if self.alone.apps[index].told || ended == 0 {
+                continue;
+            }
+            let why = self.why_alone(&plan, index);
+            if let Some(why) = why.filter(|why| well || why.certain)
+                && !self.any_contacted(index)
+            {
+                let name = self.name_of_alone(&plan, index);
+                self.warn(&warning(&name, ended as u32, &why, stage));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_come_ever_more_rarely_and_one_when_patience_ends() {
+        let later = |look: &Duration| Some(look_after(*look));
+        let looks = std::iter::successors(Some(FIRST), later);
+        let looks: Vec<Duration> = looks.take_while(|look| look.as_secs() < 3600).collect();
+        let gaps: Vec<Duration> = looks.windows(2).map(|two| two[1] - two[0]).collect();
+        let (first, last) = (looks[1], *gaps.last().unwrap());
+        assert_eq!((first, last), (FIRST * 2, RARELY));
+        assert!(looks.contains(&PATIENCE));
+        for (look, gap) in looks.iter().zip(&gaps) {
+            assert!(*gap <= FIRST.max(*look / PART), "{look:?}: {gap:?}");
+        }
+        let early = looks.iter().filter(|look| **look <= PATIENCE).count();
+        assert!(early <= 26 && looks.len() < 180, "{early}, {looks:?}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Spawns for which there are too few slots, and that wait a moment: processes of other jobs may be about to
+//! end. Who disconnects from its children and spawns others at once is faster than their ends.
+
+use std::time::Duration;
+
+use crate::control::Controller;
+use crate::control::growth::Wanting;
+use crate::plan::Standing;
+use crate::plan::allocations::Ground;
+use crate::plan::jobs::Plans;
+use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+
+/// How long a spawn waits for processes to end. It takes them a part of a second to finalize.
+const LEAVING: Duration = Duration::from_secs(3);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    waiting: Vec<(Duration, Wanting)>,
+    /// A process has ended since they were looked at.
+    freed: bool,
+}
+
+impl Crowd {
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.waiting.iter().map(|(until, _)| *until).min()
+    }
+
+    /// A process has ended.
+    pub(super) fn freed(&mut self) {
+        self.freed = true;
+    }
+}
+
+impl Controller {
+    /// Starts what a process wants on the hosts there are.
+    pub(super) fn decide_spawn(&mut self, wanting: Wanting) {
+        let limit = wanting.limit.map(|(_, at)| at);
+        let until = self.now() + LEAVING;
+        let until = limit.map_or(until, |at| at.min(until));
+        self.decide_spawn_by(until, wanting);
+    }
+
+    fn decide_spawn_by(&mut self, until: Duration, wanting: Wanting) {
+        match self.plan_spawn(wanting.by, &wanting.request) {
+            Ok((job, plan)) => self.begin_spawn(wanting, job, plan),
+            Err(failure) if self.now() < until && self.may_pass(&failure, &wanting) => {
+                self.crowd.waiting.push((until, wanting));
+            }
+            Err(failure) => self.answer_spawn(wanting.asker, wanting.by, Err(failure)),
+        }
+    }
+
+    /// Whether a spawn fails for want of slots that other jobs hold, which neither asks for it nor brought
+    /// forth the one that does.
+    fn may_pass(&self, failure: &SpawnFailure, wanting: &Wanting) -> bool {
+        if failure.kind != SpawnFailureKind::NoSlots {
+            return false;
+        }
+        let (own, _) = self.jobs.identity(wanting.by);
+        let line: Vec<JobNumber> = self.family.line_of(own).collect();
+        let stays = |process: GlobalRank| line.contains(&self.jobs.identity(process).0);
+        let (live, before) = self.census(stays);
+        let reserved = self.reserved(stays);
+        let (parent, rank) = self.jobs.plan_of(wanting.by);
+        let standing = Standing {
+            offset: GlobalRank(self.jobs.size()),
+            before: &before,
+            ground: Ground {
+                live: &live,
+                reserved: &reserved,
+            },
+            names: &self.names,
+        };
+        let alone = self
+            .plan
+            .spawned(&parent.decided, rank, &wanting.request, standing);
+        alone.is_ok()
+    }
+
+    /// Looks again at spawns that wait for slots.
+    pub(super) fn look_at_crowd(&mut self, now: Duration) {
+        let late = self.crowd.next_deadline().is_some_and(|until| until <= now);
+        let freed = std::mem::take(&mut self.crowd.freed);
+        if freed || late || self.supervisor.is_ending() {
+            for (until, wanting) in std::mem::take(&mut self.crowd.waiting) {
+                self.decide_spawn_by(until, wanting);
+            }
+        }
+    }
+}

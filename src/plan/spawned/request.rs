@@ -1,0 +1,346 @@
+//! What the infos of a spawn request ask for. No I/O.
+//!
+//! Rule: an info is a PMIx attribute (`pmix.wdir`), or comes from an `MPI_Info`: the keys of the MPI
+//! standard (section 11.8.4), those that other launchers know, and the names of PMIx attributes,
+//! which Open MPI's users write there. Those that are not known here are ignored, unless they are
+//! required.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::plan::spawned::soft_counts::Soft;
+use crate::plan::spawned::variable::{Change, How};
+use crate::plan::spawned::{refuse, text};
+use wireup_core::job::hosts::{Entry, HostList};
+use wireup_core::job::ids::Rank;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
+use wireup_core::job::spec::{MapBy, StdinTarget};
+
+/// See the module.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub(super) struct Wishes {
+    /// The hosts its ranks may live on; any when empty.
+    pub(super) hosts: Vec<Entry>,
+    /// Files of such hosts.
+    pub(super) hostfiles: Vec<PathBuf>,
+    /// Hosts that shall be nodes of the launch.
+    pub(super) added: Vec<Entry>,
+    /// Files of such hosts.
+    pub(super) added_files: Vec<PathBuf>,
+    /// The working directory.
+    pub(super) wdir: Option<PathBuf>,
+    /// Directories in which the program is looked for first.
+    pub(super) search: Vec<PathBuf>,
+    /// Changes of the environment.
+    pub(super) env: Vec<Change>,
+    /// The order of placement.
+    pub(super) by: Option<MapBy>,
+    /// Most ranks on a node.
+    pub(super) per_node: Option<u32>,
+    /// Whether more ranks than slots are fine; as for the launch when absent.
+    pub(super) oversubscribe: Option<bool>,
+    /// Not on the head node.
+    pub(super) no_head: bool,
+    /// Other numbers of ranks that will do.
+    pub(super) soft: Option<Soft>,
+    /// Files that must be on its nodes.
+    pub(super) needs: Vec<PathBuf>,
+    /// Files that are copied to nodes that do not have them.
+    pub(super) takes: Vec<PathBuf>,
+    /// The program is copied to its nodes.
+    pub(super) takes_program: bool,
+    /// Whether it may live longer than its parent; as for the launch when absent.
+    pub(super) independent: Option<bool>,
+    /// How long its start may take.
+    pub(super) limit: Option<Duration>,
+    /// Whether a process gives it input.
+    pub(super) fed: bool,
+    /// Which of its ranks reads that; the first when absent.
+    pub(super) reader: Option<StdinTarget>,
+    /// The allocation whose slots it takes.
+    pub(super) allocation: Option<String>,
+    /// The process set that its ranks are in.
+    pub(super) set: Option<String>,
+    /// Keys that mean nothing here.
+    pub(super) ignored: Vec<String>,
+}
+
+impl Wishes {
+    /// Reads infos.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] when one makes no sense, or cannot be honoured and has to be.
+    pub(super) fn of(infos: &[SpawnInfo]) -> Result<Self, SpawnFailure> {
+        let mut wishes = Self::default();
+        for info in infos {
+            wishes.add(info)?;
+        }
+        Ok(wishes)
+    }
+
+    /// With what is asked for the whole job, where these say nothing else.
+    pub(super) fn over(mut self, job: &Self) -> Self {
+        fn some<T: Clone>(own: &mut Vec<T>, job: &[T]) {
+            if own.is_empty() {
+                own.extend_from_slice(job);
+            }
+        }
+        if self.hosts.is_empty() && self.hostfiles.is_empty() {
+            some(&mut self.hosts, &job.hosts);
+            some(&mut self.hostfiles, &job.hostfiles);
+        }
+        some(&mut self.search, &job.search);
+        self.wdir = self.wdir.or_else(|| job.wdir.clone());
+        self.by = self.by.or(job.by);
+        self.per_node = self.per_node.or(job.per_node);
+        self.oversubscribe = self.oversubscribe.or(job.oversubscribe);
+        self.soft = self.soft.or_else(|| job.soft.clone());
+        self.no_head |= job.no_head;
+        self.allocation = self.allocation.or_else(|| job.allocation.clone());
+        self.set = self.set.or_else(|| job.set.clone());
+        self.needs.extend_from_slice(&job.needs);
+        self.takes.extend_from_slice(&job.takes);
+        self.takes_program |= job.takes_program;
+        let env = job.env.iter().cloned();
+        self.env = env.chain(std::mem::take(&mut self.env)).collect();
+        self
+    }
+
+    /// Which ranks of the job read what processes push to them.
+    pub(super) fn input(&self) -> StdinTarget {
+        match self.fed {
+            true => self.reader.unwrap_or(StdinTarget::Rank(Rank(0))),
+            false => StdinTarget::None,
+        }
+    }
+
+    fn add(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
+        let SpawnInfo { key, value, .. } = info;
+        let wrong = |what: &str| Err(text(key, format!("{value:?} {what}")));
+        match key.as_str() {
+            "host" | "hosts" | "pmix.host" | "PMIX_HOST" => self.hosts.extend(entries(info)?),
+            "hostfile" | "pmix.hostfile" | "PMIX_HOSTFILE" => self.hostfiles.extend(path(value)),
+            "add-host" | "add_host" | "pmix.addhost" | "PMIX_ADD_HOST" => {
+                self.added.extend(entries(info)?);
+            }
+            "add-hostfile" | "add_hostfile" | "pmix.addhostfile" | "PMIX_ADD_HOSTFILE" => {
+                self.added_files.extend(path(value));
+            }
+            "wdir" | "pmix.wdir" | "PMIX_WDIR" => self.wdir = path(value),
+            "path" => self.search.extend(value.split(':').filter_map(path)),
+            "env" | "PMIX_ENVAR" => {
+                for line in value.lines().filter(|line| !line.is_empty()) {
+                    self.env.extend(change(key, line, How::Set)?);
+                }
+            }
+            "pmix.envar.set" => self.env.extend(change(key, value, How::Set)?),
+            "pmix.envar.add" => self.env.extend(change(key, value, How::Add)?),
+            "pmix.envar.unset" => self.env.extend(change(key, value, How::Unset)?),
+            "pmix.envar.prepnd" | "pmix.envar.appnd" => {
+                let how = match key.ends_with("prepnd") {
+                    true => How::Prepend,
+                    false => How::Append,
+                };
+                match Change::extend(how, OsStr::new(value)) {
+                    Some(change) => self.env.push(change),
+                    None => return wrong("is no separator with NAME=VALUE behind it"),
+                }
+            }
+            "map_by" | "map-by" | "pmix.mapby" | "PMIX_MAPBY" => self.map_by(info)?,
+            "ppr" | "pmix.ppr" | "PMIX_PPR" => {
+                let bare = value.strip_prefix("ppr:").unwrap_or(value);
+                self.per_resource(info, bare)?;
+            }
+            "npernode" => self.per_resource(info, value)?,
+            "pernode" if truth(info)? => self.per_node = Some(1),
+            "pernode" => {}
+            "pmix.nolocal" | "PMIX_NO_PROCS_ON_HEAD" => self.no_head = truth(info)?,
+            "pmix.noover" | "PMIX_NO_OVERSUBSCRIBE" => {
+                if truth(info)? {
+                    self.oversubscribe = Some(false);
+                }
+            }
+            "pmix.alloc.id" | "PMIX_ALLOC_ID" => {
+                self.allocation = (!value.is_empty()).then(|| value.clone());
+            }
+            "pmix.pset.nm" | "PMIX_PSET_NAME" => self.set = Some(value.clone()),
+            "soft" => match Soft::parse(value) {
+                Some(soft) => self.soft = Some(soft),
+                None => return wrong("is no list of numbers and FIRST:LAST:STRIDE"),
+            },
+            "arch" => architecture(value)?,
+            "preload_files" | "ompi_preload_files" | "pmix.preloadfiles" | "PMIX_PRELOAD_FILES" => {
+                let files: Vec<PathBuf> = value.split(',').filter_map(path).collect();
+                // Nobody minds those he can do without.
+                if info.required {
+                    self.needs.extend_from_slice(&files);
+                }
+                self.takes.extend(files);
+            }
+            "preload_binary" | "ompi_preload_binary" | "pmix.preloadbin" | "PMIX_PRELOAD_BIN" => {
+                self.takes_program = truth(info)?;
+            }
+            "pmix.spchildsep" | "PMIX_SPAWN_CHILD_SEP" => self.independent = Some(truth(info)?),
+            "pmix.timeout" | "PMIX_TIMEOUT" | "pmix.sp.time" | "PMIX_SPAWN_TIMEOUT" => {
+                match value.parse() {
+                    Ok(0_u32) => {}
+                    Ok(seconds) => self.limit = Some(Duration::from_secs(seconds.into())),
+                    Err(_) => return wrong("is no number of seconds"),
+                }
+            }
+            "pmix.fwd.stdin" | "PMIX_FWD_STDIN" => self.fed = truth(info)?,
+            "pmix.stdin" | "PMIX_STDIN_TGT" | "ompi_stdin_target" => {
+                self.reader = match reader(value) {
+                    Some(target) => Some(target),
+                    None => return wrong("is no rank, and neither all nor none"),
+                }
+            }
+            known if NOTHING_TO_DO.contains(&known) => {}
+            _ => self.not_offered(info, "is not known here")?,
+        }
+        Ok(())
+    }
+
+    /// `POLICY[:N:OBJECT][:MODIFIER[,MODIFIER]...]`, as Open MPI's users write it.
+    fn map_by(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
+        let value = info.value.to_ascii_lowercase();
+        let (policy, mut rest) = value.split_once(':').unwrap_or((&value, ""));
+        match policy {
+            "" => {}
+            "slot" | "byslot" => self.by = Some(MapBy::Slot),
+            "node" | "bynode" => self.by = Some(MapBy::Node),
+            "ppr" => {
+                let end = rest
+                    .match_indices(':')
+                    .nth(1)
+                    .map_or(rest.len(), |(at, _)| at);
+                self.per_resource(info, &rest[..end])?;
+                rest = &rest[end..];
+            }
+            _ => self.not_offered(info, "is not offered; slot, node and ppr:N:node are")?,
+        }
+        for modifier in rest.split([':', ',']) {
+            match modifier {
+                "oversubscribe" => self.oversubscribe = Some(true),
+                "nooversubscribe" => self.oversubscribe = Some(false),
+                "nolocal" => self.no_head = true,
+                // What is left is about cores, or about telling.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// `N`, or `N:node`.
+    fn per_resource(&mut self, info: &SpawnInfo, value: &str) -> Result<(), SpawnFailure> {
+        let (number, object) = value.split_once(':').unwrap_or((value, "node"));
+        if !["n", "node", "host"].contains(&object.to_ascii_lowercase().as_str()) {
+            return self.not_offered(info, "is not offered; N:node is");
+        }
+        match number.trim().parse() {
+            Ok(number @ 1..) => self.per_node = Some(number),
+            _ => {
+                return Err(text(
+                    &info.key,
+                    format!("{:?} has no number of processes", info.value),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn not_offered(&mut self, info: &SpawnInfo, why: &str) -> Result<(), SpawnFailure> {
+        if info.required {
+            let problem = format!(
+                "info key {} ({:?}) is required and {why}",
+                info.key, info.value
+            );
+            return Err(refuse(SpawnFailureKind::NotSupported, problem));
+        }
+        self.ignored.push(info.key.clone());
+        Ok(())
+    }
+}
+
+/// Attributes that hold anyway: ranks are bound to nothing, the server tells who asks, and the end of a
+/// job is an event for whoever wants to know of it.
+const NOTHING_TO_DO: &[&str] = &[
+    "personality",
+    "pmix.pers",
+    "pmix.wdir.user",
+    "pmix.evar.hvstd",
+    "pmix.euid",
+    "pmix.egid",
+    "pmix.req.client",
+    "pmix.notecomp",
+    "PMIX_PERSONALITY",
+];
+
+/// Which ranks read input. Open MPI says it with the numbers that PMIx has for all and for none.
+fn reader(value: &str) -> Option<StdinTarget> {
+    const ALL: u32 = u32::MAX - 1;
+    match (value, value.parse::<u32>()) {
+        ("all", _) | (_, Ok(ALL)) => Some(StdinTarget::All),
+        ("none", _) => Some(StdinTarget::None),
+        (_, Ok(rank)) if rank > i32::MAX as u32 => Some(StdinTarget::None),
+        (_, Ok(rank)) => Some(StdinTarget::Rank(Rank(rank))),
+        (_, Err(_)) => None,
+    }
+}
+
+fn path(value: &str) -> Option<PathBuf> {
+    (!value.is_empty()).then(|| value.into())
+}
+
+fn entries(info: &SpawnInfo) -> Result<Vec<Entry>, SpawnFailure> {
+    if info.value.is_empty() {
+        return Ok(Vec::new());
+    }
+    let list = info.value.parse::<HostList>();
+    let HostList(entries) = list.map_err(|problem| text(&info.key, problem))?;
+    Ok(entries)
+}
+
+fn change(key: &str, line: &str, how: How) -> Result<Option<Change>, SpawnFailure> {
+    match Change::parse(how, OsStr::new(line)) {
+        Some(change) => Ok(Some(change)),
+        // The value may be a secret.
+        None => Err(text(key, "a variable is written NAME=VALUE")),
+    }
+}
+
+/// A truth value as Open MPI reads one in an `MPI_Info`; one without a value is true.
+fn truth(info: &SpawnInfo) -> Result<bool, SpawnFailure> {
+    match info.value.to_ascii_lowercase().as_str() {
+        "" | "true" | "t" | "yes" | "y" | "1" => Ok(true),
+        "false" | "f" | "no" | "n" | "0" => Ok(false),
+        _ => Err(text(
+            &info.key,
+            format!("{:?} is neither true nor false", info.value),
+        )),
+    }
+}
+
+/// Nodes of a launch are of one kind: they run the same programs.
+fn architecture(value: &str) -> Result<(), SpawnFailure> {
+    let own = std::env::consts::ARCH;
+    let plain = value.to_ascii_lowercase().replace('-', "_");
+    let asked = match plain.as_str() {
+        "amd64" | "x64" => "x86_64",
+        "arm64" => "aarch64",
+        "ppc64le" => "powerpc64",
+        "i386" | "i586" | "i686" => "x86",
+        other => other,
+    };
+    match asked == own {
+        true => Ok(()),
+        false => Err(refuse(
+            SpawnFailureKind::NotSupported,
+            format!("info key arch: {value:?} is asked for, and the launch has {own}"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! What the applications of a job take along to hosts that do not have it.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::RunFailure;
+use crate::inspect::program::Kind;
+use crate::plan::app;
+use crate::plan::app::Stand;
+use crate::plan::inheritance::Inheritance;
+use crate::plan::staging;
+use crate::plan::staging::{LuggageError, Packed, Room, Tell, Unpacked};
+use crate::plan::{Decided, Plan, wrong};
+use wireup_core::job::ids::{AppNum, NodeId, Nspace};
+use wireup_core::job::spec::{JobSpec, Preload};
+
+/// What one application takes along.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct StagedFiles {
+    program: Option<Packed>,
+    files: Vec<Packed>,
+}
+
+/// Whose something is, on one of its nodes.
+pub(super) type Owner<'a> = (&'a Nspace, NodeId, AppNum);
+
+impl StagedFiles {
+    /// Reads what is wanted: the program at that path, and files by their paths from `cwd`. Of these,
+    /// what is not there may be on the hosts where `may_lack` says so.
+    pub(super) fn pack(
+        wanted: &Preload,
+        program: &Path,
+        cwd: &Path,
+        may_lack: bool,
+        room: &mut Room,
+    ) -> Result<Self, LuggageError> {
+        let program = match wanted.program {
+            true => Some(Packed::read(cwd, program, room)?),
+            false => None,
+        };
+        let mut files = Vec::with_capacity(wanted.files.len());
+        for file in &wanted.files {
+            match Packed::read(cwd, file, room) {
+                Ok(packed) => files.push(packed),
+                Err(LuggageError::Missing(_)) if may_lack => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self { program, files })
+    }
+
+    /// Forgets all but the name of the program.
+    pub(super) fn unload(&mut self) {
+        self.files = Vec::new();
+        self.program.iter_mut().for_each(Packed::unload);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.program.is_none() && self.files.is_empty()
+    }
+
+    /// Puts it where ranks that start in `cwd` look for it.
+    pub(super) fn put(
+        &self,
+        owner: Owner<'_>,
+        cwd: Option<&Path>,
+        unpacked: &mut Unpacked,
+        tell: Tell<'_>,
+    ) -> Result<(), LuggageError> {
+        if let Some(program) = &self.program {
+            unpacked.put_program(owner, program, tell)?;
+        }
+        let files = self.files.iter();
+        for (file, cwd) in files.filter_map(|file| Some((file, cwd?))) {
+            unpacked.put_file(owner.0, cwd, file, tell)?;
+        }
+        Ok(())
+    }
+
+    /// Where the program is then, if it comes along.
+    pub(super) fn program(&self, (job, node, app): Owner<'_>) -> Option<PathBuf> {
+        let packed = self.program.as_ref()?;
+        Some(staging::program(job, node, app, packed))
+    }
+}
+
+impl Plan {
+    /// Reads what the programs of a job on several hosts take along, by application context; nothing if
+    /// none does.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the file and the reason.
+    pub(crate) fn pack(&self) -> Result<Vec<StagedFiles>, RunFailure> {
+        let refused = |text: String| RunFailure::refused(format!("--preload-binary: {text}"));
+        let mut room = Room::default();
+        let mut all = Vec::with_capacity(self.apps.len());
+        for (spec, app) in self.spec.apps.iter().zip(&self.apps) {
+            let program = app.program.path();
+            if spec.preload.program && app.program.kind() == &Kind::Elsewhere {
+                let program = program.display();
+                return Err(refused(format!(
+                    "{program} is not on this machine, or cannot be executed"
+                )));
+            }
+            let cwd = &self.inheritance.cwd;
+            let packed = StagedFiles::pack(&spec.preload, program, cwd, false, &mut room);
+            all.push(packed.map_err(|error| RunFailure::refused(error.to_string()))?);
+        }
+        match all.iter().all(StagedFiles::is_empty) {
+            true => Ok(Vec::new()),
+            false => Ok(all),
+        }
+    }
+}
+
+impl Decided {
+    /// Puts what the first job's ranks on a node take along where they look for it. `tell` hears of
+    /// everything that is to be removed again.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the file and the reason.
+    pub(crate) fn unpack(
+        &self,
+        spec: &JobSpec,
+        staged_files: &[StagedFiles],
+        inheritance: &Inheritance,
+        node: NodeId,
+        tell: Tell<'_>,
+    ) -> Result<Unpacked, RunFailure> {
+        let mut unpacked = Unpacked::default();
+        if staged_files.is_empty() {
+            return Ok(unpacked);
+        }
+        self.check(spec, node).map_err(wrong)?;
+        let apps = spec.apps.iter().zip(staged_files);
+        for (number, (app, staged_files)) in (0..).map(AppNum).zip(apps) {
+            if staged_files.is_empty() || !self.has(node, &self.job.appnums.ranks_of(number)) {
+                continue;
+            }
+            // What is wrong with it is told where the program is looked for.
+            let cwd = app::working_directory(app, inheritance, Stand::Node);
+            let cwd = cwd.ok().flatten();
+            let owner = (&self.job.nspace, node, number);
+            staged_files
+                .put(owner, cwd.as_deref(), &mut unpacked, tell)
+                .map_err(|error| RunFailure::refused(error.to_string()))?;
+        }
+        Ok(unpacked)
+    }
+}
