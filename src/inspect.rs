@@ -1,5 +1,6 @@
 //! Which process-management interface does a program want? Told from the libraries it would load, or
-//! what a static one has inside, without running it, also behind wrappers such as `numactl` or `sh -c`.
+//! what a static one has inside, without running it, also behind wrappers such as `numactl`. What a shell
+//! starts is not told.
 //!
 //! Not seen: an MPI that is linked statically into a dynamic program, or opened by it with dlopen.
 //! Such a program is [`Wants::Plain`], which is right for MPICH's family and wrong for Open MPI:
@@ -27,10 +28,8 @@ pub use finding::{Clients, Family, Finding, Opaque, Seen, Wants, Why};
 
 use wrapper::{Behind, Command, Place};
 
-/// Wrappers looked behind, one behind the other; the shells' `"$@"` makes any number possible.
+/// Wrappers looked behind, one behind the other.
 const DEPTH: u8 = 12;
-/// Commands of shells looked at in all.
-const COMMANDS: u32 = 64;
 
 /// What was found, and the dynamic loader as the program will meet it.
 #[derive(Debug)]
@@ -65,25 +64,14 @@ pub fn inspect(
     cwd: &Path,
     system: &System,
 ) -> Inspection {
-    let mut look = Look {
-        system,
-        commands: COMMANDS,
-    };
-    let call = Call {
-        argv,
-        cut: false,
-        env,
-        cwd,
-    };
-    look.at(program, call, 0)
+    let call = Call { argv, env, cwd };
+    Look { system }.at(program, call, 0)
 }
 
 /// A command line and what it is started with.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     argv: &'a [OsString],
-    /// More arguments follow that are not known.
-    cut: bool,
     env: &'a [(OsString, OsString)],
     cwd: &'a Path,
 }
@@ -92,7 +80,6 @@ impl<'a> From<&'a Command> for Call<'a> {
     fn from(command: &'a Command) -> Self {
         Self {
             argv: &command.argv,
-            cut: command.cut,
             env: &command.place.env,
             cwd: &command.place.cwd,
         }
@@ -101,11 +88,10 @@ impl<'a> From<&'a Command> for Call<'a> {
 
 struct Look<'a> {
     system: &'a System,
-    commands: u32,
 }
 
 impl Look<'_> {
-    fn at(&mut self, program: &Program, call: Call<'_>, depth: u8) -> Inspection {
+    fn at(&self, program: &Program, call: Call<'_>, depth: u8) -> Inspection {
         let path = program.path();
         let names = names::of(path);
         let wrapper = wrapper::known(&names);
@@ -167,7 +153,7 @@ impl Look<'_> {
 
     /// What the interpreter of a script says, if it is an MPI program itself.
     fn interpreter(
-        &mut self,
+        &self,
         script: &Program,
         interpreter: &Path,
         before: impl Iterator<Item = OsString>,
@@ -195,7 +181,7 @@ impl Look<'_> {
 
     /// What a wrapper starts.
     fn behind(
-        &mut self,
+        &self,
         wrapper: &wrapper::Known,
         program: &Program,
         call: Call<'_>,
@@ -205,13 +191,12 @@ impl Look<'_> {
         let only = |wants, why| Finding::new(wants, program.path(), why);
         let command = Command {
             argv: call.argv.to_vec(),
-            cut: call.cut,
             place: Place {
                 env: call.env.to_vec(),
                 cwd: call.cwd.to_owned(),
             },
         };
-        let commands = match wrapper.behind(&command) {
+        let command = match wrapper.behind(&command) {
             Behind::Nothing => {
                 let finding = only(Wants::Plain, Why::StartsNothing);
                 return Inspection { finding, loader };
@@ -220,32 +205,21 @@ impl Look<'_> {
                 let finding = only(Wants::Unknown, Why::Opaque(what));
                 return Inspection { finding, loader };
             }
-            Behind::Commands(commands) => commands,
+            Behind::Command(command) => command,
         };
-        let (mut findings, mut loaders) = (Vec::new(), Vec::new());
-        for command in &commands {
-            let mut seen = if depth == DEPTH || self.commands == 0 {
-                let finding = only(Wants::Unknown, Why::Opaque(Opaque::TooDeep));
-                let loader = Loader::new(call.env, call.cwd, self.system.clone());
-                Inspection { finding, loader }
-            } else {
-                self.commands -= 1;
-                self.command(wrapper, program, command, depth)
-            };
-            seen.finding.behind.insert(0, wrapper.name().to_owned());
-            findings.push(seen.finding);
-            loaders.push(seen.loader);
-        }
-        let (finding, index) = Finding::of_several(findings);
-        Inspection {
-            finding,
-            loader: loaders.swap_remove(index),
-        }
+        let mut seen = if depth == DEPTH {
+            let finding = only(Wants::Unknown, Why::Opaque(Opaque::TooDeep));
+            Inspection { finding, loader }
+        } else {
+            self.command(wrapper, program, &command, depth)
+        };
+        seen.finding.behind.insert(0, wrapper.name().to_owned());
+        seen
     }
 
-    /// One of the commands that a wrapper starts.
+    /// The command that a wrapper starts.
     fn command(
-        &mut self,
+        &self,
         wrapper: &wrapper::Known,
         by: &Program,
         command: &Command,

@@ -72,8 +72,6 @@ pub enum Why {
         /// The name or path it was given.
         name: OsString,
     },
-    /// Several programs, of which one needs PMIx and another PMI.
-    Mixed(Box<Finding>, Box<Finding>),
 }
 
 /// What a static program can speak.
@@ -122,13 +120,9 @@ pub enum Opaque {
     Interpreter(String),
     /// A wrapper was given an option that is not known.
     Option(String, OsString),
-    /// A wrapper's command line depends on what is known only when it runs.
-    Words(String),
-    /// A shell was given a script, or none.
+    /// A wrapper reads what it starts from a text or from its user.
     Script(String),
-    /// A shell command has something that is not followed.
-    Shell(String, &'static str),
-    /// Too many wrappers, one behind the other, or too many commands.
+    /// Too many wrappers, one behind the other.
     TooDeep,
 }
 
@@ -143,27 +137,5 @@ impl Finding {
             openmpi: None,
             libpmix: None,
         }
-    }
-
-    /// The finding about a command that starts all of these, at least one, and which of them
-    /// decided.
-    pub(super) fn of_several(mut findings: Vec<Self>) -> (Self, usize) {
-        let first = |wants| findings.iter().position(|finding| finding.wants == wants);
-        let (pmix, pmi) = (first(Wants::Pmix), first(Wants::Pmi));
-        if first(Wants::Unknown).is_none()
-            && let (Some(pmix), Some(pmi)) = (pmix, pmi)
-        {
-            let (one, other) = (findings[pmix].clone(), findings[pmi].clone());
-            let mut both = one.clone();
-            both.wants = Wants::Unknown;
-            both.why = Why::Mixed(Box::new(one), Box::new(other));
-            return (both, pmix);
-        }
-        // Of plain ones the last is what a command line is usually about.
-        let decides = first(Wants::Unknown)
-            .or(pmix)
-            .or(pmi)
-            .unwrap_or(findings.len() - 1);
-        (findings.swap_remove(decides), decides)
     }
 }

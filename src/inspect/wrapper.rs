@@ -11,9 +11,7 @@ use std::path::PathBuf;
 use super::finding::Opaque;
 
 mod env;
-mod lexer;
 mod options;
-mod shell;
 mod table;
 
 use options::{Parsed, Wrong};
@@ -47,8 +45,6 @@ impl Place {
 pub(super) struct Command {
     /// Program and arguments; never empty.
     pub(super) argv: Vec<OsString>,
-    /// More arguments follow that only the shell will know.
-    pub(super) cut: bool,
     /// Where it is started.
     pub(super) place: Place,
 }
@@ -58,8 +54,8 @@ pub(super) struct Command {
 pub(super) enum Behind {
     /// It starts no other program.
     Nothing,
-    /// It starts these.
-    Commands(Vec<Command>),
+    /// It starts this.
+    Command(Command),
     /// It cannot be told.
     Opaque(Opaque),
 }
@@ -91,7 +87,6 @@ impl Known {
         let name = || self.name().to_owned();
         let args = &command.argv[1..];
         let seen = match self.table.tool {
-            Tool::Shell => shell::behind(self.table, args, command),
             Tool::Env => env::behind(self.table, args, command),
             Tool::Perf => perf(args, command),
             Tool::Gdb => gdb(self.table, args, command),
@@ -100,27 +95,22 @@ impl Known {
         };
         match seen {
             Ok(behind) => behind,
-            // What is missing may be among the words that are not known.
-            Err(Wrong::Missing) if command.cut => Behind::Opaque(Opaque::Words(name())),
-            Err(Wrong::Missing) => Behind::Nothing,
-            Err(Wrong::NoCommand) => Behind::Nothing,
+            Err(Wrong::Missing | Wrong::NoCommand) => Behind::Nothing,
             Err(Wrong::Unknown(option)) => Behind::Opaque(Opaque::Option(name(), option)),
             Err(Wrong::Script) => Behind::Opaque(Opaque::Script(name())),
-            Err(Wrong::Shell(what)) => Behind::Opaque(Opaque::Shell(name(), what)),
         }
     }
 }
 
-/// The command that `argv` is, in the place of the wrapper that `of` is.
-fn one(argv: &[OsString], of: &Command, place: Place) -> Result<Behind, Wrong> {
+/// The command that `argv` is, started in `place`.
+fn one(argv: &[OsString], place: Place) -> Result<Behind, Wrong> {
     if argv.is_empty() {
         return Err(Wrong::Missing);
     }
-    Ok(Behind::Commands(vec![Command {
+    Ok(Behind::Command(Command {
         argv: argv.to_vec(),
-        cut: of.cut,
         place,
-    }]))
+    }))
 }
 
 /// Options, words of its own, and the command.
@@ -138,7 +128,7 @@ fn usual(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behin
         Tool::Chrt => usize::from(rest.first().is_some_and(numeric)),
         _ => table.operands,
     };
-    one(rest.get(own..).ok_or(Wrong::Missing)?, of, place)
+    one(rest.get(own..).ok_or(Wrong::Missing)?, place)
 }
 
 /// `NAME=VALUE` sets, `NAME` removes.
@@ -174,7 +164,7 @@ fn gdb(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind,
         rest = parsed.rest;
         for (name, value) in parsed.options {
             match (name, value) {
-                ("args", _) => return one(rest, of, place),
+                ("args", _) => return one(rest, place),
                 ("cd", Some(dir)) => place.cwd = place.cwd.join(dir),
                 ("exec" | "se", Some(file)) => named = Some(file),
                 _ => {}
@@ -189,7 +179,7 @@ fn gdb(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind,
         }
     }
     match named {
-        Some(program) => one(&[program], of, place),
+        Some(program) => one(&[program], place),
         // The user will name one at the prompt.
         None => Err(Wrong::Script),
     }
@@ -202,10 +192,8 @@ fn xterm(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behin
         return Err(Wrong::Script);
     }
     match rest {
-        [text] if text.as_bytes().contains(&b' ') => {
-            shell::follow(text, &["sh".into()], of.place.clone())
-        }
-        _ => one(rest, of, of.place.clone()),
+        [text] if text.as_bytes().contains(&b' ') => Err(Wrong::Script),
+        _ => one(rest, of.place.clone()),
     }
 }
 

@@ -157,7 +157,6 @@ impl fmt::Display for Finding {
                 "{by} is to start {}, which cannot be found or run",
                 name.to_string_lossy()
             )?,
-            Why::Mixed(one, other) => write!(f, "{one}; and {other}")?,
         }
         if !self.missing.is_empty() {
             write!(f, "; libraries not found: {}", self.missing.join(", "))?;
@@ -179,12 +178,10 @@ impl Opaque {
                 "{name} with {} is not understood",
                 option.to_string_lossy()
             ),
-            Self::Words(name) => write!(f, "what {name} starts is known only when it runs"),
             Self::Script(name) => {
-                write!(f, "{name} takes its commands from a file or from its user")
+                write!(f, "{name} takes its commands from a text or from its user")
             }
-            Self::Shell(name, what) => write!(f, "{name} is given {what}, which is not followed"),
-            Self::TooDeep => f.write_str("there are too many commands to follow"),
+            Self::TooDeep => f.write_str("there are too many wrappers to look behind"),
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn behind(
             for name in removed {
                 place.set(name, None);
             }
-            return command(rest, of, place);
+            return command(rest, place);
         };
         // What follows is read again with the new words in front.
         let mut next = split_words(text.as_bytes(), &of.place)?;
@@ -90,7 +90,7 @@ fn until_split<'a>(
 }
 
 /// Assignments and the command.
-fn command(words: &[OsString], of: &Command, mut place: Place) -> Result<Behind, Wrong> {
+fn command(words: &[OsString], mut place: Place) -> Result<Behind, Wrong> {
     let assigned = words
         .iter()
         .take_while(|word| word.as_bytes().contains(&b'='))
@@ -98,7 +98,7 @@ fn command(words: &[OsString], of: &Command, mut place: Place) -> Result<Behind,
     for word in &words[..assigned] {
         assign(&mut place, word);
     }
-    one(&words[assigned..], of, place)
+    one(&words[assigned..], place)
 }
 
 /// Splits the text of `-S`: blanks separate, quotes join, a few escapes, and `${NAME}`.

@@ -25,8 +25,6 @@ pub(super) enum Wrong {
     NoCommand,
     /// The wrapper reads its commands from a file or from its user.
     Script,
-    /// A shell command has something that is not followed.
-    Shell(&'static str),
 }
 
 /// Whether an option has a value.

@@ -9,8 +9,6 @@ pub(super) enum Tool {
     Plain,
     /// Assignments come first, and options that change the environment.
     Env,
-    /// `-c` has a text of commands.
-    Shell,
     /// `-E` changes the environment.
     Strace,
     /// A priority comes first if it is a number.
@@ -64,13 +62,6 @@ static TABLE: &[Table] = &[
         options: "-i,--ignore-environment -0,--null -u=,--unset= -C=,--chdir= -S=,--split-string= \
                   -a=,--argv0= -v,--debug --block-signal? --default-signal? --ignore-signal? \
                   --list-signal-handling !--help !--version",
-        ..USUAL
-    },
-    Table {
-        names: &[
-            "sh", "bash", "dash", "ash", "ksh", "ksh93", "mksh", "zsh", "rbash",
-        ],
-        tool: Tool::Shell,
         ..USUAL
     },
     Table {

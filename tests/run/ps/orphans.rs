@@ -136,7 +136,7 @@ fn while_the_guard_cleans_up_a_job_is_ending_and_can_be_waited_for() {
 #[test]
 fn a_guard_that_is_killed_while_it_cleans_up_is_replaced_by_whoever_waits() {
     let script = "trap '' TERM; echo ready; exec >/dev/null 2>&1; while :; do sleep 0.05; done";
-    let running = Run::ranks(2, ["sh", "-c", script]).start();
+    let running = Run::ranks(2, ["--pmi", "pmi1", "sh", "-c", script]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
     let name = text(&job_of(&running), "job").to_owned();
     let guard = running
@@ -144,7 +144,7 @@ fn a_guard_that_is_killed_while_it_cleans_up_is_replaced_by_whoever_waits() {
         .into_iter()
         .find(|process| process.name == "wireup-guard");
     let guard = Pid::from_raw(guard.unwrap().pid).unwrap();
-    // It does not hear at once what it is to clean up; beside the socket it holds both ranks.
+    // It does not hear at once what it is to clean up; beside the socket it holds both ranks, and no sidecar.
     eventually("the guard knows the ranks", || {
         let held = std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap();
         (held.count() == 3).then_some(())
