@@ -29,9 +29,6 @@ pub mod proto;
 pub mod refusals;
 pub mod rendezvous;
 pub mod revoked;
-#[cfg(test)]
-#[path = "../tests/common/skip.rs"]
-mod skip;
 mod stream;
 pub mod tls;
 pub mod user;

@@ -51,7 +51,7 @@ pub(crate) struct Limits {
 
 /// Calls `attack` on a cluster of three hosts with root's agents while Alice (PMIx, from the first host)
 /// and Bob (PMI-1, from the second) each have a job running everywhere whose ranks keep meeting, and
-/// make new launches one after the other. `None`, said loudly, where the programs are missing.
+/// make new launches one after the other. `None`, and the test is ignored, where the programs are missing.
 ///
 /// What the attack starts must have ended when it returns: nothing may be left on the hosts then.
 #[track_caller]

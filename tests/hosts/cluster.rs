@@ -110,7 +110,7 @@ impl Builder {
         self
     }
 
-    /// Starts it; `None`, said loudly, when hosts are not possible here.
+    /// Starts it; `None`, and the test is ignored, when hosts are not possible here.
     #[track_caller]
     pub(crate) fn start(self) -> Option<Cluster> {
         if let Err(why) = wireup_lab::available() {
@@ -194,7 +194,7 @@ fn programs(wireup: &Path) -> Vec<PathBuf> {
 }
 
 impl Cluster {
-    /// So many hosts with root's agents; `None`, said loudly, when that is not possible here.
+    /// So many hosts with root's agents; `None`, and the test is ignored, when that is not possible here.
     #[track_caller]
     pub(crate) fn new(count: usize) -> Option<Self> {
         Self::builder(count).start()

@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+#[macro_use(test)]
+extern crate wireup_test_support;
+
 mod abandoned;
 mod agents;
 mod allocations;
@@ -31,11 +34,8 @@ mod squatters;
 mod stopped;
 mod users;
 
-/// The tests of one machine, whose ways of starting and judging runs are used here.
-#[path = "../run"]
-mod one {
-    #[allow(dead_code, unused_imports)] // the rest is for those tests
-    pub(crate) mod common;
-}
+use wireup_test_support as common;
 
-use one::common;
+fn main() -> std::process::ExitCode {
+    wireup_test_support::main()
+}

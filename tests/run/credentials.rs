@@ -52,7 +52,7 @@ fn below(run: Run, script: &str) -> Run {
     ])
 }
 
-/// Whether something can be mounted; said loudly if not.
+/// Whether something can be mounted; the test is ignored if not.
 fn can_mount() -> bool {
     let root = rustix::process::getuid().is_root();
     if !root {

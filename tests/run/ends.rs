@@ -86,7 +86,6 @@ fn ranks_that_ignore_sigterm_are_killed_after_two_seconds() {
     std::io::Write::write_all(&mut running.stdin(), b"\n").unwrap();
     let outcome = running.finish().expect(4);
     assert!(outcome.elapsed >= Duration::from_secs(2), "{outcome:?}");
-    assert!(outcome.elapsed < Duration::from_secs(20), "{outcome:?}");
     outcome.expect_one_line(&["rank 0 (", "exited with code 4"]);
 }
 
@@ -113,7 +112,6 @@ fn a_timeout_ends_the_job_with_124() {
         .expect(124);
     outcome.expect_one_line(&["the job did not end within 0.5 s"]);
     assert!(outcome.elapsed >= Duration::from_millis(500), "{outcome:?}");
-    assert!(outcome.elapsed < Duration::from_secs(20), "{outcome:?}");
     let outcome = Run::ranks(2, ["--timeout", "300", "true"]).run();
     outcome.expect_quiet_success();
     for wrong in ["0", "-1", "soon", "1e400"] {

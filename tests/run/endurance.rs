@@ -8,7 +8,7 @@ use crate::common::{
 };
 
 /// What puts a command where it sees nobody's processes, Unix sockets and System V objects but its
-/// own, so that they can be counted; `None`, said loudly, where that is not permitted.
+/// own, so that they can be counted; `None`, and the test is ignored, where that is not permitted.
 #[track_caller]
 fn alone() -> Option<Vec<&'static str>> {
     let words = vec![

@@ -27,7 +27,6 @@ fn raw(ranks: u32, options: &[&str], stuck: &str) -> Option<Run> {
 fn late(outcome: &Outcome, words: &[&str]) -> String {
     assert_eq!(outcome.code, 1, "{outcome:?}");
     let line = outcome.expect_one_line(words);
-    assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
     line
 }
 

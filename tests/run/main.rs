@@ -1,14 +1,16 @@
 //! The built `wireup` on real processes: each test starts it as a user would and looks at what
-//! comes out, how it ends and what it leaves behind (nothing, after every run: see `common`).
+//! comes out, how it ends and what it leaves behind (nothing, after every run: see `wireup-test-support`).
 //!
 //! The helper programs are in `tests/programs`; `scripts/test-programs` builds them.
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+#[macro_use(test)]
+extern crate wireup_test_support;
+
 mod allocations;
 mod auto;
 mod children;
-mod common;
 mod config;
 mod control;
 mod credentials;
@@ -59,3 +61,9 @@ mod terminal;
 mod users;
 mod virtual_nodes;
 mod wrap;
+
+use wireup_test_support as common;
+
+fn main() -> std::process::ExitCode {
+    wireup_test_support::main()
+}

@@ -171,12 +171,11 @@ fn modex(mpi: &Mpi) {
     }
 }
 
-/// Fails unless the job ended in seconds, with this code and one line of wireup's with `words`.
+/// Fails unless the job ended with this code and one line of wireup's with `words`.
 #[track_caller]
 fn expect_failure(outcome: Outcome, code: i32, words: &[&str]) {
     let outcome = outcome.expect(code);
     outcome.expect_one_line(words);
-    assert!(outcome.elapsed < SECONDS, "{outcome:?}");
 }
 
 fn abort(mpi: &Mpi) {

@@ -36,7 +36,6 @@ pub(crate) fn blamed(outcome: &Outcome, code: i32, words: &[&str]) {
     let line = outcome.expect_one_line(words);
     assert!(line.starts_with("wireup: rank 1 ("), "{outcome:?}");
     assert!(line.len() < 500, "{line}");
-    assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
 }
 
 #[test]

@@ -274,7 +274,6 @@ fn an_attribute_that_nobody_is_left_to_put_ends_the_job() {
     let outcome = run.run().expect(1);
     let line = outcome.expect_one_line(&["left the job while other ranks wait for it"]);
     assert!(line.starts_with("wireup: rank 0 (") || line.starts_with("wireup: rank 2 ("));
-    assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
     // Ranks of another node cannot put it either, and do not count as those that could.
     let options = ["--virtual-nodes", "2"];
     #[rustfmt::skip]

@@ -371,7 +371,7 @@ fn jobs_of_another_user_are_neither_seen_nor_ended() {
     end(ours);
 }
 
-/// What puts a command where there are no processes but its own; `None`, said loudly, where that is
+/// What puts a command where there are no processes but its own; `None`, and the test is ignored, where that is
 /// not permitted.
 fn alone() -> Option<Vec<&'static str>> {
     let words = vec!["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];

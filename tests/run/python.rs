@@ -22,7 +22,7 @@ fn library(mpi: &Mpi) -> &'static str {
     }
 }
 
-/// Runs a command line with mpi4py on this MPI: two ranks, one world. `None`, said loudly, without
+/// Runs a command line with mpi4py on this MPI: two ranks, one world. `None`, and the test is ignored, without
 /// mpi4py.
 #[track_caller]
 fn run(mpi: &Mpi, options: &[&str], words: impl FnOnce(&Path, &Run) -> Vec<PathBuf>) -> Option<()> {

@@ -92,7 +92,6 @@ fn a_launch_that_is_connected_with_one_that_is_killed_hears_of_it() {
                 let error = outcome.code == 1 && told.contains("MPI_Comm_disconnect: ");
                 let closed = outcome.code == 14 && told.contains("Socket closed");
                 assert!(error || closed, "{outcome:?}");
-                assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
             }
         }
     }
@@ -314,7 +313,6 @@ fn a_launch_that_ends_before_it_connects_is_an_error_for_the_other() {
         never.finish();
         let waits = waits.finish().expect(0);
         assert_eq!(did(&waits), ["SUCCESS", "LOST-CONNECTION"], "{waits:?}");
-        assert!(waits.elapsed < Duration::from_secs(30), "{waits:?}");
     }
 }
 

@@ -84,7 +84,6 @@ fn a_signal_that_asks_to_end_gives_its_own_code() {
         let outcome = running.finish().expect(code);
         assert_eq!(count(&outcome, name), 2, "{outcome:?}");
         outcome.expect_one_line(&["ended by SIG", " from pid "]);
-        assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
     }
 }
 
@@ -197,7 +196,6 @@ fn ranks_that_ignore_sigterm_are_killed_after_a_grace() {
     running.signal(Signal::TERM);
     let outcome = running.finish().expect(143);
     assert!(outcome.elapsed >= Duration::from_secs(2), "{outcome:?}");
-    assert!(outcome.elapsed < Duration::from_secs(20), "{outcome:?}");
 }
 
 #[test]
@@ -217,7 +215,6 @@ fn ranks_that_are_stopped_when_they_shall_end_do_end() {
     }
     running.signal(Signal::TERM);
     let outcome = running.finish().expect(143);
-    assert!(outcome.elapsed < Duration::from_secs(20), "{outcome:?}");
 }
 
 #[test]
@@ -282,7 +279,6 @@ fn a_signal_during_the_start_of_many_ranks_ends_them_all() {
         });
         running.signal(signal);
         let outcome = running.finish().expect(code);
-        assert!(outcome.elapsed < Duration::from_secs(40), "{outcome:?}");
     }
 }
 

@@ -208,7 +208,6 @@ fn a_reader_that_goes_away_ends_the_job_as_in_any_pipeline() {
         let outcome = Run::command(["bash", "-c", &script]).run();
         let outcome = outcome.expect_quiet_success();
         assert_eq!(outcome.out(), "y\n141\n");
-        assert!(outcome.elapsed < Duration::from_secs(15), "{outcome:?}");
     }
 }
 

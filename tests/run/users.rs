@@ -73,7 +73,7 @@ fn copy(from: &Path, to: &Path) {
     fs::set_permissions(to, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// What makes a command the user's. `None`, said loudly, unless the tests run as root: all other
+/// What makes a command the user's. `None`, and the test is ignored, unless the tests run as root: all other
 /// tests are an ordinary user's then.
 #[track_caller]
 pub(crate) fn as_user() -> Option<Vec<&'static str>> {

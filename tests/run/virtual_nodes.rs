@@ -108,7 +108,7 @@ pub(crate) fn expect_loopback_to_do(user: &[&str], run: impl Fn(&Mpi, u32, &[&st
     }
 }
 
-/// Puts a run into a network with nothing but a loopback; `None`, said loudly, where that is not
+/// Puts a run into a network with nothing but a loopback; `None`, and the test is ignored, where that is not
 /// permitted.
 #[track_caller]
 pub(crate) fn without_network(run: Run) -> Option<Run> {

@@ -7,7 +7,7 @@ use wireup_core::link::frame::Address;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone, nodes};
-use super::skip::skip;
+use wireup_test_support::skip;
 
 #[test]
 fn a_launch_on_this_node_alone_leaves_nothing() {

@@ -5,12 +5,17 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+#[macro_use(test)]
+extern crate wireup_test_support;
+
 mod carrying;
 mod cluster;
 mod joining;
 mod launcher;
 mod losses;
 mod refusals;
-#[path = "../common/skip.rs"]
-mod skip;
 mod users;
+
+fn main() -> std::process::ExitCode {
+    wireup_test_support::main()
+}

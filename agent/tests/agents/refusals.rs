@@ -18,7 +18,7 @@ use wireup_core::link::frame::{Address, Class, Frame};
 
 use super::cluster::{Agent, Cluster};
 use super::launcher::{Heard, Launcher, gone};
-use super::skip::skip;
+use wireup_test_support::skip;
 
 /// Another agent, or who has its certificate.
 struct Caller {

@@ -1,7 +1,6 @@
 //! Launches of other users, on agents of root.
 
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
@@ -12,7 +11,7 @@ use wireup_agent::pki::authority::Validity;
 
 use super::cluster::{Agent, Cluster};
 use super::launcher::{Launcher, gone, nodes};
-use super::skip::skip;
+use wireup_test_support::skip;
 
 /// Accounts that every Linux has.
 const DAEMON: u32 = 1;
@@ -21,7 +20,7 @@ const NOBODY: u32 = 65_534;
 /// A number without an account.
 const UNKNOWN: u32 = 54_321;
 
-/// Whether the tests run as root; said loudly otherwise.
+/// Whether the tests run as root; the test is ignored otherwise.
 #[track_caller]
 fn root() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -52,26 +51,6 @@ fn user_of(pid: u32) -> Vec<u32> {
         .unwrap();
     let words = line.split_whitespace().skip(1).take(3);
     words.map(|word| word.parse().unwrap()).collect()
-}
-
-#[test]
-fn what_is_skipped_is_said_though_the_test_passes_and_fails_where_all_is_required() {
-    const SKIPS: &str = "WIREUP_TEST_SKIPS";
-    if std::env::var_os(SKIPS).is_some() {
-        return skip("an example");
-    }
-    let name =
-        "users::what_is_skipped_is_said_though_the_test_passes_and_fails_where_all_is_required";
-    for (all, passes) in [("0", true), ("1", false)] {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name])
-            .envs([(SKIPS, ""), ("WIREUP_TEST_REQUIRE_ALL", all)])
-            .output()
-            .unwrap();
-        assert_eq!(output.status.success(), passes, "{output:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(said.contains("skipped: an example"), passes, "{said}");
-    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ async fn abort(client: &mut Client, id: &str, reason: &str) {
     client.abort_processes(request).await.unwrap();
 }
 
-#[tokio::test]
+#[test]
 async fn a_launch_is_watched_to_its_end_by_several_and_by_those_who_come_late() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -75,7 +75,7 @@ async fn a_launch_is_watched_to_its_end_by_several_and_by_those_who_come_late() 
     assert_eq!(unknown.code(), Code::NotFound);
 }
 
-#[tokio::test]
+#[test]
 async fn ranks_get_input_environment_and_credentials_and_give_output() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -105,7 +105,7 @@ async fn ranks_get_input_environment_and_credentials_and_give_output() {
     assert!(!log.contains("hidden") && !log.contains("abcd"), "{log}");
 }
 
-#[tokio::test]
+#[test]
 async fn ranks_that_print_wait_for_a_slow_reader_and_nothing_is_lost() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -137,7 +137,7 @@ async fn ranks_that_print_wait_for_a_slow_reader_and_nothing_is_lost() {
     assert_eq!(bytes, [8_000_000; 2]);
 }
 
-#[tokio::test]
+#[test]
 async fn output_that_nobody_reads_holds_nothing_up_and_its_end_is_kept() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -171,7 +171,7 @@ async fn output_that_nobody_reads_holds_nothing_up_and_its_end_is_kept() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn the_kept_end_of_unread_output_says_how_much_was_lost() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -199,7 +199,7 @@ async fn the_kept_end_of_unread_output_says_how_much_was_lost() {
     assert_eq!(lost as usize + text.len(), all);
 }
 
-#[tokio::test]
+#[test]
 async fn signals_reach_all_ranks_or_those_that_are_named() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -243,7 +243,7 @@ async fn signals_reach_all_ranks_or_those_that_are_named() {
     assert_eq!(over.code(), Code::FailedPrecondition);
 }
 
-#[tokio::test]
+#[test]
 async fn an_abort_ends_the_launch_with_its_reason_even_when_nobody_reads_its_output() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -264,7 +264,7 @@ async fn an_abort_ends_the_launch_with_its_reason_even_when_nobody_reads_its_out
     abort(&mut client, "abort", "").await;
 }
 
-#[tokio::test]
+#[test]
 async fn a_launch_that_wireup_refuses_says_why_at_its_end() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -283,7 +283,7 @@ async fn a_launch_that_wireup_refuses_says_why_at_its_end() {
     assert!(refused.message().contains("world_size 2"), "{refused}");
 }
 
-#[tokio::test]
+#[test]
 async fn a_lost_launcher_is_told_and_ranks_do_not_outlive_it() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -306,7 +306,7 @@ async fn a_lost_launcher_is_told_and_ranks_do_not_outlive_it() {
     crate::agents::eventually("the rank ends", || nix::sys::signal::kill(pid, None).err());
 }
 
-#[tokio::test]
+#[test]
 async fn programs_of_their_own_get_their_ranks_variables_and_directories() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -331,7 +331,7 @@ async fn programs_of_their_own_get_their_ranks_variables_and_directories() {
     assert_eq!(printed[&Some(2)], "1 /usr c\n");
 }
 
-#[tokio::test]
+#[test]
 async fn certificates_of_schedulers_may_launch_observers_may_look_and_nodes_may_nothing() {
     let agents = Agents::start(1);
     let mut scheduler = agents.remote(0, "s").await;
@@ -398,7 +398,7 @@ async fn certificates_of_schedulers_may_launch_observers_may_look_and_nodes_may_
     );
 }
 
-#[tokio::test]
+#[test]
 async fn a_drained_agent_takes_no_launch_tells_the_end_of_the_last_one_and_ends() {
     let mut agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -423,7 +423,7 @@ async fn a_drained_agent_takes_no_launch_tells_the_end_of_the_last_one_and_ends(
     assert!(agents.agents[0].ended());
 }
 
-#[tokio::test]
+#[test]
 async fn an_exchange_of_keys_waits_for_all_and_ends_with_the_launch() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;

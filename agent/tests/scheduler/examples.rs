@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::agents::{Agents, built, is_root};
-use crate::skip::skip;
+use wireup_test_support::skip;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -19,7 +19,7 @@ fn repository() -> PathBuf {
         .to_owned()
 }
 
-/// The Python with grpcio that `scripts/setup` installs; said loudly if there is none.
+/// The Python with grpcio that `scripts/setup` installs; the test is ignored if there is none.
 pub(crate) fn python() -> Option<PathBuf> {
     let default = || format!("/var/tmp/wireup-mpi-{}", nix::unistd::getuid()).into();
     let dir = std::env::var_os("WIREUP_MPI_DIR").map_or_else(default, PathBuf::from);

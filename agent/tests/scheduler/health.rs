@@ -34,7 +34,7 @@ if len(sys.argv) > 2:
 channel.close()
 "#;
 
-#[tokio::test]
+#[test]
 async fn an_agent_describes_itself_and_is_healthy_until_it_is_drained() {
     let Some(python) = python() else {
         return;

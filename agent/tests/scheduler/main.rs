@@ -3,11 +3,16 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+#[macro_use(test)]
+extern crate wireup_test_support;
+
 mod agents;
 mod calls;
 mod examples;
 mod health;
-#[path = "../common/skip.rs"]
-mod skip;
 mod spread;
 mod users;
+
+fn main() -> std::process::ExitCode {
+    wireup_test_support::main()
+}

@@ -48,7 +48,7 @@ async fn state(client: &mut Client, id: &str) -> v1::LaunchInfo {
     stream.message().await.unwrap().unwrap()
 }
 
-#[tokio::test]
+#[test]
 async fn ranks_live_where_the_scheduler_says_and_every_node_learns_of_the_end() {
     let agents = Agents::start(2);
     let mut clients = clients(&agents).await;
@@ -98,7 +98,7 @@ async fn ranks_live_where_the_scheduler_says_and_every_node_learns_of_the_end() 
     }
 }
 
-#[tokio::test]
+#[test]
 async fn an_abort_on_any_node_ends_the_launch_on_all() {
     let agents = Agents::start(2);
     let mut clients = clients(&agents).await;
@@ -120,7 +120,7 @@ async fn an_abort_on_any_node_ends_the_launch_on_all() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_node_that_cannot_be_reached_is_named_at_the_end() {
     let mut agents = Agents::start(2);
     let mut clients = clients(&agents).await;
@@ -133,7 +133,7 @@ async fn a_node_that_cannot_be_reached_is_named_at_the_end() {
     assert!(end.error_message.contains("n1"), "{end:?}");
 }
 
-#[tokio::test]
+#[test]
 async fn the_nodes_of_a_launch_exchange_keys_at_its_head() {
     let agents = Agents::start(2);
     let mut clients = clients(&agents).await;

@@ -4,14 +4,14 @@ use tonic::Code;
 use wireup_agent::proto::v1;
 
 use crate::agents::{Agents, Client, eventually, is_root, output, rank_is, script, watch};
-use crate::skip::skip;
+use wireup_test_support::skip;
 
 const NOBODY: u32 = 65_534;
 
 /// Lines for one caller. Source: docs/security.md.
 const LINES: usize = 20;
 
-#[tokio::test]
+#[test]
 async fn what_is_refused_on_the_socket_is_logged_with_the_user_a_few_times() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
@@ -65,7 +65,7 @@ async fn what_is_refused_on_the_socket_is_logged_with_the_user_a_few_times() {
     ));
 }
 
-#[tokio::test]
+#[test]
 async fn launches_that_a_user_makes_known_and_never_brings_are_in_nobodys_way() {
     if !is_root() {
         return skip("callers of another user need root");
@@ -107,7 +107,7 @@ async fn launches_that_a_user_makes_known_and_never_brings_are_in_nobodys_way() 
     assert!(watch(&mut root, "x0").await.1.success);
 }
 
-#[tokio::test]
+#[test]
 async fn wide_launches_that_a_user_makes_known_take_no_more_memory_than_a_user_may() {
     if !is_root() {
         return skip("callers of another user need root");
@@ -183,7 +183,7 @@ async fn steering(client: &mut Client, id: &str) -> Vec<Option<tonic::Status>> {
     ]
 }
 
-#[tokio::test]
+#[test]
 async fn a_scheduler_cannot_reach_into_a_shell_that_somebody_else_has_started() {
     if !is_root() {
         return skip("launches of several users need root");
@@ -236,7 +236,7 @@ async fn a_scheduler_cannot_reach_into_a_shell_that_somebody_else_has_started() 
     assert!(watch(&mut scheduler, "its").await.1.success);
 }
 
-#[tokio::test]
+#[test]
 async fn an_agent_that_has_given_up_its_rights_starts_signals_and_ends_launches() {
     if !is_root() {
         return skip("giving up root's rights needs them");

@@ -37,7 +37,7 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// All of them, or `None`, said loudly.
+    /// All of them, or `None`, and the test is ignored.
     pub(super) fn find() -> Option<Self> {
         Some(Self {
             pmi: program("pmi_steady")?,

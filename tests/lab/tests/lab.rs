@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+#[macro_use(test)]
+extern crate wireup_test_support;
+
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -9,6 +12,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use wireup_lab::{Host, Lab, Process};
+use wireup_test_support::{eventually, skip};
+
+fn main() -> std::process::ExitCode {
+    wireup_test_support::main()
+}
 
 /// Long enough for anything on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -17,19 +25,17 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// millisecond.
 const SILENCE: Duration = Duration::from_millis(150);
 
-/// Whether labs are possible; says so loudly when not, which fails where everything is required.
+/// Whether labs are possible; the test is reported as ignored when not.
 #[track_caller]
 fn able() -> bool {
-    let Err(why) = wireup_lab::available() else {
-        return true;
-    };
-    let required = std::env::var_os("WIREUP_TEST_REQUIRE_ALL").is_some_and(|value| value == "1");
-    assert!(!required, "required, and cannot be tested here: {why}");
-    let _ = writeln!(std::io::stderr(), "skipped: a lab of hosts: {why}");
-    false
+    let able = wireup_lab::available();
+    if let Err(why) = &able {
+        skip(&format!("a lab of hosts: {why}"));
+    }
+    able.is_ok()
 }
 
-/// A lab of so many hosts; `None`, said loudly, where that is not possible.
+/// A lab of so many hosts; `None`, and the test ignored, where that is not possible.
 #[track_caller]
 fn lab(count: usize) -> Option<Lab> {
     able().then(|| Lab::new(count).unwrap())
@@ -42,22 +48,6 @@ fn shell(host: &Host, script: &str) -> String {
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {err}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
-
-#[track_caller]
-fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(start.elapsed() < DEADLINE, "in vain: {what}");
-        let moment = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 2_000_000,
-        };
-        let _ = rustix::event::poll(&mut [], Some(&moment));
-    }
 }
 
 /// A connection between two hosts, both ends of it.

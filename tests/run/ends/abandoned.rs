@@ -31,7 +31,7 @@ fn called(words: &str) -> Vec<i32> {
     pids.filter(called).collect()
 }
 
-/// The control group of a launch, by what a rank printed of its own; `None`, said loudly, where there can be none.
+/// The control group of a launch, by what a rank printed of its own; `None`, and the test is ignored, where there can be none.
 fn group_of(printed: &str) -> Option<PathBuf> {
     let path = printed
         .split_whitespace()
@@ -119,7 +119,7 @@ fn a_guard_ends_children_without_session_parent_and_environment() {
 struct Delegated(PathBuf);
 
 impl Delegated {
-    /// `None`, said loudly, where there can be none.
+    /// `None`, and the test is ignored, where there can be none.
     fn to(user: &str) -> Option<Self> {
         let points = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
         let point = points

@@ -1,7 +1,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::skip::skip;
+use wireup_test_support::skip;
 
 fn file(text: &str) -> (tempfile::TempDir, AgentArgs) {
     let directory = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use wireup::sys::spawn::{ExitStatus, wait};
 
 use super::steps::{Started, Steps};
 use super::*;
-use crate::skip::skip;
+use wireup_test_support::skip;
 
 /// No account is needed to have a number.
 fn nobody_in_particular() -> User {
@@ -25,7 +25,7 @@ fn me() -> User {
     super::super::Served::Only(own).find(own).unwrap()
 }
 
-/// Whether the tests run as root; said loudly otherwise.
+/// Whether the tests run as root; the test is ignored otherwise.
 #[track_caller]
 fn root() -> bool {
     let root = nix::unistd::geteuid().is_root();

@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 
-use super::Run;
-use super::outcome::{Outcome, field};
-use super::programs::{Mpi, mpis, skip};
+use crate::Run;
+use crate::outcome::{Outcome, field};
+use crate::programs::{Mpi, mpis};
+use crate::{skip, wireup};
 
-/// The MPI of that name; `None`, said loudly, when it is not installed.
+/// The MPI of that name; `None`, and the test is ignored, when it is not installed.
 #[track_caller]
-pub(crate) fn mpi(name: &str) -> Option<Mpi> {
+pub fn mpi(name: &str) -> Option<Mpi> {
     let found = mpis().into_iter().find(|mpi| mpi.name == name);
     if found.is_none() {
         skip(&format!("{name} is not installed: run scripts/setup"));
@@ -18,7 +19,7 @@ pub(crate) fn mpi(name: &str) -> Option<Mpi> {
 
 impl Mpi {
     /// `wireup run` of one of its test programs: options, program, its arguments.
-    pub(crate) fn run(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
+    pub fn run(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
         self.run_as(
             ranks,
             options,
@@ -30,31 +31,25 @@ impl Mpi {
 
     /// The same where each rank is going to be alone: under Open MPI 4.1 two that start at the same
     /// moment may both want to make one directory below `TMPDIR`, and one fails.
-    pub(crate) fn run_alone(
-        &self,
-        ranks: u32,
-        options: &[&str],
-        program: &str,
-        args: &[&str],
-    ) -> Run {
+    pub fn run_alone(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
         let own = r#"sh -c 'mkdir own%r; TMPDIR=$PWD/own%r exec "$@"' own"#;
         self.run(ranks, &[&["--wrap", own], options].concat(), program, args)
     }
 
     /// The same below a shell whose commands wireup does not follow, as it is with users' scripts.
-    pub(crate) fn run_script(&self, ranks: u32, options: &[&str], program: &str) -> Run {
+    pub fn run_script(&self, ranks: u32, options: &[&str], program: &str) -> Run {
         let shell = ["sh", "-c", "eval 'exec \"$0\" \"$@\"'"];
         let program = self.program(program).as_os_str().into();
         self.run_as(ranks, options, &shell, program, &[])
     }
 
     /// `wireup run` that is itself a rank, among `outer` ones, of this MPI's own launcher.
-    pub(crate) fn run_nested(&self, outer: u32, ranks: u32, program: &str) -> Run {
+    pub fn run_nested(&self, outer: u32, ranks: u32, program: &str) -> Run {
         self.run_inside(self.own_launcher(), outer, ranks, program)
     }
 
     /// This MPI's own launcher as the only rank of `wireup run`.
-    pub(crate) fn run_launcher(&self, ranks: u32, program: &str) -> Run {
+    pub fn run_launcher(&self, ranks: u32, program: &str) -> Run {
         let mut words = self.own_launcher();
         words.extend(["-n".into(), ranks.to_string().into()]);
         words.push(self.program(program).into());
@@ -70,15 +65,15 @@ impl Mpi {
     }
 
     /// The same with `wireup run` as the outer launcher too.
-    pub(crate) fn run_in_wireup(&self, outer: u32, ranks: u32, program: &str) -> Run {
-        let words = [env!("CARGO_BIN_EXE_wireup"), "run", "--oversubscribe"];
-        self.run_inside(words.map(OsString::from).into(), outer, ranks, program)
+    pub fn run_in_wireup(&self, outer: u32, ranks: u32, program: &str) -> Run {
+        let words = [wireup().into(), "run".into(), "--oversubscribe".into()];
+        self.run_inside(words.into(), outer, ranks, program)
     }
 
     fn run_inside(&self, mut words: Vec<OsString>, outer: u32, ranks: u32, program: &str) -> Run {
         words.extend(["-n".into(), outer.to_string().into()]);
-        let inner = [env!("CARGO_BIN_EXE_wireup"), "run", "--oversubscribe", "-n"];
-        words.extend(inner.map(OsString::from));
+        words.push(wireup().into());
+        words.extend(["run", "--oversubscribe", "-n"].map(OsString::from));
         words.push(ranks.to_string().into());
         words.push(self.program(program).into());
         self.with_env(Run::command(words))
@@ -110,7 +105,7 @@ impl Outcome {
     /// # Panics
     /// Unless each of `size` ranks reported once, and knows the job's size if it tells it.
     #[track_caller]
-    pub(crate) fn by_rank(&self, word: &str, size: u32) -> Vec<String> {
+    pub fn by_rank(&self, word: &str, size: u32) -> Vec<String> {
         let text = self.out();
         let start = format!("{word} ");
         let mut lines: Vec<(u32, &str)> = text
@@ -135,7 +130,7 @@ impl Outcome {
     /// Fails unless the labels tell two ranks of `spawn` from the two of each of the two jobs that they
     /// spawned.
     #[track_caller]
-    pub(crate) fn expect_labels_of_jobs(&self) {
+    pub fn expect_labels_of_jobs(&self) {
         let out = self.out();
         for (label, text) in [
             ("[0]", "spawn rank=0 "),
@@ -155,7 +150,7 @@ impl Outcome {
     /// Fails unless jobs of three ranks that `pmix_spawn` spawned one after the other know how many
     /// processes of the launch come before each of them.
     #[track_caller]
-    pub(crate) fn expect_offsets(&self, parents: u32, jobs: u32) {
+    pub fn expect_offsets(&self, parents: u32, jobs: u32) {
         let lines = self.sorted_lines().into_iter();
         let lines = lines.filter(|line| line.starts_with("pmix_spawned "));
         let mut found: Vec<_> = lines
@@ -169,7 +164,7 @@ impl Outcome {
 
     /// Fails unless the exit code is 0 and wireup had nothing to say. MPIs may warn.
     #[track_caller]
-    pub(crate) fn expect_success(self) -> Self {
+    pub fn expect_success(self) -> Self {
         let err = self.err();
         let ours = err.lines().find(|line| line.starts_with("wireup: "));
         assert_eq!(ours, None, "{self:?}");
@@ -179,14 +174,14 @@ impl Outcome {
 
 /// The number behind `key=` in a report.
 #[track_caller]
-pub(crate) fn number(line: &str, key: &str) -> u32 {
+pub fn number(line: &str, key: &str) -> u32 {
     let text = field(line, key).unwrap_or_else(|| panic!("no {key} in {line:?}"));
     text.parse()
         .unwrap_or_else(|_| panic!("{key} in {line:?} is no number"))
 }
 
 /// This machine's name.
-pub(crate) fn node_name() -> String {
+pub fn node_name() -> String {
     let name = rustix::system::uname();
     name.nodename().to_str().unwrap().to_owned()
 }

@@ -1,15 +1,4 @@
-//! What all tests here need: runs of `wireup` that cannot hang, in surroundings of their own that
-//! must be empty afterwards.
-
-pub(crate) mod allocator;
-mod clean;
-mod compile;
-mod mpi;
-mod outcome;
-mod pmix;
-mod procfs;
-mod programs;
-mod running;
+//! Runs of `wireup`, to be started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,25 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-#[allow(unused_imports)] // for tests/hosts
-pub(crate) use clean::Elsewhere;
-pub(crate) use clean::Sandbox;
-pub(crate) use compile::{executable, shared_library};
-pub(crate) use mpi::{mpi, node_name, number};
-pub(crate) use outcome::{Outcome, field};
-pub(crate) use pmix::{Pmix, pmix};
-pub(crate) use procfs::{Process, descriptors, memory_peak_kib, process, processes};
-pub(crate) use programs::{Mpi, Pmi2, mpi4py, pmi2, program, skip};
-#[allow(unused_imports)] // for tests/hosts
-pub(crate) use programs::{built, mpis};
-pub(crate) use running::{Output, Running};
+use crate::clean::Sandbox;
+use crate::outcome::Outcome;
+use crate::running::{self, Running};
+use crate::{DEADLINE, eventually, memory_peak_kib, pmix, wireup};
 
 /// The variable that marks every process of a run, whatever session or parent it has.
-pub(crate) const MARK: &str = "WIREUP_TEST_RUN";
-
-/// The most a run may take unless a test says otherwise: never reached by a run that works, also
-/// on a loaded machine.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub const MARK: &str = "WIREUP_TEST_RUN";
 
 /// Where a run's standard input comes from.
 #[derive(Debug)]
@@ -66,7 +43,7 @@ enum Stdout {
 
 /// A run to be started.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub struct Run {
     command: Vec<OsString>,
     before: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
@@ -81,14 +58,14 @@ pub(crate) struct Run {
 
 impl Run {
     /// `wireup run` with these arguments.
-    pub(crate) fn new<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
-        let run = [env!("CARGO_BIN_EXE_wireup").into(), OsString::from("run")];
+    pub fn new<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
+        let run = [wireup().into(), OsString::from("run")];
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
         Self::command(run.into_iter().chain(args))
     }
 
     /// `wireup run` of `count` ranks, more than there are cores if need be.
-    pub(crate) fn ranks<A: AsRef<OsStr>>(count: u32, args: impl IntoIterator<Item = A>) -> Self {
+    pub fn ranks<A: AsRef<OsStr>>(count: u32, args: impl IntoIterator<Item = A>) -> Self {
         let mut run = Self::new(["--oversubscribe", "-n", &count.to_string()]);
         run.command
             .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
@@ -96,14 +73,14 @@ impl Run {
     }
 
     /// The same with more arguments at the end.
-    pub(crate) fn more<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+    pub fn more<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
         self.command.extend(args);
         self
     }
 
     /// Any command in place of `wireup run`: a shell that calls it, for instance.
-    pub(crate) fn command<A: AsRef<OsStr>>(words: impl IntoIterator<Item = A>) -> Self {
+    pub fn command<A: AsRef<OsStr>>(words: impl IntoIterator<Item = A>) -> Self {
         Self {
             command: words.into_iter().map(|w| w.as_ref().to_owned()).collect(),
             before: Vec::new(),
@@ -118,8 +95,7 @@ impl Run {
     }
 
     /// The same on a host that is not this machine, in surroundings made for that.
-    #[allow(dead_code)] // for tests/hosts
-    pub(crate) fn on_host(mut self, host: usize, sandbox: &Arc<Sandbox>) -> Self {
+    pub fn on_host(mut self, host: usize, sandbox: &Arc<Sandbox>) -> Self {
         self.sandbox = Arc::clone(sandbox);
         self.host = host;
         self
@@ -127,96 +103,96 @@ impl Run {
 
     /// Puts a command in front that executes the rest of its arguments: `setpriv`, `nohup` or
     /// `sh -c '… exec "$@"' sh`.
-    pub(crate) fn under<A: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = A>) -> Self {
+    pub fn under<A: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = A>) -> Self {
         self.before
             .extend(words.into_iter().map(|w| w.as_ref().to_owned()));
         self
     }
 
     /// Runs the rest below a shell that does `what` first.
-    pub(crate) fn after_shell(self, what: &str) -> Self {
+    pub fn after_shell(self, what: &str) -> Self {
         self.under(["sh", "-c", &format!("{what} exec \"$@\""), "sh"])
     }
 
     /// Sets a variable.
-    pub(crate) fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         let pair = (name.as_ref().to_owned(), value.as_ref().to_owned());
         self.env.push(pair);
         self
     }
 
     /// Gives these bytes on standard input, through a pipe. Without this it is empty.
-    pub(crate) fn stdin_bytes(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+    pub fn stdin_bytes(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = Stdin::Bytes(bytes.into());
         self
     }
 
     /// Gives a file as standard input.
-    pub(crate) fn stdin_file(mut self, file: File) -> Self {
+    pub fn stdin_file(mut self, file: File) -> Self {
         self.stdin = Stdin::File(file);
         self
     }
 
     /// Leaves standard input, a pipe, to the test.
-    pub(crate) fn stdin_held(mut self) -> Self {
+    pub fn stdin_held(mut self) -> Self {
         self.stdin = Stdin::Held;
         self
     }
 
     /// Runs on a terminal of its own, as leader of a session. What the terminal shows is captured
     /// as standard output.
-    pub(crate) fn terminal(mut self) -> Self {
+    pub fn terminal(mut self) -> Self {
         self.stdin = Stdin::Terminal;
         self
     }
 
     /// Leaves the reading end of standard output, a pipe, to the test.
-    pub(crate) fn stdout_held(mut self) -> Self {
+    pub fn stdout_held(mut self) -> Self {
         self.stdout = Stdout::Held;
         self
     }
 
     /// Sends standard output to a file or other descriptor.
-    pub(crate) fn stdout_to(mut self, file: File) -> Self {
+    pub fn stdout_to(mut self, file: File) -> Self {
         self.stdout = Stdout::To(file);
         self
     }
 
     /// The most the run may take, from its start to the end of [`Running::finish`].
-    pub(crate) fn deadline(mut self, deadline: Duration) -> Self {
+    pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
     /// Lets cleaning up take this long after the process has ended: for processes that are killed
     /// and leave it to their guard. Otherwise everything must be gone before they end.
-    pub(crate) fn clean_within(mut self, time: Duration) -> Self {
+    pub fn clean_within(mut self, time: Duration) -> Self {
         self.clean_within = time;
         self
     }
 
     /// Shares `TMPDIR` and `/dev/shm` with another run, for jobs that run at the same time.
-    pub(crate) fn beside(mut self, other: &Run) -> Self {
+    pub fn beside(mut self, other: &Run) -> Self {
         self.sandbox = Arc::clone(&other.sandbox);
         self
     }
 
     /// The directory the run starts in, and where it looks for the user's defaults file. The test may
     /// put files there; they are removed with it.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         self.sandbox.work()
     }
 
     /// Runs to the end and checks that nothing is left.
     #[track_caller]
-    pub(crate) fn run(self) -> Outcome {
+    pub fn run(self) -> Outcome {
         self.start().finish()
     }
 
     /// Runs until a rank of this name, which asks without end and never reads an answer, is stopped by
     /// a full socket, and fails if the launcher has taken much memory by then.
     #[track_caller]
-    pub(crate) fn expect_held_back(self, name: &str) {
+    pub fn expect_held_back(self, name: &str) {
         let running = self.start();
         let writes = format!("{} ", libc::SYS_write);
         eventually("the rank sleeps in a write", || {
@@ -233,7 +209,7 @@ impl Run {
 
     /// Starts, for a test that interacts with the run.
     #[track_caller]
-    pub(crate) fn start(self) -> Running {
+    pub fn start(self) -> Running {
         let started = Instant::now();
         let id = self.sandbox.new_run_id();
         let terminal = matches!(self.stdin, Stdin::Terminal).then(running::open_terminal);
@@ -299,34 +275,4 @@ impl Run {
             sandbox: self.sandbox,
         })
     }
-}
-
-/// Waits until `condition` gives something; looks often, so that no test waits longer than it
-/// must.
-///
-/// # Panics
-/// When it does not within 60 s.
-#[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(start.elapsed() < DEADLINE, "in vain: {what}");
-        running::look_again_soon();
-    }
-}
-
-/// What `look` sees once it has not changed for a while.
-pub(crate) fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
-    let (mut last, mut since) = (look(), Instant::now());
-    eventually("nothing changes any more", || {
-        let now = look();
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
-        (since.elapsed() > Duration::from_millis(500)).then_some(())
-    });
-    last
 }

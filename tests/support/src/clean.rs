@@ -9,11 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::procfs;
-use super::programs::skip;
+use crate::not_checked;
+use crate::procfs;
 
 /// Hosts other than this machine.
-pub(crate) trait Elsewhere: std::fmt::Debug + Send + Sync {
+pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// Starts a command on the host of that number, in a directory.
     fn start(&self, host: usize, command: &mut Command, dir: &Path) -> io::Result<Child>;
 
@@ -26,7 +26,7 @@ pub(crate) trait Elsewhere: std::fmt::Debug + Send + Sync {
 
 /// Directories of its own: `TMPDIR`, one to work in, and one that lies over `/dev/shm`.
 #[derive(Debug)]
-pub(crate) struct Sandbox {
+pub struct Sandbox {
     id: String,
     dir: tempfile::TempDir,
     work: PathBuf,
@@ -40,14 +40,13 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("wireup-test-").tempdir();
         Self::make(dir.unwrap(), None)
     }
 
     /// For runs on other hosts, which see this directory and have the rest of their own.
-    #[allow(dead_code)] // for tests/hosts
-    pub(crate) fn of_hosts(dir: tempfile::TempDir, hosts: Arc<dyn Elsewhere>) -> Self {
+    pub fn of_hosts(dir: tempfile::TempDir, hosts: Arc<dyn Elsewhere>) -> Self {
         Self::make(dir, Some(hosts))
     }
 
@@ -78,21 +77,21 @@ impl Sandbox {
         }
     }
 
-    pub(crate) fn tmp(&self) -> PathBuf {
+    pub fn tmp(&self) -> PathBuf {
         self.dir.path().join("tmp")
     }
 
     /// By which name its runs meet, and nobody else does.
-    pub(crate) fn meeting(&self) -> String {
+    pub fn meeting(&self) -> String {
         format!("test-{}", self.id)
     }
 
-    pub(crate) fn work(&self) -> &Path {
+    pub fn work(&self) -> &Path {
         &self.work
     }
 
     /// Starts a command in these surroundings.
-    pub(crate) fn spawn(&self, host: usize, command: &mut Command) -> io::Result<Child> {
+    pub fn spawn(&self, host: usize, command: &mut Command) -> io::Result<Child> {
         match &self.elsewhere {
             None => {
                 command.current_dir(&self.work).env("TMPDIR", self.tmp());
@@ -104,13 +103,13 @@ impl Sandbox {
     }
 
     /// The value of the mark for one more run here.
-    pub(crate) fn new_run_id(&self) -> String {
+    pub fn new_run_id(&self) -> String {
         self.running.fetch_add(1, Ordering::Relaxed);
         format!("{}.{}", self.id, self.runs.fetch_add(1, Ordering::Relaxed))
     }
 
     /// What has to stand in front of a command so that it finds the directory at `/dev/shm`.
-    pub(crate) fn mount_prefix(&self) -> Vec<OsString> {
+    pub fn mount_prefix(&self) -> Vec<OsString> {
         let Some(shm) = &self.shm else {
             return Vec::new();
         };
@@ -125,7 +124,7 @@ impl Sandbox {
     }
 
     /// What run `id`, which is over, has left behind, in words; empty when it is nothing.
-    pub(crate) fn left_by(&self, id: &str) -> Vec<String> {
+    pub fn left_by(&self, id: &str) -> Vec<String> {
         let excused = |pid| self.elsewhere.iter().any(|hosts| hosts.excuses(pid));
         let mut left: Vec<String> = procfs::marked(id)
             .iter()
@@ -153,7 +152,7 @@ impl Sandbox {
     }
 
     /// A run is over and checked.
-    pub(crate) fn run_checked(&self) {
+    pub fn run_checked(&self) {
         self.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -170,7 +169,7 @@ fn everybodys(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).unwrap();
 }
 
-/// Whether a run can have a `/dev/shm` of its own; says so, once, when it cannot.
+/// Whether a run can have a `/dev/shm` of its own; noted when it cannot.
 fn may_mount() -> bool {
     static MAY: OnceLock<bool> = OnceLock::new();
     *MAY.get_or_init(|| {
@@ -183,7 +182,7 @@ fn may_mount() -> bool {
                 .status()
                 .is_ok_and(|status| status.success());
         if !may {
-            skip("that /dev/shm stays empty: needs the right to mount");
+            not_checked("that /dev/shm stays empty: needs the right to mount");
         }
         may
     })

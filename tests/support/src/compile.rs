@@ -3,21 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::programs::skip;
+use crate::{repository, skip};
 
-/// Compiles one C file, with `others` to link it with, into a shared library in `dir`; `None`, said loudly, without a compiler.
+/// Compiles one C file, with `others` to link it with, into a shared library in `dir`; `None`, and the test is ignored, without a compiler.
 ///
 /// # Panics
 /// When the compiler does not accept it.
 #[track_caller]
-pub(crate) fn shared_library(
-    dir: &Path,
-    name: &str,
-    source: &Path,
-    others: &[&Path],
-) -> Option<PathBuf> {
+pub fn shared_library(dir: &Path, name: &str, source: &Path, others: &[&Path]) -> Option<PathBuf> {
     let library = dir.join(name);
-    let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("shim");
+    let shim = repository().join("shim");
     let mut command = Command::new("cc");
     command
         .args([
@@ -40,12 +35,12 @@ pub(crate) fn shared_library(
     accepted(&mut command, source).then_some(library)
 }
 
-/// Compiles a C program of a few lines in `dir`; `None`, said loudly, without a compiler.
+/// Compiles a C program of a few lines in `dir`; `None`, and the test is ignored, without a compiler.
 ///
 /// # Panics
 /// As [`shared_library`].
 #[track_caller]
-pub(crate) fn executable(dir: &Path, name: &str, text: &str, options: &[&str]) -> Option<PathBuf> {
+pub fn executable(dir: &Path, name: &str, text: &str, options: &[&str]) -> Option<PathBuf> {
     let program = dir.join(name);
     let source = program.with_extension("c");
     std::fs::write(&source, text).unwrap();
@@ -55,7 +50,7 @@ pub(crate) fn executable(dir: &Path, name: &str, text: &str, options: &[&str]) -
     accepted(&mut command, &source).then_some(program)
 }
 
-/// Runs a compiler; false, said loudly, if there is none.
+/// Runs a compiler; false, and the test is ignored, if there is none.
 #[track_caller]
 fn accepted(command: &mut Command, source: &Path) -> bool {
     match command.output() {

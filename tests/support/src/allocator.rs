@@ -1,9 +1,9 @@
 //! Allocators beside a launch.
 
-use super::Run;
+use crate::{Run, repository};
 
 /// Starts an allocator, which listens on `$1`, before the rest of the command, and ends it afterwards.
-pub(crate) fn beside(run: Run, allocator: &str, socket: &str) -> Run {
+pub fn beside(run: Run, allocator: &str, socket: &str) -> Run {
     let script = format!(
         r#"socket=$1; shift
         {allocator} &
@@ -24,7 +24,8 @@ pub(crate) fn beside(run: Run, allocator: &str, socket: &str) -> Run {
 }
 
 /// The allocator of the examples, with these nodes and slots.
-pub(crate) fn pool(nodes: &str) -> String {
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/allocator.py");
+pub fn pool(nodes: &str) -> String {
+    let example = repository().join("examples/allocator.py");
+    let example = example.display();
     format!("python3 {example} \"$socket\" {nodes}")
 }

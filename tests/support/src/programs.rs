@@ -1,33 +1,34 @@
 //! The test programs and the MPIs they were built with.
 
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::{executables, skip};
 
 /// An MPI of this machine, as `scripts/mpi-env` describes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Mpi {
+pub struct Mpi {
     /// Our name of it: `mpich4`, `openmpi5`, …
-    pub(crate) name: String,
+    pub name: String,
     /// Where the test programs built with it are.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// Its own launcher.
-    pub(crate) launcher: PathBuf,
+    pub launcher: PathBuf,
     /// The libpmix its programs load, if any.
-    pub(crate) libpmix: Option<PathBuf>,
+    pub libpmix: Option<PathBuf>,
     /// Variables its programs need.
-    pub(crate) env: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
 }
 
 impl Mpi {
     /// A test program built with it.
-    pub(crate) fn program(&self, name: &str) -> PathBuf {
+    pub fn program(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// With the networks over which it can spawn: not all that it has. libfabric's `tcp` alone hangs now
     /// and then when MPICH or Intel MPI merges (docs/spawn.md).
-    pub(crate) fn able_to_spawn(mut self) -> Self {
+    pub fn able_to_spawn(mut self) -> Self {
         let provider = ("FI_PROVIDER", "tcp;ofi_rxm");
         let wanted = match &*self.name {
             "mpich5" => vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), provider],
@@ -42,29 +43,16 @@ impl Mpi {
 }
 
 /// The directory `scripts/test-programs` fills.
-pub(crate) fn built() -> Option<PathBuf> {
-    let wireup = Path::new(env!("CARGO_BIN_EXE_wireup"));
-    wireup
+pub fn built() -> Option<PathBuf> {
+    executables()
         .ancestors()
         .map(|dir| dir.join("test-programs"))
         .find(|dir| dir.is_dir())
 }
 
-/// Says that something is not tested here; fails where everything is required.
-///
-/// # Panics
-/// With `WIREUP_TEST_REQUIRE_ALL=1` in the environment.
+/// A test program that uses no MPI, or `None`, and the test is ignored, when it was not built.
 #[track_caller]
-pub(crate) fn skip(what: &str) {
-    let required = std::env::var_os("WIREUP_TEST_REQUIRE_ALL").is_some_and(|value| value == "1");
-    assert!(!required, "required, and cannot be tested here: {what}");
-    // Not through the macros, whose output the test harness keeps for itself when a test passes.
-    let _ = writeln!(std::io::stderr(), "skipped: {what}");
-}
-
-/// A test program that uses no MPI, or `None`, said loudly, when it was not built.
-#[track_caller]
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
+pub fn program(name: &str) -> Option<PathBuf> {
     let path = built().map(|dir| dir.join("plain").join(name));
     let found = path.filter(|path| path.is_file());
     if found.is_none() {
@@ -73,9 +61,9 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// The MPIs with test programs here; none, said loudly, when nothing was built.
+/// The MPIs with test programs here; none, and the test is ignored, when nothing was built.
 #[track_caller]
-pub(crate) fn mpis() -> Vec<Mpi> {
+pub fn mpis() -> Vec<Mpi> {
     let table = built().and_then(|dir| fs::read_to_string(dir.join("mpis.tsv")).ok());
     let mpis: Vec<Mpi> = table
         .unwrap_or_default()
@@ -105,18 +93,18 @@ pub(crate) fn mpis() -> Vec<Mpi> {
 
 /// A Python with mpi4py.
 #[derive(Clone, Debug)]
-pub(crate) struct Mpi4py {
+pub struct Mpi4py {
     /// The interpreter.
-    pub(crate) python: PathBuf,
+    pub python: PathBuf,
     /// Variables with which it loads one MPI, and those that MPI needs.
-    pub(crate) env: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
     /// mpi4py's own tests, of the same version.
-    pub(crate) tests: PathBuf,
+    pub tests: PathBuf,
 }
 
-/// mpi4py on that MPI; `None`, said loudly, when it is not installed.
+/// mpi4py on that MPI; `None`, and the test is ignored, when it is not installed.
 #[track_caller]
-pub(crate) fn mpi4py(mpi: &Mpi) -> Option<Mpi4py> {
+pub fn mpi4py(mpi: &Mpi) -> Option<Mpi4py> {
     let table = built().and_then(|dir| fs::read_to_string(dir.join("mpi4py.tsv")).ok());
     let table = table.unwrap_or_default();
     let found = table
@@ -143,15 +131,15 @@ pub(crate) fn mpi4py(mpi: &Mpi) -> Option<Mpi4py> {
 
 /// Slurm's PMI-2 library, and the test programs that use it.
 #[derive(Clone, Debug)]
-pub(crate) struct Pmi2 {
+pub struct Pmi2 {
     dir: PathBuf,
     /// The library.
-    pub(crate) library: PathBuf,
+    pub library: PathBuf,
 }
 
-/// Slurm's PMI-2 library; `None`, said loudly, when it is not installed.
+/// Slurm's PMI-2 library; `None`, and the test is ignored, when it is not installed.
 #[track_caller]
-pub(crate) fn pmi2() -> Option<Pmi2> {
+pub fn pmi2() -> Option<Pmi2> {
     let table = built().and_then(|dir| fs::read_to_string(dir.join("pmi2.tsv")).ok());
     let found = table.as_deref().unwrap_or_default().trim().split_once('\t');
     if found.is_none() {
@@ -165,7 +153,7 @@ pub(crate) fn pmi2() -> Option<Pmi2> {
 
 impl Pmi2 {
     /// A test program that uses it.
-    pub(crate) fn program(&self, name: &str) -> PathBuf {
+    pub fn program(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 }

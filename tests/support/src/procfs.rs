@@ -3,18 +3,18 @@
 use std::fmt;
 use std::fs;
 
-use super::MARK;
+use crate::MARK;
 
 /// A process that exists, or waits to be collected.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
+pub struct Process {
+    pub pid: i32,
     /// Command name, up to 15 bytes.
-    pub(crate) name: String,
+    pub name: String,
     /// State letter: R, S, T stopped, Z ended and not collected.
-    pub(crate) state: char,
-    pub(crate) parent: i32,
-    pub(crate) session: i32,
+    pub state: char,
+    pub parent: i32,
+    pub session: i32,
 }
 
 impl fmt::Display for Process {
@@ -36,7 +36,7 @@ impl fmt::Display for Process {
 }
 
 /// One process, if it exists.
-pub(crate) fn process(pid: i32) -> Option<Process> {
+pub fn process(pid: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (open, close) = (stat.find('(')?, stat.rfind(')')?);
     let fields: Vec<&str> = stat[close + 1..].split_ascii_whitespace().collect();
@@ -50,7 +50,7 @@ pub(crate) fn process(pid: i32) -> Option<Process> {
 }
 
 /// All processes.
-pub(crate) fn processes() -> Vec<Process> {
+pub fn processes() -> Vec<Process> {
     let entries = fs::read_dir("/proc").unwrap();
     entries
         .flatten()
@@ -71,7 +71,7 @@ pub(crate) fn marked(id: &str) -> Vec<Process> {
 }
 
 /// The most memory a living process ever had resident, in KiB.
-pub(crate) fn memory_peak_kib(pid: i32) -> u64 {
+pub fn memory_peak_kib(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let number = line.and_then(|rest| rest.split_ascii_whitespace().next());
@@ -79,6 +79,6 @@ pub(crate) fn memory_peak_kib(pid: i32) -> u64 {
 }
 
 /// Number of descriptors a living process has open.
-pub(crate) fn descriptors(pid: i32) -> usize {
+pub fn descriptors(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }

@@ -13,13 +13,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use super::clean::Sandbox;
-use super::outcome::{Outcome, shortened};
-use super::procfs;
+use crate::clean::Sandbox;
+use crate::outcome::{Outcome, shortened};
+use crate::procfs;
+use crate::wait::look_again_soon;
 
 /// Which of a run's outputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Output {
+pub enum Output {
     Stdout,
     Stderr,
 }
@@ -81,12 +82,12 @@ fn nothing() -> Shared {
 }
 
 /// Both ends of a terminal.
-pub(super) struct Terminal {
-    pub(super) master: File,
-    pub(super) slave: OwnedFd,
+pub(crate) struct Terminal {
+    pub(crate) master: File,
+    pub(crate) slave: OwnedFd,
 }
 
-pub(super) fn open_terminal() -> Terminal {
+pub(crate) fn open_terminal() -> Terminal {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
@@ -101,19 +102,19 @@ pub(super) fn open_terminal() -> Terminal {
 }
 
 /// What a run is made of when it has just been started.
-pub(super) struct Started {
-    pub(super) child: Child,
-    pub(super) id: String,
-    pub(super) held_stdout: bool,
-    pub(super) terminal: Option<File>,
-    pub(super) started: Instant,
-    pub(super) deadline: Instant,
-    pub(super) clean_within: Duration,
-    pub(super) sandbox: Arc<Sandbox>,
+pub(crate) struct Started {
+    pub(crate) child: Child,
+    pub(crate) id: String,
+    pub(crate) held_stdout: bool,
+    pub(crate) terminal: Option<File>,
+    pub(crate) started: Instant,
+    pub(crate) deadline: Instant,
+    pub(crate) clean_within: Duration,
+    pub(crate) sandbox: Arc<Sandbox>,
 }
 
 /// A run that was started. Everything of it is killed when this is dropped before its end.
-pub(crate) struct Running {
+pub struct Running {
     child: Child,
     pidfd: OwnedFd,
     id: String,
@@ -129,7 +130,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(parts: Started) -> Self {
+    pub(crate) fn new(parts: Started) -> Self {
         let mut child = parts.child;
         let pidfd = pidfd_open(pid_of(&child), PidfdFlags::empty()).unwrap();
         let hung_up = Arc::new(AtomicBool::new(false));
@@ -159,64 +160,64 @@ impl Running {
     }
 
     /// Process id of `wireup`, or of the command in its place.
-    pub(crate) fn pid(&self) -> i32 {
+    pub fn pid(&self) -> i32 {
         pid_of(&self.child).as_raw_nonzero().get()
     }
 
     /// The directory the run was started in.
-    pub(crate) fn work(&self) -> &std::path::Path {
+    pub fn work(&self) -> &std::path::Path {
         self.sandbox.work()
     }
 
     /// Lets cleaning up take this long after the process has ended, see `Run::clean_within`.
-    pub(crate) fn clean_within(mut self, time: Duration) -> Self {
+    pub fn clean_within(mut self, time: Duration) -> Self {
         self.clean_within = time;
         self
     }
 
     /// All living processes of the run.
-    pub(crate) fn processes(&self) -> Vec<procfs::Process> {
+    pub fn processes(&self) -> Vec<procfs::Process> {
         procfs::marked(&self.id)
     }
 
     /// Sends a signal to `wireup` alone.
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         // Not collected yet, so the number is still its own.
         kill_process(pid_of(&self.child), signal).unwrap();
     }
 
     /// Types at the terminal of a run started with `Run::terminal`.
     #[track_caller]
-    pub(crate) fn type_text(&mut self, text: &str) {
+    pub fn type_text(&mut self, text: &str) {
         let terminal = self.terminal.as_mut().expect("a run on a terminal");
         terminal.write_all(text.as_bytes()).unwrap();
     }
 
     /// The terminal itself.
-    pub(crate) fn terminal(&self) -> &File {
+    pub fn terminal(&self) -> &File {
         self.terminal.as_ref().expect("a run on a terminal")
     }
 
     /// Hangs the terminal up, as closing a terminal's window does.
-    pub(crate) fn close_terminal(&mut self) {
+    pub fn close_terminal(&mut self) {
         self.hung_up.store(true, Ordering::Release);
         drop(self.terminal.take());
     }
 
     /// The writing end of standard input of a run started with `Run::stdin_held`; dropping it is
     /// the end of the input.
-    pub(crate) fn stdin(&mut self) -> ChildStdin {
+    pub fn stdin(&mut self) -> ChildStdin {
         self.child.stdin.take().expect("held, and taken once")
     }
 
     /// The reading end of standard output of a run started with `Run::stdout_held`.
-    pub(crate) fn take_stdout(&mut self) -> File {
+    pub fn take_stdout(&mut self) -> File {
         let pipe = self.child.stdout.take().expect("held, and taken once");
         OwnedFd::from(pipe).into()
     }
 
     /// What came so far.
-    pub(crate) fn so_far(&self, output: Output) -> Vec<u8> {
+    pub fn so_far(&self, output: Output) -> Vec<u8> {
         self.captured(output).0.lock().unwrap().bytes.clone()
     }
 
@@ -225,7 +226,7 @@ impl Running {
     /// # Panics
     /// When the output ends, or the deadline comes, before it has; with everything printed.
     #[track_caller]
-    pub(crate) fn wait_for_many(&self, output: Output, text: &str, count: usize) -> String {
+    pub fn wait_for_many(&self, output: Output, text: &str, count: usize) -> String {
         let (mutex, changed) = &**self.captured(output);
         let mut captured = mutex.lock().unwrap();
         loop {
@@ -251,13 +252,13 @@ impl Running {
     /// # Panics
     /// As [`Running::wait_for_many`].
     #[track_caller]
-    pub(crate) fn wait_for(&self, output: Output, text: &str) -> String {
+    pub fn wait_for(&self, output: Output, text: &str) -> String {
         self.wait_for_many(output, text, 1)
     }
 
     /// Waits for the end and checks that nothing is left.
     #[track_caller]
-    pub(crate) fn finish(mut self) -> Outcome {
+    pub fn finish(mut self) -> Outcome {
         drop(self.child.stdin.take());
         if !wait_readable(&self.pidfd, self.deadline) {
             self.fail("it did not end in time");
@@ -371,13 +372,4 @@ fn wait_readable(fd: impl AsFd, deadline: Instant) -> bool {
             Err(_) => {}
         }
     }
-}
-
-/// A moment between two looks at something that cannot be waited for.
-pub(super) fn look_again_soon() {
-    let moment = Timespec {
-        tv_sec: 0,
-        tv_nsec: 5_000_000,
-    };
-    let _ = poll(&mut [], Some(&moment));
 }

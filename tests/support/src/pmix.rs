@@ -6,16 +6,17 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::Run;
-use super::programs::{built, skip};
+use crate::Run;
+use crate::programs::built;
+use crate::skip;
 
 /// A libpmix of this machine, and test programs that use it without an MPI.
 #[derive(Clone, Debug)]
-pub(crate) struct Pmix {
+pub struct Pmix {
     /// Where the programs are.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// The library.
-    pub(crate) library: PathBuf,
+    pub library: PathBuf,
     /// The loader of its C library, where that is not the system's.
     loader: Option<PathBuf>,
 }
@@ -42,9 +43,9 @@ fn table() -> Vec<(String, Pmix)> {
 }
 
 /// The libpmix of that name (`pmix4`: the system's, `pmix5`: Open MPI 5's, `pmix7`: of a later Debian);
-/// `None`, said loudly, when it is not there.
+/// `None`, and the test is ignored, when it is not there.
 #[track_caller]
-pub(crate) fn pmix(name: &str) -> Option<Pmix> {
+pub fn pmix(name: &str) -> Option<Pmix> {
     let mut known = table().into_iter();
     let found = known.find_map(|(known, pmix)| (known == name).then_some(pmix));
     if found.is_none() {
@@ -57,25 +58,25 @@ pub(crate) fn pmix(name: &str) -> Option<Pmix> {
 
 impl Pmix {
     /// `wireup run` of one of its test programs: options, program, its arguments.
-    pub(crate) fn run(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
+    pub fn run(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
         let program = self.dir.join(program);
         let words = options.iter().map(OsString::from).chain([program.into()]);
         Run::ranks(ranks, words.chain(args.iter().map(OsString::from)))
     }
 
     /// The library as an argument.
-    pub(crate) fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         self.library.to_str().expect("a path of our scripts")
     }
 
     /// The library without symbolic links, as the system shows mappings.
-    pub(crate) fn real(&self) -> PathBuf {
+    pub fn real(&self) -> PathBuf {
         self.library.canonicalize().unwrap()
     }
 
     /// The PMIx server's process for it, where that is not the one beside this `wireup`: the same one
     /// on its C library.
-    pub(crate) fn host(&self, wireup: &Path) -> Option<PathBuf> {
+    pub fn host(&self, wireup: &Path) -> Option<PathBuf> {
         let loader = self.loader.as_deref()?;
         let host = wireup.with_file_name("wireup-pmix-host");
         let script = format!(
@@ -99,7 +100,7 @@ impl Pmix {
 
 /// `wireup run` on this machine with the PMIx server's process that goes with the libpmix which it names,
 /// or with that of a program in our tables.
-pub(super) fn with_its_host(mut words: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn with_its_host(mut words: Vec<OsString>) -> Vec<OsString> {
     let [wireup, run, ..] = &words[..] else {
         return words;
     };

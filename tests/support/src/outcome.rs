@@ -5,41 +5,41 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clean::Sandbox;
+use crate::clean::Sandbox;
 
 /// A run that is over.
 #[derive(Clone)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// Exit code, or 128 plus the signal that ended it, as a shell tells it.
-    pub(crate) code: i32,
+    pub code: i32,
     /// What came on standard output, or on the terminal.
-    pub(crate) stdout: Vec<u8>,
+    pub stdout: Vec<u8>,
     /// What came on standard error.
-    pub(crate) stderr: Vec<u8>,
+    pub stderr: Vec<u8>,
     /// From the start to the exit.
-    pub(crate) elapsed: Duration,
+    pub elapsed: Duration,
     /// Kept, with what the run wrote into its directory, as long as this.
-    pub(super) sandbox: Arc<Sandbox>,
+    pub(crate) sandbox: Arc<Sandbox>,
 }
 
 impl Outcome {
     /// The directory the run started in.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         self.sandbox.work()
     }
 
     /// Standard output as text.
-    pub(crate) fn out(&self) -> String {
+    pub fn out(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
     /// Standard error as text.
-    pub(crate) fn err(&self) -> String {
+    pub fn err(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
     /// The lines of standard output, sorted: ranks print in any order.
-    pub(crate) fn sorted_lines(&self) -> Vec<String> {
+    pub fn sorted_lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.out().lines().map(str::to_owned).collect();
         lines.sort();
         lines
@@ -47,21 +47,21 @@ impl Outcome {
 
     /// Fails unless the exit code is this one.
     #[track_caller]
-    pub(crate) fn expect(self, code: i32) -> Self {
+    pub fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, code, "exit code; {self:?}");
         self
     }
 
     /// Fails unless the exit code is 0 and wireup had nothing to say.
     #[track_caller]
-    pub(crate) fn expect_quiet_success(self) -> Self {
+    pub fn expect_quiet_success(self) -> Self {
         assert_eq!(self.err(), "", "standard error; {self:?}");
         self.expect(0)
     }
 
     /// Fails unless wireup itself said exactly one line that contains all these words; returns it.
     #[track_caller]
-    pub(crate) fn expect_one_line(&self, words: &[&str]) -> String {
+    pub fn expect_one_line(&self, words: &[&str]) -> String {
         let err = self.err();
         let lines: Vec<&str> = err.lines().filter(|l| l.starts_with("wireup: ")).collect();
         assert_eq!(lines.len(), 1, "lines of wireup's own; {self:?}");
@@ -74,7 +74,7 @@ impl Outcome {
 
 /// The value of `key=` in a line of a test program; the text up to the next blank, or between
 /// quotes.
-pub(crate) fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+pub fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let at = line.match_indices(key).find(|(at, _)| {
         line[at + key.len()..].starts_with('=') && (*at == 0 || line[..*at].ends_with(' '))
     });
@@ -94,7 +94,7 @@ impl fmt::Debug for Outcome {
 }
 
 /// The last part of an output, for messages.
-pub(super) fn shortened(bytes: &[u8]) -> String {
+pub(crate) fn shortened(bytes: &[u8]) -> String {
     const SHOWN: usize = 4096;
     match bytes.len().checked_sub(SHOWN) {
         Some(cut) if cut > 0 => {

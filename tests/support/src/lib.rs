@@ -1,0 +1,53 @@
+//! What the tests share: the harness that runs them, runs of `wireup` that cannot hang, in surroundings
+//! of their own that must be empty afterwards, and what is installed on this machine.
+
+#![allow(clippy::unwrap_used)] // what is not as expected fails the test
+#![allow(missing_docs, reason = "fields and methods that say it by their name")]
+
+pub mod allocator;
+mod clean;
+mod compile;
+mod harness;
+mod mpi;
+mod outcome;
+mod pmix;
+mod procfs;
+mod programs;
+mod run;
+mod running;
+mod wait;
+
+use std::path::{Path, PathBuf};
+
+pub use clean::{Elsewhere, Sandbox};
+pub use compile::{executable, shared_library};
+#[cfg(feature = "async")]
+pub use harness::block_on;
+pub use harness::{Case, main, not_checked, skip};
+/// For the attribute's expansion.
+pub use inventory;
+pub use mpi::{mpi, node_name, number};
+pub use outcome::{Outcome, field};
+pub use pmix::{Pmix, pmix};
+pub use procfs::{Process, descriptors, memory_peak_kib, process, processes};
+pub use programs::{Mpi, Mpi4py, Pmi2, built, mpi4py, mpis, pmi2, program};
+pub use run::{MARK, Run};
+pub use running::{Output, Running};
+pub use wait::{DEADLINE, eventually, settled};
+pub use wireup_test_macros::test;
+
+/// The repository.
+pub fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Where cargo puts the programs that it builds for the tests.
+fn executables() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    own.ancestors().nth(2).expect("DIR/deps/TEST").to_owned()
+}
+
+/// The launcher that is tested.
+pub fn wireup() -> PathBuf {
+    executables().join("wireup")
+}

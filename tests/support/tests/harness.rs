@@ -1,0 +1,67 @@
+//! The harness itself: this executable starts itself with one of its tests.
+
+#![allow(clippy::unwrap_used)] // what is not as expected fails the test
+
+#[macro_use(test)]
+extern crate wireup_test_support;
+
+use std::process::{Command, ExitCode, Output};
+
+/// Set where a test is to do what the harness must report.
+const EXAMPLE: &str = "WIREUP_TEST_EXAMPLE";
+
+fn main() -> ExitCode {
+    wireup_test_support::main()
+}
+
+fn is_example() -> bool {
+    std::env::var_os(EXAMPLE).is_some()
+}
+
+fn run(test: &str, require_all: &str) -> (Output, String) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(EXAMPLE, "")
+        .env("WIREUP_TEST_REQUIRE_ALL", require_all)
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, out)
+}
+
+#[test]
+fn a_test_that_cannot_run_is_ignored_with_its_reason_and_fails_where_all_is_required() {
+    if is_example() {
+        return wireup_test_support::skip("no such thing here");
+    }
+    let name = "a_test_that_cannot_run_is_ignored_with_its_reason_and_fails_where_all_is_required";
+    let (output, out) = run(name, "0");
+    assert!(output.status.success(), "{output:?}");
+    assert!(out.contains("0 passed; 0 failed; 1 ignored"), "{out}");
+    assert!(out.contains("no such thing here"), "{out}");
+    let (output, out) = run(name, "1");
+    assert_eq!(output.status.code(), Some(101), "{output:?}");
+    assert!(out.contains("0 passed; 1 failed; 0 ignored"), "{out}");
+}
+
+#[test]
+fn a_test_that_fails_after_it_skipped_a_part_has_failed() {
+    if is_example() {
+        wireup_test_support::skip("a part");
+        panic!("the rest");
+    }
+    let (output, out) = run("a_test_that_fails_after_it_skipped_a_part_has_failed", "0");
+    assert_eq!(output.status.code(), Some(101), "{output:?}");
+    assert!(out.contains("the rest"), "{out}");
+}
+
+#[test]
+fn what_no_test_checked_is_said_at_the_end() {
+    if is_example() {
+        return wireup_test_support::not_checked("the rest");
+    }
+    let (output, out) = run("what_no_test_checked_is_said_at_the_end", "0");
+    assert!(output.status.success(), "{output:?}");
+    assert!(out.contains("1 passed; 0 failed; 0 ignored"), "{out}");
+    assert!(out.contains("\nnot checked here: the rest\n"), "{out}");
+}
