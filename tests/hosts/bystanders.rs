@@ -183,7 +183,7 @@ fn users_who_compete_do_not_disturb_each_other() {
     };
     if let Some(seen) = during(&cluster, rival) {
         seen.undisturbed(Limits {
-            launch: Duration::from_secs(20),
+            launch: Duration::from_secs(60),
             memory: 128,
         });
     }

@@ -27,7 +27,7 @@ const PARTS: [&str; 4] = [
 ];
 
 /// Most that cleaning up may take once a launcher has ended.
-const CLEAN_WITHIN: Duration = Duration::from_secs(10);
+const CLEAN_WITHIN: Duration = crate::common::DEADLINE;
 
 /// Hosts with agents. When it is dropped the agents are stopped and every host must be clean.
 pub(crate) struct Cluster {

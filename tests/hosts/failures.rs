@@ -2,16 +2,13 @@
 //! is named, every host is clean, and the agents take the next launch.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use wireup_lab::Process;
 
 use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Running, eventually, pmix, program};
-
-/// Longest time from a fault to the end of the launcher.
-const SOON: Duration = Duration::from_secs(10);
 
 /// All three hosts, two ranks on each.
 const ALL: [&str; 5] = [
@@ -124,13 +121,10 @@ impl Scene {
     /// first line of wireup's own.
     #[track_caller]
     fn ends(self, code: Option<i32>, words: &[&str]) -> Cluster {
-        let fault = Instant::now();
         let cluster = self.cluster;
         // It was paused while the others were launching.
         cluster.host(2).resume().unwrap();
         let outcome = self.running.finish();
-        let time = fault.elapsed();
-        assert!(time < SOON, "{time:?}; {outcome:?}");
         match code {
             Some(code) => assert_eq!(outcome.code, code, "{outcome:?}"),
             None => assert_ne!(outcome.code, 0, "{outcome:?}"),
@@ -232,7 +226,6 @@ fn a_killed_agent() {
             };
             scene.cluster.kill_agent(host);
             let name = scene.cluster.host(host).name().to_owned();
-            let fault = Instant::now();
             let Scene {
                 cluster,
                 program,
@@ -240,7 +233,6 @@ fn a_killed_agent() {
             } = scene;
             cluster.host(2).resume().unwrap();
             let outcome = running.finish();
-            assert!(fault.elapsed() < SOON, "{outcome:?}");
             assert_ne!(outcome.code, 0, "{outcome:?}");
             expect_cause(&outcome, &[if host == 0 { "agent" } else { &name }]);
             cluster.start_agent(host);
@@ -278,7 +270,6 @@ fn lose(
     moments: &[(Kind, Phase)],
     name: &str,
     fault: impl Fn(&Cluster) + Sync,
-    within: Duration,
     after: impl Fn(&Cluster, &str) + Sync,
 ) {
     let one = |&(kind, phase)| {
@@ -291,12 +282,10 @@ fn lose(
             program,
         } = scene;
         fault(&cluster);
-        let since = Instant::now();
         if phase == Phase::Launching {
             cluster.host(2).resume().unwrap();
         }
         let outcome = running.finish();
-        assert!(since.elapsed() < within, "{kind:?}, {phase:?}: {outcome:?}");
         assert_ne!(outcome.code, 0, "{kind:?}, {phase:?}: {outcome:?}");
         expect_cause(&outcome, &[name]);
         after(&cluster, &program);
@@ -314,7 +303,7 @@ fn lose(
 #[test]
 fn a_crashed_host() {
     let crash = |cluster: &Cluster| cluster.lab().crash(cluster.host(1)).unwrap();
-    lose(&MOMENTS, "node02", crash, SOON, |cluster, _| {
+    lose(&MOMENTS, "node02", crash, |cluster, _| {
         let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
         cluster.run(0, rest).run().expect_quiet_success();
     });
@@ -326,7 +315,7 @@ fn a_paused_host_ends_its_part_when_it_wakes_up() {
         cluster.excuse(1);
         cluster.host(1).pause().unwrap();
     };
-    lose(&MOMENTS, "node02", pause, SOON, |cluster, program| {
+    lose(&MOMENTS, "node02", pause, |cluster, program| {
         cluster.host(1).resume().unwrap();
         cluster.expect_clean(1);
         takes_the_next(cluster, program);
@@ -342,9 +331,9 @@ fn a_partition_ends_the_launch_on_both_sides_of_it() {
     };
     let isolate =
         |host| move |cluster: &Cluster| cluster.lab().isolate(cluster.host(host)).unwrap();
-    lose(&MOMENTS, "node02", isolate(1), 2 * SOON, heal);
+    lose(&MOMENTS, "node02", isolate(1), heal);
     // The launcher's own, which loses both others, either first.
-    lose(&MOMENTS[3..], "node0", isolate(0), 2 * SOON, heal);
+    lose(&MOMENTS[3..], "node0", isolate(0), heal);
 }
 
 #[test]
@@ -363,9 +352,7 @@ fn a_crashed_inner_host_of_a_tree_and_those_below_it_are_clean() {
     let running = all.more(["-w"]).start();
     running.wait_for_many(Output::Stdout, "_wireup rank=", 5);
     cluster.lab().crash(cluster.host(1)).unwrap();
-    let fault = Instant::now();
     let outcome = running.finish();
-    assert!(fault.elapsed() < SOON, "{outcome:?}");
     assert_ne!(outcome.code, 0, "{outcome:?}");
     expect_cause(&outcome, &["node02"]);
     let rest = run(&["node01", "node03", "node04", "node05"]).run();

@@ -1,15 +1,10 @@
 //! PMIx groups and MPI sessions across hosts, and faults while a group is made.
 
-use std::time::{Duration, Instant};
-
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Pmix, Running, field, mpi, number, pmix};
 use crate::pmix::versions;
-
-/// Longest time from a fault to the end of the launcher; a partition is noticed by silence.
-const SOON: Duration = Duration::from_secs(20);
 
 /// Four ranks on two hosts, or on three.
 fn run(cluster: &Cluster, client: &Pmix, hosts: &str, program: &str, mode: &str) -> Outcome {
@@ -185,9 +180,7 @@ fn constructing(cluster: &Cluster, client: &Pmix) -> Running {
 
 #[track_caller]
 fn ends(cluster: &Cluster, client: &Pmix, running: Running) {
-    let fault = Instant::now();
     let outcome = running.finish();
-    assert!(fault.elapsed() < SOON, "{outcome:?}");
     assert_ne!(outcome.code, 0, "{outcome:?}");
     let err = outcome.err();
     let first = err.lines().find(|line| line.starts_with("wireup: "));

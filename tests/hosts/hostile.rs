@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::bystanders::{Limits, during};
 use crate::cluster::{Cluster, MALLORY};
-use crate::common::{Output, Run, Running, executable};
+use crate::common::{DEADLINE, Output, Run, Running, executable};
 use crate::users::of;
 
 const EVERYWHERE: [&str; 5] = [
@@ -19,7 +19,7 @@ const EVERYWHERE: [&str; 5] = [
 
 /// What other users may notice of it: they share two or more processors with it.
 const LIMITS: Limits = Limits {
-    launch: Duration::from_secs(30),
+    launch: Duration::from_secs(60),
     memory: 128,
 };
 
@@ -32,7 +32,7 @@ fn hostile(cluster: &Cluster, script: &str) -> Run {
 #[track_caller]
 fn end(running: Running) {
     running.signal(Signal::TERM);
-    let outcome = running.clean_within(Duration::from_secs(30)).finish();
+    let outcome = running.clean_within(DEADLINE).finish();
     assert_ne!(outcome.code, 0, "{outcome:?}");
 }
 

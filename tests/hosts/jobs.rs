@@ -1,8 +1,6 @@
 //! `wireup ps` and `wireup kill` for jobs on several hosts: on the launcher's, on others, and where
 //! all of them are seen at once.
 
-use std::time::{Duration, Instant};
-
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -242,11 +240,9 @@ fn a_job_is_killed_on_all_hosts_without_grace() {
     // With ranks on the launcher's host, and without.
     for from in [0, 2] {
         let running = three(&cluster, from, &["--grace", "1000"], STUBBORN);
-        let start = Instant::now();
         let said = "its launcher was told to kill it on all hosts; ended after";
         kill(&cluster, from, &["-s", "KILL", "--all"], 0, &[said]);
         running.finish().expect(143);
-        assert!(start.elapsed() < Duration::from_secs(60));
     }
 }
 

@@ -15,7 +15,7 @@ use crate::users::of;
 const MEMORY: u64 = 2560;
 
 const LIMITS: Limits = Limits {
-    launch: Duration::from_secs(20),
+    launch: Duration::from_secs(60),
     memory: MEMORY,
 };
 

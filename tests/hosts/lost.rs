@@ -1,13 +1,7 @@
 //! The loss of the second of three hosts, whatever the ranks are doing, and what it must come to.
 
-use std::time::{Duration, Instant};
-
 use crate::cluster::Cluster;
 use crate::common::Running;
-
-/// Most that may pass between the loss and the end of the launch: a host that was cut off is noticed by
-/// its silence.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// What happens to a host.
 #[derive(Clone, Copy, Debug)]
@@ -49,12 +43,9 @@ fn lose(list: &str, fault: Fault, start: impl Fn(&Cluster, &str, u32) -> Running
     };
     let running = start(&cluster, list, list.split(',').count() as u32);
     fault.strike(&cluster, 1);
-    let since = Instant::now();
     // All hosts are clean then, also one that was cut off.
     let outcome = running.finish();
-    let took = since.elapsed();
-    let when = || format!("{fault:?} of node02 of {list}, {took:?}; {outcome:?}");
-    assert!(took < SOON, "{}", when());
+    let when = || format!("{fault:?} of node02 of {list}; {outcome:?}");
     assert_ne!(outcome.code, 0, "{}", when());
     let err = outcome.err();
     let cause = err.lines().find(|line| line.starts_with("wireup: "));

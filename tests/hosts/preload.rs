@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
-use crate::common::{Output, Run, number};
+use crate::common::{DEADLINE, Output, Run, number};
 use crate::spawn::able;
 
 /// Both hosts.
@@ -118,7 +118,7 @@ fn a_launcher_that_is_killed_leaves_nothing_of_it() {
         "--preload-files=/tmp/data.txt",
         "--wdir=/dev/shm",
     ];
-    let run = alone(&cluster, script, &options).clean_within(Duration::from_secs(20));
+    let run = alone(&cluster, script, &options).clean_within(DEADLINE);
     let running = run.start();
     running.wait_for_many(Output::Stdout, "ready", 2);
     let mut all = cluster.host(0).processes().into_iter();

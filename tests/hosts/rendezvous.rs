@@ -1,10 +1,8 @@
 //! Launches on disjoint hosts that know nothing of each other.
 
-use std::time::Instant;
-
 use crate::cluster::Cluster;
 use crate::common::{Mpi, Outcome, Output, Pmix, Run, field, mpi};
-use crate::lost::{FAULTS, Fault, SOON};
+use crate::lost::{FAULTS, Fault};
 use crate::pmix::versions;
 
 /// One test per MPI and line, named after both.
@@ -157,9 +155,7 @@ fn next_rendezvous(stage: &Pmix, loss: Loss) {
         Loss::OfItsAgent => cluster.kill_agent(0),
         Loss::Of(fault) => fault.strike(&cluster, 0),
     }
-    let since = Instant::now();
     waits.wait_for(Output::Stdout, "waits=c");
-    assert!(since.elapsed() < SOON, "{loss:?}");
     let offers = lone(&cluster, stage, 1, "offer c session want c.seen 1");
     offers.run().expect(0);
     let waits = waits.finish().expect(0);
@@ -197,10 +193,7 @@ fn connects_with_the_lost(stage: &Pmix, fault: Fault) {
     waits.wait_for(Output::Stdout, "joins=b");
     never.wait_for(Output::Stdout, "waits=never");
     fault.strike(&cluster, 2);
-    let since = Instant::now();
     let (waits, never) = (waits.finish().expect(0), never.finish());
-    let took = since.elapsed();
-    assert!(took < SOON, "{fault:?}, {took:?}; {waits:?} {never:?}");
     let told = |outcome: &Outcome| did(outcome).pop().unwrap_or_default();
     assert!(told(&waits).contains("LOST"), "{fault:?}; {waits:?}");
     // Who was cut off has lost where it waits.

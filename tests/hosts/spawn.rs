@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -13,7 +13,7 @@ use crate::common::{
     Mpi, Outcome, Output, Pmix, Run, descriptors, eventually, field, mpi, mpi4py, number, pmix,
     settled,
 };
-use crate::lost::{self, SOON};
+use crate::lost;
 use crate::pmix::versions;
 
 /// One test per MPI and line, named after both.
@@ -386,9 +386,7 @@ fn parent_killed(mpi: &Mpi) {
     // Children are told how deep they are.
     let parent = there.find(|p| p.name == "spawn" && !p.words.contains(" level="));
     parent.unwrap().signal(Signal::KILL);
-    let since = Instant::now();
     let outcome = running.finish().expect(137);
-    assert!(since.elapsed() < SOON, "{outcome:?}");
     let err = outcome.err();
     let told = |line: &str| line.contains("node02") && line.contains("signal 9");
     assert!(err.lines().any(told), "{outcome:?}");

@@ -1,16 +1,11 @@
 //! A user who takes the places where those of another look for an agent or for each other, listens there
 //! and accepts nobody: no launch waits for that.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 
 use crate::cluster::{ALICE, BOB, Cluster};
 use crate::common::{Output, Run, Running, pmix};
 use crate::users::of;
-
-/// Far more than a launch takes.
-const SOON: Duration = Duration::from_secs(15);
 
 /// Listens at each of the addresses, one in a line, `@` for the abstract namespace, and has no room left.
 const SQUATTER: &str = "
@@ -74,8 +69,7 @@ fn a_socket_of_a_stranger_where_a_users_agent_would_be_holds_nobody_up() {
     let both = ["--hosts", "node01,node02", "-n", "2", "true"];
     // Root's agent serves.
     let run = of(ALICE, cluster.run(0, both));
-    let outcome = run.run().expect_quiet_success();
-    assert!(outcome.elapsed < SOON, "{outcome:?}");
+    run.run().expect_quiet_success();
     cluster.kill_agent(0);
     let run = of(ALICE, cluster.run(0, both));
     let outcome = run.run().expect(125);
@@ -83,7 +77,6 @@ fn a_socket_of_a_stranger_where_a_users_agent_would_be_holds_nobody_up() {
         "no agent serves this machine",
         "is not yours or root's alone",
     ]);
-    assert!(outcome.elapsed < SOON, "{outcome:?}");
     cluster.start_agent(0);
     squatter.finish().expect(0);
 }
@@ -110,8 +103,7 @@ fn a_launcher_that_waits_for_an_agent_to_accept_it_can_be_interrupted_and_gives_
             all.any(|process| process.state == 'S').then_some(())
         });
         running.signal(signal);
-        let outcome = running.finish().expect(code);
-        assert!(outcome.elapsed < Duration::from_secs(8), "{outcome:?}");
+        running.finish().expect(code);
     }
     let outcome = run().run().expect(125);
     outcome.expect_one_line(&["has accepted no connection within 10 s"]);
@@ -138,7 +130,6 @@ fn names_that_a_stranger_takes_keep_no_launches_from_meeting() {
         err.contains("the rendezvous of your launches is lost"),
         "{outcome:?}"
     );
-    assert!(outcome.elapsed < SOON, "{outcome:?}");
     squatter.finish().expect(0);
 
     let taken: Vec<String> = names().collect();
@@ -152,7 +143,6 @@ fn names_that_a_stranger_takes_keep_no_launches_from_meeting() {
         let outcome = outcome.expect(0);
         assert!(!outcome.out().contains("TIMEOUT"), "{outcome:?}");
         assert!(!outcome.err().contains("others could take"), "{outcome:?}");
-        assert!(outcome.elapsed < SOON, "{outcome:?}");
     }
     squatter.finish().expect(0);
     cluster.start_agent(0);

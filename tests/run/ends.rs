@@ -155,7 +155,8 @@ fn a_grandchild_of_a_job_that_fails_is_ended_as_well() {
 #[test]
 fn an_interrupt_shortens_the_wait_for_what_ranks_left_behind() {
     let script = "trap '' TERM; (echo ready; exec sleep 1000) & exit 0";
-    let running = Run::ranks(2, ["--pmi", "none", "sh", "-c", script]).start();
+    let options = ["--grace", "1000", "--pmi", "none"];
+    let running = Run::ranks(2, options).more(["sh", "-c", script]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
     eventually("the ranks have ended", || {
         (!running
@@ -164,12 +165,10 @@ fn an_interrupt_shortens_the_wait_for_what_ranks_left_behind() {
             .any(|process| process.name == "sh"))
         .then_some(())
     });
-    let asked = std::time::Instant::now();
     running.signal(rustix::process::Signal::INT);
     running.wait_for(Output::Stderr, "ending 2 left by the ranks");
     running.signal(rustix::process::Signal::INT);
-    let outcome = running.finish().expect(130);
-    assert!(asked.elapsed() < Duration::from_millis(3900), "{outcome:?}");
+    running.finish().expect(130);
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Fences to which not all ranks come: who is missing is said, in time, whatever the interface.
 
-use std::time::Duration;
-
 use crate::common::{Outcome, Output, Run, mpi, program};
 
 const INIT: &str = r"cmd=init pmi_version=1 pmi_subversion=1\n";
@@ -26,8 +24,7 @@ fn raw(ranks: u32, options: &[&str], stuck: &str) -> Option<Run> {
 #[track_caller]
 fn late(outcome: &Outcome, words: &[&str]) -> String {
     assert_eq!(outcome.code, 1, "{outcome:?}");
-    let line = outcome.expect_one_line(words);
-    line
+    outcome.expect_one_line(words)
 }
 
 #[test]

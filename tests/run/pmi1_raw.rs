@@ -1,8 +1,6 @@
 //! Ranks that misuse their PMI socket, and many that use it well: one clear line, the right code,
 //! no hang, and no memory for what nobody answers for.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 
 use crate::common::{Outcome, Output, Run, program};

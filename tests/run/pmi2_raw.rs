@@ -2,7 +2,6 @@
 //! ranks that misuse it.
 
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::process::Signal;
 

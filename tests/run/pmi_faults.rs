@@ -1,11 +1,9 @@
 //! What goes wrong between a PMI client and its server: what a PMI-1 client is told about its own
 //! mistakes (for PMI-2 see `pmi2_raw`), and what real clients make of a server that is gone.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 
-use crate::common::{Output, Run, Running, eventually, mpi, pmi2, program};
+use crate::common::{DEADLINE, Output, Run, Running, eventually, mpi, pmi2, program};
 use crate::pmi1_raw::blamed;
 
 const INIT: &str = r"cmd=init pmi_version=1 pmi_subversion=1\n";
@@ -177,7 +175,7 @@ fn a_barrier_entered_twice_is_refused_and_the_first_one_goes_on() {
 /// when the others wait for it.
 #[track_caller]
 fn abandoned(run: Run, waiting: &str, count: usize) {
-    let run = run.clean_within(Duration::from_secs(30)).start();
+    let run = run.clean_within(DEADLINE).start();
     let reads = format!("{} 0x3 ", libc::SYS_read);
     eventually("ranks wait for an answer", || {
         let waits = run.processes().into_iter().filter(|process| {

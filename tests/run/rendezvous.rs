@@ -1,10 +1,10 @@
 //! Launches that know nothing of each other meet without anything the user has started.
 
-use std::time::Duration;
-
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Mpi, Outcome, Output, Pmix, Run, Running, eventually, field, mpi, pmix};
+use crate::common::{
+    DEADLINE, Mpi, Outcome, Output, Pmix, Run, Running, eventually, field, mpi, pmix,
+};
 use crate::pmix::SERVERS;
 
 /// One node, and two.
@@ -79,7 +79,7 @@ fn a_launch_that_is_connected_with_one_that_is_killed_hears_of_it() {
             for signal in [Signal::TERM, Signal::KILL] {
                 let run = |mode| mpi.run(2, nodes, "launches", &[mode, "the service"]);
                 // What is left of a launcher that was killed is the guard's, which takes its time.
-                let stays = run("stay").clean_within(Duration::from_secs(20));
+                let stays = run("stay").clean_within(DEADLINE);
                 let parts = run("connect").beside(&stays);
                 let (stays, parts) = (stays.start(), parts.start());
                 stays.wait_for_many(Output::Stdout, "mode=met", 2);
@@ -195,7 +195,7 @@ fn the_rendezvous_outlives_the_launch_that_started_it_however_that_ends() {
     for stage in stages() {
         for signal in [Signal::TERM, Signal::KILL] {
             let first = launch(&stage, "offer a proc want never 0");
-            let first = first.clean_within(Duration::from_secs(20));
+            let first = first.clean_within(DEADLINE);
             let waiter = launch(&stage, "look a want b 60").beside(&first);
             let last = launch(&stage, "offer b indef").beside(&first);
             let first = first.start();
@@ -222,7 +222,7 @@ fn the_loss_of_the_rendezvous_is_told_once_and_the_next_request_finds_another() 
                 &stage,
                 "offer a session want b 2 look a offer a session look a",
             );
-            let run = run.clean_within(Duration::from_secs(10)).start();
+            let run = run.clean_within(DEADLINE).start();
             run.wait_for(Output::Stdout, "waits=b");
             kill_process(rendezvous(&run), Signal::KILL).unwrap();
             let outcome = run.finish().expect(0);
@@ -253,7 +253,7 @@ fn a_rendezvous_that_is_stopped_keeps_no_lookup_waiting() {
         return;
     };
     let run = launch(&stage, "offer a session want b 0");
-    let run = run.clean_within(Duration::from_secs(10)).start();
+    let run = run.clean_within(DEADLINE).start();
     run.wait_for(Output::Stdout, "waits=b");
     let rendezvous = rendezvous(&run);
     kill_process(rendezvous, Signal::STOP).unwrap();

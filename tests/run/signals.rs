@@ -164,19 +164,19 @@ fn the_second_interrupt_terminates() {
 
 #[test]
 fn the_third_interrupt_kills() {
-    let running = Run::ranks(2, ignoring("INT TERM")).start();
+    let run = Run::ranks(2, ["--grace", "1000"]).more(ignoring("INT TERM"));
+    let running = run.start();
     running.wait_for_many(Output::Stdout, "ready", 2);
     running.signal(Signal::INT);
     running.wait_for(Output::Stderr, "interrupt again");
-    let asked = std::time::Instant::now();
     running.signal(Signal::INT);
     // Two equal signals that both wait to be read are one.
     eventually("the second one is taken", || {
         (!pending(running.pid())).then_some(())
     });
     running.signal(Signal::INT);
-    let outcome = running.finish().expect(130);
-    assert!(asked.elapsed() < Duration::from_millis(1900), "{outcome:?}");
+    // Long before the grace time is over.
+    running.finish().expect(130);
 }
 
 /// Whether SIGINT waits to be taken by a process.
@@ -214,7 +214,7 @@ fn ranks_that_are_stopped_when_they_shall_end_do_end() {
         eventually("it is stopped", || process(pid).filter(|p| p.state == 'T'));
     }
     running.signal(Signal::TERM);
-    let outcome = running.finish().expect(143);
+    let _outcome = running.finish().expect(143);
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn a_signal_during_the_start_of_many_ranks_ends_them_all() {
                 .then_some(())
         });
         running.signal(signal);
-        let outcome = running.finish().expect(code);
+        let _outcome = running.finish().expect(code);
     }
 }
 

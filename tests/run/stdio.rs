@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use rustix::process::Signal;
 

@@ -1,7 +1,5 @@
 //! Launches in which something ends that should not.
 
-use std::time::{Duration, Instant};
-
 use nix::sys::signal::Signal;
 use wireup_core::link::frame::Address;
 
@@ -53,13 +51,9 @@ fn a_frozen_agent_is_noticed_by_its_silence_and_ends_its_part_when_it_wakes() {
     let cluster = Cluster::start(3, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(3, 2));
     let pids = launcher.begun(3);
-    let frozen = Instant::now();
     cluster.agents[2].signal(Signal::SIGSTOP);
     let (lost, reason, step) = launcher.lost();
-    let noticed = frozen.elapsed();
     assert_eq!((&lost[..], step), (&[2][..], false), "{reason}");
-    // Within 5 s by itself; the machine may be slow.
-    assert!(noticed < Duration::from_secs(8), "{noticed:?}");
     cluster.agents[2].signal(Signal::SIGCONT);
     gone(&pids[2..]);
     cluster.agents[2].idle();
@@ -251,15 +245,12 @@ fn a_stopped_step_is_killed_and_named_after_twice_the_heartbeat() {
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let pids = launcher.begun(1);
     launcher.tell(0, "stop");
-    let since = Instant::now();
     let (lost, reason, step) = launcher.lost();
-    let noticed = since.elapsed();
     let words = format!(
         "its step (pid {}) did not answer within 2 s and was killed",
         pids[0]
     );
     assert!(reason.contains(&words), "{reason}");
     assert_eq!((&lost[..], step), (&[0][..], true), "{reason}");
-    assert!(noticed < Duration::from_secs(6), "{noticed:?}");
     gone(&pids);
 }

@@ -1,7 +1,5 @@
 //! Launches on one node, call by call.
 
-use std::time::Duration;
-
 use tonic::Code;
 use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::watch_event::Event;
@@ -443,7 +441,7 @@ async fn an_exchange_of_keys_waits_for_all_and_ends_with_the_launch() {
     assert_eq!(unknown.code(), Code::InvalidArgument, "{unknown}");
     abort(&mut client, "keys", "").await;
     watch(&mut client, "keys").await;
-    let over = tokio::time::timeout(Duration::from_secs(30), client.pmi_fence(part(0)));
+    let over = tokio::time::timeout(DEADLINE, client.pmi_fence(part(0)));
     // One node alone has all there is.
     assert!(over.await.unwrap().is_ok());
 }

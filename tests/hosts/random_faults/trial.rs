@@ -16,10 +16,10 @@ use crate::cluster::{ALICE, Cluster, GROUP, is_helper};
 use crate::common::{Mpi, mpi, pmix, program};
 
 /// Longest time from a fault, or from the signal that ends what may go on, to the end of the launcher.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Longest time until nothing is left.
-const CLEAN: Duration = Duration::from_secs(15);
+const CLEAN: Duration = Duration::from_secs(60);
 
 /// How long a launch that may go on is watched before it is ended.
 const WATCH: Duration = Duration::from_millis(1500);

@@ -9,17 +9,14 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wireup_lab::{Host, Lab, Process};
-use wireup_test_support::{eventually, skip};
+use wireup_test_support::{DEADLINE, eventually, skip};
 
 fn main() -> std::process::ExitCode {
     wireup_test_support::main()
 }
-
-/// Long enough for anything on a loaded machine.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long silence has to last to be taken for silence. All here answer in less than a
 /// millisecond.
@@ -391,20 +388,11 @@ fn a_failed_test_that_forgets_its_commands_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn eight_hosts_start_in_well_under_a_second() {
-    if !able() {
-        return;
+fn eight_hosts_start_at_once() {
+    let Some(lab) = lab(8) else { return };
+    for (index, host) in lab.hosts().iter().enumerate() {
+        assert_eq!(shell(host, "uname -n"), format!("node0{}", index + 1));
     }
-    // The best of some, since others use the machine too.
-    let time = (0..5).map(|_| {
-        let start = Instant::now();
-        let lab = Lab::new(8).unwrap();
-        let time = start.elapsed();
-        assert_eq!(shell(lab.host(7), "uname -n"), "node08");
-        time
-    });
-    let best = time.min().unwrap();
-    assert!(best < Duration::from_millis(700), "{best:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Output, Run, Running, eventually, skip};
+use crate::common::{DEADLINE, Output, Run, Running, eventually, skip};
 use crate::users::{Reachable, USER, as_user};
 
 /// Kills launcher and guard, of which neither can do anything about the other's end.
@@ -176,7 +176,7 @@ fn a_user_to_whom_a_group_is_delegated_leaves_nothing_either() {
 fn expect_lonely_children_end(seconds: u32, run: impl FnOnce(&str) -> Run) {
     let alone = format!("sleep {seconds}{}", std::process::id());
     let script = format!("(env -i setsid {alone} &); {TELL_GROUP}; echo ready; exec sleep 1000");
-    let running = run(&script).clean_within(Duration::from_secs(20)).start();
+    let running = run(&script).clean_within(DEADLINE).start();
     let printed = running.wait_for_many(Output::Stdout, "ready", 2);
     let Some(group) = group_of(&printed) else {
         running.signal(Signal::KILL);

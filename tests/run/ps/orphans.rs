@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{err, job_of, shown, staying, text, wireup};
-use crate::common::{Output, Run, Running, eventually};
+use crate::common::{DEADLINE, Output, Run, Running, eventually};
 
 /// Kills launcher and guard at once.
 fn kill_launcher_and_guard(running: &Running) {
@@ -129,7 +129,7 @@ fn while_the_guard_cleans_up_a_job_is_ending_and_can_be_waited_for() {
         "{answer:?}"
     );
     assert_eq!(shown(&name), None);
-    let clean = running.clean_within(Duration::from_secs(20));
+    let clean = running.clean_within(DEADLINE);
     clean.finish().expect(137);
 }
 

@@ -15,6 +15,9 @@ use crate::procfs;
 /// Hosts other than this machine.
 pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// Starts a command on the host of that number, in a directory.
+    ///
+    /// # Errors
+    /// When the host cannot start it.
     fn start(&self, host: usize, command: &mut Command, dir: &Path) -> io::Result<Child>;
 
     /// What is on them that should not be, in words.
@@ -40,7 +43,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("wireup-test-").tempdir();
         Self::make(dir.unwrap(), None)
     }
@@ -91,7 +94,10 @@ impl Sandbox {
     }
 
     /// Starts a command in these surroundings.
-    pub fn spawn(&self, host: usize, command: &mut Command) -> io::Result<Child> {
+    ///
+    /// # Errors
+    /// When the system cannot start it.
+    pub(crate) fn spawn(&self, host: usize, command: &mut Command) -> io::Result<Child> {
         match &self.elsewhere {
             None => {
                 command.current_dir(&self.work).env("TMPDIR", self.tmp());

@@ -38,7 +38,8 @@ pub use wireup_test_macros::test;
 
 /// The repository.
 pub fn repository() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).expect("REPOSITORY/tests/support")
 }
 
 /// Where cargo puts the programs that it builds for the tests.
