@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use wireup_lab::{Host, Lab, Process};
 
-use crate::common::{Elsewhere, Mpi, Pmix, Run, Sandbox, eventually, mpis, skip};
+use crate::common::{Elsewhere, Mpi, Pmix, Run, Sandbox, eventually, mpis, repository, skip};
 
 /// Agents make these and leave them to the next, root's and Alice's.
 const OF_AGENTS: [&str; 2] = ["/run/wireup", "/tmp/wireup-54321"];
@@ -185,6 +185,7 @@ fn programs(wireup: &Path) -> Vec<PathBuf> {
     let parent = |path: &Path| path.parent().map(Path::to_owned);
     let mut all: Vec<PathBuf> = parent(wireup).into_iter().collect();
     all.extend(crate::common::built());
+    all.extend(["tests/programs", "examples"].map(|dir| repository().join(dir)));
     for Mpi { dir, launcher, .. } in mpis() {
         all.push(dir);
         // `bin` is beside `lib`.
