@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use prost::bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// Connections of one user at a time; each is a launch, or soon will be.
+pub const PER_USER: usize = 256;
+
 /// Most bytes: some requests of the largest size, each with what is made of it, and what waits for some
 /// links that take nothing.
 pub const BYTES: usize = 1024 * 1024 * 1024;

@@ -2,6 +2,7 @@
 //!
 //! - [`router`]: what becomes of a frame, and of a neighbour's loss (no I/O)
 //! - [`opening`]: what a launch is
+//! - [`members`]: its nodes, as agents tell each other of them
 //! - [`growth`]: nodes that join it
 //! - [`registry`]: which launches there are, and whether more are taken
 //! - [`queue`]: what waits for a link
@@ -11,6 +12,7 @@
 
 pub mod drive;
 pub mod growth;
+pub mod members;
 pub mod opening;
 pub mod queue;
 pub mod registry;

@@ -34,17 +34,15 @@ use wireup_core::rendezvous::MEET_MAX;
 
 use self::client::{Client, Clients, LocalCaller};
 use self::link::{Incoming, LinkReader, LinkWriter, link};
-use crate::budget::{Account, Held};
+use crate::budget::{Account, Held, PER_USER};
 use crate::daemon::Agent;
 use crate::launch::drive::{Above, drive};
-use crate::launch::opening::{OPENING_MAX, Opening};
+use crate::launch::members::OPENING_MAX;
+use crate::launch::opening::Opening;
 use crate::launch::router::Place;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::rendezvous;
 use crate::user::User;
-
-/// Connections of one user at a time; each is a launch, or soon will be.
-pub const PER_USER: usize = 256;
 
 /// Connections of one user whose first message is being read at a time: it may be large. Those that
 /// say nothing yet do not count.

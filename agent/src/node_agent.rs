@@ -35,6 +35,7 @@ pub mod launcher;
 pub mod launches;
 pub mod lines;
 pub mod output;
+pub mod process;
 pub mod progress;
 pub mod request;
 mod serve;

@@ -13,6 +13,7 @@
 //! elsewhere.
 
 pub mod authority;
+pub mod dates;
 pub mod revoked;
 pub mod show;
 pub mod store;
@@ -187,7 +188,7 @@ fn refused(error: PkiError) -> RunFailure {
 /// Tells what was made, and until when it is good.
 fn say(certificate: &Path, what: &str, path: &Path) -> Result<(), RunFailure> {
     let found = read(certificate).map_err(refused)?;
-    let until = show::date(found.not_after);
+    let until = dates::date(found.not_after);
     let whose = match found.identity {
         Some(identity) => identity.to_string(),
         None => format!("authority {}", found.subject),

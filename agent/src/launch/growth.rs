@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
-use prost::encoding::{DecodeContext, decode_key, skip_field};
-use wireup_core::link::control::NODES_MAX;
 use wireup_core::link::control::{Member, ToAgent};
 use wireup_core::link::decode;
 use wireup_core::link::frame::BODY_MAX;
 
-use super::opening::{OPENING_MAX, members_of, members_to};
+use super::members::{OPENING_MAX, check_count, members_of, members_to};
 use crate::budget::{Account, Held};
 use crate::proto::v1;
 
@@ -97,27 +95,6 @@ impl Pieces {
     }
 }
 
-/// Refuses an encoded message with more nodes than there can be, before they are held: they are its
-/// field 1.
-///
-/// # Errors
-/// How many there are.
-pub(super) fn check_count(message: &[u8]) -> Result<(), usize> {
-    let mut rest = message;
-    let mut count = 0;
-    while let Ok((tag, wire)) = decode_key(&mut rest) {
-        count += usize::from(tag == 1);
-        if skip_field(wire, tag, &mut rest, DecodeContext::default()).is_err() {
-            // Decoding it finds that too.
-            break;
-        }
-    }
-    match count > NODES_MAX {
-        true => Err(count),
-        false => Ok(()),
-    }
-}
-
 impl Growth {
     /// As it goes to another agent.
     pub fn pieces(&self) -> impl Iterator<Item = v1::Grow> + use<> {
@@ -141,6 +118,8 @@ impl Growth {
 
 #[cfg(test)]
 mod tests {
+    use wireup_core::link::control::NODES_MAX;
+
     use super::*;
 
     fn begun() -> Pieces {

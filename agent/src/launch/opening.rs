@@ -12,12 +12,10 @@ pub use wireup_core::link::control::NODES_MAX;
 use wireup_core::link::control::{Member, Spread};
 use wireup_core::link::spawn_tree::Tree;
 
-use super::growth::{Growth, check_count};
+use super::growth::Growth;
+use super::members::{OPENING_MAX, check_count, members_of, members_to};
 use crate::budget::{Account, Held, Spent};
 use crate::proto::v1;
-
-/// Most bytes of an opening: the nodes, the description and the 64 MiB of files that may go along.
-pub const OPENING_MAX: usize = 80 * 1024 * 1024;
 
 /// Longest name of a launch, in bytes.
 pub const LAUNCH_MAX: usize = 255;
@@ -302,24 +300,6 @@ impl Opening {
     pub fn member(&self, node: NodeId) -> &Member {
         &self.spread.members[node.0 as usize]
     }
-}
-
-/// Nodes as agents tell each other of them.
-pub(super) fn members_to(members: &[Member]) -> Vec<v1::Member> {
-    let member = |member: &Member| v1::Member {
-        name: member.name.clone(),
-        address: member.address.clone(),
-    };
-    members.iter().map(member).collect()
-}
-
-/// Nodes as another agent told of them.
-pub(super) fn members_of(members: Vec<v1::Member>) -> Vec<Member> {
-    let member = |member: v1::Member| Member {
-        name: member.name,
-        address: member.address,
-    };
-    members.into_iter().map(member).collect()
 }
 
 /// What the nodes of a launch take.

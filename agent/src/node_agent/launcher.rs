@@ -18,7 +18,7 @@ use wireup::sys::spawn::ExitStatus;
 
 use super::launch::{Head, Launch, Order, Stdin, now};
 use super::lines::{Line, LineError, Output, Stream};
-use super::start::Process;
+use super::process::Process;
 use crate::launch::registry::Started;
 use crate::proto::v1::{StdioOutput, StdioStream};
 

@@ -18,7 +18,7 @@ use tonic::Status;
 use super::caller::Caller;
 use super::launch::{Launch, lock, now};
 use super::request::check_id;
-use crate::local::PER_USER;
+use crate::budget::PER_USER;
 
 /// How long a launch is remembered after its end.
 const REMEMBERED: Duration = Duration::from_secs(10 * 60);

@@ -1,8 +1,5 @@
 //! Starts the launcher of a launch, as its user.
 
-// What is awaited of a process is its pidfd, which the runtime cannot know to be one.
-#![allow(unsafe_code)]
-
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,22 +10,19 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::Signal;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use wireup::sys::spawn::{ExitStatus, wait};
 
 use super::command::{Command, Word};
 use super::launch::{Head, Launch};
 use super::launcher::{Launcher, supervise};
+use super::process::Process;
 use super::request::{Request, RequestError};
 use crate::budget::Held;
 use crate::launch::registry::Started;
 use crate::user::spawn::SpawnError;
-use crate::user::spawn::steps::{Reins, Steps};
+use crate::user::spawn::steps::Steps;
 use crate::user::{self, User};
 
 /// Variables of the agent that its launchers have too: a site's choices. Everything else comes from
@@ -55,27 +49,6 @@ pub enum StartError {
 impl From<Errno> for StartError {
     fn from(errno: Errno) -> Self {
         Self::Io(errno.into())
-    }
-}
-
-/// A process that runs, until it was waited for.
-#[derive(Debug)]
-pub struct Process(AsyncFd<OwnedFd>, Reins);
-
-impl Process {
-    /// Signals it; one that has ended needs none.
-    pub fn signal(&self, signal: Signal) {
-        self.1.signal(self.0.get_ref(), signal);
-    }
-
-    /// Waits for its end, once.
-    ///
-    /// # Errors
-    /// When the system does not tell how it ended.
-    pub async fn ended(&self) -> io::Result<ExitStatus> {
-        // It is not cleared: there is one end.
-        let _ready = self.0.readable().await?;
-        Ok(wait(self.0.get_ref())?)
     }
 }
 
@@ -138,11 +111,8 @@ pub async fn start(
     let user::spawn::steps::Started { child, reins, .. } =
         starting.await.map_err(io::Error::other)??;
     let pid = child.pid.as_raw_nonzero().get();
-    // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness
-    // is all that is asked for.
-    let process = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) };
     let launcher = Launcher {
-        process: Process(process.map_err(io::Error::from)?, reins),
+        process: Process::new(child.pidfd, reins)?,
         control,
         stdout,
         stderr,

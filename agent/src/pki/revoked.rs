@@ -9,8 +9,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::authority::Pair;
+use super::dates::date;
 use super::store::{self, StoreError};
-use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read, show};
+use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read};
 use crate::identity::{Certificate, check_name, significant};
 use crate::revoked::{Revoked, RevokedError};
 
@@ -32,7 +33,7 @@ pub(super) fn remember(dir: &Path, pair: &Pair) -> Result<(), PkiError> {
     let line = format!(
         "{}\t{name}\t{}\n",
         HEXLOWER.encode(&made.serial),
-        show::date(made.not_after)
+        date(made.not_after)
     );
     Ok(store::append(&path, &line, store::SECRET)?)
 }

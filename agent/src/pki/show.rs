@@ -9,6 +9,7 @@ use serde::Serialize;
 use wireup::cli::table;
 use wireup_core::job::wall::WallClock;
 
+use super::dates::since_epoch;
 use super::{CA, CERTIFICATE, PkiError, issued, read, revoked};
 use crate::identity::{Certificate, role_name};
 
@@ -112,17 +113,4 @@ fn text(shown: &[Shown]) -> String {
 
 fn days(time: Duration) -> i64 {
     i64::try_from(time.as_secs() / (24 * 60 * 60)).unwrap_or(i64::MAX)
-}
-
-fn since_epoch(time: SystemTime) -> Duration {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or_default()
-}
-
-/// A date as `2026-11-21`, in UTC.
-pub(crate) fn date(time: SystemTime) -> String {
-    let text = WallClock::utc(since_epoch(time))
-        .at(Duration::ZERO)
-        .to_string();
-    text.split('T').next().unwrap_or_default().to_owned()
 }

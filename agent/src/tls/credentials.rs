@@ -19,7 +19,7 @@ use super::life::{Life, Lives};
 use super::verify::{self, Receipts};
 use crate::identity::{Certificate, Identity, IdentityError};
 use crate::pki::store::{self, StoreError};
-use crate::pki::{CA, CERTIFICATE, KEY, REVOKED, show};
+use crate::pki::{CA, CERTIFICATE, KEY, REVOKED, dates};
 use crate::revoked::Revoked;
 use crate::user::spawn::steps::Steps;
 
@@ -212,7 +212,7 @@ impl Tls {
             Ok(loaded) => {
                 let dir = self.dir.display();
                 if before[..3] != stamps[..3] {
-                    let until = show::date(loaded.not_after);
+                    let until = dates::date(loaded.not_after);
                     info!("the certificate in {dir} was renewed; it is valid until {until}");
                     warn_of_expiry(&loaded, &self.dir);
                 }
@@ -262,7 +262,7 @@ fn warn_of_expiry(loaded: &Loaded, dir: &Path) {
     let left = loaded.not_after.duration_since(SystemTime::now());
     let life = loaded.not_after.duration_since(loaded.not_before);
     let soon = SOON.min(life.unwrap_or_default() / 3);
-    let date = show::date(loaded.not_after);
+    let date = dates::date(loaded.not_after);
     let dir = dir.display();
     match left {
         Err(_) => warn!(

@@ -19,9 +19,6 @@ use wireup_core::link::{decode, encode};
 use super::Served;
 use super::spawn::LINK;
 
-/// The command's name.
-pub const COMMAND: &str = "accounts";
-
 /// Answers until the helper has gone.
 ///
 /// # Errors

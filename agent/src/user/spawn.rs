@@ -38,6 +38,9 @@ use super::files::of_users;
 /// The link's number in a step.
 pub const LINK: RawFd = 3;
 
+/// The command of the process that looks up users.
+pub const ACCOUNTS_COMMAND: &str = "accounts";
+
 /// Where programs are looked for by what has no environment of a user yet.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 

@@ -27,8 +27,7 @@ use wireup::sys::spawn::{Child, wait};
 use wireup_core::link::steps::{Account, Answer, Order, Rules, Whose};
 use wireup_core::link::{decode, encode};
 
-use super::{SpawnError, Trouble, User, begin, environment, spawn, wireup};
-use crate::user::accounts;
+use super::{ACCOUNTS_COMMAND, SpawnError, Trouble, User, begin, environment, spawn, wireup};
 
 /// How long the helper may take for an order, which is a fork at most.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -99,7 +98,7 @@ impl Steps {
         let own = std::env::current_exe()?;
         let (theirs, ours) = UnixStream::pair()?;
         let says = io::stderr().as_fd().try_clone_to_owned()?;
-        let program = wireup(&own, accounts::COMMAND, theirs.into(), says)?;
+        let program = wireup(&own, ACCOUNTS_COMMAND, theirs.into(), says)?;
         let accounts = spawn(&myself()?, program).map_err(io::Error::other)?;
         let mut helper = self.lock();
         let helper = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;

@@ -1,0 +1,46 @@
+//! The process of a launcher: its signals and its end.
+
+// What is awaited of a process is its pidfd, which the runtime cannot know to be one.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::process::Signal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use wireup::sys::spawn::{ExitStatus, wait};
+
+use crate::user::spawn::steps::Reins;
+
+/// A process that runs, until it was waited for.
+#[derive(Debug)]
+pub struct Process(AsyncFd<OwnedFd>, Reins);
+
+impl Process {
+    /// Of a child that nobody has waited for.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch it.
+    pub fn new(pidfd: OwnedFd, reins: Reins) -> io::Result<Self> {
+        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness
+        // is all that is asked for.
+        let watched = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
+        Ok(Self(watched?, reins))
+    }
+
+    /// Signals it; one that has ended needs none.
+    pub fn signal(&self, signal: Signal) {
+        self.1.signal(self.0.get_ref(), signal);
+    }
+
+    /// Waits for its end, once.
+    ///
+    /// # Errors
+    /// When the system does not tell how it ended.
+    pub async fn ended(&self) -> io::Result<ExitStatus> {
+        // It is not cleared: there is one end.
+        let _ready = self.0.readable().await?;
+        Ok(wait(self.0.get_ref())?)
+    }
+}
