@@ -9,7 +9,6 @@ pub mod settings;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +17,6 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
@@ -26,106 +24,29 @@ use tracing::{info, warn};
 use wireup::cli::agent_commands::agent::AgentArgs;
 use wireup::failure::RunFailure;
 use wireup::sys::descriptors;
-use wireup_core::link::control::NodeStatus;
 
 use self::notify::notify;
 use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::budget::Budgets;
 use crate::launch::registry::Registry;
-use crate::local::{self, Socket};
+use crate::local;
+use crate::local::socket::Socket;
 use crate::node_agent;
-use crate::node_agent::launches::Launches;
 use crate::peer::MESSAGE_MAX;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
-use crate::peer::server::PeerService;
+use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
-use crate::refusals::{LogRefusals, Refusals};
+use crate::refusals::LogRefusals;
 use crate::rendezvous::Meetings;
+use crate::state::Agent;
 use crate::tls;
 use crate::user::spawn::steps::Steps;
-use crate::user::{Served, User, UserError, files};
+use crate::user::{Served, files};
 use crate::work;
 
 /// How long clients have to take the end of the last launch.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// What all parts of an agent share.
-#[derive(Debug)]
-pub struct Agent {
-    /// Name of the node.
-    pub name: String,
-    /// Where others are to reach it, as it was told to say; otherwise as far as this agent can know.
-    advertise: Result<String, String>,
-    /// Where steps and launchers come from.
-    pub steps: Arc<Steps>,
-    /// Where launchers of this machine find it.
-    pub socket: PathBuf,
-    /// Its launches.
-    pub registry: Arc<Registry>,
-    /// Those that schedulers started, and their parts here.
-    pub scheduled: Arc<Launches>,
-    /// Other agents.
-    pub peers: Arc<Peers>,
-    /// Where launches meet that know nothing of each other.
-    pub meetings: Arc<Meetings>,
-    /// How long a process on this machine may be silent that takes part in a launch.
-    pub silence: Duration,
-    /// What each user has of it.
-    pub budgets: Arc<Budgets>,
-    /// What it has refused lately.
-    pub refusals: Arc<Refusals>,
-    served: Served,
-}
-
-impl Agent {
-    /// The user as whom a launch runs here.
-    ///
-    /// # Errors
-    /// [`UserError`]
-    pub async fn user(&self, uid: u32) -> Result<User, UserError> {
-        self.served.check(uid)?;
-        let served = self.served;
-        // It may wait for a directory service.
-        let found = spawn_blocking(move || served.find(uid)).await;
-        found.unwrap_or(Err(UserError::Unknown(uid)))
-    }
-
-    /// Whether launches of a user may meet here, whether or not this node knows him.
-    ///
-    /// # Errors
-    /// [`UserError`]
-    pub fn serves(&self, uid: u32) -> Result<(), UserError> {
-        self.served.check(uid)
-    }
-
-    /// Whose its rights are: root's, also where its helper has them, or those of the user whom it serves.
-    pub fn own(&self) -> u32 {
-        self.served.own()
-    }
-
-    /// Where others are to reach it. Who called at `here` has shown that it can be reached there, unless
-    /// that leads nobody else anywhere.
-    pub fn advertised(&self, here: Option<SocketAddr>) -> String {
-        match (&self.advertise, here.filter(|at| !at.ip().is_loopback())) {
-            (Err(_), Some(here)) => here.to_string(),
-            (Ok(address) | Err(address), _) => address.clone(),
-        }
-    }
-
-    /// How it is, for who asks on this machine.
-    pub fn status(&self) -> NodeStatus {
-        NodeStatus {
-            name: self.name.clone(),
-            advertised: self.advertised(None),
-            asked: String::new(),
-            version: PROGRAM_VERSION.to_owned(),
-            launches: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
-            draining: self.registry.draining(),
-            problem: None,
-        }
-    }
-}
 
 /// How many descriptors the agent has room for from the start.
 const DESCRIPTORS: u64 = 4096;

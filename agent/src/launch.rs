@@ -8,10 +8,10 @@
 //! - [`queue`]: what waits for a link
 //! - [`step`]: the process that runs the launch on this node
 //! - [`watch`]: whether that process lives
-//! - [`drive`]: the task that puts these together
+//! - [`link`]: a link to its launcher or its step
 
-pub mod drive;
 pub mod growth;
+pub mod link;
 pub mod members;
 pub mod opening;
 pub mod queue;

@@ -1,34 +1,50 @@
 //! The part of wireup that spans hosts: the long-running agent of a node, and the certificates by
 //! which agents know each other.
 //!
+//! From low to high; a module uses those above it in this list:
+//!
 //! - [`identity`]: who holds a certificate
-//! - [`pki`]: `wireup pki`
-//! - [`tls`]: connections between agents, and from schedulers
-//! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`proto`]: the services and messages of `proto/`
-//! - [`launch`]: one launch at this agent
-//! - [`peer`], [`local`]: who it talks to: other agents, launchers of this machine
-//! - `memory`: what is given back to the system
-//! - [`refusals`]: what the log has of what was refused
-//! - [`rendezvous`]: where launches meet that know nothing of each other
-//! - [`node_agent`]: the service for schedulers
 //! - [`budget`]: what a user may take of an agent
+//! - `memory`: what is given back to the system
+//! - `stream`: what a stream leaves to the one inside it
 //! - [`work`]: the thread that nothing of a user's delays
+//! - [`user`]: whom an agent serves, and processes that are theirs
+//! - [`origin`]: who is at the other end of a connection
+//! - [`revoked`], [`pki`]: certificates that are taken back; `wireup pki`
+//! - [`refusals`]: what the log has of what was refused
+//! - [`tls`]: connections between agents, and from schedulers
+//! - [`launch`]: the parts of one launch at this agent
+//! - [`peer`]: calls to other agents
+//! - [`rendezvous`]: where launches meet that know nothing of each other
+//! - [`scheduled`]: launches that schedulers have started
+//! - [`state`]: what all services of an agent share
+//! - [`guest`]: a launch of this machine that wants to meet others
+//! - [`drive`]: the task that runs one launch here
+//! - [`peer_service`]: the service for other agents
+//! - [`local`]: the socket for launchers of this machine
+//! - [`node_agent`]: the service for schedulers
 //! - [`daemon`]: `wireup agent`
 
 pub mod budget;
 pub mod daemon;
+pub mod drive;
+pub mod guest;
 pub mod identity;
 pub mod launch;
 pub mod local;
 mod memory;
 pub mod node_agent;
+pub mod origin;
 pub mod peer;
+pub mod peer_service;
 pub mod pki;
 pub mod proto;
 pub mod refusals;
 pub mod rendezvous;
 pub mod revoked;
+pub mod scheduled;
+pub mod state;
 mod stream;
 pub mod tls;
 pub mod user;

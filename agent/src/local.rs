@@ -6,47 +6,39 @@
 //! Rule: a client's first bytes are `PRI * HTTP/2.0`. Source: RFC 9113, section 3.4.
 
 pub mod client;
-pub mod link;
+mod slots;
+pub mod socket;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use prost::bytes::Bytes;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketAddrUnix};
+use rustix::net::RecvFlags;
 use tokio::io::Interest;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tracing::warn;
-use wireup::sys::unix_socket::connect_within;
 use wireup_core::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION};
-use wireup_core::link::steps::SocketFile;
 use wireup_core::link::{decode, encode};
 use wireup_core::rendezvous::MEET_MAX;
 
-use self::client::{Client, Clients, LocalCaller};
-use self::link::{Incoming, LinkReader, LinkWriter, link};
+use self::client::{Client, Clients};
+use self::slots::{Callers, Slot};
+use self::socket::Socket;
 use crate::budget::{Account, Held, PER_USER};
-use crate::daemon::Agent;
-use crate::launch::drive::{Above, drive};
+use crate::drive::{Above, drive};
+use crate::guest;
+use crate::launch::link::{Incoming, LinkReader, LinkWriter, link};
 use crate::launch::members::OPENING_MAX;
 use crate::launch::opening::Opening;
 use crate::launch::router::Place;
+use crate::origin::LocalCaller;
 use crate::peer::client::PROGRAM_VERSION;
-use crate::rendezvous;
+use crate::state::Agent;
 use crate::user::User;
-
-/// Connections of one user whose first message is being read at a time: it may be large. Those that
-/// say nothing yet do not count.
-const READ_AT_ONCE: usize = 4;
 
 /// How long a launcher may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,157 +51,6 @@ const QUESTION: usize = 512;
 
 /// How long to wait when the system has no descriptor or memory for a connection.
 const RELIEF: Duration = Duration::from_millis(100);
-
-/// The socket of an agent; removed when this is dropped.
-#[derive(Debug)]
-pub struct Socket {
-    listener: UnixListener,
-    path: PathBuf,
-    dev: u64,
-    inode: u64,
-}
-
-/// Why there is no socket.
-#[derive(Debug, thiserror::Error)]
-pub enum SocketError {
-    /// Another agent has it.
-    #[error("an agent listens on {} already; end it, or name another socket (--socket)", .0.display())]
-    Taken(PathBuf),
-    /// Something else is there.
-    #[error("{} is in the way: it is no socket; remove it, or name another (--socket)", .0.display())]
-    InTheWay(PathBuf),
-    /// Others could put their own socket there.
-    #[error("the directory {} is not this user's alone (it must be theirs, and writable for nobody else)", .0.display())]
-    Directory(PathBuf),
-    /// The system refuses.
-    #[error("cannot listen on {}: {}", .0.display(), .1)]
-    Io(PathBuf, io::Error),
-}
-
-impl Socket {
-    /// Listens; its directory is made if it is missing. Everybody may connect to the socket of
-    /// root's agent, nobody else to that of another user's.
-    ///
-    /// # Errors
-    /// [`SocketError`].
-    pub fn bind(path: &Path, everybody: bool) -> Result<Self, SocketError> {
-        let failed = |error| SocketError::Io(path.to_owned(), error);
-        if let Some(directory) = path.parent() {
-            make_directory(directory, everybody).map_err(failed)?;
-            let found = std::fs::metadata(directory).map_err(failed)?;
-            let own = nix::unistd::geteuid().as_raw();
-            let sticky = found.mode() & 0o1000 != 0;
-            if ![own, 0].contains(&found.uid()) || (found.mode() & 0o022 != 0 && !sticky) {
-                return Err(SocketError::Directory(directory.to_owned()));
-            }
-        }
-        clear(path)?;
-        let listener = UnixListener::bind(path).map_err(failed)?;
-        let mode = if everybody { 0o666 } else { 0o600 };
-        let permissions = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(path, permissions).map_err(failed)?;
-        let found = std::fs::symlink_metadata(path).map_err(failed)?;
-        Ok(Self {
-            listener,
-            path: path.to_owned(),
-            dev: found.dev(),
-            inode: found.ino(),
-        })
-    }
-
-    /// Which file it is.
-    pub fn file(&self) -> SocketFile {
-        SocketFile {
-            path: self.path.as_os_str().as_bytes().to_vec(),
-            dev: self.dev,
-            ino: self.inode,
-        }
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let found = std::fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| found.ino() == self.inode) {
-            // What is left is cleared by the next agent.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn make_directory(directory: &Path, everybody: bool) -> io::Result<()> {
-    if directory.is_dir() {
-        return Ok(());
-    }
-    let mode = if everybody { 0o755 } else { 0o700 };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(directory)
-}
-
-/// Removes the socket of an agent that is no more.
-fn clear(path: &Path) -> Result<(), SocketError> {
-    let failed = |error| SocketError::Io(path.to_owned(), error);
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(error)),
-        Ok(found) if !found.file_type().is_socket() => Err(SocketError::InTheWay(path.to_owned())),
-        Ok(_) => match SocketAddrUnix::new(path).and_then(|at| connect_within(&at, Duration::ZERO))
-        {
-            // One that accepts nobody is an agent too.
-            Ok(_) | Err(Errno::TIMEDOUT) => Err(SocketError::Taken(path.to_owned())),
-            Err(_) => std::fs::remove_file(path).map_err(failed),
-        },
-    }
-}
-
-/// Connections by user.
-#[derive(Debug, Default)]
-struct Callers(Mutex<BTreeMap<u32, Arc<Semaphore>>>);
-
-/// One connection of a user; given back when this is dropped.
-#[derive(Debug)]
-struct Slot {
-    callers: Arc<Callers>,
-    uid: u32,
-    reading: Arc<Semaphore>,
-}
-
-impl Callers {
-    fn enter(self: &Arc<Self>, uid: u32) -> Option<Slot> {
-        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let reading = callers
-            .entry(uid)
-            .or_insert_with(|| Arc::new(Semaphore::new(READ_AT_ONCE)));
-        // One is the map's.
-        if Arc::strong_count(reading) > PER_USER {
-            return None;
-        }
-        Some(Slot {
-            callers: self.clone(),
-            uid,
-            reading: reading.clone(),
-        })
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut callers = self
-            .callers
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        // The map's and this one's.
-        if callers
-            .get(&self.uid)
-            .is_some_and(|reading| Arc::strong_count(reading) <= 2)
-        {
-            callers.remove(&self.uid);
-        }
-    }
-}
 
 /// Serves launchers for as long as this is polled, and passes on the others.
 pub async fn serve(agent: Arc<Agent>, socket: &Socket, clients: Clients) {
@@ -273,7 +114,7 @@ async fn caller(
                 }
             },
             Ok(Some(Wanted::Meeting(name))) => {
-                return rendezvous::meet(agent, (uid, name), reader, writer).await;
+                return guest::meet(agent, (uid, name), reader, writer).await;
             }
             Ok(Some(Wanted::Nodes(members, _held))) => {
                 let nodes = tokio::select! {

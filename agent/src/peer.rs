@@ -2,11 +2,9 @@
 //!
 //! - [`connection`]: connections to others, shared by the launches that need them
 //! - [`client`]: calls to others
-//! - [`server`]: the service
 
 pub mod client;
 pub mod connection;
-pub mod server;
 
 use std::io::ErrorKind;
 
@@ -69,7 +67,7 @@ impl From<v1::Unreachable> for Loss {
 }
 
 /// Why a stream ended, for people: the innermost cause, which is what failed.
-fn cause(status: &Status) -> String {
+pub(crate) fn cause(status: &Status) -> String {
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(status);
     let mut found = status.message().to_owned();
     while let Some(error) = cause {

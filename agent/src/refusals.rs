@@ -14,8 +14,8 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::warn;
 
-use crate::local::client::LocalCaller;
-use crate::tls::Peer;
+use crate::origin::LocalCaller;
+use crate::origin::Peer;
 
 /// Lines for one caller in a [`WHILE`].
 const LINES: u64 = 20;

@@ -7,8 +7,6 @@
 //! ```
 //! An agent vouches for the user of whoever it passes on, as it does for those of launches.
 
-mod guest;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,7 +26,6 @@ use wireup_core::names::BYTES_MAX;
 use wireup_core::rendezvous::message::ToRendezvous;
 use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
 
-pub use self::guest::meet;
 use crate::budget::{Account, Budgets, Held, Spent};
 use crate::launch::Packet;
 use crate::launch::queue::{Queue, Queued, queue};
@@ -43,7 +40,7 @@ pub type Whose = (u32, String);
 #[derive(Debug)]
 pub struct Meetings {
     /// Where those of a network of agents are, in order of preference; here if nobody is named.
-    names: Vec<Member>,
+    pub names: Vec<Member>,
     origin: Instant,
     budgets: Arc<Budgets>,
     state: Mutex<State>,
@@ -280,6 +277,6 @@ where
     queued.take_until(end)
 }
 
-fn refused(reason: String) -> Bytes {
+pub(crate) fn refused(reason: String) -> Bytes {
     Bytes::from(encode(&FromAgent::Refused { reason }))
 }

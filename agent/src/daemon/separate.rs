@@ -16,7 +16,7 @@ use wireup::sys::privileges;
 use wireup_core::link::steps::{Account, Rules};
 
 use super::settings::Settings;
-use crate::local::Socket;
+use crate::local::socket::Socket;
 use crate::user::spawn::steps::Steps;
 
 /// Lowest number of a user where nothing else is said. Source: login.defs(5).

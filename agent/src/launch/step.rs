@@ -23,7 +23,7 @@ use wireup::sys::spawn::Child;
 
 use super::router::{Event, Neighbour};
 use crate::budget::Account;
-use crate::local::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
+use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::user::User;
 use crate::user::says::relay;
 use crate::user::spawn::end;

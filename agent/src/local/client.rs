@@ -1,12 +1,13 @@
 //! Clients of gRPC on the Unix socket.
 
-use std::{fmt, io};
+use std::io;
 
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tonic::transport::server::Connected;
 
-use super::Slot;
+use super::slots::Slot;
+use crate::origin::LocalCaller;
 use crate::stream::{read_through, write_through};
 
 /// A connection of a user of this machine.
@@ -15,19 +16,6 @@ pub struct Client {
     stream: UnixStream,
     caller: LocalCaller,
     _slot: Option<Slot>,
-}
-
-/// Who is at its other end; an extension of every request that comes over it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LocalCaller {
-    /// As the kernel said when the connection was made.
-    pub uid: u32,
-}
-
-impl fmt::Display for LocalCaller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "local user {}", self.uid)
-    }
 }
 
 /// Where those that were accepted go.

@@ -16,11 +16,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use wireup::sys::spawn::ExitStatus;
 
-use super::launch::{Head, Launch, Order, Stdin, now};
-use super::lines::{Line, LineError, Output, Stream};
 use super::process::Process;
 use crate::launch::registry::Started;
 use crate::proto::v1::{StdioOutput, StdioStream};
+use crate::scheduled::launch::{Head, Launch, Order, Stdin, now};
+use crate::scheduled::lines::{Line, LineError, Output, Stream};
 
 /// Bytes of a line for each rank: the result has all of them.
 const LINE_PER_RANK: u64 = 2048;
@@ -104,7 +104,7 @@ pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
     *head.stdin.lock().await = Stdin::Ended;
     launch.end();
     head.learn(|progress| progress.end(&lost, now()));
-    head.output(super::output::Output::end);
+    head.output(crate::scheduled::output::Output::end);
     drop(started);
     let progress = head.progress();
     let (_, reason) = progress.state();
@@ -160,7 +160,7 @@ async fn run(
             Order::Signal { signal, ranks } => signal_line(signal, &ranks),
             Order::End => {
                 // What is left of its output must not keep it.
-                head.output(super::output::Output::release);
+                head.output(crate::scheduled::output::Output::release);
                 deadline.get_or_insert_with(|| Instant::now() + patience);
                 signal_line(Signal::TERM.as_raw(), &[])
             }
@@ -282,7 +282,7 @@ async fn deliver(
 ) {
     let mut moves = head.moves();
     while !bytes.is_empty() {
-        while !head.output_is(super::output::Output::has_room) {
+        while !head.output_is(crate::scheduled::output::Output::has_room) {
             // Its sender is in `head`.
             let _ = moves.changed().await;
         }

@@ -8,10 +8,10 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::Service;
-use crate::daemon::Agent;
 use crate::launch::registry::Registry;
 use crate::proto::DESCRIPTORS;
 use crate::proto::v1::node_agent_server::NodeAgentServer;
+use crate::state::Agent;
 
 /// The services. They are healthy until the agent is drained.
 ///

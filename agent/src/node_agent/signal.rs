@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use tonic::Status;
 
-use super::launch::{Head, Launch, Order};
+use crate::scheduled::launch::{Head, Launch, Order};
 
 /// Most ranks named in one call; more are meant by naming none.
 const RANKS_MAX: usize = 65_536;

@@ -14,13 +14,13 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use super::command::{Command, Word};
-use super::launch::{Head, Launch};
 use super::launcher::{Launcher, supervise};
 use super::process::Process;
-use super::request::{Request, RequestError};
 use crate::budget::Held;
 use crate::launch::registry::Started;
+use crate::scheduled::command::{Command, Word};
+use crate::scheduled::launch::{Head, Launch};
+use crate::scheduled::request::{Request, RequestError};
 use crate::user::spawn::SpawnError;
 use crate::user::spawn::steps::Steps;
 use crate::user::{self, User};

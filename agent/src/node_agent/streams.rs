@@ -8,11 +8,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::Outgoing;
-use super::launch::{Head, Launch, Stdin};
-use super::output::Output;
-use super::progress::Cursor;
 use crate::proto::v1::watch_event::Event;
 use crate::proto::v1::{LaunchInfo, StdioInput, StdioOutput, WatchEvent};
+use crate::scheduled::launch::{Head, Launch, Stdin};
+use crate::scheduled::output::Output;
+use crate::scheduled::progress::Cursor;
 
 /// Messages on their way to a client. Behind them its own flow control counts.
 const QUEUE: usize = 4;

@@ -25,6 +25,7 @@ use super::credentials::Tls;
 use super::life::Life;
 use super::verify;
 use crate::identity::Identity;
+use crate::origin::Peer;
 use crate::refusals::Refusals;
 use crate::stream::write_through;
 
@@ -42,17 +43,6 @@ const PER_SOURCE: usize = 128;
 
 /// Pause after the system refused to accept, for instance for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Who is at the other end of a connection; an extension of every request that comes over it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Peer {
-    /// Whose certificate was shown.
-    pub identity: Identity,
-    /// Where it calls from.
-    pub address: SocketAddr,
-    /// The address of this node at which it calls.
-    pub here: SocketAddr,
-}
 
 /// A connection whose other end has shown a certificate.
 #[derive(Debug)]

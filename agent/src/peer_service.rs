@@ -11,22 +11,22 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::VERSION;
 use wireup_core::rendezvous::MEET_MAX;
 
-use super::client::PROGRAM_VERSION;
-use super::{cause, packet};
 use crate::budget::{Budgets, Held};
-use crate::daemon::Agent;
+use crate::drive::{Above, drive};
 use crate::identity::Role;
-use crate::launch::drive::{Above, drive};
 use crate::launch::growth::Pieces;
 use crate::launch::members::OPENING_MAX;
 use crate::launch::opening::{Opening, OpeningError};
 use crate::launch::queue::queue;
 use crate::launch::registry::Refusal;
 use crate::launch::router::{Event, Neighbour, Place};
+use crate::origin::Peer;
+use crate::peer::client::PROGRAM_VERSION;
+use crate::peer::{cause, packet};
 use crate::proto::v1;
 use crate::proto::v1::peer_server::Peer as Service;
 use crate::rendezvous;
-use crate::tls::Peer;
+use crate::state::Agent;
 
 /// The service.
 #[derive(Debug)]

@@ -15,9 +15,9 @@ use wireup_core::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Hea
 use wireup_core::link::liveness::Sign;
 use wireup_core::link::{decode, encode};
 
+use super::Packet;
+use super::queue::{Full, LINK_MAX};
 use crate::budget::{Account, COPIED, Held};
-use crate::launch::Packet;
-use crate::launch::queue::{Full, LINK_MAX};
 
 /// Least room for a read, in bytes.
 const READ: usize = 16 * 1024;

@@ -1,8 +1,8 @@
 use tonic::Code;
 
 use super::*;
-use crate::node_agent::request::Request;
 use crate::proto::v1::{LaunchProcessesRequest, LaunchState, PeerInfo};
+use crate::scheduled::request::Request;
 
 fn user(uid: u32) -> Caller {
     Caller::Local { uid }

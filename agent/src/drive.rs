@@ -20,20 +20,20 @@ use wireup_core::link::control::{FromAgent, ToStep};
 use wireup_core::link::encode;
 use wireup_core::link::liveness::{Look, Sign};
 
-use super::growth::Pieces;
-use super::opening::Opening;
-use super::queue::{Full, Queue};
-use super::registry::Seat;
-use super::router::{Action, Event, Neighbour, Place, Router};
-use super::step::{Process, start};
-use super::watch::StepWatch;
-use super::{Loss, Packet};
 use crate::budget::{Account, COPIED};
-use crate::daemon::Agent;
-use crate::local::link::{Incoming, LinkReader, LinkWriter};
+use crate::launch::growth::Pieces;
+use crate::launch::link::{Incoming, LinkReader, LinkWriter};
+use crate::launch::opening::Opening;
+use crate::launch::queue::{Full, Queue};
+use crate::launch::registry::Seat;
+use crate::launch::router::{Action, Event, Neighbour, Place, Router};
+use crate::launch::step::{Process, start};
+use crate::launch::watch::StepWatch;
+use crate::launch::{Loss, Packet};
 use crate::memory;
 use crate::peer::connection::Found;
 use crate::proto::v1;
+use crate::state::Agent;
 use crate::user::User;
 
 /// How long a step has after it was told that the launch is orphaned: it gives its ranks two seconds

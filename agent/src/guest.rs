@@ -8,13 +8,13 @@ use tracing::warn;
 use wireup_core::link::control::Member;
 use wireup_core::link::liveness::Sign;
 
-use super::{Whose, refused};
 use crate::budget::Account;
-use crate::daemon::Agent;
 use crate::launch::Packet;
+use crate::launch::link::{Incoming, LinkReader, LinkWriter};
 use crate::launch::queue::{Queue, queue};
-use crate::local::link::{Incoming, LinkReader, LinkWriter};
 use crate::proto::v1;
+use crate::rendezvous::{Whose, refused};
+use crate::state::Agent;
 
 /// Serves a launch until one of both sides ends.
 pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut writer: LinkWriter) {

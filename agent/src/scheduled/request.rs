@@ -9,7 +9,7 @@ use std::time::Duration;
 use prost::bytes::Bytes;
 use wireup_core::job::exit_policy::ExitPolicy;
 
-use super::super::proto::v1;
+use crate::proto::v1;
 
 mod error;
 mod layout;

@@ -4,9 +4,9 @@ use tonic::Status;
 
 use super::request::Request;
 use crate::identity::Role;
-use crate::local::client::LocalCaller;
+use crate::origin::LocalCaller;
+use crate::origin::Peer;
 use crate::proto::v1::RunAs;
-use crate::tls::Peer;
 
 /// Who calls, by what its connection tells.
 #[derive(Clone, PartialEq, Eq, Debug)]

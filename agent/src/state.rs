@@ -1,0 +1,97 @@
+//! What all parts of an agent share.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use wireup_core::link::control::NodeStatus;
+
+use crate::budget::Budgets;
+use crate::launch::registry::Registry;
+use crate::peer::client::PROGRAM_VERSION;
+use crate::peer::connection::Peers;
+use crate::refusals::Refusals;
+use crate::rendezvous::Meetings;
+use crate::scheduled::launches::Launches;
+use crate::user::spawn::steps::Steps;
+use crate::user::{Served, User, UserError};
+
+/// An agent: who it is, whom it serves, and what goes on at it.
+#[derive(Debug)]
+pub struct Agent {
+    /// Name of the node.
+    pub name: String,
+    /// Where others are to reach it, as it was told to say; otherwise as far as this agent can know.
+    pub advertise: Result<String, String>,
+    /// Where steps and launchers come from.
+    pub steps: Arc<Steps>,
+    /// Where launchers of this machine find it.
+    pub socket: PathBuf,
+    /// Its launches.
+    pub registry: Arc<Registry>,
+    /// Those that schedulers started, and their parts here.
+    pub scheduled: Arc<Launches>,
+    /// Other agents.
+    pub peers: Arc<Peers>,
+    /// Where launches meet that know nothing of each other.
+    pub meetings: Arc<Meetings>,
+    /// How long a process on this machine may be silent that takes part in a launch.
+    pub silence: Duration,
+    /// What each user has of it.
+    pub budgets: Arc<Budgets>,
+    /// What it has refused lately.
+    pub refusals: Arc<Refusals>,
+    /// Whom it serves.
+    pub served: Served,
+}
+
+impl Agent {
+    /// The user as whom a launch runs here.
+    ///
+    /// # Errors
+    /// [`UserError`]
+    pub async fn user(&self, uid: u32) -> Result<User, UserError> {
+        self.served.check(uid)?;
+        let served = self.served;
+        // It may wait for a directory service.
+        let found = spawn_blocking(move || served.find(uid)).await;
+        found.unwrap_or(Err(UserError::Unknown(uid)))
+    }
+
+    /// Whether launches of a user may meet here, whether or not this node knows him.
+    ///
+    /// # Errors
+    /// [`UserError`]
+    pub fn serves(&self, uid: u32) -> Result<(), UserError> {
+        self.served.check(uid)
+    }
+
+    /// Whose its rights are: root's, also where its helper has them, or those of the user whom it serves.
+    pub fn own(&self) -> u32 {
+        self.served.own()
+    }
+
+    /// Where others are to reach it. Who called at `here` has shown that it can be reached there, unless
+    /// that leads nobody else anywhere.
+    pub fn advertised(&self, here: Option<SocketAddr>) -> String {
+        match (&self.advertise, here.filter(|at| !at.ip().is_loopback())) {
+            (Err(_), Some(here)) => here.to_string(),
+            (Ok(address) | Err(address), _) => address.clone(),
+        }
+    }
+
+    /// How it is, for who asks on this machine.
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus {
+            name: self.name.clone(),
+            advertised: self.advertised(None),
+            asked: String::new(),
+            version: PROGRAM_VERSION.to_owned(),
+            launches: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
+            draining: self.registry.draining(),
+            problem: None,
+        }
+    }
+}
