@@ -66,26 +66,3 @@ fn a_static_client_of_pmi_is_served() {
         }
     }
 }
-
-/// As the build does it: where the compiler has the C library as an archive.
-#[test]
-fn the_launcher_loads_no_library() {
-    let libc = Command::new("cc").arg("-print-file-name=libc.a").output();
-    let Some(libc) = libc.ok().and_then(|out| String::from_utf8(out.stdout).ok()) else {
-        skip("no C compiler");
-        return;
-    };
-    if !Path::new(libc.trim()).is_absolute() {
-        skip("the C library is not there as an archive (libc6-dev, glibc-static)");
-        return;
-    }
-    let read = |name| {
-        let path = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name(name);
-        wireup::inspect::elf::read(&path).unwrap()
-    };
-    let launcher = read("wireup");
-    assert!(launcher.is_static(), "{launcher:?}");
-    // What loads libraries of the machine's has to be linked with the machine's.
-    let host = read("wireup-pmix-host");
-    assert!(host.interpreter.is_some(), "{host:?}");
-}
