@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::net::sockopt::set_tcp_quickack;
 
+use crate::boundary::caught;
+
 /// Descriptors beyond are not looked after.
 const MOST: usize = 1 << 16;
 
@@ -73,16 +75,25 @@ fn acknowledge(fd: c_int) {
 pub(crate) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller's promise. Not libc's own name for it, which would be this function.
     let got = unsafe { libc::syscall(libc::SYS_read, fd, buffer, count) } as isize;
-    if got > 0 && is_looked_after(fd) {
-        let (mut fds, used) = READ.get();
-        if used == REMEMBERED {
-            acknowledge(fd);
-        } else if !fds[..used].contains(&fd) {
-            fds[used] = fd;
-            READ.set((fds, used + 1));
-        }
+    // Whatever becomes of the acknowledgement, what was read is libpmix's.
+    if got > 0 {
+        let _ = caught(|| remember(fd));
     }
     got
+}
+
+/// Notes that something came from this connection, if it is a client's.
+fn remember(fd: c_int) {
+    if !is_looked_after(fd) {
+        return;
+    }
+    let (mut fds, used) = READ.get();
+    if used == REMEMBERED {
+        acknowledge(fd);
+    } else if !fds[..used].contains(&fd) {
+        fds[used] = fd;
+        READ.set((fds, used + 1));
+    }
 }
 
 /// The same for the sleep of libpmix's thread.
@@ -116,7 +127,7 @@ pub(crate) unsafe extern "C" fn epoll_wait(
             }
         }
         READ.set((fds, 0));
-        fds[..used].iter().copied().for_each(acknowledge);
+        let _ = caught(|| fds[..used].iter().copied().for_each(acknowledge));
     }
     // SAFETY: as above. Some processors have this call, and not epoll_wait.
     let got = unsafe {

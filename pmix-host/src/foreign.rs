@@ -9,6 +9,7 @@ use wireup_core::pmix::control::Refusal;
 use wireup_core::pmix::control::serve::Body;
 use wireup_core::pmix::value::{ProcRank, Status, Text};
 
+use crate::boundary::caught;
 use crate::replies::Replies;
 
 /// What a callback of libpmix needs.
@@ -28,16 +29,19 @@ pub(crate) unsafe extern "C" fn on_modex(
     data: *mut c_void,
 ) {
     // SAFETY: the caller's promise.
-    let call = unsafe { Box::from_raw(data.cast::<Call>()) };
-    match check(status, "the process's data is not available") {
-        Err(refusal) => call.replies.finish(call.id, Err(&refusal)),
-        Ok(()) if blob.is_null() => call.replies.finish(call.id, Ok(Body::Data(&[]))),
-        Ok(()) => {
-            // SAFETY: the caller's promise; libpmix frees it only after we return.
-            let blob = unsafe { std::slice::from_raw_parts(blob.cast::<u8>(), len) };
-            call.replies.finish(call.id, Ok(Body::Data(blob)));
+    let Call { replies, id, kept } = *unsafe { Box::from_raw(data.cast::<Call>()) };
+    answer(&replies, id, || {
+        match check(status, "the process's data is not available") {
+            Err(refusal) => replies.finish(id, Err(&refusal)),
+            Ok(()) if blob.is_null() => replies.finish(id, Ok(Body::Data(&[]))),
+            Ok(()) => {
+                // SAFETY: the caller's promise; libpmix frees it only after we return.
+                let blob = unsafe { std::slice::from_raw_parts(blob.cast::<u8>(), len) };
+                replies.finish(id, Ok(Body::Data(blob)));
+            }
         }
-    }
+        drop(kept);
+    });
 }
 
 /// # Safety
@@ -45,9 +49,22 @@ pub(crate) unsafe extern "C" fn on_modex(
 pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void) {
     // SAFETY: the caller's promise.
     let Call { replies, id, kept } = *unsafe { Box::from_raw(data.cast::<Call>()) };
-    drop(kept);
-    let outcome = check(status, "libpmix did not do it");
-    replies.finish(id, outcome.as_ref().map(|()| Body::Done));
+    answer(&replies, id, || {
+        drop(kept);
+        let outcome = check(status, "libpmix did not do it");
+        replies.finish(id, outcome.as_ref().map(|()| Body::Done));
+    });
+}
+
+/// Answers a request by a call, or refuses it if that panics.
+fn answer(replies: &Replies, id: u64, call: impl FnOnce()) {
+    if caught(call).is_none() {
+        let refusal = Refusal {
+            status: Status::ERROR,
+            text: "the sidecar panicked".to_owned(),
+        };
+        let _ = caught(|| replies.finish(id, Err(&refusal)));
+    }
 }
 
 /// A decoded info list in the shim's memory.
@@ -186,4 +203,47 @@ pub(crate) unsafe fn take_environment(environment: *mut *mut c_char) -> Vec<(Tex
     // SAFETY: from malloc, freed once.
     unsafe { libc::free(environment.cast()) };
     variables
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use wireup_core::pmix::control::{ControlKind, serve};
+
+    use super::*;
+
+    struct Panics;
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("a test");
+        }
+    }
+
+    #[test]
+    fn a_callback_that_panics_returns_to_c_and_refuses_its_request() {
+        let (agent, ours) = UnixStream::pair().expect("a socket pair");
+        let replies = Arc::new(Replies::new(ours));
+        let (id, kind) = (7, ControlKind::Notify);
+        assert!(replies.begin(id, kind));
+        let call = Call {
+            replies: Arc::clone(&replies),
+            id,
+            kept: Box::new(Panics),
+        };
+        let data = Box::into_raw(Box::new(call)).cast::<c_void>();
+        // SAFETY: it is a `Call`, passed once.
+        unsafe { on_done(Status::SUCCESS.0, data) };
+        drop(replies);
+        let mut said = Vec::new();
+        (&agent).read_to_end(&mut said).expect("what was said");
+        let refusal = Refusal {
+            status: Status::ERROR,
+            text: "the sidecar panicked".to_owned(),
+        };
+        let refused = serve::reply(kind, id, Err(&refusal)).expect("a short text");
+        assert_eq!(said, refused);
+    }
 }

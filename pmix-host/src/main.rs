@@ -10,6 +10,8 @@
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls it as read(2)")]
 mod acks;
 #[cfg(have_pmix)]
+mod boundary;
+#[cfg(have_pmix)]
 #[allow(
     unsafe_code,
     reason = "the C boundary: calls into libpmix and the shim"

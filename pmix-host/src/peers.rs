@@ -32,6 +32,7 @@ use wireup_core::pmix::control::{SidecarNotice, Stage};
 
 use crate::Fatal;
 use crate::acks;
+use crate::boundary::caught;
 use crate::replies::{Replies, lock};
 
 /// Room for one answer of the kernel, which has 100 bytes and some attributes.
@@ -58,14 +59,16 @@ unsafe extern "C" fn accept(
     }
     // SAFETY: it was just made, and nobody else knows of it.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
-    if GATE
-        .get()
-        .is_none_or(|gate| lock(gate).admits(connection.as_fd()))
-    {
+    let admits = || {
+        let gate = GATE.get();
+        gate.is_none_or(|gate| lock(gate).admits(connection.as_fd()))
+    };
+    // Of whom we cannot tell who it is, nobody is let in.
+    if caught(admits).unwrap_or(false) {
         // libpmix leaves this out. Without it the kernel keeps an event that follows an answer
         // until the client has acknowledged that, which takes it 40 ms. Not for other families.
         let _ = set_tcp_nodelay(&connection, true);
-        acks::look_after(connection.as_fd());
+        let _ = caught(|| acks::look_after(connection.as_fd()));
         return connection.into_raw_fd();
     }
     drop(connection);

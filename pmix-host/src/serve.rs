@@ -21,6 +21,7 @@ use wireup_core::pmix::control::{ControlKind, Hello, Refusal, SidecarNotice, Sta
 use wireup_core::pmix::value::{Status, Text};
 use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
+use crate::boundary::caught;
 use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};
 use crate::replies::{Replies, lock};
@@ -214,9 +215,12 @@ impl Host {
 /// # Safety
 /// `reason` must be a static string.
 unsafe extern "C" fn on_link_lost(reason: *const c_char) {
-    if let Some((replies, lost)) = LINK.get() {
-        // SAFETY: the caller's promise.
-        *lock(lost) = Some(unsafe { CStr::from_ptr(reason) });
-        replies.stop_reading();
-    }
+    // After a panic the end of the control socket wakes the reader.
+    let _ = caught(|| {
+        if let Some((replies, lost)) = LINK.get() {
+            // SAFETY: the caller's promise.
+            *lock(lost) = Some(unsafe { CStr::from_ptr(reason) });
+            replies.stop_reading();
+        }
+    });
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use pmix_sys::pmix::{pmix_op_cbfunc_t, pmix_status_t};
 use wireup_core::pmix::value::Status;
 
+use crate::boundary::caught;
 use crate::replies::lock;
 
 /// Longest wait for libpmix's own bookkeeping, which needs no other process.
@@ -82,12 +83,15 @@ pub(crate) enum WaitError {
 unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void) {
     // SAFETY: the caller's promise.
     let waiter = unsafe { Arc::from_raw(data.cast_const().cast::<Waiter>()) };
-    let mut state = lock(&waiter.state);
-    state.in_flight -= 1;
-    let status = Status(status);
-    if !matches!(status, Status::SUCCESS | Status::OPERATION_SUCCEEDED) {
-        state.failure.get_or_insert(status);
-    }
-    drop(state);
-    waiter.all_done.notify_all();
+    // After a panic the operation counts as one that did not report: the wait for it times out.
+    let _ = caught(|| {
+        let mut state = lock(&waiter.state);
+        state.in_flight -= 1;
+        let status = Status(status);
+        if !matches!(status, Status::SUCCESS | Status::OPERATION_SUCCEEDED) {
+            state.failure.get_or_insert(status);
+        }
+        drop(state);
+        waiter.all_done.notify_all();
+    });
 }
