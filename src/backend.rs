@@ -5,6 +5,10 @@ pub(crate) mod admission;
 pub(crate) mod arbitrary;
 pub mod cleaning;
 pub mod cleanup_record;
+#[allow(
+    unsafe_code,
+    reason = "processes made by clone(2) that have one thread"
+)]
 pub mod guard;
 pub mod job_label;
 pub(crate) mod link_message;
@@ -13,6 +17,7 @@ pub mod local_agent;
 pub(crate) mod message;
 pub(crate) mod outside_allocator;
 pub(crate) mod remote;
+#[allow(unsafe_code, reason = "descriptors that come with the process")]
 pub mod rendezvous;
 pub mod sidecar;
 pub mod step;

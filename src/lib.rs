@@ -14,6 +14,11 @@
 //! - [`jobs`]: the jobs of this machine as they are found and ended from outside
 //! - [`cli`]: the command line and the exit-code table
 
+// The modules that need unsafe code are allowed it, with the reason, where they are declared:
+// `sys::{namespace, privileges, signals, spawn, time_zone}`, `report::status::target`,
+// `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
+#![deny(unsafe_code)]
+
 pub mod backend;
 pub mod cli;
 pub mod control;

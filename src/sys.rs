@@ -10,18 +10,26 @@ pub mod fd_passing;
 pub mod leftovers;
 pub mod limits;
 pub mod local_link;
+#[allow(unsafe_code, reason = "a child between fork and its end")]
 pub mod namespace;
 pub mod out_of_memory;
 pub mod pidfd;
 pub mod poll;
+#[allow(
+    unsafe_code,
+    reason = "system calls that change who a process is, and a fork"
+)]
 pub mod privileges;
 pub(crate) mod process_state;
 pub mod procfs;
 pub mod remove_dir;
 pub mod signal_sender;
+#[allow(unsafe_code, reason = "default actions of signals")]
 pub mod signals;
+#[allow(unsafe_code, reason = "a child between clone and exec")]
 pub mod spawn;
 pub mod start_ranks;
 pub(crate) mod syslog;
+#[allow(unsafe_code, reason = "localtime_r(3)")]
 pub(crate) mod time_zone;
 pub mod unix_socket;

@@ -4,6 +4,10 @@
 
 mod log;
 mod notify;
+#[allow(
+    unsafe_code,
+    reason = "what is awaited of a process is its pidfd, which the runtime cannot know to be one"
+)]
 mod separate;
 pub mod settings;
 

@@ -17,6 +17,10 @@ pub mod opening;
 pub mod queue;
 pub mod registry;
 pub mod router;
+#[allow(
+    unsafe_code,
+    reason = "what is awaited of a process is its pidfd, which the runtime cannot know to be one"
+)]
 pub mod step;
 pub mod watch;
 

@@ -26,6 +26,10 @@
 //! - [`node_agent`]: the service for schedulers
 //! - [`daemon`]: `wireup agent`
 
+// The modules that need unsafe code are allowed it, with the reason, where they are declared: `memory`,
+// `user::accounts`, `user::spawn::child`, `launch::step`, `node_agent::process`, `daemon::separate`.
+#![deny(unsafe_code)]
+
 pub mod budget;
 pub mod daemon;
 pub mod drive;
@@ -33,6 +37,7 @@ pub mod guest;
 pub mod identity;
 pub mod launch;
 pub mod local;
+#[allow(unsafe_code, reason = "malloc_trim(3)")]
 mod memory;
 pub mod node_agent;
 pub mod origin;

@@ -1,7 +1,5 @@
 //! What the allocator keeps for later use, given back after what was large.
 
-#![allow(unsafe_code)]
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

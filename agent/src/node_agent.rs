@@ -29,6 +29,10 @@ use crate::state::Agent;
 use crate::user::{User, UserError};
 
 pub mod launcher;
+#[allow(
+    unsafe_code,
+    reason = "what is awaited of a process is its pidfd, which the runtime cannot know to be one"
+)]
 pub mod process;
 mod serve;
 mod signal;

@@ -3,6 +3,7 @@
 //! A user is known by number: from a local caller the kernel tells it, for another agent's caller
 //! that agent's certificate vouches. Name, groups and home are those the number has here.
 
+#[allow(unsafe_code, reason = "copies of a process that has one thread")]
 pub mod accounts;
 pub mod files;
 pub mod says;

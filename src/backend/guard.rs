@@ -14,8 +14,6 @@
 //! Rule: the number of a session may be given to a stranger once the session is gone, so a session
 //! is known by a pidfd of its leader too. Source: setsid(2), pidfd_open(2).
 
-#![allow(unsafe_code)]
-
 mod charge;
 
 use std::cell::RefCell;

@@ -8,8 +8,6 @@
 //! Rule: who is served hears [`FromRendezvous::Welcome`] first. A launch whose connection ends without
 //! it came when the last one had gone, and looks for another rendezvous.
 
-#![allow(unsafe_code)]
-
 mod private;
 
 use std::collections::BTreeMap;

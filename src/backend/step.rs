@@ -5,10 +5,12 @@
 //! backend tells and what the nodes say to each other. When the agent or the launcher is lost, it ends
 //! the ranks by itself; what may be left then is cleared by its guard.
 
+#[allow(unsafe_code, reason = "descriptors that come with the process")]
 mod begin;
 mod groups;
 mod input;
 mod orders;
+#[allow(unsafe_code, reason = "copies of a process that has one thread")]
 mod server;
 
 use std::ffi::CStr;

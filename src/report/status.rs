@@ -6,6 +6,7 @@
 //! ranks' output is part of the stream, a full queue stops the reading of the ranks instead, as
 //! output does without it.
 
+#[allow(unsafe_code, reason = "descriptors that come with the process")]
 mod target;
 
 use std::io;

@@ -5,8 +5,6 @@
 //! long as a descriptor to it. All nodes share one user namespace, since MPI libraries read each
 //! other's memory only within one.
 
-#![allow(unsafe_code)]
-
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,5 @@
 //! Becoming a user's process for good.
 
-#![allow(unsafe_code)]
-
 use std::ffi::c_int;
 use std::io;
 use std::ptr;

@@ -5,8 +5,6 @@
 //! ignored (a shell's background job, nohup), except SIGCHLD: the system would then throw the
 //! ranks' exit statuses away. Source: wait(2).
 
-#![allow(unsafe_code)]
-
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::signal::{SigHandler, SigSet, Signal};

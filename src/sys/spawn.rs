@@ -12,8 +12,6 @@
 //! Rule: between clone and exec the child calls system calls only, no allocation, no lock, no
 //! code that may panic. All it needs is laid out by the parent beforehand.
 
-#![allow(unsafe_code)]
-
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -1,7 +1,5 @@
 //! The time zone of this machine, or the one the user chose by `TZ`.
 
-#![allow(unsafe_code)]
-
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use wireup_core::job::wall::WallClock;

@@ -1,8 +1,5 @@
 //! An agent that gives up root's rights: its helper keeps them.
 
-// What is awaited of a process is its pidfd, which the runtime cannot know to be one.
-#![allow(unsafe_code)]
-
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;

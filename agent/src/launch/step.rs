@@ -1,8 +1,5 @@
 //! A launch's step on this node: started, listened to, collected.
 
-// What is awaited of a process is its pidfd, which the runtime cannot know to be one.
-#![allow(unsafe_code)]
-
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;

@@ -1,8 +1,5 @@
 //! The process of a launcher: its signals and its end.
 
-// What is awaited of a process is its pidfd, which the runtime cannot know to be one.
-#![allow(unsafe_code)]
-
 use std::io;
 use std::os::fd::OwnedFd;
 

@@ -5,8 +5,6 @@
 //! nothing else; the answer goes to the pipe that came with the number. It keeps the rights of whoever started
 //! it: what it says decides whose groups a user's processes have.
 
-#![allow(unsafe_code)]
-
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{BorrowedFd, OwnedFd};

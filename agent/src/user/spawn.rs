@@ -12,6 +12,7 @@
 //! `no_new_privs` is not set all the same: programs may want a set-user-id helper (`ping`,
 //! `fusermount`, a site's job tools) as they do at a login.
 
+#[allow(unsafe_code, reason = "a child between fork and exec")]
 mod child;
 pub mod steps;
 

@@ -1,7 +1,5 @@
 //! The beginning of a step: its link, what it is told first, and a backend that has started nothing.
 
-#![allow(unsafe_code)]
-
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;

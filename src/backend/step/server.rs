@@ -10,9 +10,9 @@
 //! reads a byte that the user could have written. It is a child of the agent (`CLONE_PARENT`, clone(2)), which
 //! waits for it as if it had started it. Nothing here waits for a user or for a look-up: the copies do.
 
-#![allow(unsafe_code)]
-
+#[allow(unsafe_code, reason = "descriptors by number, in a copy of the helper")]
 mod copy;
+#[allow(unsafe_code, reason = "an ioctl that rustix lacks")]
 mod rules;
 
 use std::collections::BTreeMap;

@@ -1,7 +1,5 @@
 //! Where the status stream goes, as a descriptor.
 
-#![allow(unsafe_code)]
-
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;

@@ -2,8 +2,6 @@
 //!
 //! Rule: it makes system calls only; all it needs is laid out before.
 
-#![allow(unsafe_code)]
-
 use std::ffi::{c_char, c_int};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};

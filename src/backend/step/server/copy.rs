@@ -1,7 +1,5 @@
 //! A copy of the helper, on its way to being a user's process.
 
-#![allow(unsafe_code)]
-
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::fs;
 use std::io::{self, Read as _};

@@ -4,8 +4,6 @@
 //! that very socket: the one of a client shows who listens, which would be root as well. Source: unix(7),
 //! `SO_PEERCRED`; `SIOCUNIXFILE` in Linux's `net/unix/af_unix.c`.
 
-#![allow(unsafe_code)]
-
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
