@@ -156,6 +156,8 @@ fn stage(state: &PmiState) -> &'static str {
         }
         (true, true) => "after MPI_Init",
         (true, false) if state.last.contains("finalized") => "after MPI_Finalize",
+        // The PMIx client of a process that has ended is not active any more.
+        (true, false) if state.last.contains("connected") => "after MPI_Init",
         (true, false) => "in MPI_Init",
     }
 }

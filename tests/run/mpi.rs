@@ -206,10 +206,17 @@ fn exit_code(mpi: &Mpi) {
     };
     for ranks in RANKS {
         let last = (ranks - 1).to_string();
-        let words = [&format!("rank {last} ("), "exited with code 3", "finalized"];
+        let words = [
+            &format!("rank {last} ("),
+            "exited with code 3 after MPI_Finalize",
+        ];
         expect_failure(run(ranks, &last, "3"), 3, &words);
     }
-    expect_failure(run(2, "all", "5"), 5, &["exited with code 5", "finalized"]);
+    expect_failure(
+        run(2, "all", "5"),
+        5,
+        &["exited with code 5 after MPI_Finalize"],
+    );
     run(2, "all", "0").expect_success();
 }
 
@@ -220,11 +227,21 @@ fn death(mpi: &Mpi) {
     let deaths = [
         ("before-init", "5", 5, "exited with code 5 before MPI_Init"),
         ("before-init", "0", 1, never),
-        ("without-finalize", "6", 6, "exited with code 6; PMI"),
+        (
+            "without-finalize",
+            "6",
+            6,
+            "exited with code 6 after MPI_Init",
+        ),
         ("without-finalize", "0", 1, between),
         ("signal", "9", 137, kill),
         ("signal", "11", 139, "was killed by signal 11 (SIGSEGV)"),
-        ("exit-in-finalize", "9", 9, "exited with code 9; PMI"),
+        (
+            "exit-in-finalize",
+            "9",
+            9,
+            "exited with code 9 after MPI_Init",
+        ),
         ("exit-in-finalize", "0", 1, between),
     ];
     for (how, code, exit, words) in deaths {
