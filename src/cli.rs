@@ -26,8 +26,7 @@ use std::io::{self, Write};
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
-use crate::backend::rendezvous;
-use crate::backend::step;
+use crate::backend::{rendezvous, step};
 use crate::failure::RunFailure;
 
 const EXAMPLES: &str = "\

@@ -21,6 +21,13 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use allocations::Allotments;
+use growth::Growth;
+use rendezvous::Meeting;
+use singletons::Alone;
+use spawn::Family;
+use waiting_spawns::Crowd;
+
 use crate::backend::Backend;
 use crate::backend::message::{Refusal, ToBackend};
 use crate::control::orders::Orders;
@@ -43,13 +50,6 @@ use wireup_core::job::rank_set::RankSet;
 use wireup_core::logged::Logged;
 use wireup_core::record::{JobState, Stream};
 use wireup_core::supervisor::{Order, Supervisor};
-
-use allocations::Allotments;
-use growth::Growth;
-use rendezvous::Meeting;
-use singletons::Alone;
-use spawn::Family;
-use waiting_spawns::Crowd;
 
 /// What is known of the process of one rank.
 #[derive(Clone, Debug, Default)]

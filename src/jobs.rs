@@ -19,9 +19,9 @@ pub mod snapshot;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::sys::procfs;
-use crate::sys::procfs::Process;
 use find::Scope;
+
+use crate::sys::procfs::{self, Process};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
 

@@ -25,17 +25,12 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
-use wireup::cli::agent_commands::agent::AgentArgs;
-use wireup::failure::RunFailure;
-use wireup::sys::descriptors;
 
 use self::notify::notify;
 use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::budget::Budgets;
 use crate::launch::registry::Registry;
-use crate::local;
 use crate::local::socket::Socket;
-use crate::node_agent;
 use crate::peer::MESSAGE_MAX;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
@@ -44,10 +39,12 @@ use crate::proto::v1::peer_server::PeerServer;
 use crate::refusals::LogRefusals;
 use crate::rendezvous::Meetings;
 use crate::state::Agent;
-use crate::tls;
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, files};
-use crate::work;
+use crate::{local, node_agent, tls, work};
+use wireup::cli::agent_commands::agent::AgentArgs;
+use wireup::failure::RunFailure;
+use wireup::sys::descriptors;
 
 /// How long clients have to take the end of the last launch.
 const LAST_WORDS: Duration = Duration::from_secs(5);

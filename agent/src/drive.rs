@@ -15,10 +15,6 @@ use futures_util::{Stream, StreamExt};
 use prost::bytes::Bytes;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tracing::{debug, info, warn};
-use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{FromAgent, ToStep};
-use wireup_core::link::encode;
-use wireup_core::link::liveness::{Look, Sign};
 
 use crate::budget::{Account, COPIED};
 use crate::launch::growth::Pieces;
@@ -35,6 +31,10 @@ use crate::peer::connection::Found;
 use crate::proto::v1;
 use crate::state::Agent;
 use crate::user::User;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::{FromAgent, ToStep};
+use wireup_core::link::encode;
+use wireup_core::link::liveness::{Look, Sign};
 
 /// How long a step has after it was told that the launch is orphaned: it gives its ranks two seconds
 /// and kills them. Then it is killed, and what it leaves is its guard's.

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio_stream::Stream;
 use tracing::warn;
-use wireup_core::link::control::Member;
-use wireup_core::link::liveness::Sign;
 
 use crate::budget::Account;
 use crate::launch::Packet;
@@ -15,6 +13,8 @@ use crate::launch::queue::{Queue, queue};
 use crate::proto::v1;
 use crate::rendezvous::{Whose, refused};
 use crate::state::Agent;
+use wireup_core::link::control::Member;
+use wireup_core::link::liveness::Sign;
 
 /// Serves a launch until one of both sides ends.
 pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut writer: LinkWriter) {

@@ -25,6 +25,7 @@ pub mod step;
 pub mod watch;
 
 use prost::bytes::Bytes;
+
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::frame::Address;
 

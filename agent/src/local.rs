@@ -21,9 +21,6 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tracing::warn;
-use wireup_core::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION};
-use wireup_core::link::{decode, encode};
-use wireup_core::rendezvous::MEET_MAX;
 
 use self::client::{Client, Clients};
 use self::slots::{Callers, Slot};
@@ -39,6 +36,9 @@ use crate::origin::LocalCaller;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::state::Agent;
 use crate::user::User;
+use wireup_core::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION};
+use wireup_core::link::{decode, encode};
+use wireup_core::rendezvous::MEET_MAX;
 
 /// How long a launcher may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);

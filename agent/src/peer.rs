@@ -9,12 +9,12 @@ pub mod connection;
 use std::io::ErrorKind;
 
 use tonic::Status;
-use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::NO_SIGN;
-use wireup_core::link::frame::{Address, BODY_MAX};
 
 use crate::launch::{Loss, Packet};
 use crate::proto::v1;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::NO_SIGN;
+use wireup_core::link::frame::{Address, BODY_MAX};
 
 /// Most bytes of a message: a frame, a piece of an opening, or the report of many lost nodes.
 pub const MESSAGE_MAX: usize = 1024 * 1024;

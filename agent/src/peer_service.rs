@@ -7,9 +7,6 @@ use futures_util::StreamExt;
 use prost::bytes::{Bytes, BytesMut};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
-use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::VERSION;
-use wireup_core::rendezvous::MEET_MAX;
 
 use crate::budget::{Budgets, Held};
 use crate::drive::{Above, drive};
@@ -27,6 +24,9 @@ use crate::proto::v1;
 use crate::proto::v1::peer_server::Peer as Service;
 use crate::rendezvous;
 use crate::state::Agent;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::VERSION;
+use wireup_core::rendezvous::MEET_MAX;
 
 /// The service.
 #[derive(Debug)]

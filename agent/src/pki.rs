@@ -18,22 +18,20 @@ pub mod revoked;
 pub mod show;
 pub mod store;
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
-use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
-use wireup::failure::RunFailure;
-use wireup_core::job::hosts;
-use wireup_core::job::hosts::Problem;
-
-use crate::identity::{Certificate, Identity, IdentityError};
-use crate::revoked::RevokedError;
 use authority::{Authority, AuthorityError, Pair, Validity};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use store::StoreError;
+
+use crate::identity::{Certificate, Identity, IdentityError};
+use crate::revoked::RevokedError;
+use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
+use wireup::failure::RunFailure;
+use wireup_core::job::hosts::{self, Problem};
 
 /// The authorities that are trusted, in a node's directory; the authority itself in its own.
 pub const CA: &str = "ca.pem";

@@ -14,8 +14,7 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::warn;
 
-use crate::origin::LocalCaller;
-use crate::origin::Peer;
+use crate::origin::{LocalCaller, Peer};
 
 /// Lines for one caller in a [`WHILE`].
 const LINES: u64 = 20;

@@ -17,6 +17,10 @@ use tokio::sync::Notify;
 use tokio::time::sleep_until;
 use tokio_stream::Stream;
 use tracing::{debug, warn};
+
+use crate::budget::{Account, Budgets, Held, Spent};
+use crate::launch::Packet;
+use crate::launch::queue::{Queue, Queued, queue};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::control::{FromAgent, Member};
@@ -25,10 +29,6 @@ use wireup_core::link::{decode, encode};
 use wireup_core::names::BYTES_MAX;
 use wireup_core::rendezvous::message::ToRendezvous;
 use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
-
-use crate::budget::{Account, Budgets, Held, Spent};
-use crate::launch::Packet;
-use crate::launch::queue::{Queue, Queued, queue};
 
 /// Longest message of a launch in bytes: what the store takes at most, and what is around it.
 const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;

@@ -8,8 +8,9 @@ use std::time::SystemTime;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::parse_x509_certificate;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
-use x509_parser::{certificate::X509Certificate, parse_x509_certificate};
 
 use crate::identity::{moment, significant};
 

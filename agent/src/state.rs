@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
-use wireup_core::link::control::NodeStatus;
 
 use crate::budget::Budgets;
 use crate::launch::registry::Registry;
@@ -17,6 +16,7 @@ use crate::rendezvous::Meetings;
 use crate::scheduled::launches::Launches;
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, User, UserError};
+use wireup_core::link::control::NodeStatus;
 
 /// An agent: who it is, whom it serves, and what goes on at it.
 #[derive(Debug)]

@@ -38,10 +38,9 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use asking::Asking;
 use owning::{Owning, Taken};
+use serde::{Deserialize, Serialize};
 
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, Rank};

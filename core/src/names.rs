@@ -35,12 +35,13 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, NodeId, Nspace};
-use crate::job::proc::Proc;
 use ownership::{Value, ValueId, Values};
 use request::{Answer, Found, Lookup, Persistence, Refusal, Removal, Request, Requester};
 use waiting::{Waiter, WaiterId, Waiting};
+
+use crate::job::clock::Moment;
+use crate::job::ids::{AppNum, NodeId, Nspace};
+use crate::job::proc::Proc;
 
 /// Most values published at a time.
 pub const VALUES_MAX: usize = 65_536;

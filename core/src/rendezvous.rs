@@ -26,13 +26,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 
+use message::{FromRendezvous, ToRendezvous};
+use relays::Relays;
+
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, UserId};
 use crate::names::Store;
 use crate::names::request::{Answer, Requester};
 use crate::names::shared::{FromShared, Ticket, ToShared};
-use message::{FromRendezvous, ToRendezvous};
-use relays::Relays;
 
 /// The word on the command line by which a process becomes a rendezvous.
 pub const COMMAND: &str = "rendezvous";

@@ -7,6 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::foreign::{self, CBytes, CProc, Call, Infos, c_string, check};
+use crate::libs::Libraries;
+use crate::replies::Replies;
+use crate::waiter::{WaitError, Waiter};
 use wireup_core::job::ids::Rank;
 use wireup_core::pmix::control::serve::Body;
 use wireup_core::pmix::control::{Client, ForkEnv, Refusal};
@@ -15,11 +19,6 @@ use wireup_core::pmix::value::{
     Channels, DataRange, Info, Proc, ProcRank, Status, Text, Value, find,
 };
 use wireup_core::pmix::wire::Reader;
-
-use crate::foreign::{self, CBytes, CProc, Call, Infos, c_string, check};
-use crate::libs::Libraries;
-use crate::replies::Replies;
-use crate::waiter::{WaitError, Waiter};
 
 /// The PMIx server and its jobs.
 pub(crate) struct Server {

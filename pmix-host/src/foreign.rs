@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use pmix_sys::pmix::{pmix_byte_object_t, pmix_info_t, pmix_proc_t, pmix_status_t};
 use pmix_sys::shim::{Shim, wireup_infos_t};
-use wireup_core::pmix::control::Refusal;
-use wireup_core::pmix::control::serve::Body;
-use wireup_core::pmix::value::{ProcRank, Status, Text};
 
 use crate::boundary::caught;
 use crate::replies::Replies;
+use wireup_core::pmix::control::Refusal;
+use wireup_core::pmix::control::serve::Body;
+use wireup_core::pmix::value::{ProcRank, Status, Text};
 
 /// What a callback of libpmix needs.
 pub(crate) struct Call {

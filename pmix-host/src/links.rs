@@ -12,10 +12,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use pmix_sys::shim::Shim;
-use wireup_core::pmix::control::Stage;
 
 use crate::Fatal;
 use crate::boundary::caught;
+use wireup_core::pmix::control::Stage;
 
 /// Knows which files are to be kept.
 static SHIM: OnceLock<&'static Shim> = OnceLock::new();

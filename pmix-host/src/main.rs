@@ -47,6 +47,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use replies::Replies;
+
 use wireup_core::pmix::control::{Failed, SidecarNotice, Stage};
 
 const USAGE: &str =

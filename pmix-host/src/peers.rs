@@ -28,12 +28,10 @@ use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 use rustix::net::sockopt::set_tcp_nodelay;
 use rustix::net::{getpeername, getsockname};
 
-use wireup_core::pmix::control::{SidecarNotice, Stage};
-
-use crate::Fatal;
-use crate::acks;
 use crate::boundary::caught;
 use crate::replies::{Replies, lock};
+use crate::{Fatal, acks};
+use wireup_core::pmix::control::{SidecarNotice, Stage};
 
 /// Room for one answer of the kernel, which has 100 bytes and some attributes.
 const ANSWER: usize = 4096;

@@ -7,8 +7,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use wireup_core::pmix::control::serve;
-use wireup_core::pmix::control::serve::Body;
+use wireup_core::pmix::control::serve::{self, Body};
 use wireup_core::pmix::control::{ControlKind, Refusal, SidecarNotice};
 use wireup_core::pmix::value::{Status, Text};
 

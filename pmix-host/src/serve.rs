@@ -16,16 +16,15 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-use wireup_core::pmix::control::serve::{Body, Request};
-use wireup_core::pmix::control::{ControlKind, Hello, Refusal, SidecarNotice, Stage};
-use wireup_core::pmix::value::{Status, Text};
-use wireup_core::pmix::wire::{Frame, FrameDecoder};
-
 use crate::boundary::caught;
 use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};
 use crate::replies::{Replies, lock};
 use crate::{Fatal, links, peers};
+use wireup_core::pmix::control::serve::{Body, Request};
+use wireup_core::pmix::control::{ControlKind, Hello, Refusal, SidecarNotice, Stage};
+use wireup_core::pmix::value::{Status, Text};
+use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
 /// How long libpmix may take to clean up after the agent is gone.
 const GRACE: Duration = Duration::from_secs(2);

@@ -5,10 +5,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use pmix_sys::pmix::{pmix_op_cbfunc_t, pmix_status_t};
-use wireup_core::pmix::value::Status;
 
 use crate::boundary::caught;
 use crate::replies::lock;
+use wireup_core::pmix::value::Status;
 
 /// Longest wait for libpmix's own bookkeeping, which needs no other process.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -7,10 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
-use crate::sys::leftovers;
-use crate::sys::procfs;
-use crate::sys::procfs::Process;
-use crate::sys::{cgroup, remove_dir};
+use crate::sys::procfs::{self, Process};
+use crate::sys::{cgroup, leftovers, remove_dir};
 
 /// How long a guard looks for processes at least: one that was being started when the launcher died
 /// bears no mark before it executes its program.

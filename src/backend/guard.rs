@@ -26,6 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::SystemTime;
 
+use charge::{Ear, read_charge};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
@@ -33,13 +34,11 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 
 use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
-use crate::backend::cleanup_record;
-use crate::backend::cleanup_record::{Keeper, Record};
+use crate::backend::cleanup_record::{self, Keeper, Record};
 use crate::backend::rendezvous;
 use crate::plan::staging::Identity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::descriptors::FIRST_FREE;
-use charge::{Ear, read_charge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::spec::GRACE;
 

@@ -25,6 +25,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
+use end::End;
+use job::Job;
+use nodes::Node;
 use rustix::process::Pid;
 
 use crate::backend::guard::{Guard, Leaving};
@@ -34,8 +37,7 @@ use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::plan::directory::JobDirectory;
 use crate::plan::staging::Unpacked;
-use crate::sys::cgroup;
-use crate::sys::cgroup::Group;
+use crate::sys::cgroup::{self, Group};
 use crate::sys::channel::Channel;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::{Poll, Ready, Source};
@@ -43,6 +45,11 @@ use crate::sys::process_state::Surroundings;
 use crate::sys::spawn::Child;
 use crate::sys::start_ranks::{Started, Threads};
 use crate::sys::syslog::Syslog;
+pub(crate) use part::Part;
+use pipes::Pipes;
+use pushed_input::Pushed;
+use resources::Made;
+pub(crate) use start::RankIo;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
 use wireup_core::job::roster::Roster;
@@ -50,15 +57,6 @@ use wireup_core::link::frame::Address;
 use wireup_core::node::event::{Event, PeerMessage};
 use wireup_core::queries::Asked;
 use wireup_core::supervisor::Waiting;
-
-use end::End;
-use job::Job;
-use nodes::Node;
-pub(crate) use part::Part;
-use pipes::Pipes;
-use pushed_input::Pushed;
-use resources::Made;
-pub(crate) use start::RankIo;
 
 /// Bytes read from a socket at a time.
 const CHUNK: usize = 64 * 1024;

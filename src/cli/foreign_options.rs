@@ -7,8 +7,9 @@ mod table;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use crate::cli::line::{Own, Word};
 use table::{HABITS, Habit, Meaning};
+
+use crate::cli::line::{Own, Word};
 
 /// A program's part of the line in our own spelling.
 #[derive(Debug, Default, PartialEq, Eq)]

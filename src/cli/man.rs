@@ -4,9 +4,8 @@
 //! not indented starts one. `Examples:` stay as they are; in the others, blanks separate a term
 //! from what it means.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use clap::{Args, Command, ValueHint};
 use clap_mangen::Man;

@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use clap::{FromArgMatches, Parser};
 
-use super::allocation;
 use super::apps::{AppArgs, app_specs, split_apps};
 use super::brief::brief;
 use super::config::{self, Defaults};
-use super::exit;
 use super::line::Own;
 use super::negation::with_negations;
 use super::options::{EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
-use crate::cli::foreign_options;
-use crate::cli::usage_errors;
+use super::{allocation, exit};
+use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
 use crate::failure::RunFailure;
 use crate::report::status::refused;

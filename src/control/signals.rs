@@ -2,11 +2,12 @@
 
 use std::os::fd::AsFd as _;
 
+use nix::sys::signal::Signal;
+
 use super::{Controller, Life};
 use crate::backend::message::ToBackend;
 use crate::control::orders::{Order, Read};
 use crate::sys::signal_sender;
-use nix::sys::signal::Signal;
 
 impl Controller {
     pub(super) fn take_signals(&mut self) {

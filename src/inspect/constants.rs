@@ -4,8 +4,7 @@
 use std::path::Path;
 
 use super::finding::{Clients, Finding, Wants, Why};
-use crate::inspect::elf;
-use crate::inspect::elf::ElfError;
+use crate::inspect::elf::{self, ElfError};
 
 /// How the variables' names begin, so that one search does for both.
 const START: &[u8] = b"PMI";

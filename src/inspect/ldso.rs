@@ -15,8 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::inspect::elf;
-use crate::inspect::elf::{Elf, Machine};
+use crate::inspect::elf::{self, Elf, Machine};
 
 pub(crate) mod cache;
 

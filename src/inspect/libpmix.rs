@@ -9,8 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::inspect::Finding;
-use crate::inspect::elf;
-use crate::inspect::elf::{ElfError, Machine};
+use crate::inspect::elf::{self, ElfError, Machine};
 use crate::inspect::ldso::{Loader, Step};
 
 /// The environment variable that names a libpmix.

@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
-use crate::inspect::elf;
-use crate::inspect::elf::{Elf, ElfError};
+use crate::inspect::elf::{self, Elf, ElfError};
 
 mod binfmt;
 mod error;

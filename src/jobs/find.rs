@@ -17,10 +17,8 @@ use std::time::Duration;
 
 use super::snapshot::{Mark, Role, Seen, Snapshot};
 use super::{Job, Placement, Rank, State, Step};
-use crate::backend::job_label;
-use crate::backend::job_label::Stage;
-use crate::sys::procfs;
-use crate::sys::procfs::Process;
+use crate::backend::job_label::{self, Stage};
+use crate::sys::procfs::{self, Process};
 
 /// An agent's name among the processes.
 const AGENT: &str = "wireup-agent";

@@ -5,13 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+use super::name;
 use crate::backend::{guard, job_label, step};
 use crate::plan::rank_env::SPAWNED_JOB;
 use crate::sys::leftovers::JOB;
-use crate::sys::procfs;
-use crate::sys::procfs::{Environment, Process};
-
-use super::name;
+use crate::sys::procfs::{self, Environment, Process};
 
 /// What a process's environment says about the job it belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,15 +11,12 @@ use super::{App, Variable, wrong};
 use crate::failure::RunFailure;
 use crate::inspect::ldso::{Loader, System};
 use crate::inspect::program::{Program, ProgramError};
-use crate::inspect::relocated;
-use crate::inspect::{Inspection, inspect};
-use crate::plan::environment;
-use crate::plan::environment::Forward;
+use crate::inspect::{Inspection, inspect, relocated};
+use crate::plan::environment::{self, Forward};
 use crate::plan::inheritance::Inheritance;
-use crate::plan::rank_env;
 use crate::plan::reasons::CountWhy;
-use crate::plan::transports;
 use crate::plan::wrap::Wrapper;
+use crate::plan::{rank_env, transports};
 use crate::sys::limits;
 use wireup_core::job::spec::AppSpec;
 

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::plan::Plan;
 use wireup_core::job::ids::{GlobalRank, Rank};
 use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::roster::{Placed, Roster};
-
-use crate::plan::Plan;
 
 /// See the module.
 pub type Jobs = Roster<Arc<Plan>>;

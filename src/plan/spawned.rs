@@ -21,17 +21,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hosts::Names;
+use placement::{NodeSpace, Wanted};
+use request::Wishes;
 use serde::{Deserialize, Serialize};
+use variable::{Change, How};
 
 use super::{Decided, Origin, Plan, StagedFiles};
 use crate::failure::RunFailure;
 use crate::plan::allocations::{Ground, Reserved};
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
-use hosts::Names;
-use placement::{NodeSpace, Wanted};
-use request::Wishes;
-use variable::{Change, How};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::hosts::Entry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};

@@ -6,11 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::RunFailure;
 use crate::inspect::program::Kind;
-use crate::plan::app;
-use crate::plan::app::Stand;
+use crate::plan::app::{self, Stand};
 use crate::plan::inheritance::Inheritance;
-use crate::plan::staging;
-use crate::plan::staging::{LuggageError, Packed, Room, Tell, Unpacked};
+use crate::plan::staging::{self, LuggageError, Packed, Room, Tell, Unpacked};
 use crate::plan::{Decided, Plan, wrong};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::spec::{JobSpec, Preload};

@@ -6,14 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::failure::RunFailure;
-use crate::plan::Plan;
 use crate::plan::directory::NodeDirectories;
-use crate::plan::rank_env;
+use crate::plan::{Plan, rank_env};
 use crate::sys::start_ranks::{AppStart, Executed};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::pmix::control::{Client, Control, Init};
-use wireup_core::pmix::job_info;
-use wireup_core::pmix::job_info::JobInfo;
+use wireup_core::pmix::job_info::{self, JobInfo};
 use wireup_core::pmix::value::Text;
 
 /// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.

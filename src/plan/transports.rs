@@ -18,8 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::inspect::Finding;
 use crate::inspect::ldso::Loader;
-use crate::plan::Variable;
-use crate::plan::openmpi;
+use crate::plan::{Variable, openmpi};
 use crate::sys::devices;
 
 /// Frameworks, and their components that work on a fast network only.

@@ -1,11 +1,9 @@
 //! What `-v` and `--explain` tell about a plan.
 
 use crate::inspect::sidecar_files;
-use crate::plan::directory;
-use crate::plan::rank_env;
 use crate::plan::reasons::{CountWhy, plural};
 use crate::plan::slots::online;
-use crate::plan::{App, Plan};
+use crate::plan::{App, Plan, directory, rank_env};
 use crate::report::nodes;
 use wireup_core::job::ids::Rank;
 

@@ -5,10 +5,8 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use crate::plan::Plan;
-use crate::plan::jobs::Jobs;
-use crate::plan::jobs::Plans;
-use crate::report::missing_ranks;
-use crate::report::missing_ranks::PidOf;
+use crate::plan::jobs::{Jobs, Plans};
+use crate::report::missing_ranks::{self, PidOf};
 use crate::sys::spawn::{SpawnError, Step};
 use crate::sys::start_ranks::StartError;
 use wireup_core::job::ids::{GlobalRank, Rank};

@@ -1,7 +1,6 @@
 //! A non-blocking stream socket with a queue for what could not be written at once.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;

@@ -11,8 +11,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::sys::pidfd::Held;
-use crate::sys::procfs;
-use crate::sys::procfs::{Environment, Process, processes};
+use crate::sys::procfs::{self, Environment, Process, processes};
 use wireup_core::rendezvous;
 
 /// The variable in the environment of every process of a job that names the job.

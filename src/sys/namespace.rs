@@ -5,9 +5,8 @@
 //! long as a descriptor to it. All nodes share one user namespace, since MPI libraries read each
 //! other's memory only within one.
 
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{fs, io};
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

@@ -12,8 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::sys::procfs;
-use crate::sys::procfs::Process;
+use crate::sys::procfs::{self, Process};
 
 /// One process, living or not.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use rustix::process::Signal;
-use wireup_core::job::hosts::PORT;
 
 use crate::cluster::{Cluster, is_helper};
 use crate::common::{Output, eventually, mpi, program};
+use wireup_core::job::hosts::PORT;
 
 #[test]
 fn an_idle_agent_stops_at_once_and_leaves_nothing() {

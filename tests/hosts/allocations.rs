@@ -1,10 +1,9 @@
 //! Slots of a launch on several hosts that its ranks set aside, give back and spawn into.
 
-use wireup_core::pmix::value::Status;
-
 use crate::cluster::Cluster;
 use crate::common::{Outcome, field};
 use crate::pmix::versions;
+use wireup_core::pmix::value::Status;
 
 fn everywhere(options: &[&str], steps: &[&str], check: impl Fn(&Outcome)) {
     let Some(cluster) = Cluster::new(3) else {

@@ -4,12 +4,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use wireup_core::link::control::VERSION;
-
 use crate::bystanders::{Limits, during};
 use crate::cluster::{Cluster, MALLORY};
 use crate::common::Outcome;
 use crate::users::of;
+use wireup_core::link::control::VERSION;
 
 /// The most an agent may have had in MiB: what a user may hold, and as much again for what is being read.
 const MEMORY: u64 = 2560;

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use rustix::process::Signal;
-use wireup_core::job::hosts::PORT;
 use wireup_lab::Host;
 
 use crate::cluster::Cluster;
 use crate::common::{Output, Run, eventually, field, number, pmix, program};
+use wireup_core::job::hosts::PORT;
 
 /// As `/proc/net/tcp` writes it.
 const ESTABLISHED: &str = "01";

@@ -10,9 +10,10 @@ mod trial;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cluster::Cluster;
 use scenario::{HOSTS, Scenario};
 use trial::{Programs, Trial};
+
+use crate::cluster::Cluster;
 
 /// How many clusters are in use at once: most of the time is spent waiting.
 const AT_ONCE: usize = 3;

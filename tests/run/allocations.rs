@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use wireup_core::pmix::value::Status;
-
 use crate::common::{Outcome, Pmix, Run, allocator, field, pmix};
 use crate::pmix::SERVERS;
+use wireup_core::pmix::value::Status;
 
 /// Every libpmix that is here, as server and as client.
 fn versions() -> impl Iterator<Item = Pmix> {

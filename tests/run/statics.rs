@@ -1,9 +1,8 @@
 //! Programs without dynamic libraries: what they speak is told from what is inside them.
 
 use std::path::Path;
-use std::process::Command;
 
-use crate::common::{Run, executable, skip};
+use crate::common::{Run, executable};
 
 /// Both kinds, and how a compiler is told.
 const KINDS: [&[&str]; 2] = [&["-static"], &["-static-pie", "-fPIE"]];

@@ -13,11 +13,11 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::pipe::pipe;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+
+use crate::common::{eventually, skip};
 use wireup::sys::fd_passing::{receive, send};
 use wireup_core::link::steps::{Account, Answer, Order, Rules, SocketFile, Whose};
 use wireup_core::link::{decode, encode};
-
-use crate::common::{eventually, skip};
 
 /// The helper, a child of this process, and its socket.
 struct Helper {

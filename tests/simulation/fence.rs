@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::for_each_seed;
+use crate::net::{Net, Rng};
 use wireup_core::fence::{
     Contribution, Deadline, FenceEngine, FenceFailure, FenceInput, FenceMessage, FenceResult,
     Limits, Nodes, Output, Participants, Timeout,
@@ -18,9 +20,6 @@ use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, Rank};
 use wireup_core::job::proc::ProcRank;
 use wireup_core::link::spawn_tree::{Shape, Tree};
-
-use crate::for_each_seed;
-use crate::net::{Net, Rng};
 
 /// Longer than all the small time steps of a run together.
 const TIMEOUT: Duration = Duration::from_secs(10_000);

@@ -8,15 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::for_each_seed;
+use crate::net::{Net, Rng};
 use wireup_core::direct_modex::{
     ModexEngine, ModexFailure, ModexInput, ModexMessage, ModexResult, Output,
 };
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::proc::Proc;
-
-use crate::for_each_seed;
-use crate::net::{Net, Rng};
 
 /// One rank as its node's host sees it.
 #[derive(Default)]

@@ -7,15 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use crate::for_each_seed;
+use crate::net::{Net, Rng};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, LocalRank, NodeId, NodeRank, Nspace, Rank, UserId};
 use wireup_core::job::rank_placement::RankMap;
 use wireup_core::node::event::{Action, Event, PeerMessage, Report};
 use wireup_core::node::{JobContext, NodeCore, Terms};
-
-use crate::for_each_seed;
-use crate::net::{Net, Rng};
 
 /// Name of every simulated job.
 const JOB: &str = "sim.0";

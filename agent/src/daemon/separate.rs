@@ -8,13 +8,13 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 use rustix::thread::set_no_new_privs;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use wireup::failure::RunFailure;
-use wireup::sys::privileges;
-use wireup_core::link::steps::{Account, Rules};
 
 use super::settings::Settings;
 use crate::local::socket::Socket;
 use crate::user::spawn::steps::Steps;
+use wireup::failure::RunFailure;
+use wireup::sys::privileges;
+use wireup_core::link::steps::{Account, Rules};
 
 /// Lowest number of a user where nothing else is said. Source: login.defs(5).
 const LOWEST: u32 = 1000;

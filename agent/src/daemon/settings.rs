@@ -14,17 +14,16 @@ use nix::net::if_::InterfaceFlags;
 use nix::unistd::geteuid;
 use serde::Deserialize;
 use tracing::warn;
-use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat};
-use wireup_core::job::hosts;
-use wireup_core::job::hosts::{HostList, PORT, Problem};
-use wireup_core::job::ids::UserId;
-use wireup_core::link::control::Member;
-use wireup_core::link::socket;
-use wireup_core::link::steps::Account;
 
 use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::tls::{CredentialsError, Heartbeat, Tls};
+use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat};
+use wireup_core::job::hosts::{self, HostList, PORT, Problem};
+use wireup_core::job::ids::UserId;
+use wireup_core::link::control::Member;
+use wireup_core::link::socket;
+use wireup_core::link::steps::Account;
 
 /// Bounds of the heartbeat: less is noise on a busy machine, more would keep dead launches.
 const HEARTBEAT: std::ops::RangeInclusive<Duration> =

@@ -3,13 +3,13 @@
 use futures_util::StreamExt;
 use futures_util::stream::{self, AbortHandle};
 use tracing::info;
-use wireup_core::job::ids::NodeId;
 
 use super::{Child, Drive};
 use crate::launch::growth::Growth;
 use crate::launch::opening::Opening;
 use crate::launch::router::{Event, Neighbour};
 use crate::proto::v1;
+use wireup_core::job::ids::NodeId;
 
 impl Drive {
     /// Makes the agent of a node below take part.

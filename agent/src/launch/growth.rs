@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
-use wireup_core::link::control::{Member, ToAgent};
-use wireup_core::link::decode;
-use wireup_core::link::frame::BODY_MAX;
 
 use super::members::{OPENING_MAX, check_count, members_of, members_to};
 use crate::budget::{Account, Held};
 use crate::proto::v1;
+use wireup_core::link::control::{Member, ToAgent};
+use wireup_core::link::decode;
+use wireup_core::link::frame::BODY_MAX;
 
 /// Nodes that are to join.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,13 +11,13 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_stream::Stream;
-use wireup_core::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Header};
-use wireup_core::link::liveness::Sign;
-use wireup_core::link::{decode, encode};
 
 use super::Packet;
 use super::queue::{Full, LINK_MAX};
 use crate::budget::{Account, COPIED, Held};
+use wireup_core::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Header};
+use wireup_core::link::liveness::Sign;
+use wireup_core::link::{decode, encode};
 
 /// Least room for a read, in bytes.
 const READ: usize = 16 * 1024;

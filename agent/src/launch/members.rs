@@ -1,9 +1,9 @@
 //! The nodes of a launch as agents tell each other of them, and the limits of such a message.
 
 use prost::encoding::{DecodeContext, decode_key, skip_field};
-use wireup_core::link::control::{Member, NODES_MAX};
 
 use crate::proto::v1;
+use wireup_core::link::control::{Member, NODES_MAX};
 
 /// Most bytes of an opening: the nodes, the description and the 64 MiB of files that may go along.
 pub const OPENING_MAX: usize = 80 * 1024 * 1024;

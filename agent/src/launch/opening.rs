@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use prost::bytes::Bytes;
+
 use wireup_core::job::ids::NodeId;
 pub use wireup_core::link::control::NODES_MAX;
 use wireup_core::link::control::{Member, Spread};

@@ -27,14 +27,13 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::growth::Growth;
+use super::{Loss, Packet};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::NODES_MAX;
 use wireup_core::link::frame::Address;
 use wireup_core::link::liveness::Sign;
 use wireup_core::link::spawn_tree::Tree;
-
-use super::growth::Growth;
-use super::{Loss, Packet};
 
 /// Who is connected to an agent for a launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

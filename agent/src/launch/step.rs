@@ -16,7 +16,6 @@ use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
-use wireup::sys::spawn::Child;
 
 use super::router::{Event, Neighbour};
 use crate::budget::Account;
@@ -25,6 +24,7 @@ use crate::user::User;
 use crate::user::says::relay;
 use crate::user::spawn::end;
 use crate::user::spawn::steps::{Reins, Steps};
+use wireup::sys::spawn::Child;
 
 /// How long a step may live after it has closed its link. Then it is killed.
 const LINGER: Duration = Duration::from_secs(5);

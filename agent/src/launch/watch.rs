@@ -5,11 +5,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
+
+use super::step::Process;
 use wireup::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::link::liveness::{Look, Watch};
-
-use super::step::Process;
 
 /// See the module.
 #[derive(Debug)]

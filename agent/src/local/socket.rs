@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 use tokio::net::UnixListener;
+
 use wireup::sys::unix_socket::connect_within;
 use wireup_core::link::steps::SocketFile;
 

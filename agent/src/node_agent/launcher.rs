@@ -14,13 +14,13 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
-use wireup::sys::spawn::ExitStatus;
 
 use super::process::Process;
 use crate::launch::registry::Started;
 use crate::proto::v1::{StdioOutput, StdioStream};
 use crate::scheduled::launch::{Head, Launch, Order, Stdin, now};
 use crate::scheduled::lines::{Line, LineError, Output, Stream};
+use wireup::sys::spawn::ExitStatus;
 
 /// Bytes of a line for each rank: the result has all of them.
 const LINE_PER_RANK: u64 = 2048;

@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use wireup::sys::spawn::{ExitStatus, wait};
 
 use crate::user::spawn::steps::Reins;
+use wireup::sys::spawn::{ExitStatus, wait};
 
 /// A process that runs, until it was waited for.
 #[derive(Debug)]

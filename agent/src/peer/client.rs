@@ -6,9 +6,6 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::timeout;
 use tokio_stream::Stream;
-use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{Member, NodeStatus, VERSION};
-use wireup_core::link::frame::BODY_MAX;
 
 use super::connection::{Line, Peers};
 use super::packet;
@@ -17,6 +14,9 @@ use crate::launch::opening::Opening;
 use crate::launch::queue::{Queue, queue};
 use crate::launch::router::{Event, Neighbour};
 use crate::proto::v1;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::{Member, NodeStatus, VERSION};
+use wireup_core::link::frame::BODY_MAX;
 
 /// Version of this program, for people.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -16,14 +16,14 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::Channel;
-use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::Member;
 
 use super::{MESSAGE_MAX, cause};
 use crate::budget::{Account, LOOKUPS};
 use crate::launch::opening::Opening;
 use crate::proto::v1::peer_client::PeerClient;
 use crate::tls::{ConnectError, Heartbeat, Tls, channel, dial};
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::Member;
 
 /// So long is a connection kept that nobody uses.
 const LINGER: Duration = Duration::from_secs(10);

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXLOWER;
 use serde::Serialize;
-use wireup::cli::table;
-use wireup_core::job::wall::WallClock;
 
 use super::dates::since_epoch;
 use super::{CA, CERTIFICATE, PkiError, issued, read, revoked};
 use crate::identity::{Certificate, role_name};
+use wireup::cli::table;
+use wireup_core::job::wall::WallClock;
 
 /// One certificate, as it is shown.
 #[derive(Debug, Serialize)]

@@ -4,8 +4,7 @@ use tonic::Status;
 
 use super::request::Request;
 use crate::identity::Role;
-use crate::origin::LocalCaller;
-use crate::origin::Peer;
+use crate::origin::{LocalCaller, Peer};
 use crate::proto::v1::RunAs;
 
 /// Who calls, by what its connection tells.

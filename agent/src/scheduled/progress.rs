@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::lines::{self, Cause, Line};
+use crate::proto::v1::watch_event::Event;
 use crate::proto::v1::{
     LaunchChange, LaunchCompleteNotification, LaunchState, RankExitStatus, RankInfo, RankState,
-    WatchEvent, watch_event::Event,
+    WatchEvent,
 };
 
 /// Ranks in one notification of the end.

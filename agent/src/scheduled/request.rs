@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use prost::bytes::Bytes;
-use wireup_core::job::exit_policy::ExitPolicy;
 
 use crate::proto::v1;
+use wireup_core::job::exit_policy::ExitPolicy;
 
 mod error;
 mod layout;

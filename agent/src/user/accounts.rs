@@ -9,13 +9,12 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use super::Served;
+use super::spawn::LINK;
 use wireup::failure::RunFailure;
 use wireup::sys::fd_passing::receive;
 use wireup_core::link::steps::{Account, Found};
 use wireup_core::link::{decode, encode};
-
-use super::Served;
-use super::spawn::LINK;
 
 /// Answers until the helper has gone.
 ///

@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
-use wireup_core::link::control::{ToAgent, VERSION};
-use wireup_core::link::frame::Address;
+use wireup_test_support::skip;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone, nodes};
-use wireup_test_support::skip;
+use wireup_core::link::control::{ToAgent, VERSION};
+use wireup_core::link::frame::Address;
 
 #[test]
 fn a_launch_on_this_node_alone_leaves_nothing() {

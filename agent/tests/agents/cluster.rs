@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use wireup_agent::identity::Role;
 use wireup_agent::pki;
 use wireup_agent::pki::authority::Validity;
+
 use wireup_core::link::control::{Member, Spread};
 
 /// Never reached by what works, also on a loaded machine.

@@ -1,10 +1,9 @@
 //! Nodes that join a running launch.
 
-use wireup_core::link::control::{Member, ToAgent, VERSION};
-use wireup_core::link::frame::BODY_MAX;
-
 use super::cluster::Cluster;
 use super::launcher::{Launcher, gone};
+use wireup_core::link::control::{Member, ToAgent, VERSION};
+use wireup_core::link::frame::BODY_MAX;
 
 fn grow(members: Vec<Member>) -> ToAgent {
     ToAgent::Grow {

@@ -5,12 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use super::cluster::{Agent, DEADLINE};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::{FromAgent, Member, NodeStatus, Spread, ToAgent, VERSION};
 use wireup_core::link::frame::{Address, BODY_MAX, Class, Frame, FrameReader};
 use wireup_core::link::{decode, encode};
-
-use super::cluster::{Agent, DEADLINE};
 
 /// What comes to a launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,10 +1,10 @@
 //! Launches in which something ends that should not.
 
 use nix::sys::signal::Signal;
-use wireup_core::link::frame::Address;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
+use wireup_core::link::frame::Address;
 
 #[test]
 fn a_killed_agent_is_reported_once_with_all_behind_it_and_the_steps_there_end() {

@@ -14,12 +14,12 @@ use wireup_agent::launch::opening::Opening;
 use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::peer_client::PeerClient;
 use wireup_agent::tls::{Heartbeat, Tls, connect};
-use wireup_core::link::control::{Spread, ToAgent, VERSION};
-use wireup_core::link::frame::{Address, Class, Frame};
+use wireup_test_support::skip;
 
 use super::cluster::{Agent, Cluster};
 use super::launcher::{Heard, Launcher, gone};
-use wireup_test_support::skip;
+use wireup_core::link::control::{Spread, ToAgent, VERSION};
+use wireup_core::link::frame::{Address, Class, Frame};
 
 /// Another agent, or who has its certificate.
 struct Caller {

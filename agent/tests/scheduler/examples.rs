@@ -8,9 +8,9 @@ use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use wireup_test_support::skip;
 
 use crate::agents::{Agents, built, is_root};
-use wireup_test_support::skip;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

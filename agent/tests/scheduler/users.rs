@@ -2,9 +2,9 @@
 
 use tonic::Code;
 use wireup_agent::proto::v1;
+use wireup_test_support::skip;
 
 use crate::agents::{Agents, Client, eventually, is_root, output, rank_is, script, watch};
-use wireup_test_support::skip;
 
 const NOBODY: u32 = 65_534;
 

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 
-use crate::job::ids::NodeId;
-
 use super::frame::{Address, BODY_MAX, Class, Frame, HEADER, Header, MESSAGE_MAX};
+use crate::job::ids::NodeId;
 
 /// From whom a message is, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

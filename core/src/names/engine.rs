@@ -15,6 +15,7 @@ mod head;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use head::{Answers, Head};
 use serde::{Deserialize, Serialize};
 
 use super::request::{Answer, Persistence, Refusal, Request, Requester};
@@ -22,7 +23,6 @@ use super::shared::{FromShared, Serial, Ticket, ToShared};
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::proc::Proc;
-use head::{Answers, Head};
 
 /// A message between the engines of two nodes. The sender is named by the transport.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::{BYTES_MAX, KEY_MAX, KEYS_MAX, VALUES_MAX, WAITING_MAX};
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId, Nspace, UserId};
 use crate::job::octets::{self, Octets};
 use crate::job::proc::{Proc, ProcRank};
-
-use super::{BYTES_MAX, KEY_MAX, KEYS_MAX, VALUES_MAX, WAITING_MAX};
 
 /// Who asks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

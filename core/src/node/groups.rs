@@ -14,9 +14,10 @@ use std::time::Duration;
 use super::NodeCore;
 use super::upcalls::timeout;
 use crate::fence::Participants;
+use crate::groups::watch::Watch;
 use crate::groups::{
     GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output,
-    Released, watch::Watch,
+    Released,
 };
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;

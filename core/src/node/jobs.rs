@@ -11,7 +11,7 @@ use crate::job::proc;
 use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
 use crate::node::event::{Action, Report};
-use crate::pmi::server::{self as pmi};
+use crate::pmi::server as pmi;
 use crate::pmix::control::{Control, ForkEnv, Refusal};
 use crate::pmix::sidecar::RequestId;
 use crate::pmix::value::{Proc, ProcRank};

@@ -17,6 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use answers::{View, Wants};
+use scope::Scope;
+
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
@@ -27,8 +30,6 @@ use crate::pmix::upcall::Query;
 use crate::queries::{
     Asked, Heard, Life, Output, Part, Process, QueryEngine, QueryMessage, Question,
 };
-use answers::{View, Wants};
-use scope::Scope;
 
 /// How long the other nodes are waited for if the asker sets no time. No rank has to do anything for
 /// the answer, so a node that needs longer is in trouble.

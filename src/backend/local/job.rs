@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::RankIo;
 use crate::plan::Plan;
 use crate::plan::directory::NodeDirectories;
 use crate::plan::jobs::Planned;
@@ -12,8 +13,6 @@ use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::roster::Placed;
 use wireup_core::node::JobContext;
 use wireup_core::pmix::control::ForkEnv;
-
-use super::RankIo;
 
 /// See the module.
 pub(super) struct Job {

@@ -10,8 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::server::COMMAND;
-use crate::sys::cgroup;
-use crate::sys::cgroup::Group;
+use crate::sys::cgroup::{self, Group};
 use crate::sys::procfs;
 
 /// What the names of these groups begin with. The namespace of processes follows, number and start of the process

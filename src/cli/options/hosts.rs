@@ -7,8 +7,7 @@ use clap::{Args, ValueHint};
 use crate::cli::ps::nodes::own_node;
 use crate::failure::RunFailure;
 use crate::plan::hostfile;
-use wireup_core::job::hosts;
-use wireup_core::job::hosts::{HostList, HostSpec};
+use wireup_core::job::hosts::{self, HostList, HostSpec};
 use wireup_core::job::spec::SpreadSpec;
 use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 

@@ -4,10 +4,8 @@ use std::ffi::CString;
 use std::path::Path;
 
 use super::entry;
-use crate::inspect::libpmix;
-use crate::inspect::relocated;
-use crate::plan::Plan;
-use crate::plan::environment;
+use crate::inspect::{libpmix, relocated};
+use crate::plan::{Plan, environment};
 use crate::sys::devices;
 use crate::sys::leftovers::JOB;
 use wireup_core::job::spec::Inherited;

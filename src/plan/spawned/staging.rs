@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use crate::inspect::program::Program;
 use crate::plan::Plan;
-use crate::plan::app;
-use crate::plan::app::Stand;
+use crate::plan::app::{self, Stand};
 use crate::plan::spawned::{SpawnedJob, refuse};
 use crate::plan::staged_files::StagedFiles;
 use crate::plan::staging::{LuggageError, Room, Tell, Unpacked};

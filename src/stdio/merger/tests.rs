@@ -1,7 +1,8 @@
 //! Lines on their way, from pieces to what is shown.
 
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
 use wireup_core::job::ids::{JobNumber, Rank};
 
 /// Standard output of a rank of the job the user asked for.

@@ -1,7 +1,8 @@
 //! Limits: too few ranks, too many, and a system that has no descriptors or processes left.
 
-use rustix::process::{Pid, Signal, kill_process};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{DEADLINE, Output, Run, descriptors, eventually, mpi, process, program, skip};
 

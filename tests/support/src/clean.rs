@@ -1,16 +1,14 @@
 //! The surroundings of a run, and the proof that it left them empty.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::{fs, io};
 
-use crate::not_checked;
-use crate::procfs;
+use crate::{not_checked, procfs};
 
 /// Hosts other than this machine.
 pub trait Elsewhere: std::fmt::Debug + Send + Sync {

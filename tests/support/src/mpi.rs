@@ -2,10 +2,9 @@
 
 use std::ffi::OsString;
 
-use crate::Run;
 use crate::outcome::{Outcome, field};
 use crate::programs::{Mpi, mpis};
-use crate::{skip, wireup};
+use crate::{Run, skip, wireup};
 
 /// The MPI of that name; `None`, and the test is ignored, when it is not installed.
 #[track_caller]

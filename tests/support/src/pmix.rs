@@ -6,9 +6,8 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::Run;
 use crate::programs::built;
-use crate::skip;
+use crate::{Run, skip};
 
 /// A libpmix of this machine, and test programs that use it without an MPI.
 #[derive(Clone, Debug)]

@@ -1,7 +1,6 @@
 //! Looking at processes through `/proc`, independently of wireup's own way.
 
-use std::fmt;
-use std::fs;
+use std::{fmt, fs};
 
 use crate::MARK;
 

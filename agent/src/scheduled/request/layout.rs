@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use wireup_core::link::control::NODES_MAX;
-
 use super::RequestError;
 use crate::proto::v1;
+use wireup_core::link::control::NODES_MAX;
 
 /// Most ranks of a launch: what is remembered of each is kept in memory.
 const SIZE_MAX: u32 = 1 << 20;

@@ -3,10 +3,9 @@
 //! Rule: it makes system calls only; all it needs is laid out before.
 
 use std::ffi::{c_char, c_int};
-use std::io;
 use std::os::fd::{OwnedFd, RawFd};
-use std::ptr;
 use std::time::Duration;
+use std::{io, ptr};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -14,10 +13,10 @@ use rustix::process::Pid;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::timeout;
-use wireup::sys::privileges::{Part, give_up};
 
 use super::LINK;
 use crate::user::User;
+use wireup::sys::privileges::{Part, give_up};
 
 /// So long may it take until the program is executed: a file system may be slow.
 const LIMIT: Duration = Duration::from_secs(10);

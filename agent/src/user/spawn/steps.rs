@@ -21,13 +21,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
+
+use super::{ACCOUNTS_COMMAND, SpawnError, Trouble, User, begin, environment, spawn, wireup};
 use wireup::backend::step::SERVER_COMMAND;
 use wireup::sys::fd_passing::{receive, send};
 use wireup::sys::spawn::{Child, wait};
 use wireup_core::link::steps::{Account, Answer, Order, Rules, Whose};
 use wireup_core::link::{decode, encode};
-
-use super::{ACCOUNTS_COMMAND, SpawnError, Trouble, User, begin, environment, spawn, wireup};
 
 /// How long the helper may take for an order, which is a fork at most.
 const LIMIT: Duration = Duration::from_secs(5);

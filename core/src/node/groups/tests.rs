@@ -4,8 +4,8 @@ use crate::job::ids::{NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
 use crate::node::event::Event;
-use crate::pmix::control::serve::Request;
-use crate::pmix::control::{Hello, SidecarNotice, serve};
+use crate::pmix::control::serve::{self, Request};
+use crate::pmix::control::{Hello, SidecarNotice};
 use crate::pmix::upcall::{Parts, Query, Upcall};
 use crate::pmix::value::{DataRange, ProcRank};
 

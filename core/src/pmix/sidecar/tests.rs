@@ -1,6 +1,5 @@
 use super::*;
-use crate::pmix::control::serve;
-use crate::pmix::control::serve::Body;
+use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{Refusal, Stage};
 use crate::pmix::value::{Proc, ProcRank};
 use crate::pmix::wire::{HEADER_LEN, MAX_PAYLOAD};

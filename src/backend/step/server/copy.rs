@@ -1,12 +1,11 @@
 //! A copy of the helper, on its way to being a user's process.
 
 use std::ffi::{CStr, CString, OsString, c_char};
-use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
-use std::ptr;
 use std::time::{Duration, Instant};
+use std::{fs, ptr};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
