@@ -88,9 +88,9 @@ fn ranks_that_fork_without_end_are_ended_with_their_job() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
-    // As many as a limit allows; each says so when it cannot, and tries again.
-    let bomb = "ulimit -u 150; echo up; bomb() { while :; do setsid bash -c 'exec sleep 2' & done; }; \
-                bomb 2>/dev/null & bomb 2>/dev/null";
+    // As many as a limit allows, each in a session of its own. A shell would pause when it is refused one.
+    let bomb = "ulimit -u 150; echo up; exec perl -MPOSIX=setsid -e '$SIG{CHLD} = \"IGNORE\"; \
+                while (1) { my $pid = fork; next if !defined $pid or $pid; setsid; sleep 2; exit }'";
     let attack = || {
         let running = hostile(&cluster, bomb).start();
         running.wait_for_many(Output::Stdout, "up", 3);
