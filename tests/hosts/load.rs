@@ -95,10 +95,16 @@ fn steps_that_are_stopped_cost_their_user_his_launches_and_nobody_else_anything(
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
-    if attack(&cluster, "stopped").is_none() {
-        return;
+    // On a busy machine a step may have read, and ended, before it is stopped.
+    for _ in 0..6 {
+        if attack(&cluster, "stopped").is_none() {
+            return;
+        }
+        if lines(&cluster, "it does not take what is sent to it") > 0 {
+            return;
+        }
     }
-    assert!(lines(&cluster, "it does not take what is sent to it") > 0);
+    panic!("no step was stopped before it read");
 }
 
 #[test]
