@@ -141,11 +141,13 @@ def steps():
 
 def stopped():
     # A process of its own, which waits for no other thread: a step must be stopped before it reads.
+    attacker = os.getpid()
     stopping = os.fork()
     if stopping == 0:
-        while True:
+        while os.getppid() == attacker:
             for pid in steps():
                 quietly(lambda: os.kill(pid, signal.SIGSTOP))
+        os._exit(0)
 
     def send(n):
         agent = Agent()
