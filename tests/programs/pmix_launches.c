@@ -13,7 +13,7 @@
  *   miss KEY SECONDS        gets what its rank 0 never puts, and waits so long for it
  * and prints for each, once it is answered
  *     pmix_launches did=WHAT key=KEY status=STATUS
- * and before a want
+ * and once a want has got as far as the rendezvous
  *     pmix_launches waits=KEY
  */
 #include "client.h"
@@ -37,13 +37,43 @@ static pmix_status_t offer(const char *key, const char *persistence)
     return PMIx_Publish(infos, 2);
 }
 
-static pmix_status_t look(const char *key, int seconds)
+static pmix_status_t look(const char *key)
 {
     pmix_pdata_t data;
-    pmix_status_t status = look_up_one(&data, key, seconds);
+    pmix_status_t status = look_up_one(&data, key, -1);
     if (status == PMIX_SUCCESS && strcmp(data.value.data.string, key) != 0)
         fail(1, "pmix_launches: found %s under %s", data.value.data.string, key);
     return status;
+}
+
+struct found {
+    const char *key;
+    bool answered;
+    pmix_status_t status;
+};
+
+static void on_found(pmix_status_t status, pmix_pdata_t *data, size_t ndata, void *argument)
+{
+    struct found *found = argument;
+    if (status == PMIX_SUCCESS && (ndata != 1 || strcmp(data->value.data.string, found->key) != 0))
+        fail(1, "pmix_launches: found something else under %s", found->key);
+    CHANGE(found->status = status; found->answered = true);
+}
+
+static pmix_status_t want(const char *key, int seconds)
+{
+    struct found found = {.key = key};
+    int all = 0;
+    pmix_info_t infos[2];
+    char *keys[] = {(char *)key, NULL};
+    PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &all, PMIX_INT);
+    PMIX_INFO_LOAD(&infos[1], PMIX_TIMEOUT, &seconds, PMIX_INT);
+    must(PMIx_Lookup_nb(keys, infos, 2, on_found, &found), "PMIx_Lookup_nb");
+    /* Requests of one rank arrive in order: what comes after has an answer, so this one is there. */
+    look("never offered");
+    report("pmix_launches waits=%s", key);
+    WAIT_UNTIL(found.answered);
+    return found.status;
 }
 
 static pmix_status_t tell(const char *key)
@@ -111,8 +141,7 @@ int main(int argc, char **argv)
         if (strcmp(what, "offer") == 0 && i + 1 < argc) {
             status = offer(key, argv[++i]);
         } else if (strcmp(what, "want") == 0 && i + 1 < argc) {
-            report("pmix_launches waits=%s", key);
-            status = look(key, atoi(argv[++i]));
+            status = want(key, atoi(argv[++i]));
         } else if (strcmp(what, "join") == 0 && i + 1 < argc) {
             status = join(key, atoi(argv[++i]));
         } else if (strcmp(what, "miss") == 0 && i + 1 < argc) {
@@ -122,7 +151,7 @@ int main(int argc, char **argv)
         } else if (strcmp(what, "part") == 0) {
             status = part(key);
         } else if (strcmp(what, "look") == 0) {
-            status = look(key, -1);
+            status = look(key);
         } else if (strcmp(what, "withdraw") == 0) {
             char *keys[] = {(char *)key, NULL};
             status = PMIx_Unpublish(keys, NULL, 0);
