@@ -215,7 +215,7 @@ impl Plan {
     pub fn new(spec: JobSpec, nspace: Nspace, descriptors: u64) -> Result<Self, RunFailure> {
         let across = spec.layout.across_hosts();
         if let Some(socket) = &spec.interface.allocator {
-            check_allocator(socket).map_err(RunFailure::refused)?;
+            check_allocator(socket)?;
         }
         let inheritance = Inheritance::here(across)?;
         let mut warnings = Vec::new();
@@ -224,8 +224,8 @@ impl Plan {
         let size = total(&sizes)?;
         let (ranks, oversubscribed) = place(&spec, size, &slots)?;
         size::check(&spec, size, descriptors)?;
-        let psets =
-            ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size)).map_err(wrong)?;
+        let psets = ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size))
+            .map_err(|error| wrong(error.to_string()))?;
         let stand = if across {
             Stand::Launcher
         } else {
@@ -447,7 +447,7 @@ impl Decided {
 pub(crate) mod tests;
 
 /// Whether an allocator may listen there.
-fn check_allocator(path: &Path) -> Result<(), String> {
+fn check_allocator(path: &Path) -> Result<(), RunFailure> {
     let what = match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => return Ok(()),
         Ok(_) => "is no socket".to_owned(),
@@ -455,7 +455,7 @@ fn check_allocator(path: &Path) -> Result<(), String> {
         Err(error) => format!("cannot be looked at: {error}"),
     };
     let path = path.display();
-    Err(format!(
+    Err(RunFailure::refused(format!(
         "--allocator {path} {what}; start the allocator first"
-    ))
+    )))
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use wireup_core::fence::{FenceId, FenceMessage, Participants, Released};
+use wireup_core::fence::{FenceId, FenceMessage, Kind, Participants, Released, Series};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{NodeId, Nspace, UserId};
 use wireup_core::job::rank_placement::RankMap;
@@ -173,7 +173,10 @@ fn the_result_of_a_large_fence_is_written_once_and_never_more_than_twice_in_memo
     let data: Arc<[u8]> = vec![7; RANKS as usize * 200].into();
     let message = PeerMessage::Fence(FenceMessage::Release {
         id: FenceId {
-            participants: Participants::whole_job(Nspace::new("wireup-job").unwrap()),
+            series: Series {
+                kind: Kind::Pmix,
+                participants: Participants::whole_job(Nspace::new("wireup-job").unwrap()),
+            },
             generation: 0,
         },
         released: Released {

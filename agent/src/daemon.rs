@@ -38,7 +38,7 @@ use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::refusals::LogRefusals;
 use crate::rendezvous::Meetings;
-use crate::state::Agent;
+use crate::state::{Advertised, Agent};
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, files};
 use crate::{local, node_agent, tls, work};
@@ -141,7 +141,10 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     let peers = Peers::new(settings.tls.clone(), settings.heartbeat, network.clone());
     let agent = Arc::new(Agent {
         name: settings.name,
-        advertise: settings.advertise.ok_or_else(|| advertised(bound)),
+        advertise: match settings.advertise {
+            Some(address) => Advertised::Configured(address),
+            None => Advertised::Assumed(advertised(bound)),
+        },
         steps: Arc::clone(&steps),
         socket: settings.socket.clone(),
         registry: Arc::new(Registry::new(budgets.clone())),

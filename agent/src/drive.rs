@@ -255,7 +255,7 @@ impl Drive {
         };
         for node in drive.router.below() {
             match found.missing.get(&node) {
-                Some(reason) => drive.not_contacted(node, reason.clone()),
+                Some(error) => drive.not_contacted(node, error.to_string()),
                 None if absent > 0 => drive.not_contacted(node, not_asked()),
                 None => drive.contact(&opening, node),
             }

@@ -10,6 +10,8 @@ use crate::budget::Account;
 use crate::launch::Packet;
 use crate::launch::link::{Incoming, LinkReader, LinkWriter};
 use crate::launch::queue::{Queue, queue};
+use crate::peer::error::PeerError;
+use crate::peer::packet;
 use crate::proto::v1;
 use crate::rendezvous::{Whose, refused};
 use crate::state::Agent;
@@ -30,7 +32,7 @@ pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut write
             Ok((queue, said)) => {
                 return elsewhere(&agent, member, (queue, said), reader, writer).await;
             }
-            Err(reason) => failures.push(reason),
+            Err(error) => failures.push(error.to_string()),
         }
     }
     if names.is_empty() {
@@ -58,8 +60,8 @@ async fn here(agent: &Agent, whose: Whose, mut reader: LinkReader, mut writer: L
         tokio::select! {
             incoming = reader.next() => match incoming {
                 Some(Ok(Incoming::Carried(packet))) => {
-                    if let Err(reason) = guest.take(&packet) {
-                        warn!(uid, "a launch {reason}");
+                    if let Err(error) = guest.take(&packet) {
+                        warn!(uid, "a launch {error}");
                         return;
                     }
                 }
@@ -81,7 +83,7 @@ async fn elsewhere(
     member: &Member,
     (queue, said): (
         Queue<v1::MeetRequest>,
-        impl Stream<Item = Result<Packet, String>>,
+        impl Stream<Item = Result<Packet, PeerError>>,
     ),
     mut reader: LinkReader,
     mut writer: LinkWriter,
@@ -105,8 +107,8 @@ async fn elsewhere(
             packet = said.next() => match packet {
                 Some(Ok(packet)) if writer.carry(&packet).is_ok() => continue,
                 Some(Ok(_)) => return,
-                Some(Err(reason)) => reason,
-                None => format!("the agent of {} has ended it", member.name),
+                Some(Err(error)) => error.to_string(),
+                None => PeerError::Ended(member.name.clone()).to_string(),
             },
             () = writer.flush(), if writer.waits() => continue,
         };
@@ -129,9 +131,9 @@ impl crate::peer::connection::Peers {
     ) -> Result<
         (
             Queue<v1::MeetRequest>,
-            impl Stream<Item = Result<Packet, String>> + use<>,
+            impl Stream<Item = Result<Packet, PeerError>> + use<>,
         ),
-        String,
+        PeerError,
     > {
         let line = self.line(member, account).await?;
         let (to, queued) = queue(account);
@@ -150,7 +152,7 @@ impl crate::peer::connection::Peers {
             .map_err(|status| line.failed(&status))?
             .into_inner();
         let said = stream.map(move |frame| match frame {
-            Ok(frame) => crate::peer::packet(frame),
+            Ok(frame) => packet(frame).map_err(|error| line.misunderstood(error)),
             Err(status) => Err(line.failed(&status)),
         });
         Ok((to, said))

@@ -25,17 +25,18 @@ use tracing::warn;
 use self::client::{Client, Clients};
 use self::slots::{Callers, Slot};
 use self::socket::Socket;
-use crate::budget::{Account, Held, PER_USER};
+use crate::budget::{Account, Held, PER_USER, Spent};
 use crate::drive::{Above, drive};
 use crate::guest;
-use crate::launch::link::{Incoming, LinkReader, LinkWriter, link};
+use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::launch::members::OPENING_MAX;
-use crate::launch::opening::Opening;
+use crate::launch::opening::{Opening, OpeningError};
+use crate::launch::registry;
 use crate::launch::router::Place;
 use crate::origin::LocalCaller;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::state::Agent;
-use crate::user::User;
+use crate::user::{User, UserError};
 use wireup_core::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION};
 use wireup_core::link::{decode, encode};
 use wireup_core::rendezvous::MEET_MAX;
@@ -128,13 +129,14 @@ async fn caller(
             Ok(None) => return,
             Err(reason) => reason,
         },
-        None => format!("user id {uid} has {PER_USER} connections to this agent already"),
+        None => Refusal::Connections(uid),
     };
     let who = LocalCaller { uid }.to_string();
     agent.refusals.log(&who, || {
         warn!(uid, "refused a launcher: {refusal}");
     });
-    answer(&mut writer, &FromAgent::Refused { reason: refusal }).await;
+    let reason = refusal.to_string();
+    answer(&mut writer, &FromAgent::Refused { reason }).await;
 }
 
 /// Whether the first bytes are those of HTTP/2. They stay where they are.
@@ -162,6 +164,48 @@ async fn speaks_http(connection: &UnixStream) -> bool {
     matches!(timeout(PATIENCE, look).await, Ok(Ok(true)))
 }
 
+/// Why a process of this machine is not served. Words that follow "a launcher:".
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("it did not say what it wants within {} s", PATIENCE.as_secs())]
+    Late,
+    #[error("user id {0} has {PER_USER} connections to this agent already")]
+    Connections(u32),
+    #[error(
+        "its request cannot be read, or names more than {NODES_MAX} nodes; this is an agent of wireup \
+         {PROGRAM_VERSION}"
+    )]
+    Unreadable,
+    #[error(
+        "it speaks link version {0}, and this agent (wireup {PROGRAM_VERSION}) version {VERSION}; use the \
+         same wireup for both, and restart the agent after an update"
+    )]
+    Version(u32),
+    #[error("a name by which launches meet has at most {MEET_MAX} bytes")]
+    MeetName,
+    #[error("it wants nodes to join a launch that it has not opened")]
+    GrowsNothing,
+    #[error("it ended within its request")]
+    Ended,
+    #[error("it does not speak as a launcher: {0}")]
+    Link(LinkError),
+    #[error("it sent a message before it opened a launch")]
+    TooEarly,
+    #[error("its request is longer than {} MiB", OPENING_MAX >> 20)]
+    Long,
+    #[error(transparent)]
+    Spent(#[from] Spent),
+    #[error(transparent)]
+    User(#[from] UserError),
+    #[error(transparent)]
+    Opening(#[from] OpeningError),
+    #[error("the agent of {name}: {refusal}")]
+    Registry {
+        name: String,
+        refusal: registry::Refusal,
+    },
+}
+
 enum Wanted {
     Launch(Box<(Opening, User)>),
     /// With what they take of the user's account.
@@ -175,13 +219,8 @@ async fn wanted(
     reader: &mut LinkReader,
     account: &Arc<Account>,
     uid: u32,
-) -> Result<Option<Wanted>, String> {
-    let late = |_| {
-        format!(
-            "it did not say what it wants within {} s",
-            PATIENCE.as_secs()
-        )
-    };
+) -> Result<Option<Wanted>, Refusal> {
+    let late = |_| Refusal::Late;
     timeout(PATIENCE, reader.first()).await.map_err(late)?;
     let request = {
         let _one = slot.reading.acquire().await.expect("it is never closed");
@@ -191,12 +230,7 @@ async fn wanted(
     let Some((request, held)) = request else {
         return Ok(None);
     };
-    let request = decode::<ToAgent>(&request).map_err(|_| {
-        format!(
-            "its request cannot be read, or names more than {NODES_MAX} nodes; this is an agent of wireup \
-             {PROGRAM_VERSION}"
-        )
-    })?;
+    let request = decode::<ToAgent>(&request).map_err(|_| Refusal::Unreadable)?;
     drop(held);
     let version = match &request {
         ToAgent::Open { version, .. }
@@ -205,12 +239,9 @@ async fn wanted(
         ToAgent::Grow { .. } => VERSION,
     };
     if version != VERSION {
-        return Err(format!(
-            "it speaks link version {version}, and this agent (wireup {PROGRAM_VERSION}) version \
-             {VERSION}; use the same wireup for both, and restart the agent after an update"
-        ));
+        return Err(Refusal::Version(version));
     }
-    let user = agent.user(uid).await.map_err(|error| error.to_string())?;
+    let user = agent.user(uid).await?;
     match request {
         ToAgent::Open {
             version: _,
@@ -220,22 +251,16 @@ async fn wanted(
             description,
         } => {
             let opening =
-                Opening::of_launcher((launch, scheduled), uid, spread, description, account);
-            let opening = opening.map_err(|error| error.to_string())?;
+                Opening::of_launcher((launch, scheduled), uid, spread, description, account)?;
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))
         }
-        ToAgent::Meet { name, .. } if name.len() > MEET_MAX => Err(format!(
-            "a name by which launches meet has at most {MEET_MAX} bytes"
-        )),
+        ToAgent::Meet { name, .. } if name.len() > MEET_MAX => Err(Refusal::MeetName),
         ToAgent::Meet { name, .. } => Ok(Some(Wanted::Meeting(name))),
         ToAgent::Nodes { members, .. } => {
-            let held = account.take(members.len() * QUESTION);
-            let held = held.map_err(|spent| spent.to_string())?;
+            let held = account.take(members.len() * QUESTION)?;
             Ok(Some(Wanted::Nodes(members, held)))
         }
-        ToAgent::Grow { .. } => {
-            Err("it wants nodes to join a launch that it has not opened".to_owned())
-        }
+        ToAgent::Grow { .. } => Err(Refusal::GrowsNothing),
     }
 }
 
@@ -243,23 +268,22 @@ async fn wanted(
 async fn first_message(
     reader: &mut LinkReader,
     account: &Arc<Account>,
-) -> Result<Option<(Vec<u8>, Held)>, String> {
+) -> Result<Option<(Vec<u8>, Held)>, Refusal> {
     let mut message = Vec::new();
     let mut held = account.hold(0);
     loop {
         match reader.next().await {
             None if message.is_empty() => return Ok(None),
-            None => return Err("it ended within its request".into()),
-            Some(Err(error)) => return Err(format!("it does not speak as a launcher: {error}")),
+            None => return Err(Refusal::Ended),
+            Some(Err(error)) => return Err(Refusal::Link(error)),
             Some(Ok(Incoming::Carried(_) | Incoming::Sign(_))) => {
-                return Err("it sent a message before it opened a launch".into());
+                return Err(Refusal::TooEarly);
             }
             Some(Ok(Incoming::Control { more, body })) => {
                 if message.len() + body.len() > OPENING_MAX {
-                    let most = OPENING_MAX >> 20;
-                    return Err(format!("its request is longer than {most} MiB"));
+                    return Err(Refusal::Long);
                 }
-                held.grow(body.len()).map_err(|spent| spent.to_string())?;
+                held.grow(body.len())?;
                 message.extend_from_slice(&body);
                 if !more {
                     return Ok(Some((message, held)));
@@ -276,7 +300,7 @@ fn open(
     reader: LinkReader,
     writer: LinkWriter,
     root: Option<OwnedFd>,
-) -> Result<impl Future<Output = ()> + Send + use<>, Box<(String, LinkWriter)>> {
+) -> Result<impl Future<Output = ()> + Send + use<>, Box<(Refusal, LinkWriter)>> {
     let place = match opening.spread.members[0].name == agent.name {
         true => Place::EntryAndRoot,
         false => Place::Entry,
@@ -292,8 +316,8 @@ fn open(
             Ok(drive(agent.clone(), opening, user, place, above, seat))
         }
         Err(refusal) => {
-            let reason = format!("the agent of {}: {refusal}", agent.name);
-            Err(Box::new((reason, writer)))
+            let name = agent.name.clone();
+            Err(Box::new((Refusal::Registry { name, refusal }, writer)))
         }
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! - [`connection`]: connections to others, shared by the launches that need them
 //! - [`client`]: calls to others
+//! - [`error`]: why others cannot be called, or say what cannot be understood
 
 pub mod client;
 pub mod connection;
+pub mod error;
 
 use std::io::ErrorKind;
 
 use tonic::Status;
 
+use self::error::MessageError;
 use crate::launch::{Loss, Packet};
 use crate::proto::v1;
 use wireup_core::job::ids::NodeId;
@@ -31,12 +34,9 @@ impl From<Packet> for v1::Frame {
 }
 
 /// The packet of a frame, unless it is too long.
-pub(crate) fn packet(frame: v1::Frame) -> Result<Packet, String> {
+pub(crate) fn packet(frame: v1::Frame) -> Result<Packet, MessageError> {
     if frame.body.len() > BODY_MAX {
-        return Err(format!(
-            "a frame of {} bytes, where {BODY_MAX} are allowed",
-            frame.body.len()
-        ));
+        return Err(MessageError::FrameLength(frame.body.len()));
     }
     Ok(Packet {
         to: Address::from_u32(frame.to),

@@ -19,10 +19,11 @@ use crate::launch::registry::Refusal;
 use crate::launch::router::{Event, Neighbour, Place};
 use crate::origin::Peer;
 use crate::peer::client::PROGRAM_VERSION;
+use crate::peer::error::MessageError;
 use crate::peer::{cause, packet};
 use crate::proto::v1;
 use crate::proto::v1::peer_server::Peer as Service;
-use crate::rendezvous;
+use crate::rendezvous::{self, GuestError};
 use crate::state::Agent;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::VERSION;
@@ -99,9 +100,9 @@ impl PeerService {
             .serves(hello.uid)
             .map_err(|error| Status::permission_denied(error.to_string()))?;
         let said = stream.map(|request| match request.map(|request| request.message) {
-            Ok(Some(v1::meet_request::Message::Frame(frame))) => packet(frame),
-            Ok(_) => Err("sent a message this agent does not know".to_owned()),
-            Err(status) => Err(cause(&status)),
+            Ok(Some(v1::meet_request::Message::Frame(frame))) => Ok(packet(frame)?),
+            Ok(_) => Err(MessageError::Unknown.into()),
+            Err(status) => Err(GuestError::Lost(cause(&status))),
         });
         let from = caller.identity.name;
         let answers = rendezvous::serve(&self.0.meetings, (hello.uid, hello.name), from, said);
@@ -265,17 +266,18 @@ fn events(
             Ok(Some(v1::peer_down::Message::Frame(frame))) => {
                 packet(frame).map(|packet| Some(Event::Carried(Neighbour::Up, packet)))
             }
-            Ok(Some(v1::peer_down::Message::Grow(grow))) => pieces
-                .of_parent(&grow)
-                .map(|growth| growth.map(Event::Grow)),
-            Ok(_) => Err("a message this agent does not know".to_owned()),
+            Ok(Some(v1::peer_down::Message::Grow(grow))) => match pieces.of_parent(&grow) {
+                Ok(growth) => Ok(growth.map(Event::Grow)),
+                Err(error) => Err(error.into()),
+            },
+            Ok(_) => Err(MessageError::Unknown),
             Err(status) => {
                 let reason = format!("the agent of {parent} is lost: {}", cause(&status));
                 Ok(Some(Event::UpGone { reason }))
             }
         };
-        let event = event.unwrap_or_else(|what| {
-            let reason = format!("the agent of {parent} sent {what}");
+        let event = event.unwrap_or_else(|error| {
+            let reason = format!("the agent of {parent} {error}");
             Some(Event::UpGone { reason })
         });
         std::future::ready(event)

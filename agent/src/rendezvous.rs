@@ -21,11 +21,12 @@ use tracing::{debug, warn};
 use crate::budget::{Account, Budgets, Held, Spent};
 use crate::launch::Packet;
 use crate::launch::queue::{Queue, Queued, queue};
+use crate::peer::error::MessageError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::control::{FromAgent, Member};
 use wireup_core::link::frame::{Address, BODY_MAX};
-use wireup_core::link::{decode, encode};
+use wireup_core::link::{DecodeError, decode, encode};
 use wireup_core::names::BYTES_MAX;
 use wireup_core::rendezvous::message::ToRendezvous;
 use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
@@ -63,6 +64,26 @@ struct Met {
     rendezvous: Rendezvous,
     /// What it takes of the user's account.
     held: Held,
+}
+
+/// Why a launch loses its rendezvous. Words that follow the launch.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// Its message is longer than a rendezvous takes.
+    #[error("sent a message of more than {MESSAGE_MAX} bytes")]
+    Long,
+    /// Its message is none.
+    #[error("sent a message that is none: {0}")]
+    Unreadable(DecodeError),
+    /// Its user has nothing left.
+    #[error("is given up: {0}")]
+    Spent(#[from] Spent),
+    /// Its agent sends what this one does not accept.
+    #[error("is at an agent that {0}")]
+    Message(#[from] MessageError),
+    /// The connection to its agent is lost.
+    #[error("is at an agent that is lost: {0}")]
+    Lost(String),
 }
 
 /// A launch that is here; gone when this is dropped.
@@ -209,32 +230,25 @@ impl Guest {
     /// Takes a part of a message, or a whole one.
     ///
     /// # Errors
-    /// One line: what is wrong with it.
-    pub fn take(&mut self, packet: &Packet) -> Result<(), String> {
+    /// [`GuestError`]; the launch is left.
+    pub fn take(&mut self, packet: &Packet) -> Result<(), GuestError> {
         if self.parts.len() + packet.body.len() > MESSAGE_MAX {
-            return Err(format!("sent a message of more than {MESSAGE_MAX} bytes"));
+            return Err(GuestError::Long);
         }
         // What it is about to say may want as much.
-        self.account
-            .check()
-            .map_err(|spent| refused_since(&spent))?;
-        let grown = self.held.grow(packet.body.len());
-        grown.map_err(|spent| refused_since(&spent))?;
+        self.account.check()?;
+        self.held.grow(packet.body.len())?;
         self.parts.extend_from_slice(&packet.body);
         if packet.more {
             return Ok(());
         }
         self.held.set(0);
         let message = decode::<ToRendezvous>(&std::mem::take(&mut self.parts));
-        let message = message.map_err(|error| format!("sent a message that is none: {error}"))?;
+        let message = message.map_err(GuestError::Unreadable)?;
         let id = self.id;
         self.act(|rendezvous, now, out| rendezvous.said(id, message, now, out));
         Ok(())
     }
-}
-
-fn refused_since(spent: &Spent) -> String {
-    format!("is given up: {spent}")
 }
 
 impl Drop for Guest {
@@ -253,7 +267,7 @@ pub fn serve<S>(
     said: S,
 ) -> impl Stream<Item = Packet> + Send + use<S>
 where
-    S: Stream<Item = Result<Packet, String>> + Send + 'static,
+    S: Stream<Item = Result<Packet, GuestError>> + Send + 'static,
 {
     let uid = whose.0;
     let (mut guest, queued) = meetings.join(whose);
@@ -263,8 +277,11 @@ where
         loop {
             match said.next().await.map(|packet| guest.take(&packet?)) {
                 Some(Ok(())) => {}
-                Some(Err(reason)) => {
-                    debug!(uid, "a launch behind the agent of {from} leaves: {reason}");
+                Some(Err(error)) => {
+                    debug!(
+                        uid,
+                        "a launch behind the agent of {from} leaves: it {error}"
+                    );
                     break;
                 }
                 None => break,

@@ -18,13 +18,22 @@ use crate::user::spawn::steps::Steps;
 use crate::user::{Served, User, UserError};
 use wireup_core::link::control::NodeStatus;
 
+/// Where an agent is to be reached.
+#[derive(Clone, Debug)]
+pub enum Advertised {
+    /// As its administrator says.
+    Configured(String),
+    /// As far as it knows from what it listens on.
+    Assumed(String),
+}
+
 /// An agent: who it is, whom it serves, and what goes on at it.
 #[derive(Debug)]
 pub struct Agent {
     /// Name of the node.
     pub name: String,
-    /// Where others are to reach it, as it was told to say; otherwise as far as this agent can know.
-    pub advertise: Result<String, String>,
+    /// Where others are to reach it.
+    pub advertise: Advertised,
     /// Where steps and launchers come from.
     pub steps: Arc<Steps>,
     /// Where launchers of this machine find it.
@@ -77,8 +86,8 @@ impl Agent {
     /// that leads nobody else anywhere.
     pub fn advertised(&self, here: Option<SocketAddr>) -> String {
         match (&self.advertise, here.filter(|at| !at.ip().is_loopback())) {
-            (Err(_), Some(here)) => here.to_string(),
-            (Ok(address) | Err(address), _) => address.clone(),
+            (Advertised::Assumed(_), Some(here)) => here.to_string(),
+            (Advertised::Configured(address) | Advertised::Assumed(address), _) => address.clone(),
         }
     }
 

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use book::Book;
-pub use id::{FenceId, Participants};
+pub use id::{FenceId, Kind, Participants, Series};
 pub use message::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceMessage, FenceResult, Limits, Output,
     Released, Timeout,
@@ -86,13 +86,13 @@ impl<T> FenceEngine<T> {
     pub fn handle(&mut self, input: FenceInput<T>, now: Moment, out: &mut Vec<Output<T>>) {
         match input {
             FenceInput::Begin {
-                participants,
+                series,
                 nodes,
                 timeout,
                 ticket,
-            } => self.begin(participants, &nodes, timeout, ticket, now, out),
+            } => self.begin(series, &nodes, timeout, ticket, now, out),
             FenceInput::Arrive {
-                participants,
+                series,
                 nodes,
                 contribution,
                 timeout,
@@ -104,7 +104,7 @@ impl<T> FenceEngine<T> {
                     timeout,
                     waited: Duration::ZERO,
                 };
-                self.arrive(participants, offer, ticket, now, out);
+                self.arrive(series, offer, ticket, now, out);
             }
             FenceInput::Described { id, absences } => self.described(&id, absences, now, out),
             FenceInput::Message { from, message } => self.message(from, message, now, out),
@@ -122,7 +122,7 @@ impl<T> FenceEngine<T> {
     /// Whether somebody here waits for a fence in which this process takes part.
     pub fn waits_for(&self, proc: &Proc) -> bool {
         let mut waiting = self.rounds.iter().filter(|(_, r)| r.ticket.is_some());
-        waiting.any(|(id, _)| id.participants.contains(proc))
+        waiting.any(|(id, _)| id.series.participants.contains(proc))
     }
 
     /// Whether some process here waits for any other.
@@ -138,7 +138,7 @@ impl<T> FenceEngine<T> {
 
     fn begin(
         &mut self,
-        participants: Participants,
+        series: Series,
         nodes: &Nodes,
         timeout: Option<Timeout>,
         ticket: T,
@@ -147,7 +147,7 @@ impl<T> FenceEngine<T> {
     ) {
         let node = self.node;
         let place = Place::new(nodes, node, self.shape);
-        let id = self.book.next(participants);
+        let id = self.book.next(series);
         // Whatever else is wrong is said when all have arrived.
         let (Some(id), Some(place)) = (id, place) else {
             return;
@@ -169,7 +169,7 @@ impl<T> FenceEngine<T> {
 
     fn arrive(
         &mut self,
-        participants: Participants,
+        series: Series,
         offer: Offer,
         ticket: T,
         now: Moment,
@@ -183,7 +183,7 @@ impl<T> FenceEngine<T> {
         let Some(place) = Place::new(&offer.nodes, node, self.shape) else {
             return out.push(refused(ticket, FenceFailure::NotParticipant { node }));
         };
-        let Some(id) = self.book.next(participants) else {
+        let Some(id) = self.book.next(series) else {
             return out.push(refused(ticket, FenceFailure::TooMany { node }));
         };
         self.book.enter(&id);

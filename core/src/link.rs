@@ -26,6 +26,7 @@ pub mod socket;
 pub mod spawn_tree;
 pub mod steps;
 
+pub use postcard::Error as DecodeError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -38,7 +39,7 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
 ///
 /// # Errors
 /// When it is none, or something follows it.
-pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, postcard::Error> {
+pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
     match postcard::take_from_bytes(body)? {
         (message, []) => Ok(message),
         _ => Err(postcard::Error::DeserializeBadEncoding),

@@ -70,7 +70,7 @@ use crate::pmi::server::{self as pmi};
 use crate::pmix::sidecar::{SidecarLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
 use names::Asker;
-use spawns::{Meeting, Spawns};
+use spawns::Spawns;
 
 /// The node where published names and values are kept.
 pub const HEAD: NodeId = NodeId(0);
@@ -337,12 +337,7 @@ impl NodeCore {
 
     /// Whether some fence or meeting of this node's processes needs this one.
     fn is_fenced_with(&self, proc: &proc::Proc) -> bool {
-        let met = |meeting: Meeting| {
-            let name = Nspace::new(&format!("{}{}", proc.nspace, meeting.suffix()));
-            name.is_ok_and(|name| self.fences.waits_for(&proc::Proc::new(name, proc.rank)))
-        };
-        self.fences.has_waiters()
-            && (self.fences.waits_for(proc) || Meeting::ALL.into_iter().any(met))
+        self.fences.has_waiters() && self.fences.waits_for(proc)
     }
 
     /// How often libpmix asked for something, and how many bytes that were.

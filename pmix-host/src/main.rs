@@ -76,6 +76,21 @@ impl Fatal {
     }
 }
 
+/// A command line that cannot be used. wireup writes it, so a person sees this only by hand.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+enum ArgsError {
+    #[error("unknown argument {0:?}")]
+    Unknown(OsString),
+    #[error("{0:?} needs a value")]
+    NoValue(OsString),
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("{name} {} is not absolute", path.display())]
+    Relative { name: &'static str, path: PathBuf },
+    #[error("{name} {value:?} is not a descriptor above 2")]
+    Descriptor { name: &'static str, value: OsString },
+}
+
 /// The command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Args {
@@ -86,7 +101,7 @@ struct Args {
 }
 
 impl Args {
-    fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Self, String> {
+    fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Self, ArgsError> {
         let (mut libpmix, mut shim, mut control_fd, mut upcall_fd) = (None, None, None, None);
         while let Some(word) = words.next() {
             let slot = match word.to_str() {
@@ -94,26 +109,23 @@ impl Args {
                 Some("--shim") => &mut shim,
                 Some("--control-fd") => &mut control_fd,
                 Some("--upcall-fd") => &mut upcall_fd,
-                _ => return Err(format!("unknown argument {word:?}")),
+                _ => return Err(ArgsError::Unknown(word)),
             };
-            let value = words
-                .next()
-                .ok_or_else(|| format!("{word:?} needs a value"))?;
-            *slot = Some(value);
+            *slot = Some(words.next().ok_or(ArgsError::NoValue(word))?);
         }
         let path = |value: Option<OsString>, name| {
-            let path = PathBuf::from(value.ok_or_else(|| format!("{name} is missing"))?);
+            let path = PathBuf::from(value.ok_or(ArgsError::Missing(name))?);
             match path.is_absolute() {
                 true => Ok(path),
-                false => Err(format!("{name} {} is not absolute", path.display())),
+                false => Err(ArgsError::Relative { name, path }),
             }
         };
         let fd = |value: Option<OsString>, name| {
-            let value = value.ok_or_else(|| format!("{name} is missing"))?;
+            let value = value.ok_or(ArgsError::Missing(name))?;
             let number = value.to_str().and_then(|text| text.parse().ok());
             number
                 .filter(|fd: &i32| *fd > 2)
-                .ok_or_else(|| format!("{name} {value:?} is not a descriptor above 2"))
+                .ok_or(ArgsError::Descriptor { name, value })
         };
         Ok(Self {
             libpmix: path(libpmix, "--libpmix")?,
@@ -200,7 +212,7 @@ fn complain(text: &str) {
 mod tests {
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Args, String> {
+    fn parse(words: &[&str]) -> Result<Args, ArgsError> {
         Args::parse(words.iter().map(OsString::from))
     }
 
@@ -228,7 +240,7 @@ mod tests {
         let with = |position: usize, word| {
             let mut words = good;
             words[position] = word;
-            parse(&words).expect_err("refused")
+            parse(&words).expect_err("refused").to_string()
         };
         assert_eq!(
             with(1, "libpmix.so.2"),
@@ -241,8 +253,8 @@ mod tests {
         assert_eq!(with(0, "--lib"), "unknown argument \"--lib\"");
         assert_eq!(
             parse(&good[..7]),
-            Err("\"--upcall-fd\" needs a value".into())
+            Err(ArgsError::NoValue("--upcall-fd".into()))
         );
-        assert_eq!(parse(&good[..6]), Err("--upcall-fd is missing".into()));
+        assert_eq!(parse(&good[..6]), Err(ArgsError::Missing("--upcall-fd")));
     }
 }

@@ -27,10 +27,13 @@ impl Version {
         (self.0, self.1)
     }
 
-    /// Whether the version can serve; `Err` has the reason, `Ok` a warning if there is one.
-    pub(crate) fn judge(self) -> Result<Option<&'static str>, String> {
+    /// A warning about the version, if there is one.
+    ///
+    /// # Errors
+    /// [`TooOld`]
+    pub(crate) fn judge(self) -> Result<Option<&'static str>, TooOld> {
         if self < OLDEST {
-            return Err(format!("{self} is too old, {OLDEST} or later is needed"));
+            return Err(TooOld(self));
         }
         // CVE-2023-41915 was fixed in 4.2.6 and 5.0.1.
         let vulnerable = self < Self(4, 2, 6) || self == Self(5, 0, 0);
@@ -39,6 +42,11 @@ impl Version {
         ))
     }
 }
+
+/// A version that cannot serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0} is too old, {OLDEST} or later is needed")]
+pub(crate) struct TooOld(Version);
 
 impl std::fmt::Display for Version {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

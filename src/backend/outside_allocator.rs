@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::local_agent;
@@ -119,6 +120,31 @@ pub(crate) enum FromAllocator {
     },
 }
 
+/// Why an allocator cannot be asked, or not any more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AllocatorError {
+    /// Nobody listens, or a stranger.
+    #[error("no allocator: {0}")]
+    Unreachable(local_agent::NoAgent),
+    /// It was lost, and the launch has none any more.
+    #[error("there is none")]
+    None,
+    /// No resources for the connection.
+    #[error(transparent)]
+    Channel(#[from] Errno),
+    /// It said something that is no answer.
+    #[error("it said {start:?}, which is no answer: {error}")]
+    NoAnswer {
+        /// Of the line.
+        start: String,
+        error: serde_json::Error,
+    },
+    #[error("a line has at most {LINE_MAX} bytes")]
+    LongLine,
+    #[error("it has gone")]
+    Gone,
+}
+
 /// The connection to an allocator, which is made when there is something to ask.
 #[derive(Debug)]
 pub(crate) struct Outside {
@@ -144,21 +170,20 @@ impl Outside {
     /// Says something, and `hello` before if it is the first thing.
     ///
     /// # Errors
-    /// When nobody listens, or a stranger, in words.
+    /// [`AllocatorError`]; nothing was said.
     pub(crate) fn say(
         &mut self,
         message: &ToAllocator<'_>,
         hello: &Hello<'_>,
         poll: &Poll,
-    ) -> Result<(), String> {
+    ) -> Result<(), AllocatorError> {
         let channel = match &mut self.channel {
             Some(channel) => channel,
             none => {
                 let socket = local_agent::connect_trusted(&self.path, UserId(hello.user))
-                    .map_err(|error| format!("no allocator: {error}"))?;
+                    .map_err(AllocatorError::Unreachable)?;
                 let token = Token::new(Source::Allocator, 0);
-                let channel = Channel::new(socket, token, Backlog::Flows, poll)
-                    .map_err(|errno| errno.to_string())?;
+                let channel = Channel::new(socket, token, Backlog::Flows, poll)?;
                 self.bytes.clear();
                 let channel = none.insert(channel);
                 channel.send(&line(&ToAllocator::Hello(hello.clone())), poll);
@@ -186,8 +211,8 @@ impl Outside {
     /// What it has said by now.
     ///
     /// # Errors
-    /// When it has gone, or says what cannot be understood, in words; the connection is closed then.
-    pub(crate) fn hear(&mut self, said: &mut Vec<FromAllocator>) -> Result<(), String> {
+    /// [`AllocatorError`]; the connection is closed then.
+    pub(crate) fn hear(&mut self, said: &mut Vec<FromAllocator>) -> Result<(), AllocatorError> {
         let heard = self.receive(said);
         if heard.is_err() {
             self.channel = None;
@@ -195,7 +220,7 @@ impl Outside {
         heard
     }
 
-    fn receive(&mut self, said: &mut Vec<FromAllocator>) -> Result<(), String> {
+    fn receive(&mut self, said: &mut Vec<FromAllocator>) -> Result<(), AllocatorError> {
         let Some(channel) = &self.channel else {
             return Ok(());
         };
@@ -206,12 +231,12 @@ impl Outside {
             said.push(serde_json::from_slice(&line).map_err(|error| {
                 let line = String::from_utf8_lossy(&line);
                 let start: String = line.trim_end().chars().take(80).collect();
-                format!("it said {start:?}, which is no answer: {error}")
+                AllocatorError::NoAnswer { start, error }
             })?);
         }
         match received {
-            Received::End => Err("it has gone".to_owned()),
-            _ if self.bytes.len() > LINE_MAX => Err(format!("a line has at most {LINE_MAX} bytes")),
+            Received::End => Err(AllocatorError::Gone),
+            _ if self.bytes.len() > LINE_MAX => Err(AllocatorError::LongLine),
             _ => Ok(()),
         }
     }

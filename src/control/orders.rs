@@ -3,6 +3,7 @@
 //!
 //! Their end is the job's: whoever steers a run and is gone would not learn what becomes of it.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use memchr::memchr;
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::failure::RunFailure;
-use crate::report::status::readable;
+use crate::report::status::{DescriptorError, readable};
 use wireup_core::job::ids::GlobalRank;
 
 /// Most bytes of a line: enough for many ranks.
@@ -53,11 +54,11 @@ impl Orders {
     /// # Errors
     /// [`RunFailure`] naming it.
     pub(crate) fn open(number: i32) -> Result<Self, RunFailure> {
-        let wrong = |what: String| {
-            RunFailure::refused(format!("--control fd:{number}: the descriptor {what}"))
+        let wrong = |error: DescriptorError| {
+            RunFailure::refused(format!("--control fd:{number}: the descriptor {error}"))
         };
         let fd = readable(number).map_err(wrong)?;
-        Self::over(fd).map_err(|errno| wrong(errno.to_string()))
+        Self::over(fd).map_err(|errno| wrong(io::Error::from(errno).into()))
     }
 
     fn over(fd: OwnedFd) -> rustix::io::Result<Self> {

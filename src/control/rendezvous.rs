@@ -4,22 +4,24 @@
 //! What is said is kept until the other side has shown that it is there: a rendezvous may be on its
 //! way out when a launch comes.
 
+use std::io;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::Controller;
 use crate::backend::local_agent;
 use crate::backend::message::ToBackend;
 use crate::backend::rendezvous::{self, Found};
-use crate::sys::local_link::LinkEnd;
+use crate::sys::local_link::{LinkEnd, Silent};
 use crate::sys::poll::{Ready, Source, Token};
 use wireup_core::job::clock::Moment;
 use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
-use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::liveness::SILENCE;
+use wireup_core::link::{DecodeError, decode};
 use wireup_core::rendezvous::MEET_MAX;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
@@ -37,6 +39,33 @@ const ATTEMPTS: u32 = 8;
 
 /// The variable that tells with whom a launch meets that is not told so otherwise.
 const VARIABLE: &str = "WIREUP_MEET";
+
+/// Why a launch has no rendezvous, or none any more.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error("there is no agent any more")]
+    NoGuard,
+    #[error("it cannot be started: {0}")]
+    NotStarted(io::Error),
+    #[error(transparent)]
+    Socket(#[from] Errno),
+    #[error("{VARIABLE} is no name: it has at most {MEET_MAX} bytes, in UTF-8")]
+    NoName,
+    /// The agent says why.
+    #[error("{0}")]
+    Refused(String),
+    #[error("it sent a message that this wireup does not know")]
+    Unintelligible,
+    #[error("it sent garbage: {0}")]
+    Garbage(DecodeError),
+    #[error("it has ended")]
+    Ended,
+    /// Within so many seconds.
+    #[error("it does not answer within {0} s")]
+    NoAnswer(u64),
+    #[error("it{0}")]
+    Silent(Silent),
+}
 
 /// See the module.
 #[derive(Default)]
@@ -68,9 +97,9 @@ impl Controller {
             return;
         }
         if self.meeting.link.is_none()
-            && let Err(reason) = self.find_rendezvous()
+            && let Err(lost) = self.find_rendezvous()
         {
-            return self.lose_rendezvous(&reason);
+            return self.lose_rendezvous(&lost);
         }
         if let Some(link) = &mut self.meeting.link {
             send(link, &message, self.backend.poll());
@@ -82,7 +111,7 @@ impl Controller {
 
     /// Connects to the local agent, or else to the process that is the rendezvous without one, which
     /// is started if there is none.
-    fn find_rendezvous(&mut self) -> Result<(), String> {
+    fn find_rendezvous(&mut self) -> Result<(), Lost> {
         let name = self.meeting_name()?;
         let given = self.plan.spec.layout.spread.agent.as_deref();
         let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
@@ -94,19 +123,19 @@ impl Controller {
                     connection,
                     listener,
                 }) => {
-                    let guard = self.backend.guard().ok_or("there is no agent any more")?;
-                    let started = guard.start_rendezvous(&listener);
-                    started.map_err(|error| format!("it cannot be started: {error}"))?;
+                    let guard = self.backend.guard().ok_or(Lost::NoGuard)?;
+                    guard
+                        .start_rendezvous(&listener)
+                        .map_err(Lost::NotStarted)?;
                     connection
                 }
-                Err(errno) => return Err(errno.to_string()),
+                Err(errno) => return Err(errno.into()),
             },
         };
         let now = Moment(self.now());
         let poll = self.backend.poll();
         let token = Token::new(Source::Rendezvous, 0);
-        let mut link = LinkEnd::new(socket, Address::Launcher, token, poll)
-            .map_err(|errno| errno.to_string())?;
+        let mut link = LinkEnd::new(socket, Address::Launcher, token, poll)?;
         let meet = ToAgent::Meet {
             version: VERSION,
             name,
@@ -136,15 +165,14 @@ impl Controller {
     }
 
     /// By which name the launch meets others; empty for none.
-    fn meeting_name(&self) -> Result<String, String> {
+    fn meeting_name(&self) -> Result<String, Lost> {
         if let Some(name) = &self.plan.spec.interface.meet {
             return Ok(name.clone());
         }
         let name = self.plan.inheritance.variable(VARIABLE);
         let name = name.unwrap_or_default().to_str();
         let name = name.filter(|name| name.len() <= MEET_MAX);
-        let wrong = || format!("{VARIABLE} is no name: it has at most {MEET_MAX} bytes, in UTF-8");
-        name.map(str::to_owned).ok_or_else(wrong)
+        name.map(str::to_owned).ok_or(Lost::NoName)
     }
 
     /// The connection is ready.
@@ -163,11 +191,11 @@ impl Controller {
         let result = link.receive(poll, &mut messages);
         for (envelope, body) in messages {
             if envelope.class == Class::Control {
-                let reason = match decode(&body) {
-                    Ok(FromAgent::Refused { reason }) => reason,
-                    _ => "it cannot be understood".to_owned(),
+                let lost = match decode(&body) {
+                    Ok(FromAgent::Refused { reason }) => Lost::Refused(reason),
+                    _ => Lost::Unintelligible,
                 };
-                return self.lose_rendezvous(&reason);
+                return self.lose_rendezvous(&lost);
             }
             match decode(&body) {
                 Ok(FromRendezvous::Welcome) => {
@@ -176,7 +204,7 @@ impl Controller {
                     self.meeting.unheard = Vec::new();
                 }
                 Ok(message) => self.backend.order(ToBackend::Rendezvous(message)),
-                Err(error) => return self.lose_rendezvous(&format!("it sent garbage: {error}")),
+                Err(error) => return self.lose_rendezvous(&Lost::Garbage(error)),
             }
         }
         if result.is_ok() {
@@ -184,12 +212,12 @@ impl Controller {
         }
         let came_late = self.meeting.silent_until.is_some() && self.meeting.attempts < ATTEMPTS;
         if !came_late {
-            return self.lose_rendezvous("it has ended");
+            return self.lose_rendezvous(&Lost::Ended);
         }
         self.meeting.link = None;
         self.meeting.attempts += 1;
-        if let Err(reason) = self.find_rendezvous() {
-            self.lose_rendezvous(&reason);
+        if let Err(lost) = self.find_rendezvous() {
+            self.lose_rendezvous(&lost);
         }
     }
 
@@ -197,12 +225,12 @@ impl Controller {
     pub(super) fn give_up_rendezvous(&mut self, now: Duration) {
         if self.meeting.silent_until.is_some_and(|until| until <= now) {
             let seconds = PATIENCE.as_secs();
-            return self.lose_rendezvous(&format!("it does not answer within {seconds} s"));
+            return self.lose_rendezvous(&Lost::NoAnswer(seconds));
         }
         let poll = self.backend.poll();
         let link = self.meeting.link.as_mut();
         if let Some(silent) = link.and_then(|link| link.look(Moment(now), poll)) {
-            self.lose_rendezvous(&format!("it{silent}"));
+            self.lose_rendezvous(&Lost::Silent(silent));
         }
     }
 
@@ -219,7 +247,7 @@ impl Controller {
         let _ = self.backend.poll().remove(&link);
     }
 
-    fn lose_rendezvous(&mut self, reason: &str) {
+    fn lose_rendezvous(&mut self, lost: &Lost) {
         if let Some(link) = self.meeting.link.take() {
             // Its end may have taken it out already.
             let _ = self.backend.poll().remove(&link);
@@ -231,7 +259,7 @@ impl Controller {
         self.backend.order(ToBackend::RendezvousLost);
         if !std::mem::replace(&mut self.meeting.told, true) && !self.supervisor.is_over() {
             self.warn(&format!(
-                "the rendezvous of your launches is lost ({reason}); names that were published \
+                "the rendezvous of your launches is lost ({lost}); names that were published \
                  there are gone"
             ));
         }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::RunFailure;
 use crate::inspect::libpmix;
-use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::spec::JobSpec;
 
 const HOST: &str = "wireup-pmix-host";
@@ -24,6 +23,31 @@ pub struct HostParts {
     pub libpmix: libpmix::Choice,
 }
 
+/// Why a part of the sidecar is not found.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PartError {
+    /// The user names a file that is none.
+    #[error("{flag} {}: there is no such file", path.display())]
+    NoFile { flag: &'static str, path: PathBuf },
+    /// The path of the working directory, or of this executable, is not to be had.
+    #[error("{what}: {error}")]
+    NoPath {
+        what: &'static str,
+        error: std::io::Error,
+    },
+    /// It was not installed with this executable.
+    #[error(
+        "PMIx needs {name}, which is neither {}; build wireup where the PMIx headers are (Debian: \
+         libpmix-dev), or name the file with {flag}",
+        listed(places)
+    )]
+    NotInstalled {
+        name: &'static str,
+        flag: &'static str,
+        places: Vec<PathBuf>,
+    },
+}
+
 /// Finds the parts: by flag, beside the executable, in `../lib/wireup`.
 ///
 /// # Errors
@@ -32,14 +56,11 @@ pub fn find(
     spec: &JobSpec,
     libpmix: Result<libpmix::Choice, libpmix::LibpmixError>,
 ) -> Result<HostParts, RunFailure> {
-    let failure = |message| RunFailure {
-        code: EXIT_WIREUP,
-        message,
-    };
+    let refused = |error: PartError| RunFailure::refused(error.to_string());
     let program =
-        part(HOST, "--pmix-host", spec.interface.pmix_host.as_deref()).map_err(failure)?;
-    let shim = part(SHIM, "--shim", spec.interface.shim.as_deref()).map_err(failure)?;
-    let libpmix = libpmix.map_err(|error| failure(error.to_string()))?;
+        part(HOST, "--pmix-host", spec.interface.pmix_host.as_deref()).map_err(refused)?;
+    let shim = part(SHIM, "--shim", spec.interface.shim.as_deref()).map_err(refused)?;
+    let libpmix = libpmix.map_err(|error| RunFailure::refused(error.to_string()))?;
     Ok(HostParts {
         program,
         shim,
@@ -47,31 +68,38 @@ pub fn find(
     })
 }
 
-fn part(name: &str, flag: &str, given: Option<&Path>) -> Result<PathBuf, String> {
+fn listed(places: &[PathBuf]) -> String {
+    let places: Vec<_> = places.iter().map(|path| path.to_string_lossy()).collect();
+    places.join(" nor ")
+}
+
+fn part(
+    name: &'static str,
+    flag: &'static str,
+    given: Option<&Path>,
+) -> Result<PathBuf, PartError> {
     if let Some(path) = given {
         return match path.is_file() {
-            true => std::path::absolute(path).map_err(|error| format!("{flag}: {error}")),
-            false => Err(format!("{flag} {}: there is no such file", path.display())),
+            true => {
+                std::path::absolute(path).map_err(|error| PartError::NoPath { what: flag, error })
+            }
+            false => Err(PartError::NoFile {
+                flag,
+                path: path.to_owned(),
+            }),
         };
     }
-    let own = std::env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
-    let beside = own.with_file_name(name);
-    let installed = own
-        .parent()
-        .and_then(Path::parent)
-        .map(|p| p.join("lib/wireup").join(name));
-    let candidates = [Some(beside), installed];
-    let found = candidates.iter().flatten().find(|path| path.is_file());
-    found.cloned().ok_or_else(|| {
-        let places: Vec<String> = candidates
-            .iter()
-            .flatten()
-            .map(|path| path.display().to_string())
-            .collect();
-        format!(
-            "PMIx needs {name}, which is neither {}; build wireup where the PMIx headers are \
-             (Debian: libpmix-dev), or name the file with {flag}",
-            places.join(" nor ")
-        )
-    })
+    let own = std::env::current_exe().map_err(|error| PartError::NoPath {
+        what: "cannot find the executable of wireup",
+        error,
+    })?;
+    let installed = own.parent().and_then(Path::parent);
+    let installed = installed.map(|prefix| prefix.join("lib/wireup").join(name));
+    let places: Vec<PathBuf> = std::iter::once(own.with_file_name(name))
+        .chain(installed)
+        .collect();
+    match places.iter().find(|path| path.is_file()) {
+        Some(found) => Ok(found.clone()),
+        None => Err(PartError::NotInstalled { name, flag, places }),
+    }
 }

@@ -1,21 +1,39 @@
 //! Reads files of hosts.
 
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use wireup_core::job::hosts::{Entry, HOSTS_MAX, file};
+use wireup_core::job::hosts::{Entry, HOSTS_MAX, HostsError, file};
 
 /// More than any list of hosts.
 const FILE_MAX: u64 = HOSTS_MAX as u64 * 256;
 
+/// Why a file gives no hosts.
+#[derive(Debug, thiserror::Error)]
+pub enum HostFileError {
+    /// It cannot be read, or is larger than [`FILE_MAX`].
+    #[error("{}: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A line of it is wrong.
+    #[error(transparent)]
+    Wrong(#[from] HostsError),
+}
+
 /// The hosts of a file.
 ///
 /// # Errors
-/// One line with the file, and with the line that is wrong.
-pub fn read(path: &Path) -> Result<Vec<Entry>, String> {
-    let wrong = |error: std::io::Error| format!("{}: {error}", path.display());
-    let text = bytes(path).map_err(wrong)?;
-    file::parse(path, &text).map_err(|error| error.to_string())
+/// [`HostFileError`].
+pub fn read(path: &Path) -> Result<Vec<Entry>, HostFileError> {
+    let text = bytes(path).map_err(|error| HostFileError::Unreadable {
+        path: path.to_owned(),
+        error,
+    })?;
+    Ok(file::parse(path, &text)?)
 }
 
 fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {

@@ -173,7 +173,7 @@ impl Plan {
         let failed = |failure: RunFailure| refuse(SpawnFailureKind::Failed, failure.message);
         let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::of_programs(programs.zip(sizes.iter().copied()))
-            .map_err(|problem| text("pmix.pset.nm", problem))?;
+            .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
         let context = JobContext {
             nspace: standing.names.fresh().map_err(failed)?,
             ranks: RankMap::from_runs(runs.into_iter().chain(last)),
@@ -441,7 +441,7 @@ fn hostfiles(paths: &[PathBuf], cwd: &Path) -> Result<Vec<Entry>, SpawnFailure> 
     let mut entries = Vec::new();
     for path in paths {
         let read = hostfile::read(&cwd.join(path));
-        entries.extend(read.map_err(|error| text("hostfile", error))?);
+        entries.extend(read.map_err(|error| text("hostfile", error.to_string()))?);
     }
     Ok(entries)
 }

@@ -14,8 +14,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-pub(crate) use self::target::readable;
 use self::target::write_now;
+pub(crate) use self::target::{DescriptorError, readable};
 use crate::failure::RunFailure;
 use crate::stdio::streams::Streams;
 use crate::stdio::writer::Sink;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::for_each_seed;
 use crate::net::{Net, Rng};
 use wireup_core::fence::{
-    Contribution, Deadline, FenceEngine, FenceFailure, FenceInput, FenceMessage, FenceResult,
-    Limits, Nodes, Output, Participants, Timeout,
+    Contribution, Deadline, FenceEngine, FenceFailure, FenceInput, FenceMessage, FenceResult, Kind,
+    Limits, Nodes, Output, Participants, Series, Timeout,
 };
 use wireup_core::job::absence::{Absences, Absent};
 use wireup_core::job::clock::Moment;
@@ -185,7 +185,8 @@ impl World {
                 }
                 Output::Complete { ticket, result } => self.answered(at, ticket, result),
                 Output::Describe { id, .. } => {
-                    let absences = self.describe(at, &id.participants, id.generation as usize);
+                    let absences =
+                        self.describe(at, &id.series.participants, id.generation as usize);
                     self.input(at, FenceInput::Described { id, absences });
                 }
                 Output::Waits { absences, .. } => assert!(!absences.overdue),
@@ -287,13 +288,16 @@ impl World {
             self.asked.push(Asked { node, group, round });
             *self.waiting.entry((node, group)).or_default() += 1;
         }
-        let participants = of.participants.clone();
+        let series = Series {
+            kind: Kind::Pmix,
+            participants: of.participants.clone(),
+        };
         let nodes = Nodes::new(of.nodes.iter().rev().copied()).expect("one at least");
         let timeout = of.timeout;
         if begun.is_none() && begins {
             of.begun.insert(node, ticket);
             let begin = FenceInput::Begin {
-                participants,
+                series,
                 nodes,
                 timeout,
                 ticket,
@@ -302,7 +306,7 @@ impl World {
         }
         *entered += 1;
         let input = FenceInput::Arrive {
-            participants,
+            series,
             nodes,
             contribution: of.contribution(node, round),
             timeout,

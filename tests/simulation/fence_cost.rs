@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wireup_core::fence::{
-    Contribution, Deadline, FenceEngine, FenceInput, Limits, Nodes, Output, Participants, Timeout,
+    Contribution, Deadline, FenceEngine, FenceInput, Kind, Limits, Nodes, Output, Participants,
+    Series, Timeout,
 };
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace};
@@ -26,13 +27,16 @@ struct Load {
 fn fence(nodes: u32, shape: Shape, data: usize) -> (Vec<Load>, Duration) {
     let engine = |node| FenceEngine::new(NodeId(node), shape, Limits::default());
     let mut engines: Vec<FenceEngine<()>> = (0..nodes).map(engine).collect();
-    let nspace = Nspace::new("wireup-1f0c-6b2a#pmi").expect("a fine name");
-    let participants = Participants::whole_job(nspace);
+    let nspace = Nspace::new("wireup-1f0c-6b2a").expect("a fine name");
+    let series = Series {
+        kind: Kind::PmiBarrier { tag: 0 },
+        participants: Participants::whole_job(nspace),
+    };
     let all = Nodes::new((0..nodes).map(NodeId)).expect("one at least");
     let mut inputs = VecDeque::new();
     for node in (0..nodes).map(NodeId) {
         let input = FenceInput::Arrive {
-            participants: participants.clone(),
+            series: series.clone(),
             nodes: all.clone(),
             contribution: Contribution {
                 data: vec![7; data].into(),

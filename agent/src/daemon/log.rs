@@ -10,15 +10,23 @@ use wireup::cli::agent_commands::agent::LogFormat;
 
 use super::settings::LogSettings;
 
+/// A filter that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("--log {filter:?}: {error}")]
+pub(super) struct FilterError {
+    filter: String,
+    error: tracing_subscriber::filter::ParseError,
+}
+
 /// Begins to log.
 ///
 /// # Errors
-/// One line: what is wrong with the filter.
-pub(super) fn start(settings: &LogSettings) -> Result<(), String> {
-    let filter: Targets = settings
-        .filter
-        .parse()
-        .map_err(|error| format!("--log {:?}: {error}", settings.filter))?;
+/// [`FilterError`]; nothing is logged.
+pub(super) fn start(settings: &LogSettings) -> Result<(), FilterError> {
+    let filter: Targets = settings.filter.parse().map_err(|error| FilterError {
+        filter: settings.filter.clone(),
+        error,
+    })?;
     let lines = fmt::layer().with_writer(io::stderr);
     let lines = match settings.format {
         LogFormat::Json => lines.json().flatten_event(true).boxed(),

@@ -6,11 +6,34 @@ use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
 
 use super::members::{OPENING_MAX, check_count, members_of, members_to};
-use crate::budget::{Account, Held};
+use crate::budget::{Account, Held, Spent};
 use crate::proto::v1;
 use wireup_core::link::control::{Member, ToAgent};
-use wireup_core::link::decode;
 use wireup_core::link::frame::BODY_MAX;
+use wireup_core::link::{DecodeError, decode};
+
+/// What is no growth. Words that follow "sent".
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GrowthError {
+    /// More than [`OPENING_MAX`].
+    #[error("more than {} MiB about nodes that are to join a launch", OPENING_MAX >> 20)]
+    Long,
+    /// Its user has nothing left.
+    #[error("nodes that are to join, but {0}")]
+    Spent(#[from] Spent),
+    /// The launch is open already.
+    #[error("a second request")]
+    Second,
+    /// A launcher's request.
+    #[error("a request that cannot be read: {0}")]
+    Request(DecodeError),
+    /// More nodes than a launch may have.
+    #[error("{0} nodes that are to join")]
+    Count(usize),
+    /// An agent's message.
+    #[error("nodes to join that cannot be read: {0}")]
+    Message(#[from] prost::DecodeError),
+}
 
 /// Nodes that are to join.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,15 +61,11 @@ impl Pieces {
     }
 
     /// Takes a piece; everything when it was the last one.
-    fn take(&mut self, piece: &[u8], more: bool) -> Result<Option<Bytes>, String> {
+    fn take(&mut self, piece: &[u8], more: bool) -> Result<Option<Bytes>, GrowthError> {
         if self.begun.len() + piece.len() > OPENING_MAX {
-            let most = OPENING_MAX >> 20;
-            return Err(format!(
-                "more than {most} MiB about nodes that are to join a launch"
-            ));
+            return Err(GrowthError::Long);
         }
-        let spent = self.held.grow(piece.len());
-        spent.map_err(|spent| format!("nodes that are to join, but {spent}"))?;
+        self.held.grow(piece.len())?;
         self.begun.extend_from_slice(piece);
         if more {
             return Ok(None);
@@ -59,8 +78,8 @@ impl Pieces {
     /// Takes what a launcher sent.
     ///
     /// # Errors
-    /// For people: what it sent.
-    pub fn of_launcher(&mut self, piece: &[u8], more: bool) -> Result<Option<Growth>, String> {
+    /// [`GrowthError`]
+    pub fn of_launcher(&mut self, piece: &[u8], more: bool) -> Result<Option<Growth>, GrowthError> {
         let Some(whole) = self.take(piece, more)? else {
             return Ok(None);
         };
@@ -72,22 +91,21 @@ impl Pieces {
                 members,
                 description: self.held.account().keep(description.into()),
             })),
-            Ok(_) => Err("a second request".to_owned()),
-            Err(error) => Err(format!("a request that cannot be read: {error}")),
+            Ok(_) => Err(GrowthError::Second),
+            Err(error) => Err(GrowthError::Request(error)),
         }
     }
 
     /// Takes what another agent sent.
     ///
     /// # Errors
-    /// For people: what it sent.
-    pub fn of_parent(&mut self, grow: &v1::Grow) -> Result<Option<Growth>, String> {
+    /// [`GrowthError`]
+    pub fn of_parent(&mut self, grow: &v1::Grow) -> Result<Option<Growth>, GrowthError> {
         let Some(whole) = self.take(&grow.growth, grow.more)? else {
             return Ok(None);
         };
-        check_count(&whole).map_err(|count| format!("{count} nodes that are to join"))?;
-        let growth = v1::Growth::decode(whole)
-            .map_err(|error| format!("nodes to join that cannot be read: {error}"))?;
+        check_count(&whole).map_err(GrowthError::Count)?;
+        let growth = v1::Growth::decode(whole)?;
         Ok(Some(Growth {
             members: members_of(growth.members),
             description: growth.description,
@@ -167,12 +185,12 @@ mod tests {
     #[test]
     fn what_is_no_growth_is_named() {
         let said = |piece: &[u8]| begun().of_launcher(piece, false).unwrap_err();
-        assert!(said(b"\xff\xff\xff").contains("cannot be read"));
+        assert!(matches!(said(b"\xff\xff\xff"), GrowthError::Request(_)));
         let nodes = wireup_core::link::encode(&ToAgent::Nodes {
             version: 1,
             members: Vec::new(),
         });
-        assert_eq!(said(&nodes), "a second request");
+        assert_eq!(said(&nodes), GrowthError::Second);
         let garbage = v1::Grow {
             growth: Bytes::from_static(b"\xff\xff"),
             more: false,
@@ -187,11 +205,11 @@ mod tests {
             more: false,
         };
         let refused = begun().of_parent(&grow).unwrap_err();
-        assert_eq!(refused, format!("{} nodes that are to join", NODES_MAX + 1));
+        assert_eq!(refused, GrowthError::Count(NODES_MAX + 1));
         let mut pieces = begun();
         let long = vec![0; BODY_MAX];
         let refused =
             (0..=OPENING_MAX / BODY_MAX).find_map(|_| pieces.of_launcher(&long, true).err());
-        assert!(refused.unwrap().contains("80 MiB"));
+        assert!(refused.unwrap().to_string().contains("80 MiB"));
     }
 }

@@ -22,8 +22,8 @@ use crate::budget::Account;
 use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::user::User;
 use crate::user::says::relay;
-use crate::user::spawn::end;
 use crate::user::spawn::steps::{Reins, Steps};
+use crate::user::spawn::{SpawnError, end};
 use wireup::sys::spawn::Child;
 
 /// How long a step may live after it has closed its link. Then it is killed.
@@ -58,30 +58,24 @@ pub fn start(
     ours.set_nonblocking(true)?;
     let (reader, writer) = link(UnixStream::from_std(ours)?, account);
     // It may be a fork, which takes its time.
-    let starting = spawn_blocking(move || {
-        let started = steps.start(&user, theirs.into(), caller.as_ref());
-        started.map_err(|error| error.to_string())
-    });
+    let starting = spawn_blocking(move || steps.start(&user, theirs.into(), caller.as_ref()));
     let process = Process::default();
     let started = process.clone();
     let starting = async move {
-        let (step, says) = starting.await.map_err(|error| error.to_string())??;
+        let (step, says) = starting.await.map_err(|_| NoStep::Ends)??;
         if let Some(trouble) = step.trouble {
             let problem = match trouble.told().await {
                 Ok(None) => None,
-                Ok(Some((what, error))) => Some(format!("{what}: {error}")),
-                Err(error) => Some(format!("exec: {error}")),
+                Ok(Some((what, error))) => Some((what, error)),
+                Err(error) => Some(("exec", error)),
             };
-            if let Some(problem) = problem {
+            if let Some((what, error)) = problem {
                 end(&step.child);
-                return Err(format!("cannot start it: {problem}"));
+                return Err(NoStep::Child { what, error });
             }
         }
-        started
-            .watch(step.child, step.reins)
-            .map_err(|error| error.to_string())?;
-        let relayed = relay(says, who).map_err(|error| error.to_string())?;
-        tokio::spawn(relayed);
+        started.watch(step.child, step.reins)?;
+        tokio::spawn(relay(says, who)?);
         Ok(())
     };
     let events = StepEvents {
@@ -167,12 +161,29 @@ impl Process {
     }
 }
 
+/// Why there is no step.
+#[derive(Debug, thiserror::Error)]
+enum NoStep {
+    #[error("this agent ends")]
+    Ends,
+    #[error(transparent)]
+    Refused(#[from] SpawnError),
+    #[error(transparent)]
+    Watch(#[from] io::Error),
+    /// The new process failed before it was a step.
+    #[error("cannot start it: {what}: {error}")]
+    Child {
+        what: &'static str,
+        error: io::Error,
+    },
+}
+
 /// What a step sends, and then its end.
 pub struct StepEvents {
     reader: LinkReader,
     process: Process,
     /// Until it is started.
-    starting: Option<BoxFuture<'static, Result<(), String>>>,
+    starting: Option<BoxFuture<'static, Result<(), NoStep>>>,
     /// Why the link was closed, once it is.
     closed: Option<Option<LinkError>>,
     /// How the process ended, once it has.
@@ -234,8 +245,9 @@ impl Stream for StepEvents {
         if let Some(starting) = &mut this.starting {
             let started = ready!(starting.as_mut().poll(cx));
             this.starting = None;
-            if let Err(reason) = started {
+            if let Err(error) = started {
                 this.done = true;
+                let reason = error.to_string();
                 return Poll::Ready(Some(Event::StepGone { reason }));
             }
         }

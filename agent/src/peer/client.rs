@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use tokio_stream::Stream;
 
 use super::connection::{Line, Peers};
+use super::error::MessageError;
 use super::packet;
 use crate::budget::Account;
 use crate::launch::opening::Opening;
@@ -56,14 +57,14 @@ impl Peers {
                     Ok(response) => Ok((response.into_inner(), line)),
                     Err(status) => Err(line.failed(&status)),
                 },
-                Err(reason) => Err(reason),
+                Err(error) => Err(error),
             };
             match joined {
                 Ok((stream, line)) => events(stream, node, line).left_stream(),
-                Err(reason) => {
+                Err(error) => {
                     let gone = Event::ChildGone {
                         child: node,
-                        reason,
+                        reason: error.to_string(),
                     };
                     stream::iter([gone]).right_stream()
                 }
@@ -87,8 +88,8 @@ impl Peers {
         // That has limits of its own, and a user's turn may have to be waited for.
         let line = match self.line(member, account).await {
             Ok(line) => line,
-            Err(problem) => {
-                status.problem = Some(problem);
+            Err(error) => {
+                status.problem = Some(error.to_string());
                 return status;
             }
         };
@@ -100,7 +101,7 @@ impl Peers {
                 status.launches = answer.launches;
                 status.draining = answer.draining;
             }
-            Ok(Err(failure)) => status.problem = Some(line.failed(&failure)),
+            Ok(Err(failure)) => status.problem = Some(line.failed(&failure).to_string()),
             Err(_) => {
                 let seconds = STATUS_TIMEOUT.as_secs();
                 status.problem = Some(format!("no answer within {seconds} s"));
@@ -144,20 +145,19 @@ fn events(
     line: Line,
 ) -> impl Stream<Item = Event> + Send {
     let gone = move |reason| Event::ChildGone { child, reason };
-    let name = line.member().name.clone();
+    let Member { name, .. } = line.member().clone();
     let events = stream.filter_map(move |message| {
         let event = match message {
-            Ok(message) => event(message, child)
-                .map_err(|what| format!("the agent of {} {what}", line.member().name)),
+            Ok(message) => event(message, child).map_err(|error| line.misunderstood(error)),
             Err(status) => Err(line.failed(&status)),
         };
-        std::future::ready(event.unwrap_or_else(|reason| Some(gone(reason))))
+        std::future::ready(event.unwrap_or_else(|error| Some(gone(error.to_string()))))
     });
     let ended = gone(format!("the agent of {name} has left the launch"));
     events.chain(stream::iter([ended]))
 }
 
-fn event(message: v1::PeerUp, child: NodeId) -> Result<Option<Event>, String> {
+fn event(message: v1::PeerUp, child: NodeId) -> Result<Option<Event>, MessageError> {
     match message.message {
         Some(v1::peer_up::Message::Frame(frame)) => {
             packet(frame).map(|packet| Some(Event::Carried(Neighbour::Child(child), packet)))
@@ -166,11 +166,10 @@ fn event(message: v1::PeerUp, child: NodeId) -> Result<Option<Event>, String> {
             Ok(Some(Event::Reported(child, lost.into())))
         }
         Some(v1::peer_up::Message::Welcome(welcome)) if welcome.version == VERSION => Ok(None),
-        Some(v1::peer_up::Message::Welcome(welcome)) => Err(format!(
-            "is wireup {} with link version {}, and this is wireup {PROGRAM_VERSION} with link version \
-             {VERSION}; install the same wireup on all nodes",
-            welcome.agent, welcome.version
-        )),
-        None => Err("sent a message this agent does not know".into()),
+        Some(v1::peer_up::Message::Welcome(welcome)) => Err(MessageError::Version {
+            program: welcome.agent,
+            version: welcome.version,
+        }),
+        None => Err(MessageError::Unknown),
     }
 }

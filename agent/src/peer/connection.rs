@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::Channel;
 
+use super::error::{MessageError, PeerError};
 use super::{MESSAGE_MAX, cause};
 use crate::budget::{Account, LOOKUPS};
 use crate::launch::opening::Opening;
@@ -56,9 +57,9 @@ struct Open {
 pub(crate) struct Connection {
     member: Member,
     /// Where it leads to, found by its first user.
-    found: OnceCell<Result<Vec<SocketAddr>, String>>,
+    found: OnceCell<Result<Vec<SocketAddr>, PeerError>>,
     /// Made by its first user; whoever waits for the same learns of the same failure.
-    made: OnceCell<Result<Made, String>>,
+    made: OnceCell<Result<Made, PeerError>>,
     /// It was lost, or could not be made.
     broken: AtomicBool,
 }
@@ -79,7 +80,7 @@ pub(crate) struct Found {
     /// Kept until the connections are made.
     _connections: Vec<Arc<Connection>>,
     /// Why the others cannot be reached.
-    pub(crate) missing: BTreeMap<NodeId, String>,
+    pub(crate) missing: BTreeMap<NodeId, PeerError>,
 }
 
 impl Peers {
@@ -121,12 +122,12 @@ impl Peers {
         }
     }
 
-    /// A connection that works as far as anybody knows; fails with one line for people.
+    /// A connection that works as far as this agent knows.
     pub(crate) async fn line(
         &self,
         member: &Member,
         account: &Arc<Account>,
-    ) -> Result<Line, String> {
+    ) -> Result<Line, PeerError> {
         for _ in 0..ATTEMPTS {
             let connection = self.connection(member);
             if !connection.made.initialized() {
@@ -143,14 +144,12 @@ impl Peers {
                 return Ok(Line(connection));
             }
             connection.broken.store(true, Ordering::Relaxed);
-            if let Err(reason) = made {
-                return Err(reason.clone());
+            if let Err(error) = made {
+                return Err(error.clone());
             }
         }
-        let Member { name, address } = member;
-        Err(format!(
-            "the agent of {name} at {address} ends every connection at once"
-        ))
+        let Member { name, address } = member.clone();
+        Err(PeerError::Unsteady { name, address })
     }
 
     /// The connection to an agent that others use already, or one to be made.
@@ -182,7 +181,7 @@ impl Peers {
         &self,
         connection: &Connection,
         account: &Arc<Account>,
-    ) -> Result<Vec<SocketAddr>, String> {
+    ) -> Result<Vec<SocketAddr>, PeerError> {
         let address = &connection.member.address;
         let found = match (connection.found.get(), address.parse()) {
             (Some(found), _) => found,
@@ -207,7 +206,7 @@ impl Peers {
         &self,
         member: &Member,
         one: OwnedSemaphorePermit,
-    ) -> Result<Vec<SocketAddr>, String> {
+    ) -> Result<Vec<SocketAddr>, PeerError> {
         let address = member.address.clone();
         let looking = self.network.spawn_blocking(move || {
             // Nothing ends a look-up but itself.
@@ -222,10 +221,10 @@ impl Peers {
                 Err(io::Error::other(format!("no answer within {limit} s")))
             }
         };
-        found.map_err(|error| unreachable(member, &ConnectError::unknown(&member.address, error)))
+        found.map_err(|error| unreachable(member, ConnectError::unknown(&member.address, error)))
     }
 
-    async fn make(&self, member: &Member, found: Vec<SocketAddr>) -> Result<Made, String> {
+    async fn make(&self, member: &Member, found: Vec<SocketAddr>) -> Result<Made, PeerError> {
         let (tls, heartbeat) = (Arc::clone(&self.tls), self.heartbeat);
         let Member { name, address } = member.clone();
         let making = self.network.spawn(async move {
@@ -235,14 +234,19 @@ impl Peers {
             Ok(Made { channel, life })
         });
         match making.await {
-            Ok(made) => made.map_err(|error| unreachable(member, &error)),
-            Err(error) => Err(error.to_string()),
+            Ok(made) => made.map_err(|error| unreachable(member, error)),
+            Err(_) => Err(PeerError::Ends),
         }
     }
 }
 
-fn unreachable(Member { name, address }: &Member, error: &ConnectError) -> String {
-    format!("the agent of {name} at {address} cannot be reached: {error}")
+fn unreachable(member: &Member, error: ConnectError) -> PeerError {
+    let Member { name, address } = member.clone();
+    PeerError::Unreachable {
+        name,
+        address,
+        error: Arc::new(error),
+    }
 }
 
 impl Line {
@@ -258,16 +262,27 @@ impl Line {
         PeerClient::new(channel).max_decoding_message_size(MESSAGE_MAX)
     }
 
-    /// Why a call failed, for people: it was refused, or the connection is lost.
-    pub(crate) fn failed(&self, status: &Status) -> String {
-        let Member { name, address } = self.member();
+    /// Why a call failed: it was refused, or the connection is lost.
+    pub(crate) fn failed(&self, status: &Status) -> PeerError {
+        let Member { name, address } = self.member().clone();
         // What the other side says has no source here.
         if std::error::Error::source(status).is_none() {
-            return format!("the agent of {name} refuses: {}", status.message());
+            let message = status.message().to_owned();
+            return PeerError::Refused { name, message };
         }
         self.0.broken.store(true, Ordering::Relaxed);
         let cause = cause(status);
-        format!("the connection to the agent of {name} at {address} is lost: {cause}")
+        PeerError::Lost {
+            name,
+            address,
+            cause,
+        }
+    }
+
+    /// That it said something which cannot be accepted.
+    pub(crate) fn misunderstood(&self, error: MessageError) -> PeerError {
+        let name = self.member().name.clone();
+        PeerError::Message { name, error }
     }
 }
 

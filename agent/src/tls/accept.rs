@@ -24,7 +24,7 @@ use tracing::warn;
 use super::credentials::Tls;
 use super::life::Life;
 use super::verify;
-use crate::identity::Identity;
+use crate::identity::{Identity, IdentityError};
 use crate::origin::Peer;
 use crate::refusals::Refusals;
 use crate::stream::write_through;
@@ -88,22 +88,19 @@ async fn accept_all(
         let Ok(permit) = handshakes.clone().acquire_owned().await else {
             return;
         };
-        let refused = move |refusals: &Refusals, reason: &str| {
+        let refused = move |refusals: &Refusals, reason: &Refusal| {
             refusals.log(&format!("connections from {}", address.ip()), || {
                 warn!("refused a connection from {address}: {reason}");
             });
         };
         let Some(place) = sources.enter(address.ip()) else {
-            refused(
-                &refusals,
-                &format!("{PER_SOURCE} others from there have not said who they are"),
-            );
+            refused(&refusals, &Refusal::Places);
             continue;
         };
         let (tls, refusals, sender) = (tls.clone(), refusals.clone(), sender.clone());
         tokio::spawn(async move {
             let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, shake(stream, address, &tls));
-            let result = handshake.await.unwrap_or_else(|_| Err(LATE.to_owned()));
+            let result = handshake.await.unwrap_or_else(|_| Err(Refusal::Late));
             drop((permit, place));
             match result {
                 Ok(connection) => drop(sender.send(Ok(connection)).await),
@@ -113,8 +110,21 @@ async fn accept_all(
     }
 }
 
-/// Said of who takes too long.
-const LATE: &str = "it did not say who it is in time";
+/// Why a connection is not accepted. All of it is the caller's.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    /// Its address has all the places it may have.
+    #[error("{PER_SOURCE} others from there have not said who they are")]
+    Places,
+    #[error("it did not say who it is in time")]
+    Late,
+    #[error("{}", words(.0))]
+    Handshake(#[from] io::Error),
+    #[error("it shows no certificate")]
+    NoCertificate,
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+}
 
 /// How many callers of each address have not shown who they are.
 #[derive(Debug, Default)]
@@ -160,21 +170,17 @@ impl Drop for Place {
     }
 }
 
-async fn shake(stream: TcpStream, address: SocketAddr, tls: &Tls) -> Result<Connection, String> {
+async fn shake(stream: TcpStream, address: SocketAddr, tls: &Tls) -> Result<Connection, Refusal> {
     // Messages are small and waited for.
     let _ = stream.set_nodelay(true);
-    let here = stream.local_addr().map_err(|error| words(&error))?;
+    let here = stream.local_addr()?;
     let speaks = tokio::time::timeout(FIRST_BYTE, stream.readable()).await;
-    speaks.map_err(|_| LATE)?.map_err(|error| words(&error))?;
+    speaks.map_err(|_| Refusal::Late)??;
     let acceptor = TlsAcceptor::from(tls.current().server.clone());
-    let stream = acceptor
-        .accept(stream)
-        .await
-        .map_err(|error| words(&error))?;
+    let stream = acceptor.accept(stream).await?;
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate: Option<&CertificateDer<'_>> = certificates.and_then(<[_]>::first);
-    let identity = Identity::of_der(certificate.ok_or("it shows no certificate")?)
-        .map_err(|error| error.to_string())?;
+    let identity = Identity::of_der(certificate.ok_or(Refusal::NoCertificate)?)?;
     let here = canonical(here);
     Ok(Connection {
         life: tls.life(certificates),

@@ -43,20 +43,26 @@ pub fn main() -> Result<u8, RunFailure> {
                 unsafe { libc::_exit(0) }
             }
             1.. => {}
-            _ => answer(reply, &Err(io::Error::last_os_error().to_string())),
+            _ => {
+                let reason = io::Error::last_os_error().to_string();
+                answer(reply, &Found::Nothing { reason });
+            }
         }
     }
     Ok(0)
 }
 
 fn look_up(uid: u32) -> Found {
-    let user = Served::Everybody.find(uid);
-    let user = user.map_err(|error| error.to_string())?;
-    Ok(Account {
-        uid: user.uid,
-        gid: user.gid,
-        groups: user.groups,
-    })
+    match Served::Everybody.find(uid) {
+        Ok(user) => Found::Account(Account {
+            uid: user.uid,
+            gid: user.gid,
+            groups: user.groups,
+        }),
+        Err(error) => Found::Nothing {
+            reason: error.to_string(),
+        },
+    }
 }
 
 fn answer(reply: OwnedFd, found: &Found) {

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::id::{FenceId, Participants};
+use super::id::{FenceId, Series};
 use super::message::{AHEAD, FenceFailure, Limits};
 
-/// The fences of one list of participants.
+/// The fences of one series.
 #[derive(Default)]
 struct Pages {
     /// Generation of the next local arrival; all below have been entered.
@@ -17,10 +17,10 @@ struct Pages {
     over: BTreeSet<u64>,
 }
 
-/// See the module. Costs two counters per list of participants, and what ended out of order.
+/// See the module. Costs two counters per series, and what ended out of order.
 pub(super) struct Book {
     limits: Limits,
-    pages: BTreeMap<Participants, Pages>,
+    pages: BTreeMap<Series, Pages>,
     early: BTreeMap<FenceId, FenceFailure>,
     /// No failure is kept any more.
     closed: bool,
@@ -36,43 +36,40 @@ impl Book {
         }
     }
 
-    fn pages(&mut self, participants: &Participants) -> Option<&mut Pages> {
-        if !self.pages.contains_key(participants) {
+    fn pages(&mut self, series: &Series) -> Option<&mut Pages> {
+        if !self.pages.contains_key(series) {
             if self.pages.len() >= self.limits.participant_lists {
                 return None;
             }
             let pages = Pages::default();
-            self.pages.insert(participants.clone(), pages);
+            self.pages.insert(series.clone(), pages);
         }
-        self.pages.get_mut(participants)
+        self.pages.get_mut(series)
     }
 
     /// The fence that a local arrival would be at. `None` if that takes one more list than allowed.
-    pub(super) fn next(&mut self, participants: Participants) -> Option<FenceId> {
-        let generation = self.pages(&participants)?.next;
-        Some(FenceId {
-            participants,
-            generation,
-        })
+    pub(super) fn next(&mut self, series: Series) -> Option<FenceId> {
+        let generation = self.pages(&series)?.next;
+        Some(FenceId { series, generation })
     }
 
     /// This node has arrived at the fence, or will not any more: the next arrival is at a later one.
     pub(super) fn enter(&mut self, id: &FenceId) {
-        if let Some(pages) = self.pages.get_mut(&id.participants) {
+        if let Some(pages) = self.pages.get_mut(&id.series) {
             pages.next = pages.next.max(id.generation + 1);
         }
     }
 
     /// Whether another node can know of the fence: it is not far ahead of those that ended here, and
-    /// its participants are known or there is room for them.
+    /// its series is known or there is room for them.
     pub(super) fn is_plausible(&mut self, id: &FenceId) -> bool {
-        let pages = self.pages(&id.participants);
+        let pages = self.pages(&id.series);
         pages.is_some_and(|pages| id.generation < pages.over_below.saturating_add(AHEAD))
     }
 
     /// Whether the fence has ended.
     pub(super) fn is_over(&self, id: &FenceId) -> bool {
-        self.pages.get(&id.participants).is_some_and(|pages| {
+        self.pages.get(&id.series).is_some_and(|pages| {
             id.generation < pages.over_below || pages.over.contains(&id.generation)
         })
     }
@@ -80,7 +77,7 @@ impl Book {
     /// The fence has ended. If that is before this node entered it, the failure is kept.
     pub(super) fn end(&mut self, id: &FenceId, failure: Option<&FenceFailure>) {
         let most = self.limits.open_fences;
-        let Some(pages) = self.pages(&id.participants) else {
+        let Some(pages) = self.pages(&id.series) else {
             return;
         };
         pages.over.insert(id.generation);

@@ -1,4 +1,4 @@
-//! What names a fence: who takes part, and the how-manieth fence of exactly these participants.
+//! What names a fence: what is done, who takes part, and how many such fences came before.
 //!
 //! Rule: participants are compared by their full list, never by a hash, after sorting. Source: the
 //! PMIx server module's `fence_nb`, whose signature is its array of procs.
@@ -136,18 +136,6 @@ impl Participants {
         Ok(Self(entries.collect()))
     }
 
-    /// The same processes in something else than their fences: `suffix` is put behind each nspace.
-    /// `None` if a name becomes too long, or is not one any more.
-    pub fn with_suffix(&self, suffix: &str) -> Option<Self> {
-        let entries = self.entries().map(|(nspace, ranks)| {
-            let name = Nspace::new(&format!("{nspace}{suffix}")).ok()?;
-            Some((name, ranks.clone()))
-        });
-        let mut entries: Vec<_> = entries.collect::<Option<_>>()?;
-        entries.sort_by(|a, b| a.0.cmp(&b.0));
-        Some(Self(entries.into()))
-    }
-
     /// The nspaces with their ranks, nspaces ascending.
     pub fn entries(&self) -> impl Iterator<Item = (&Nspace, &Ranks)> {
         self.0.iter().map(|(nspace, ranks)| (nspace, ranks))
@@ -207,22 +195,59 @@ impl fmt::Debug for Participants {
     }
 }
 
+/// What processes do together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Kind {
+    /// `PMIx_Fence`.
+    Pmix,
+    /// `PMIx_Connect`.
+    Connect,
+    /// `PMIx_Disconnect`.
+    Disconnect,
+    /// A barrier of PMI, of a job or of listed ranks.
+    PmiBarrier {
+        /// Tells barriers of the same ranks apart.
+        tag: u32,
+    },
+    /// A barrier of PMI, of the ranks of one node.
+    PmiNodeBarrier {
+        /// Tells barriers of one node apart.
+        tag: u32,
+    },
+    /// The exchange of PMI-2 with the neighbours in a ring.
+    PmiRing,
+}
+
+/// Fences that are counted together: of one kind, of the same participants. Fences of different
+/// series may be open at a time and do not meet.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Series {
+    /// What is done.
+    pub kind: Kind,
+    /// Who takes part.
+    pub participants: Participants,
+}
+
 /// One fence.
 ///
-/// The generation counts, per node, the fences this node entered with these participants, from 0.
+/// The generation counts, per node, the fences of the series that this node entered, from 0.
 /// All nodes enter them in the same order, so the numbers agree although nobody hands them out,
 /// and a fast node may be in generation k + 1 while a slow one has not left k.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct FenceId {
-    /// Who fences.
-    pub participants: Participants,
-    /// How many fences of these participants came before.
+    /// What is done, and by whom.
+    pub series: Series,
+    /// How many fences of the series came before.
     pub generation: u64,
 }
 
 impl fmt::Display for FenceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "fence {} of {}", self.generation, self.participants)
+        write!(
+            f,
+            "fence {} of {}",
+            self.generation, self.series.participants
+        )
     }
 }
 

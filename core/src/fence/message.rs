@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::id::{FenceId, Participants};
+use super::id::{FenceId, Series};
 use crate::fence::tree::Nodes;
 use crate::job::absence::Absences;
 use crate::job::ids::NodeId;
@@ -63,11 +63,11 @@ pub enum Deadline {
 /// What happens to an engine. `T` names a local requester and comes back with its answer.
 #[derive(Debug)]
 pub enum FenceInput<T> {
-    /// Some participating processes of this node have entered the next fence of these participants,
+    /// Some participating processes of this node have entered the next fence of a series,
     /// and others have not: its clock runs, and they hear of its failure. May be left out.
     Begin {
         /// Who fences.
-        participants: Participants,
+        series: Series,
         /// The nodes that host participants, this one among them. The same on every node.
         nodes: Nodes,
         /// How long it may take from now; `None` for no limit.
@@ -79,7 +79,7 @@ pub enum FenceInput<T> {
     /// All participating processes of this node have entered a fence.
     Arrive {
         /// Who fences.
-        participants: Participants,
+        series: Series,
         /// The nodes that host participants, this one among them. The same on every node.
         nodes: Nodes,
         /// What this node brings.
@@ -345,7 +345,7 @@ impl Default for Limits {
     }
 }
 
-/// Generations by which a node may be ahead of the oldest fence of the same participants that has
+/// Generations by which a node may be ahead of the oldest fence of the same series that has
 /// not ended. One node has few of them under way at once (PMIx: one, unless a program overlaps
 /// non-blocking fences), so anything beyond is a fault of the sender.
 pub(super) const AHEAD: u64 = 64;

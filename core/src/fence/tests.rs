@@ -7,8 +7,11 @@ mod trees;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn whole(name: &str) -> Participants {
-    Participants::whole_job(Nspace::new(name).unwrap())
+fn whole(name: &str) -> Series {
+    Series {
+        kind: Kind::Pmix,
+        participants: Participants::whole_job(Nspace::new(name).unwrap()),
+    }
 }
 
 fn node(number: u32) -> NodeId {
@@ -95,7 +98,7 @@ impl Cluster {
         ticket: &'static str,
     ) {
         let input = FenceInput::Arrive {
-            participants: whole("job"),
+            series: whole("job"),
             nodes: nodes(ids.iter().copied()),
             contribution,
             timeout: within(MINUTE),
@@ -255,10 +258,13 @@ fn fences_of_overlapping_participants_do_not_mix() {
         let rank = ProcRank::One(Rank(rank));
         (Nspace::new("job").unwrap(), rank)
     }));
-    let some = some.unwrap();
+    let some = Series {
+        kind: Kind::Pmix,
+        participants: some.unwrap(),
+    };
     for (at, ticket) in [(0, "s0"), (1, "s1")] {
         let input = FenceInput::Arrive {
-            participants: some.clone(),
+            series: some.clone(),
             nodes: nodes([0, 1]),
             contribution: brought("s"),
             timeout: None,
@@ -337,7 +343,7 @@ fn the_most_impatient_node_sets_the_deadline() {
                 (within(MINUTE), "t2"),
             ][at as usize];
             let input = FenceInput::Arrive {
-                participants: whole("job"),
+                series: whole("job"),
                 nodes: nodes(0..4),
                 contribution: brought(""),
                 timeout,
@@ -392,7 +398,7 @@ fn loss_of_a_peer_fails_its_fences_for_all_and_no_others() {
     c.arrive(0, &[0, 1, 2], "a", "t0");
     c.arrive(1, &[0, 1, 2], "b", "t1");
     let other = FenceInput::Arrive {
-        participants: whole("other"),
+        series: whole("other"),
         nodes: nodes([0, 1]),
         contribution: brought("o"),
         timeout: None,
@@ -550,7 +556,7 @@ fn a_hub_with_too_many_open_fences_refuses_more_without_losing_step() {
     };
     let mut c = Cluster::limited(2, limits);
     let other = |ticket| FenceInput::Arrive {
-        participants: whole("other"),
+        series: whole("other"),
         nodes: nodes([0, 1]),
         contribution: brought("o"),
         timeout: None,
@@ -581,7 +587,7 @@ fn generations_far_ahead_and_lists_without_number_are_refused() {
     let mut c = Cluster::limited(2, limits);
     let arrive = |name: &str, generation| FenceMessage::Arrive {
         id: FenceId {
-            participants: whole(name),
+            series: whole(name),
             generation,
         },
         nodes: nodes([0, 1]),
@@ -613,7 +619,7 @@ fn generations_far_ahead_and_lists_without_number_are_refused() {
     ));
     let fail = FenceMessage::Fail {
         id: FenceId {
-            participants: whole("job"),
+            series: whole("job"),
             generation: u64::MAX,
         },
         nodes: nodes([0, 1]),
@@ -639,7 +645,7 @@ fn a_release_nobody_waits_for_or_from_a_stranger_is_ignored() {
     c.arrive(1, &[0, 1], "b", "t1");
     let release = FenceMessage::Release {
         id: FenceId {
-            participants: whole("job"),
+            series: whole("job"),
             generation: 0,
         },
         released: Released {

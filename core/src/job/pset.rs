@@ -11,6 +11,47 @@ use super::ids::Rank;
 /// or more everywhere, terminator included).
 const NAME_MAX: usize = 255;
 
+/// Why something is no process set of a job. All of it is the user's to repair.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PsetError {
+    /// Not `NAME=RANKS`.
+    #[error("give NAME=RANKS, as in io=0,2-4")]
+    Form,
+    /// A name that is empty or too long.
+    #[error("a name has 1 to {NAME_MAX} bytes")]
+    NameLength,
+    /// A name that lists could not hold.
+    #[error("a name has no comma and no control character")]
+    NameCharacters,
+    /// A name that MPI defines.
+    #[error("names that start with mpi:// or mpix:// belong to MPI")]
+    NameOfMpi,
+    /// A word that is neither a rank nor a range.
+    #[error("'{0}' is no rank and no range of ranks like 2-4")]
+    Ranks(String),
+    /// A word that names ranks which the set has already.
+    #[error("'{0}' repeats a rank of the set")]
+    Repeated(String),
+    /// Ranges of a received set that overlap, or none.
+    #[error("process set {0:?} repeats ranks")]
+    Overlap(String),
+    /// Two sets of one name.
+    #[error(
+        "--pset {0}: there is another set of that name; app0, app1 and so on are the ranks of each program"
+    )]
+    SameName(String),
+    /// A rank that the job does not have.
+    #[error("--pset {name}: there is no rank {rank}, the job has ranks 0 to {last}")]
+    NoRank {
+        /// Of the set.
+        name: String,
+        /// The highest it names.
+        rank: Rank,
+        /// The highest of the job.
+        last: u32,
+    },
+}
+
 /// Consecutive ranks, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RankRange {
@@ -36,9 +77,9 @@ struct Unchecked {
 }
 
 impl TryFrom<Unchecked> for ProcessSet {
-    type Error = String;
+    type Error = PsetError;
 
-    fn try_from(set: Unchecked) -> Result<Self, String> {
+    fn try_from(set: Unchecked) -> Result<Self, PsetError> {
         check_name(&set.name)?;
         let mut sorted = set.ranges.clone();
         sorted.sort_unstable_by_key(|range| range.first);
@@ -49,21 +90,21 @@ impl TryFrom<Unchecked> for ProcessSet {
                 name: set.name,
                 ranges: set.ranges,
             }),
-            false => Err(format!("process set {:?} repeats ranks", set.name)),
+            false => Err(PsetError::Overlap(set.name)),
         }
     }
 }
 
-fn check_name(name: &str) -> Result<(), String> {
+fn check_name(name: &str) -> Result<(), PsetError> {
     if name.is_empty() || name.len() > NAME_MAX {
-        return Err(format!("a name has 1 to {NAME_MAX} bytes"));
+        return Err(PsetError::NameLength);
     }
     if name.chars().any(|c| c == ',' || c.is_control()) {
-        return Err("a name has no comma and no control character".to_owned());
+        return Err(PsetError::NameCharacters);
     }
     let scheme = name.to_ascii_lowercase();
     if scheme.starts_with("mpi://") || scheme.starts_with("mpix://") {
-        return Err("names that start with mpi:// or mpix:// belong to MPI".to_owned());
+        return Err(PsetError::NameOfMpi);
     }
     Ok(())
 }
@@ -90,10 +131,10 @@ impl ProcessSet {
     /// one name are one set. In the order in which the names come.
     ///
     /// # Errors
-    /// One line when a name is none.
+    /// [`PsetError`] when a name is none.
     pub fn of_programs<'a>(
         programs: impl IntoIterator<Item = (Option<&'a str>, u32)>,
-    ) -> Result<Vec<Self>, String> {
+    ) -> Result<Vec<Self>, PsetError> {
         let mut sets = Vec::<Self>::new();
         let mut first = 0;
         for (name, size) in programs {
@@ -127,12 +168,12 @@ impl ProcessSet {
     /// so on.
     ///
     /// # Errors
-    /// One line when a set names a rank that the programs of `sizes` do not have, or two sets have one
-    /// name.
+    /// [`PsetError`] when a set names a rank that the programs of `sizes` do not have, or two sets have
+    /// one name.
     pub fn of_job(
         defined: &[Self],
         sizes: impl IntoIterator<Item = u32>,
-    ) -> Result<Vec<Self>, String> {
+    ) -> Result<Vec<Self>, PsetError> {
         let mut sets = defined.to_vec();
         let mut first = 0;
         for (app, size) in sizes.into_iter().enumerate() {
@@ -148,20 +189,17 @@ impl ProcessSet {
         let mut names = BTreeSet::new();
         for set in &sets {
             if !names.insert(&set.name) {
-                let name = &set.name;
-                return Err(format!(
-                    "--pset {name}: there is another set of that name; app0, app1 and so on are \
-                     the ranks of each program"
-                ));
+                return Err(PsetError::SameName(set.name.clone()));
             }
         }
         for set in defined {
             let rank = set.highest();
             if rank.0 >= first {
-                let (name, most) = (&set.name, first.saturating_sub(1));
-                return Err(format!(
-                    "--pset {name}: there is no rank {rank}, the job has ranks 0 to {most}"
-                ));
+                return Err(PsetError::NoRank {
+                    name: set.name.clone(),
+                    rank,
+                    last: first.saturating_sub(1),
+                });
             }
         }
         Ok(sets)
@@ -169,23 +207,20 @@ impl ProcessSet {
 }
 
 impl FromStr for ProcessSet {
-    type Err = String;
+    type Err = PsetError;
 
     /// Reads `NAME=RANKS` with ranks and ranges like `0,2-4`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, PsetError> {
         // Names may hold '=', ranks cannot.
-        let (name, ranks) = text
-            .rsplit_once('=')
-            .ok_or("give NAME=RANKS, as in io=0,2-4")?;
+        let (name, ranks) = text.rsplit_once('=').ok_or(PsetError::Form)?;
         check_name(name)?;
         let mut ranges = Vec::<RankRange>::new();
         for part in ranks.split(',') {
-            let range = range(part)
-                .ok_or_else(|| format!("'{part}' is no rank and no range of ranks like 2-4"))?;
+            let range = range(part).ok_or_else(|| PsetError::Ranks(part.to_owned()))?;
             let overlaps =
                 |other: &RankRange| other.first <= range.last && range.first <= other.last;
             if ranges.iter().any(overlaps) {
-                return Err(format!("'{part}' repeats a rank of the set"));
+                return Err(PsetError::Repeated(part.to_owned()));
             }
             ranges.push(range);
         }
@@ -284,7 +319,7 @@ mod tests {
     fn a_rank_that_is_not_there_or_a_name_that_is_taken_is_named() {
         let of_job = |text: &[&str]| {
             let sets: Vec<ProcessSet> = text.iter().map(|t| t.parse().unwrap()).collect();
-            ProcessSet::of_job(&sets, [2, 2]).unwrap_err()
+            ProcessSet::of_job(&sets, [2, 2]).unwrap_err().to_string()
         };
         assert!(of_job(&["io=0-4"]).contains("no rank 4, the job has ranks 0 to 3"));
         assert!(of_job(&["app1=0"]).contains("--pset app1"));

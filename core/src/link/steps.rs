@@ -125,4 +125,13 @@ pub enum Answer {
 }
 
 /// What the process that knows accounts says of a number, as bytes of a pipe that comes with the number.
-pub type Found = Result<Account, String>;
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Found {
+    /// The account.
+    Account(Account),
+    /// There is none, or the database cannot be asked.
+    Nothing {
+        /// One line.
+        reason: String,
+    },
+}

@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::fence::id::Ranks;
 use crate::fence::{
-    self, Deadline, FenceFailure, FenceId, FenceInput, FenceResult, Nodes, Participants, Timeout,
+    self, Deadline, FenceFailure, FenceId, FenceInput, FenceResult, Kind, Nodes, Participants,
+    Series, Timeout,
 };
 use crate::job::absence::{Absences, Absent};
 use crate::job::clock::Moment;
@@ -71,61 +72,38 @@ impl Terms {
     }
 }
 
-/// Names of the fences of PMI end so, before what tells them apart.
-const PMI: &str = "#pmi";
-const PMI_NODE: &str = "#pmi-node";
-const RING: &str = "#ring";
-
-/// Who fences for a barrier or ring. PMI and PMIx may be served side by side, and barriers of the
-/// same ranks may be open at a time: a name of its own keeps each one's fences apart.
-pub(super) fn participants(job: &Nspace, collective: &Collective) -> Participants {
-    let name = match collective {
-        Collective::Ring => format!("{job}{RING}"),
-        &Collective::WORLD => format!("{job}{PMI}"),
-        Collective::Barrier {
-            scope: Scope::Node,
-            tag,
-        } => format!("{job}{PMI_NODE}:{tag}"),
-        Collective::Barrier { tag, .. } => format!("{job}{PMI}:{tag}"),
+/// The fences of a barrier or ring.
+pub(super) fn series(job: &Nspace, collective: &Collective) -> Series {
+    let (kind, ranks) = match collective {
+        Collective::Ring => (Kind::PmiRing, None),
+        &Collective::Barrier { ref scope, tag } => match scope {
+            Scope::World => (Kind::PmiBarrier { tag }, None),
+            Scope::Node => (Kind::PmiNodeBarrier { tag }, None),
+            Scope::Ranks(ranks) => (Kind::PmiBarrier { tag }, Some(ranks)),
+        },
     };
-    let name = Nspace::new(&name).expect("an nspace with a short ASCII suffix");
-    match collective {
-        Collective::Barrier {
-            scope: Scope::Ranks(ranks),
-            ..
-        } => {
-            let procs = ranks
-                .iter()
-                .map(|rank| (name.clone(), ProcRank::One(*rank)));
+    let participants = match ranks {
+        None => Participants::whole_job(job.clone()),
+        Some(ranks) => {
+            let procs = ranks.iter().map(|rank| (job.clone(), ProcRank::One(*rank)));
             Participants::from_procs(procs).expect("ranks of a job that has at least one")
         }
-        _ => Participants::whole_job(name),
-    }
-}
-
-/// The job in a name that may have something behind it.
-fn job_of(name: &Nspace) -> &str {
-    let name = name.as_str();
-    name.find('#').map_or(name, |end| &name[..end])
-}
-
-/// The job and the barrier or ring whose participants these are; `None` for those of PMIx.
-fn collective_of(participants: &Participants) -> Option<(&str, Collective)> {
-    let (name, ranks) = participants.entries().next()?;
-    let (job, suffix) = name.as_str().split_at(name.as_str().rfind('#')?);
-    let (kind, tag) = match suffix.split_once(':') {
-        Some((kind, tag)) => (kind, tag.parse().ok()?),
-        None => (suffix, 0),
     };
-    let scope = match (kind, ranks) {
-        (RING, _) => return Some((job, Collective::Ring)),
-        (PMI_NODE, _) => Scope::Node,
-        (PMI, Ranks::All) => Scope::World,
-        (PMI, Ranks::Runs(runs)) => {
+    Series { kind, participants }
+}
+
+/// The job and the barrier or ring whose fences these are; `None` for those of PMIx.
+fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
+    let (job, ranks) = series.participants.entries().next()?;
+    let (scope, tag) = match (series.kind, ranks) {
+        (Kind::Pmix | Kind::Connect | Kind::Disconnect, _) => return None,
+        (Kind::PmiRing, _) => return Some((job, Collective::Ring)),
+        (Kind::PmiNodeBarrier { tag }, _) => (Scope::Node, tag),
+        (Kind::PmiBarrier { tag }, Ranks::All) => (Scope::World, tag),
+        (Kind::PmiBarrier { tag }, Ranks::Runs(runs)) => {
             let ranks = runs.iter().flat_map(|run| run.first.0..=run.last.0);
-            Scope::Ranks(ranks.map(Rank).collect())
+            (Scope::Ranks(ranks.map(Rank).collect()), tag)
         }
-        _ => return None,
     };
     Some((job, Collective::Barrier { scope, tag }))
 }
@@ -139,9 +117,9 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let (participants, nodes) = self.meeting_of(job, &collective);
+        let (series, nodes) = self.meeting_of(job, &collective);
         let input = FenceInput::Begin {
-            participants,
+            series,
             nodes,
             timeout: self.terms.timeout(),
             ticket: FenceTicket::Pmi(job, collective),
@@ -150,11 +128,7 @@ impl NodeCore {
     }
 
     /// Who takes part in a barrier or ring, and on which nodes.
-    pub(super) fn meeting_of(
-        &self,
-        job: JobNumber,
-        collective: &Collective,
-    ) -> (Participants, Nodes) {
+    pub(super) fn meeting_of(&self, job: JobNumber, collective: &Collective) -> (Series, Nodes) {
         let member = self.jobs.get(job).expect("a job with ranks in a barrier");
         if *collective == Collective::WORLD {
             return member.world.clone();
@@ -171,7 +145,7 @@ impl NodeCore {
             _ => Some(member.world.1.clone()),
         };
         let nodes = nodes.expect("whoever entered it lives somewhere");
-        (participants(&member.context.nspace, collective), nodes)
+        (series(&member.context.nspace, collective), nodes)
     }
 
     /// Others wait for this node: who of it has not come?
@@ -182,8 +156,8 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let absences = match collective_of(&id.participants) {
-            Some((job, collective)) => self.absent_from(job, &collective, now),
+        let absences = match collective_of(&id.series) {
+            Some((job, collective)) => self.absent_from(job.as_str(), &collective, now),
             None => self.absent_from_pmix(&id, collect, now),
         };
         self.fence(FenceInput::Described { id, absences }, now, actions);
@@ -209,10 +183,7 @@ impl NodeCore {
         let mut here = 0;
         for (local, state) in (0..).map(NodeRank).zip(&self.pmix) {
             let name = self.name_of(self.process(local));
-            let mut entries = id.participants.entries();
-            let in_nspace = |nspace: &Nspace| job_of(nspace) == name.nspace.as_str();
-            let of_job = entries.find(|(nspace, _)| in_nspace(nspace));
-            if !of_job.is_some_and(|(_, ranks)| ranks.contains(name.rank)) {
+            if !id.series.participants.contains(&name) {
                 continue;
             }
             here += 1;
@@ -250,7 +221,7 @@ impl NodeCore {
             job.map_or(0, |(_, member)| member.context.ranks.size())
         };
         let ranks = participants.entries().map(|(name, ranks)| match ranks {
-            Ranks::All => size(job_of(name)),
+            Ranks::All => size(name.as_str()),
             Ranks::Runs(runs) => runs.iter().map(|r| r.last.0 - r.first.0 + 1).sum(),
         });
         ranks.sum()
@@ -264,11 +235,11 @@ impl NodeCore {
         absences: Absences,
         actions: &mut Vec<Action>,
     ) {
-        let pmi = collective_of(&id.participants).is_some();
+        let pmi = collective_of(&id.series).is_some();
         let late = LateFence {
             kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
             waited,
-            ranks: self.size_of(&id.participants),
+            ranks: self.size_of(&id.series.participants),
             absences,
         };
         actions.push(Action::Report(Report::FenceLate(late)));
@@ -348,8 +319,8 @@ impl NodeCore {
         if let Err(failure) = &result {
             let ranks = match &ticket {
                 FenceTicket::Pmi(job, collective) => {
-                    let (participants, _) = self.meeting_of(*job, collective);
-                    self.size_of(&participants)
+                    let (series, _) = self.meeting_of(*job, collective);
+                    self.size_of(&series.participants)
                 }
                 _ => self.jobs.size(),
             };
@@ -372,11 +343,11 @@ pub(super) fn world(
     job: &Nspace,
     ranks: &crate::job::rank_placement::RankMap,
     node: NodeId,
-) -> (Participants, Nodes) {
+) -> (Series, Nodes) {
     let nodes = ranks.node_ids().filter(|node| ranks.local_size(*node) > 0);
     let nodes = Nodes::new(nodes).or_else(|| Nodes::new([node]));
     let nodes = nodes.expect("one node at least");
-    (participants(job, &Collective::WORLD), nodes)
+    (series(job, &Collective::WORLD), nodes)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{JobContext, NodeCore, PmixState, fences};
 use crate::direct_modex::ModexInput;
-use crate::fence::{Nodes, Participants};
+use crate::fence::{Nodes, Series};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
 use crate::job::proc;
@@ -21,7 +21,7 @@ pub(super) struct Member {
     pub(super) context: Arc<JobContext>,
     pub(super) pmi: Option<pmi::Server>,
     /// Who takes part in the barrier of all its ranks.
-    pub(super) world: (Participants, Nodes),
+    pub(super) world: (Series, Nodes),
     /// Its first process on this node, if it has one there.
     pub(super) first: NodeRank,
     /// All its ranks have ended, everywhere.

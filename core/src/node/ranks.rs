@@ -109,14 +109,14 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let (participants, nodes) = self.meeting_of(job, &collective);
+        let (series, nodes) = self.meeting_of(job, &collective);
         let contribution = Contribution {
             data: contribution.into(),
             collect: true,
             status: 0,
         };
         let input = FenceInput::Arrive {
-            participants,
+            series,
             nodes,
             contribution,
             timeout: self.terms.timeout(),
@@ -133,14 +133,14 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let (participants, nodes) = self.meeting_of(job, collective);
+        let (series, nodes) = self.meeting_of(job, collective);
         let contribution = Contribution {
             data: Vec::new().into(),
             collect: false,
             status: 0,
         };
         let input = FenceInput::Arrive {
-            participants,
+            series,
             nodes,
             contribution,
             timeout: None,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use super::{FenceTicket, NodeCore};
 use crate::collective::Act;
-use crate::fence::{Contribution, FenceInput};
+use crate::fence::{Contribution, FenceInput, Kind, Series};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeRank};
 use crate::job::spawn::{
@@ -22,27 +22,6 @@ use crate::node::event::{Action, Report, SpawnTicket};
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{Answer, App};
 use crate::pmix::value::{Info, Proc, Status, Text, Value};
-
-/// What processes of several jobs do together, beside fences.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Meeting {
-    /// They become connected.
-    Connect,
-    /// They are no longer.
-    Disconnect,
-}
-
-impl Meeting {
-    pub(super) const ALL: [Self; 2] = [Self::Connect, Self::Disconnect];
-
-    /// What is put behind the nspaces of the participants, so that these may be in a fence besides.
-    pub(super) fn suffix(self) -> &'static str {
-        match self {
-            Self::Connect => "#connect",
-            Self::Disconnect => "#disconnect",
-        }
-    }
-}
 
 /// Who waits for a job to be started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,31 +130,25 @@ impl NodeCore {
     pub(super) fn meet(
         &mut self,
         id: UpcallId,
-        (meeting, procs): (Meeting, &[Proc]),
+        (act, procs): (Act, &[Proc]),
         infos: &[Info],
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let known = self.participants(procs);
-        if known.is_none() {
-            let act = match meeting {
-                Meeting::Connect => Act::Connect,
-                Meeting::Disconnect => Act::Disconnect,
-            };
+        let Some((participants, nodes)) = self.participants(procs) else {
             let data = (super::upcalls::local_status(infos), Vec::new());
             let timeout = super::upcalls::timeout(infos);
             return self.cross(id, (act, procs), data, timeout, now, actions);
-        }
-        let meeting = known.and_then(|(participants, nodes)| {
-            Some((participants.with_suffix(meeting.suffix())?, nodes))
-        });
-        let Some((participants, nodes)) = meeting else {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+        };
+        let kind = match act {
+            Act::Connect => Kind::Connect,
+            Act::Disconnect => Kind::Disconnect,
+            Act::Fence => Kind::Pmix,
         };
         let status = super::upcalls::local_status(infos);
         let given = super::upcalls::timeout(infos);
         let input = FenceInput::Arrive {
-            participants,
+            series: Series { kind, participants },
             nodes,
             contribution: Contribution {
                 data: Vec::new().into(),

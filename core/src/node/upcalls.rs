@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use super::spawns::Meeting;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::collective::Act;
 use crate::direct_modex::{ModexFailure, ModexInput, ModexResult};
 use crate::fence::{
-    Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Nodes, Participants,
+    Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Kind, Nodes, Participants,
+    Series,
 };
 use crate::job::clock::Moment;
 use crate::job::proc;
@@ -21,7 +21,7 @@ use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::sidecar::{SidecarEvent, UpcallId};
-use crate::pmix::upcall::{Answer, Upcall};
+use crate::pmix::upcall::{Answer, Notice, Request};
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
 
 impl NodeCore {
@@ -44,20 +44,15 @@ impl NodeCore {
                 }
                 SidecarEvent::Failed(failed) => self.host_gave_up(&failed, now, actions),
                 SidecarEvent::Reply { id, reply } => self.control_reply(id, reply, now, actions),
-                SidecarEvent::Upcall {
-                    id: Some(id),
-                    upcall,
-                } => {
-                    self.request(id, upcall, now, actions);
-                }
-                SidecarEvent::Upcall { id: None, upcall } => self.notice(upcall, now, actions),
+                SidecarEvent::Request { id, request } => self.request(id, request, now, actions),
+                SidecarEvent::Notice(notice) => self.notice(notice, now, actions),
             }
         }
     }
 
-    fn notice(&mut self, upcall: Upcall, now: Moment, actions: &mut Vec<Action>) {
-        match upcall {
-            Upcall::ClientConnected { proc, .. } => {
+    fn notice(&mut self, notice: Notice, now: Moment, actions: &mut Vec<Action>) {
+        match notice {
+            Notice::ClientConnected { proc, .. } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
                     self.heard[local.index()] = Some(now);
@@ -66,14 +61,14 @@ impl NodeCore {
                     actions.push(Action::Report(Report::RankConnected { rank: local }));
                 }
             }
-            Upcall::ClientFinalized { proc } => {
+            Notice::ClientFinalized { proc } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Finalized;
                     self.heard[local.index()] = Some(now);
                     actions.push(Action::Report(Report::RankFinalized { rank: local }));
                 }
             }
-            Upcall::NotifyEvent {
+            Notice::NotifyEvent {
                 code,
                 source,
                 range,
@@ -92,40 +87,22 @@ impl NodeCore {
             }
             // libpmix delivers events to local clients by itself, and every event of the job is
             // carried to every node anyway.
-            Upcall::RegisterEvents { .. } | Upcall::DeregisterEvents { .. } => {}
-            Upcall::IofPull {
+            Notice::RegisterEvents { .. } | Notice::DeregisterEvents { .. } => {}
+            Notice::IofPull {
                 procs,
                 infos,
                 channels,
             } => self.pull(&procs, &infos, channels, now, actions),
-            Upcall::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
-            Upcall::Abort { .. }
-            | Upcall::Fence { .. }
-            | Upcall::DirectModex { .. }
-            | Upcall::Query { .. }
-            | Upcall::Log { .. }
-            | Upcall::Publish { .. }
-            | Upcall::Lookup { .. }
-            | Upcall::Unpublish { .. }
-            | Upcall::Group { .. }
-            | Upcall::JobControl { .. }
-            | Upcall::SessionControl { .. }
-            | Upcall::GetCredential { .. }
-            | Upcall::ValidateCredential { .. }
-            | Upcall::Allocate { .. }
-            | Upcall::Spawn { .. }
-            | Upcall::Connect { .. }
-            | Upcall::Disconnect { .. }
-            | Upcall::PushStdin { .. } => unreachable!("the link gives requests an id"),
+            Notice::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
         }
     }
 
-    fn request(&mut self, id: UpcallId, upcall: Upcall, now: Moment, actions: &mut Vec<Action>) {
-        match upcall {
-            Upcall::Fence { procs, infos, data } => {
+    fn request(&mut self, id: UpcallId, request: Request, now: Moment, actions: &mut Vec<Action>) {
+        match request {
+            Request::Fence { procs, infos, data } => {
                 self.pmix_fence(id, &procs, &infos, data, now, actions);
             }
-            Upcall::DirectModex { proc, infos } => {
+            Request::DirectModex { proc, infos } => {
                 let Some(process) = self.named(&proc) else {
                     return self.fetch_far(id, &proc, timeout(&infos), now, actions);
                 };
@@ -146,54 +123,54 @@ impl NodeCore {
                     actions,
                 );
             }
-            Upcall::Abort {
+            Request::Abort {
                 proc,
                 status,
                 message,
                 targets,
             } => self.abort(id, &proc, (status, &message), &targets, actions),
-            Upcall::Query { queries, .. } => self.query(id, queries, now, actions),
-            Upcall::Log {
+            Request::Query { queries, .. } => self.query(id, queries, now, actions),
+            Request::Log {
                 proc,
                 data,
                 directives,
             } => self.log(id, &proc, data, &directives, actions),
-            Upcall::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
-            Upcall::Lookup { proc, keys, infos } => {
+            Request::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
+            Request::Lookup { proc, keys, infos } => {
                 self.look_up(id, &proc, keys, &infos, now, actions);
             }
-            Upcall::Unpublish { proc, keys, infos } => {
+            Request::Unpublish { proc, keys, infos } => {
                 self.unpublish(id, &proc, keys, &infos, now, actions);
             }
-            Upcall::Group {
+            Request::Group {
                 op,
                 name,
                 procs,
                 infos,
             } => self.group(id, (op, name), &procs, infos, now, actions),
-            Upcall::JobControl {
+            Request::JobControl {
                 proc,
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
-            Upcall::SessionControl {
+            Request::SessionControl {
                 proc,
                 session,
                 directives,
             } => self.session_control(id, &proc, (session, &directives), actions),
-            Upcall::PushStdin { targets, data, .. } => self.push(id, &targets, &data, actions),
-            Upcall::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps), actions),
-            Upcall::Connect { procs, infos } => {
-                self.meet(id, (Meeting::Connect, &procs), &infos, now, actions);
+            Request::PushStdin { targets, data, .. } => self.push(id, &targets, &data, actions),
+            Request::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps), actions),
+            Request::Connect { procs, infos } => {
+                self.meet(id, (Act::Connect, &procs), &infos, now, actions);
             }
-            Upcall::Disconnect { procs, infos } => {
-                self.meet(id, (Meeting::Disconnect, &procs), &infos, now, actions);
+            Request::Disconnect { procs, infos } => {
+                self.meet(id, (Act::Disconnect, &procs), &infos, now, actions);
             }
-            Upcall::GetCredential { proc, directives } => {
+            Request::GetCredential { proc, directives } => {
                 let answer = self.vouch_for(proc, &directives, now);
                 self.answer(id, &answer, actions);
             }
-            Upcall::ValidateCredential {
+            Request::ValidateCredential {
                 credential,
                 directives,
                 ..
@@ -201,18 +178,11 @@ impl NodeCore {
                 let answer = self.validate(&credential, &directives, now);
                 self.answer(id, &answer, actions);
             }
-            Upcall::Allocate {
+            Request::Allocate {
                 proc,
                 directive,
                 infos,
             } => self.allocate(id, &proc, (directive, &infos), actions),
-            Upcall::ClientConnected { .. }
-            | Upcall::ClientFinalized { .. }
-            | Upcall::RegisterEvents { .. }
-            | Upcall::DeregisterEvents { .. }
-            | Upcall::GroupEnded { .. }
-            | Upcall::NotifyEvent { .. }
-            | Upcall::IofPull { .. } => unreachable!("the link gives notices no id"),
         }
     }
 
@@ -245,7 +215,10 @@ impl NodeCore {
         let ticket = FenceTicket::Pmix(id);
         let timeout = self.terms.timeout_or(timeout(infos));
         let input = FenceInput::Arrive {
-            participants,
+            series: Series {
+                kind: Kind::Pmix,
+                participants,
+            },
             nodes,
             contribution,
             timeout,

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::upcall::{App, GroupOp, Query, Upcall};
+use super::upcall::{App, GroupOp, Notice, Query, Request, Upcall};
 use super::value::{
     Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value,
 };
@@ -140,104 +140,109 @@ pub fn upcall() -> impl Strategy<Value = Upcall> {
     let query = (vec(text(), 0..3), infos());
     let query = query.prop_map(|(keys, qualifiers)| Query { keys, qualifiers });
     prop_oneof![
-        (proc(), infos()).prop_map(|(proc, infos)| Upcall::ClientConnected { proc, infos }),
-        proc().prop_map(|proc| Upcall::ClientFinalized { proc }),
-        (codes(), infos()).prop_map(|(codes, infos)| Upcall::RegisterEvents { codes, infos }),
-        codes().prop_map(|codes| Upcall::DeregisterEvents { codes }),
-        (text(), vec(proc(), 0..4)).prop_map(|(name, procs)| Upcall::GroupEnded { name, procs }),
+        (proc(), infos())
+            .prop_map(|(proc, infos)| Upcall::Notice(Notice::ClientConnected { proc, infos })),
+        proc().prop_map(|proc| Upcall::Notice(Notice::ClientFinalized { proc })),
+        (codes(), infos())
+            .prop_map(|(codes, infos)| Upcall::Notice(Notice::RegisterEvents { codes, infos })),
+        codes().prop_map(|codes| Upcall::Notice(Notice::DeregisterEvents { codes })),
+        (text(), vec(proc(), 0..4))
+            .prop_map(|(name, procs)| Upcall::Notice(Notice::GroupEnded { name, procs })),
         (any::<i32>(), proc(), any::<u8>(), infos()).prop_map(|(code, source, range, infos)| {
             let (code, range) = (Status(code), DataRange(range));
-            Upcall::NotifyEvent {
+            Upcall::Notice(Notice::NotifyEvent {
                 code,
                 source,
                 range,
                 infos,
-            }
+            })
         }),
         (proc(), any::<i32>(), text(), vec(proc(), 0..4)).prop_map(
-            |(proc, status, message, targets)| Upcall::Abort {
+            |(proc, status, message, targets)| Upcall::Request(Request::Abort {
                 proc,
                 status,
                 message,
                 targets
-            }
+            })
         ),
-        (vec(proc(), 0..4), infos(), vec(any::<u8>(), 0..99))
-            .prop_map(|(procs, infos, data)| Upcall::Fence { procs, infos, data }),
-        (proc(), infos()).prop_map(|(proc, infos)| Upcall::DirectModex { proc, infos }),
-        (proc(), vec(query, 0..3)).prop_map(|(proc, queries)| Upcall::Query { proc, queries }),
-        (proc(), infos(), infos()).prop_map(|(proc, data, directives)| Upcall::Log {
-            proc,
-            data,
-            directives
+        (vec(proc(), 0..4), infos(), vec(any::<u8>(), 0..99)).prop_map(|(procs, infos, data)| {
+            Upcall::Request(Request::Fence { procs, infos, data })
         }),
-        (proc(), infos()).prop_map(|(proc, infos)| Upcall::Publish { proc, infos }),
+        (proc(), infos())
+            .prop_map(|(proc, infos)| Upcall::Request(Request::DirectModex { proc, infos })),
+        (proc(), vec(query, 0..3))
+            .prop_map(|(proc, queries)| Upcall::Request(Request::Query { proc, queries })),
+        (proc(), infos(), infos()).prop_map(|(proc, data, directives)| Upcall::Request(
+            Request::Log {
+                proc,
+                data,
+                directives
+            }
+        )),
+        (proc(), infos())
+            .prop_map(|(proc, infos)| Upcall::Request(Request::Publish { proc, infos })),
         (proc(), vec(proc(), 0..3), infos()).prop_map(|(proc, targets, directives)| {
-            Upcall::JobControl {
+            Upcall::Request(Request::JobControl {
                 proc,
                 targets,
                 directives,
-            }
+            })
         }),
         (proc(), any::<u32>(), infos()).prop_map(|(proc, session, directives)| {
-            Upcall::SessionControl {
+            Upcall::Request(Request::SessionControl {
                 proc,
                 session,
                 directives,
-            }
+            })
         }),
-        (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Lookup {
-            proc,
-            keys,
-            infos
-        }),
-        (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Unpublish {
-            proc,
-            keys,
-            infos
-        }),
-        (proc(), infos(), vec(app(), 0..3)).prop_map(|(proc, infos, apps)| Upcall::Spawn {
-            proc,
-            infos,
-            apps
-        }),
+        (proc(), vec(text(), 0..3), infos())
+            .prop_map(|(proc, keys, infos)| Upcall::Request(Request::Lookup { proc, keys, infos })),
+        (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Request(
+            Request::Unpublish { proc, keys, infos }
+        )),
+        (proc(), infos(), vec(app(), 0..3))
+            .prop_map(|(proc, infos, apps)| Upcall::Request(Request::Spawn { proc, infos, apps })),
         (vec(proc(), 0..4), infos(), any::<u16>()).prop_map(|(procs, infos, channels)| {
             let channels = Channels(channels);
-            Upcall::IofPull {
+            Upcall::Notice(Notice::IofPull {
                 procs,
                 infos,
                 channels,
-            }
+            })
         }),
         (proc(), vec(proc(), 0..4), infos(), vec(any::<u8>(), 0..99)).prop_map(
-            |(source, targets, infos, data)| Upcall::PushStdin {
+            |(source, targets, infos, data)| Upcall::Request(Request::PushStdin {
                 source,
                 targets,
                 infos,
                 data
-            }
+            })
         ),
         (any::<bool>(), vec(proc(), 0..4), infos()).prop_map(|(connect, procs, infos)| {
             match connect {
-                true => Upcall::Connect { procs, infos },
-                false => Upcall::Disconnect { procs, infos },
+                true => Upcall::Request(Request::Connect { procs, infos }),
+                false => Upcall::Request(Request::Disconnect { procs, infos }),
             }
         }),
-        (proc(), infos()).prop_map(|(proc, directives)| Upcall::GetCredential { proc, directives }),
+        (proc(), infos()).prop_map(
+            |(proc, directives)| Upcall::Request(Request::GetCredential { proc, directives })
+        ),
         (proc(), vec(any::<u8>(), 0..99), infos()).prop_map(|(proc, credential, directives)| {
-            Upcall::ValidateCredential {
+            Upcall::Request(Request::ValidateCredential {
                 proc,
                 credential,
                 directives,
+            })
+        }),
+        (proc(), any::<u8>(), infos()).prop_map(|(proc, directive, infos)| Upcall::Request(
+            Request::Allocate {
+                proc,
+                directive,
+                infos,
             }
-        }),
-        (proc(), any::<u8>(), infos()).prop_map(|(proc, directive, infos)| Upcall::Allocate {
-            proc,
-            directive,
-            infos,
-        }),
+        )),
         (any::<bool>(), text(), vec(proc(), 0..4), infos()).prop_map(
-            |(construct, name, procs, infos)| Upcall::Group {
+            |(construct, name, procs, infos)| Upcall::Request(Request::Group {
                 op: match construct {
                     true => GroupOp::Construct,
                     false => GroupOp::Destruct,
@@ -245,7 +250,7 @@ pub fn upcall() -> impl Strategy<Value = Upcall> {
                 name,
                 procs,
                 infos
-            }
+            })
         ),
     ]
 }

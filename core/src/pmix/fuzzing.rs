@@ -3,9 +3,9 @@
 //! The first byte of an input picks the socket (even: upcall, odd: control), the second the size of
 //! the pieces in which the rest arrives. Panics when the link breaks a promise.
 
-use super::control::serve::Request;
+use super::control::serve;
 use super::control::{Client, Control, Init};
-use super::upcall::Answer;
+use super::upcall::{Answer, Upcall};
 use super::value::{Channels, DataRange, Proc, Status};
 use super::wire::{Frame, FrameDecoder};
 use crate::job::ids::{Nspace, Rank};
@@ -35,12 +35,14 @@ fn upcalls<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
             return;
         };
         for event in events {
-            let SidecarEvent::Upcall { id, upcall } = event else {
-                panic!("not from this socket: {event:?}");
+            let (id, upcall) = match event {
+                SidecarEvent::Notice(notice) => (None, Upcall::Notice(notice)),
+                SidecarEvent::Request { id, request } => (Some(id), Upcall::Request(request)),
+                _ => panic!("not from this socket: {event:?}"),
             };
             let printed = upcall.encode(1).expect("was within the limit");
             let [frame] = decoded(&printed).try_into().expect("one frame");
-            let again = super::upcall::Upcall::decode(upcall.kind(), &frame.payload);
+            let again = Upcall::decode(upcall.kind(), &frame.payload);
             // By text: a float that is no number differs from itself.
             assert_eq!(format!("{again:?}"), format!("{:?}", Ok::<_, ()>(upcall)));
             if let Some(id) = id {
@@ -73,7 +75,7 @@ fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
 /// The host's side reads requests.
 fn requests(bytes: &[u8]) {
     for frame in decoded(bytes) {
-        let _ = Request::decode(&frame);
+        let _ = serve::Request::decode(&frame);
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::keys;
-use super::upcall::{Answer, App, GroupOp, Pdata, Query, Upcall, UpcallKind};
+use super::upcall::{Answer, App, GroupOp, Notice, Pdata, Query, Request, Upcall, UpcallKind};
 use super::value::{
     Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
 };
@@ -136,42 +136,42 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
     let targets = || vec![proc("job-1", 0), proc("job-2", ProcRank::WILDCARD.0)];
     let collect = || vec![Info::new(keys::COLLECT_DATA, Value::Bool(true))];
     let upcalls = [
-        Upcall::ClientConnected {
+        Upcall::Notice(Notice::ClientConnected {
             proc: me(),
             infos: all_kinds()[..1].to_vec(),
-        },
-        Upcall::ClientFinalized { proc: me() },
-        Upcall::RegisterEvents {
+        }),
+        Upcall::Notice(Notice::ClientFinalized { proc: me() }),
+        Upcall::Notice(Notice::RegisterEvents {
             codes: vec![Status(-7), Status::EVENT_NODE_DOWN],
             infos: all_kinds()[..2].to_vec(),
-        },
-        Upcall::DeregisterEvents { codes: Vec::new() },
-        Upcall::NotifyEvent {
+        }),
+        Upcall::Notice(Notice::DeregisterEvents { codes: Vec::new() }),
+        Upcall::Notice(Notice::NotifyEvent {
             code: Status(-3333),
             source: me(),
             range: DataRange::SESSION,
             infos: all_kinds(),
-        },
-        Upcall::GroupEnded {
+        }),
+        Upcall::Notice(Notice::GroupEnded {
             name: "tag-1".into(),
             procs: vec![me()],
-        },
-        Upcall::Abort {
+        }),
+        Upcall::Request(Request::Abort {
             proc: me(),
             status: 7,
             message: "told to".into(),
             targets: targets(),
-        },
-        Upcall::Fence {
+        }),
+        Upcall::Request(Request::Fence {
             procs: targets(),
             infos: collect(),
             data: vec![1, 0, 2, 0, 3],
-        },
-        Upcall::DirectModex {
+        }),
+        Upcall::Request(Request::DirectModex {
             proc: proc("job-1", 0),
             infos: collect(),
-        },
-        Upcall::Query {
+        }),
+        Upcall::Request(Request::Query {
             proc: me(),
             queries: vec![
                 Query {
@@ -183,38 +183,38 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
                     qualifiers: Vec::new(),
                 },
             ],
-        },
-        Upcall::Log {
+        }),
+        Upcall::Request(Request::Log {
             proc: me(),
             data: vec![Info::new(keys::LOG_STDERR, Value::String("help\n".into()))],
             directives: Vec::new(),
-        },
-        Upcall::Publish {
+        }),
+        Upcall::Request(Request::Publish {
             proc: me(),
             infos: collect(),
-        },
-        Upcall::Lookup {
+        }),
+        Upcall::Request(Request::Lookup {
             proc: me(),
             keys: vec!["name".into(), "".into()],
             infos: collect(),
-        },
-        Upcall::Unpublish {
+        }),
+        Upcall::Request(Request::Unpublish {
             proc: me(),
             keys: Vec::new(),
             infos: Vec::new(),
-        },
-        Upcall::Group {
+        }),
+        Upcall::Request(Request::Group {
             op: GroupOp::Construct,
             name: "tag-1".into(),
             procs: targets(),
             infos: collect(),
-        },
-        Upcall::JobControl {
+        }),
+        Upcall::Request(Request::JobControl {
             proc: me(),
             targets: targets(),
             directives: collect(),
-        },
-        Upcall::Spawn {
+        }),
+        Upcall::Request(Request::Spawn {
             proc: me(),
             infos: collect(),
             apps: vec![
@@ -235,64 +235,64 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
                     infos: Vec::new(),
                 },
             ],
-        },
-        Upcall::Connect {
+        }),
+        Upcall::Request(Request::Connect {
             procs: targets(),
             infos: collect(),
-        },
-        Upcall::Disconnect {
+        }),
+        Upcall::Request(Request::Disconnect {
             procs: targets(),
             infos: Vec::new(),
-        },
-        Upcall::IofPull {
+        }),
+        Upcall::Notice(Notice::IofPull {
             procs: targets(),
             infos: all_kinds()[..1].to_vec(),
             channels: Channels(Channels::STDOUT.0 | Channels::STDERR.0),
-        },
-        Upcall::PushStdin {
+        }),
+        Upcall::Request(Request::PushStdin {
             source: me(),
             targets: targets(),
             infos: collect(),
             data: b"a\0b".to_vec(),
-        },
-        Upcall::GetCredential {
+        }),
+        Upcall::Request(Request::GetCredential {
             proc: me(),
             directives: vec![Info::new(
                 keys::CRED_TYPE,
                 Value::String("wireup,munge".into()),
             )],
-        },
-        Upcall::ValidateCredential {
+        }),
+        Upcall::Request(Request::ValidateCredential {
             proc: me(),
             credential: b"to\0ken".to_vec(),
             directives: Vec::new(),
-        },
-        Upcall::Allocate {
+        }),
+        Upcall::Request(Request::Allocate {
             proc: me(),
             directive: 2,
             infos: collect(),
-        },
-        Upcall::SessionControl {
+        }),
+        Upcall::Request(Request::SessionControl {
             proc: me(),
             session: 7,
             directives: collect(),
-        },
+        }),
     ];
     let mut link = SidecarLink::new();
     let mut last_id = 0;
     for upcall in upcalls {
         let kind = upcall.kind();
-        last_id += u64::from(kind.wants_answer());
         let frame = std::fs::read(path(&format!("c/{}.bin", kind.name()))).unwrap();
         let mut events = link.on_upcall_bytes(&frame).unwrap();
-        match events.pop() {
-            Some(SidecarEvent::Upcall { id, upcall: read }) => {
-                assert_eq!(id.is_some(), kind.wants_answer());
-                assert_eq!(read, upcall);
+        let (id, read) = match events.pop() {
+            Some(SidecarEvent::Notice(notice)) => (0, Upcall::Notice(notice)),
+            Some(SidecarEvent::Request { request, .. }) => {
+                last_id += 1;
+                (last_id, Upcall::Request(request))
             }
             other => panic!("{other:?}"),
-        }
-        let id = if kind.wants_answer() { last_id } else { 0 };
+        };
+        assert_eq!(read, upcall);
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
     assert_eq!(link.outstanding_upcalls().count(), 18);

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use crate::pmix::control::{Control, ControlKind, ControlReply, Failed, Hello, SidecarNotice};
-use crate::pmix::upcall::{Answer, Upcall, UpcallKind};
+use crate::pmix::upcall::{Answer, Notice, Request, Upcall, UpcallKind};
 use crate::pmix::value::{Status, Text};
 use crate::pmix::wire::{Frame, FrameDecoder, WireError};
 
@@ -40,12 +40,14 @@ pub enum SidecarEvent {
         /// How it went.
         reply: ControlReply,
     },
-    /// libpmix wants something.
-    Upcall {
-        /// Where to [`answer`](SidecarLink::answer); `None` for a notice.
-        id: Option<UpcallId>,
+    /// libpmix tells something.
+    Notice(Notice),
+    /// A process wants something.
+    Request {
+        /// Where to [`answer`](SidecarLink::answer).
+        id: UpcallId,
         /// What.
-        upcall: Upcall,
+        request: Request,
     },
 }
 
@@ -222,26 +224,25 @@ impl SidecarLink {
             op: frame.op,
             reply: frame.reply,
         })?;
-        if (frame.id != 0) != kind.wants_answer() {
-            return Err(WireError::Id {
-                op: frame.op,
-                id: frame.id,
-            });
-        }
-        let upcall = Upcall::decode(kind, &frame.payload)?;
-        let id = kind.wants_answer().then_some(UpcallId(frame.id));
-        if let Some(id) = id
-            && self.upcalls.insert(id, kind).is_some()
-        {
-            return Err(WireError::Id {
-                op: frame.op,
-                id: frame.id,
-            });
-        }
+        let wrong = WireError::Id {
+            op: frame.op,
+            id: frame.id,
+        };
+        let event = match (Upcall::decode(kind, &frame.payload)?, frame.id) {
+            (Upcall::Notice(notice), 0) => SidecarEvent::Notice(notice),
+            (Upcall::Request(request), 1..) => {
+                let id = UpcallId(frame.id);
+                if self.upcalls.insert(id, kind).is_some() {
+                    return Err(wrong);
+                }
+                SidecarEvent::Request { id, request }
+            }
+            _ => return Err(wrong),
+        };
         let count = self.counts.entry(kind).or_default();
         count.received += 1;
         count.bytes_in += frame.payload.len() as u64;
-        Ok(SidecarEvent::Upcall { id, upcall })
+        Ok(event)
     }
 }
 

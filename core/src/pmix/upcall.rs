@@ -33,31 +33,40 @@ pub enum GroupOp {
 /// One upcall.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Upcall {
-    /// A process completed `PMIx_Init`. Notice: libpmix was already told that it may go on.
+    /// Something that libpmix tells; nobody waits.
+    Notice(Notice),
+    /// Something that a process waits for; it is answered.
+    Request(Request),
+}
+
+/// An upcall without an answer.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Notice {
+    /// A process completed `PMIx_Init`. libpmix was already told that it may go on.
     ClientConnected {
         /// Who.
         proc: Proc,
         /// User and group id, from libpmix 5 on.
         infos: Vec<Info>,
     },
-    /// A process called `PMIx_Finalize`; a later exit is no abort. Notice.
+    /// A process called `PMIx_Finalize`; a later exit is no abort.
     ClientFinalized {
         /// Who.
         proc: Proc,
     },
-    /// Local processes want to hear of these events. Notice.
+    /// Local processes want to hear of these events.
     RegisterEvents {
         /// Empty for all events.
         codes: Vec<Status>,
         /// Directives.
         infos: Vec<Info>,
     },
-    /// The last interest in these events ended. Notice.
+    /// The last interest in these events ended.
     DeregisterEvents {
         /// Empty for all events.
         codes: Vec<Status>,
     },
-    /// A local process, or libpmix itself, raised an event. Notice.
+    /// A local process, or libpmix itself, raised an event.
     NotifyEvent {
         /// The event.
         code: Status,
@@ -68,13 +77,29 @@ pub enum Upcall {
         /// Details.
         infos: Vec<Info>,
     },
-    /// A group of this node's processes alone was ended by its members. Notice.
+    /// A group of this node's processes alone was ended by its members.
     GroupEnded {
         /// Its name.
         name: Text,
         /// Its members.
         procs: Vec<Proc>,
     },
+    /// A local process, which is not named, wants output of others; or, with `IOF_STOP` among the
+    /// infos, some local process wants no more of what it asked for once, which is not named either.
+    ///
+    IofPull {
+        /// Whose output.
+        procs: Vec<Proc>,
+        /// `IOF_STOP`, and how the process wants it buffered.
+        infos: Vec<Info>,
+        /// Which of it.
+        channels: Channels,
+    },
+}
+
+/// An upcall that is answered.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Request {
     /// A process called `PMIx_Abort`.
     Abort {
         /// Who.
@@ -187,17 +212,6 @@ pub enum Upcall {
         /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
         infos: Vec<Info>,
     },
-    /// A local process, which is not named, wants output of others; or, with `IOF_STOP` among the
-    /// infos, some local process wants no more of what it asked for once, which is not named either.
-    /// Notice.
-    IofPull {
-        /// Whose output.
-        procs: Vec<Proc>,
-        /// `IOF_STOP`, and how the process wants it buffered.
-        infos: Vec<Info>,
-        /// Which of it.
-        channels: Channels,
-    },
     /// A process has input for others.
     PushStdin {
         /// Who.
@@ -249,31 +263,31 @@ impl Upcall {
     /// Which upcall it is.
     pub fn kind(&self) -> UpcallKind {
         match self {
-            Self::ClientConnected { .. } => UpcallKind::ClientConnected,
-            Self::ClientFinalized { .. } => UpcallKind::ClientFinalized,
-            Self::RegisterEvents { .. } => UpcallKind::RegisterEvents,
-            Self::DeregisterEvents { .. } => UpcallKind::DeregisterEvents,
-            Self::NotifyEvent { .. } => UpcallKind::NotifyEvent,
-            Self::GroupEnded { .. } => UpcallKind::GroupEnded,
-            Self::Abort { .. } => UpcallKind::Abort,
-            Self::Fence { .. } => UpcallKind::Fence,
-            Self::DirectModex { .. } => UpcallKind::DirectModex,
-            Self::Query { .. } => UpcallKind::Query,
-            Self::Log { .. } => UpcallKind::Log,
-            Self::Publish { .. } => UpcallKind::Publish,
-            Self::Lookup { .. } => UpcallKind::Lookup,
-            Self::Unpublish { .. } => UpcallKind::Unpublish,
-            Self::Group { .. } => UpcallKind::Group,
-            Self::JobControl { .. } => UpcallKind::JobControl,
-            Self::SessionControl { .. } => UpcallKind::SessionControl,
-            Self::Spawn { .. } => UpcallKind::Spawn,
-            Self::Connect { .. } => UpcallKind::Connect,
-            Self::Disconnect { .. } => UpcallKind::Disconnect,
-            Self::IofPull { .. } => UpcallKind::IofPull,
-            Self::PushStdin { .. } => UpcallKind::PushStdin,
-            Self::GetCredential { .. } => UpcallKind::GetCredential,
-            Self::ValidateCredential { .. } => UpcallKind::ValidateCredential,
-            Self::Allocate { .. } => UpcallKind::Allocate,
+            Self::Notice(Notice::ClientConnected { .. }) => UpcallKind::ClientConnected,
+            Self::Notice(Notice::ClientFinalized { .. }) => UpcallKind::ClientFinalized,
+            Self::Notice(Notice::RegisterEvents { .. }) => UpcallKind::RegisterEvents,
+            Self::Notice(Notice::DeregisterEvents { .. }) => UpcallKind::DeregisterEvents,
+            Self::Notice(Notice::NotifyEvent { .. }) => UpcallKind::NotifyEvent,
+            Self::Notice(Notice::GroupEnded { .. }) => UpcallKind::GroupEnded,
+            Self::Request(Request::Abort { .. }) => UpcallKind::Abort,
+            Self::Request(Request::Fence { .. }) => UpcallKind::Fence,
+            Self::Request(Request::DirectModex { .. }) => UpcallKind::DirectModex,
+            Self::Request(Request::Query { .. }) => UpcallKind::Query,
+            Self::Request(Request::Log { .. }) => UpcallKind::Log,
+            Self::Request(Request::Publish { .. }) => UpcallKind::Publish,
+            Self::Request(Request::Lookup { .. }) => UpcallKind::Lookup,
+            Self::Request(Request::Unpublish { .. }) => UpcallKind::Unpublish,
+            Self::Request(Request::Group { .. }) => UpcallKind::Group,
+            Self::Request(Request::JobControl { .. }) => UpcallKind::JobControl,
+            Self::Request(Request::SessionControl { .. }) => UpcallKind::SessionControl,
+            Self::Request(Request::Spawn { .. }) => UpcallKind::Spawn,
+            Self::Request(Request::Connect { .. }) => UpcallKind::Connect,
+            Self::Request(Request::Disconnect { .. }) => UpcallKind::Disconnect,
+            Self::Notice(Notice::IofPull { .. }) => UpcallKind::IofPull,
+            Self::Request(Request::PushStdin { .. }) => UpcallKind::PushStdin,
+            Self::Request(Request::GetCredential { .. }) => UpcallKind::GetCredential,
+            Self::Request(Request::ValidateCredential { .. }) => UpcallKind::ValidateCredential,
+            Self::Request(Request::Allocate { .. }) => UpcallKind::Allocate,
         }
     }
 }

@@ -12,7 +12,7 @@ use wireup_core::job::rank_placement::RankMap;
 use wireup_core::pmix::control::{Client, Control, ControlReply, ForkEnv};
 use wireup_core::pmix::job_info::{App, JobInfo};
 use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, UpcallId};
-use wireup_core::pmix::upcall::{Answer, Upcall, UpcallKind};
+use wireup_core::pmix::upcall::{Answer, Notice, Request, Upcall, UpcallKind};
 use wireup_core::pmix::value::{Info, Proc, Status, Text, Value};
 
 use crate::agent::{DEADLINE, Node, SPAWN, client_program, poll_nodes};
@@ -104,8 +104,8 @@ pub(crate) struct Cluster {
     modex: BTreeMap<(usize, RequestId), (usize, UpcallId)>,
     /// Replies to what the test asked by itself.
     pub(crate) replies: Vec<(RequestId, ControlReply)>,
-    /// Upcalls that the agent only has to know of.
-    pub(crate) notices: Vec<Upcall>,
+    /// All of them, in the order in which they came.
+    pub(crate) upcalls: Vec<Upcall>,
 }
 
 impl Cluster {
@@ -167,7 +167,7 @@ impl Cluster {
             fences: BTreeMap::new(),
             modex: BTreeMap::new(),
             replies: Vec::new(),
-            notices: Vec::new(),
+            upcalls: Vec::new(),
         }
     }
 
@@ -280,11 +280,10 @@ impl Cluster {
 
     fn handle(&mut self, n: usize, event: SidecarEvent) {
         match event {
-            SidecarEvent::Upcall { id: None, upcall } => self.on_notice(n, upcall),
-            SidecarEvent::Upcall {
-                id: Some(id),
-                upcall,
-            } => self.on_upcall(n, id, upcall),
+            SidecarEvent::Notice(notice) => self.on_notice(n, Upcall::Notice(notice)),
+            SidecarEvent::Request { id, request } => {
+                self.on_request(n, id, Upcall::Request(request));
+            }
             SidecarEvent::Reply {
                 id,
                 reply: ControlReply::DirectModex(data),
@@ -308,12 +307,12 @@ impl Cluster {
     }
 
     fn on_notice(&mut self, n: usize, upcall: Upcall) {
-        if let Upcall::NotifyEvent {
+        if let Upcall::Notice(Notice::NotifyEvent {
             code: code @ Status(-3333),
             source,
             range,
             infos,
-        } = &upcall
+        }) = &upcall
         {
             for other in (0..self.nodes.len()).filter(|other| *other != n) {
                 self.nodes[other].send(&Control::Notify {
@@ -324,18 +323,18 @@ impl Cluster {
                 });
             }
         }
-        self.notices.push(upcall);
+        self.upcalls.push(upcall);
     }
 
-    fn on_upcall(&mut self, n: usize, id: UpcallId, upcall: Upcall) {
+    fn on_request(&mut self, n: usize, id: UpcallId, upcall: Upcall) {
         match &upcall {
-            Upcall::Fence { procs, data, .. } => {
+            Upcall::Request(Request::Fence { procs, data, .. }) => {
                 self.arrive(UpcallKind::Fence, procs, (n, id, data.clone()));
             }
-            Upcall::Connect { procs, .. } | Upcall::Disconnect { procs, .. } => {
+            Upcall::Request(Request::Connect { procs, .. } | Request::Disconnect { procs, .. }) => {
                 self.arrive(upcall.kind(), procs, (n, id, Vec::new()));
             }
-            Upcall::Spawn { apps, .. } => {
+            Upcall::Request(Request::Spawn { apps, .. }) => {
                 let ranks = u32::try_from(apps[0].maxprocs).unwrap();
                 let mut per_node = vec![0; self.nodes.len()];
                 per_node[(n + 1) % self.nodes.len()] = ranks;
@@ -347,7 +346,7 @@ impl Cluster {
                 let answer = Answer::Spawned(self.jobs[job].nspace.clone());
                 self.nodes[n].answer(id, &answer);
             }
-            Upcall::DirectModex { proc, .. } => {
+            Upcall::Request(Request::DirectModex { proc, .. }) => {
                 let rank = proc.rank.rank().unwrap();
                 let job = self.job_of(proc);
                 let owner = job.ranks.node_of(rank).unwrap().index();
@@ -356,18 +355,18 @@ impl Cluster {
                 let request = self.nodes[owner].send(&Control::DirectModex { nspace, rank });
                 self.modex.insert((owner, request), (n, id));
             }
-            Upcall::Query { queries, .. } => {
+            Upcall::Request(Request::Query { queries, .. }) => {
                 let key = queries[0].keys[0].to_string();
                 let value = Value::String("42".into());
                 let infos = vec![Info::new(&key, value)];
                 self.nodes[n].answer(id, &Answer::Infos(Status::SUCCESS, infos));
             }
-            Upcall::PushStdin { data, .. } if data.is_empty() => {
+            Upcall::Request(Request::PushStdin { data, .. }) if data.is_empty() => {
                 self.nodes[n].answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED));
             }
             _ => self.nodes[n].answer(id, &Answer::Status(Status::SUCCESS)),
         }
-        self.notices.push(upcall);
+        self.upcalls.push(upcall);
     }
 
     fn job_of(&self, proc: &Proc) -> &Job {

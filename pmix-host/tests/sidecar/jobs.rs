@@ -2,7 +2,7 @@
 
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmix::control::{Control, ControlReply};
-use wireup_core::pmix::upcall::{Upcall, UpcallKind};
+use wireup_core::pmix::upcall::{Notice, Request, Upcall, UpcallKind};
 use wireup_core::pmix::value::{Channels, DataRange, Proc, ProcRank, Status};
 use wireup_core::pmix::{keys, value};
 
@@ -106,8 +106,9 @@ fn direct_modex_finds_a_rank_that_starts_after_it_was_asked_for() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch_rank(Rank(0), &["late"]);
-        let asked = |upcall: &Upcall| matches!(upcall, Upcall::DirectModex { .. });
-        cluster.run_until(|cluster| cluster.notices.iter().any(asked));
+        let asked =
+            |upcall: &Upcall| matches!(upcall, Upcall::Request(Request::DirectModex { .. }));
+        cluster.run_until(|cluster| cluster.upcalls.iter().any(asked));
         cluster.launch_rank(Rank(1), &["late"]);
         cluster.run();
         assert_eq!(cluster.exits.len(), 2);
@@ -132,19 +133,19 @@ fn abort_names_the_rank_and_its_status() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch(&["abort"]);
-        let aborted = |upcall: &Upcall| matches!(upcall, Upcall::Abort { .. });
-        cluster.run_until(|cluster| cluster.notices.iter().any(aborted));
+        let aborted = |upcall: &Upcall| matches!(upcall, Upcall::Request(Request::Abort { .. }));
+        cluster.run_until(|cluster| cluster.upcalls.iter().any(aborted));
         let abort = cluster
-            .notices
+            .upcalls
             .iter()
             .find(|upcall| aborted(upcall))
             .unwrap();
-        let Upcall::Abort {
+        let Upcall::Request(Request::Abort {
             proc,
             status,
             message,
             targets,
-        } = abort
+        }) = abort
         else {
             unreachable!()
         };
@@ -164,8 +165,8 @@ fn log_text_reaches_the_agent_and_the_client_goes_on() {
         cluster.launch(&["log"]);
         cluster.run();
         let mut texts: Vec<String> = Vec::new();
-        for upcall in &cluster.notices {
-            if let Upcall::Log { data, .. } = upcall
+        for upcall in &cluster.upcalls {
+            if let Upcall::Request(Request::Log { data, .. }) = upcall
                 && let Some(value::Value::String(text)) = value::find(data, keys::LOG_STDERR)
             {
                 texts.push(text.to_string());
@@ -194,8 +195,8 @@ fn events_cross_nodes_through_notify() {
         let mut cluster = Cluster::start(&TWO, 2, &libpmix);
         cluster.launch(&["event"]);
         cluster.run();
-        let raised = cluster.notices.iter().filter(|upcall| {
-            matches!(upcall, Upcall::NotifyEvent { code: Status(-3333), range, .. }
+        let raised = cluster.upcalls.iter().filter(|upcall| {
+            matches!(upcall, Upcall::Notice(Notice::NotifyEvent { code: Status(-3333), range, .. })
                 if *range == DataRange::SESSION)
         });
         assert_eq!(raised.count(), 1);
@@ -225,8 +226,8 @@ fn output_reaches_those_who_asked_and_input_the_agent() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch(&["output"]);
-        let asked = |upcall: &Upcall| matches!(upcall, Upcall::IofPull { .. });
-        cluster.run_until(|cluster| cluster.notices.iter().any(asked));
+        let asked = |upcall: &Upcall| matches!(upcall, Upcall::Notice(Notice::IofPull { .. }));
+        cluster.run_until(|cluster| cluster.upcalls.iter().any(asked));
         let source = Proc::new(&cluster.jobs[0].nspace, Rank(1));
         for (channel, data) in [
             (Channels::STDOUT, "one"),
@@ -245,15 +246,15 @@ fn output_reaches_those_who_asked_and_input_the_agent() {
             |(_, reply): &&(_, ControlReply)| matches!(reply, ControlReply::IofDeliver(Ok(())));
         assert_eq!(cluster.replies.iter().filter(delivered).count(), 4);
         let pulls: Vec<_> = cluster
-            .notices
+            .upcalls
             .iter()
             .filter(|upcall| asked(upcall))
             .collect();
         let [
-            Upcall::IofPull {
+            Upcall::Notice(Notice::IofPull {
                 procs, channels, ..
-            },
-            Upcall::IofPull { infos, .. },
+            }),
+            Upcall::Notice(Notice::IofPull { infos, .. }),
         ] = &pulls[..]
         else {
             panic!("{pulls:?}")
@@ -264,8 +265,10 @@ fn output_reaches_those_who_asked_and_input_the_agent() {
             infos.iter().any(|info| info.key == keys::IOF_STOP),
             "{infos:?}"
         );
-        let pushed = cluster.notices.iter().filter_map(|upcall| match upcall {
-            Upcall::PushStdin { targets, data, .. } => Some((targets[0].clone(), &data[..])),
+        let pushed = cluster.upcalls.iter().filter_map(|upcall| match upcall {
+            Upcall::Request(Request::PushStdin { targets, data, .. }) => {
+                Some((targets[0].clone(), &data[..]))
+            }
             _ => None,
         });
         let pushed: Vec<_> = pushed.collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::rank_placement::RankMap;
-use wireup_core::pmix::upcall::Upcall;
+use wireup_core::pmix::upcall::{Request, Upcall};
 
 use crate::agent::libpmix_libraries;
 use crate::cluster::Cluster;
@@ -38,8 +38,8 @@ fn ranks_of_a_large_job_find_their_places_in_maps_alone() {
             cluster.launch_rank(rank, &["log"]);
         }
         cluster.run();
-        let said = |upcall: &&Upcall| matches!(upcall, Upcall::Log { .. });
-        assert_eq!(cluster.notices.iter().filter(said).count(), 2);
+        let said = |upcall: &&Upcall| matches!(upcall, Upcall::Request(Request::Log { .. }));
+        assert_eq!(cluster.upcalls.iter().filter(said).count(), 2);
         assert_eq!(cluster.exits.len(), 2);
         assert!(cluster.exits.contains_key(&Rank(17 * 25)));
         cluster.finish();

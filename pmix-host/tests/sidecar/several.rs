@@ -3,7 +3,7 @@
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::pmix::control::{Control, ControlReply};
 use wireup_core::pmix::keys;
-use wireup_core::pmix::upcall::{Upcall, UpcallKind};
+use wireup_core::pmix::upcall::{Notice, Request, Upcall, UpcallKind};
 use wireup_core::pmix::value::{Status, Value};
 
 use crate::agent::libpmix_libraries;
@@ -29,8 +29,8 @@ fn clients_of_a_second_job_fence_among_themselves_and_see_the_first() {
         cluster.run();
         assert_eq!((cluster.exits.len(), cluster.other_exits.len()), (2, 3));
         let name = cluster.jobs[second].nspace.clone();
-        let finalized = cluster.notices.iter().filter(|upcall| {
-            matches!(upcall, Upcall::ClientFinalized { proc } if proc.nspace == name.as_str())
+        let finalized = cluster.upcalls.iter().filter(|upcall| {
+            matches!(upcall, Upcall::Notice(Notice::ClientFinalized { proc }) if proc.nspace == name.as_str())
         });
         assert_eq!(finalized.count(), 3);
         // With both registered still.
@@ -193,8 +193,8 @@ fn a_spawned_job_meets_its_parents_and_leaves_them() {
         cluster.launch(&["spawn", "2"]);
         cluster.run();
         assert_eq!((cluster.exits.len(), cluster.other_exits.len()), (2, 2));
-        let mut spawned = cluster.notices.iter().filter_map(|upcall| match upcall {
-            Upcall::Spawn { proc, infos, apps } => Some((proc, infos, apps)),
+        let mut spawned = cluster.upcalls.iter().filter_map(|upcall| match upcall {
+            Upcall::Request(Request::Spawn { proc, infos, apps }) => Some((proc, infos, apps)),
             _ => None,
         });
         let (proc, infos, apps) = spawned.next().unwrap();

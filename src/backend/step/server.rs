@@ -300,7 +300,7 @@ impl Server {
             (None, Whose::Numbers(account)) => Becomes::Known(account),
             (Some((rules, accounts)), Whose::User { uid, gid }) => {
                 if let Err(reason) = rules::check(rules, uid, wanted) {
-                    return Outcome::refused(reason);
+                    return Outcome::refused(reason.to_string());
                 }
                 let asked = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
                 let asked = asked.and_then(|(reply, to)| {

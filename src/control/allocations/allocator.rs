@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{Asker, Controller, Pending, refuse};
-use crate::backend::outside_allocator::{FromAllocator, Granted, Hello, Request, ToAllocator};
+use crate::backend::outside_allocator::{
+    AllocatorError, FromAllocator, Granted, Hello, Request, ToAllocator,
+};
 use crate::plan::allocations::{Shares, Wanted};
 use crate::plan::jobs::Plans;
 use crate::sys::poll::Ready;
@@ -77,9 +79,9 @@ impl Controller {
                 self.allotments.outside = Some(outside);
                 said
             }
-            None => Err("there is none".to_owned()),
+            None => Err(AllocatorError::None),
         };
-        said.or_else(|problem| refuse(Kind::Unreachable, problem))?;
+        said.or_else(|problem| refuse(Kind::Unreachable, problem.to_string()))?;
         let pending = Pending {
             asker,
             by,
@@ -159,7 +161,7 @@ impl Controller {
             }
         }
         if let Err(problem) = heard {
-            self.lose_allocator(&problem);
+            self.lose_allocator(&problem.to_string());
         }
     }
 

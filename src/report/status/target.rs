@@ -18,6 +18,19 @@ use wireup_core::job::spec::StatusTarget;
 /// Bytes that a pipe takes without blocking when it says that it takes any. Source: pipe(7).
 const ATOMIC: usize = 4096;
 
+/// What is wrong with an inherited descriptor, in words that follow "the descriptor".
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DescriptorError {
+    #[error("is not open")]
+    NotOpen,
+    #[error("cannot be written to")]
+    ReadOnly,
+    #[error("cannot be read from")]
+    WriteOnly,
+    #[error("cannot be used: {0}")]
+    Other(#[from] std::io::Error),
+}
+
 /// Opens a target; a file is made, and emptied if it exists.
 ///
 /// # Errors
@@ -55,38 +68,38 @@ fn not_written(path: &Path, errno: Errno) -> RunFailure {
 }
 
 /// A duplicate of a descriptor that was inherited, for writing.
-fn inherited(number: i32) -> Result<OwnedFd, String> {
+fn inherited(number: i32) -> Result<OwnedFd, DescriptorError> {
     let (fd, mode) = duplicate(number)?;
     match mode {
-        OFlags::RDONLY => Err("cannot be written to".into()),
+        OFlags::RDONLY => Err(DescriptorError::ReadOnly),
         _ => Ok(fd),
     }
 }
 
-/// A duplicate of a descriptor that was inherited, for reading; otherwise what is wrong with it.
-pub(crate) fn readable(number: i32) -> Result<OwnedFd, String> {
+/// A duplicate of a descriptor that was inherited, for reading.
+pub(crate) fn readable(number: i32) -> Result<OwnedFd, DescriptorError> {
     let (fd, mode) = duplicate(number)?;
     match mode {
-        OFlags::WRONLY => Err("cannot be read from".into()),
+        OFlags::WRONLY => Err(DescriptorError::WriteOnly),
         _ => Ok(fd),
     }
 }
 
 /// What was inherited is not closed at exec, and everything that this process opens is.
-fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), String> {
+fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), DescriptorError> {
     // SAFETY: takes a number and returns flags; one that is not open is an error.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
-        return Err("is not open".into());
+        return Err(DescriptorError::NotOpen);
     }
     // SAFETY: takes and returns numbers.
     let duplicate = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST_FREE) };
     if duplicate < 0 {
-        return Err(std::io::Error::last_os_error().to_string());
+        return Err(std::io::Error::last_os_error().into());
     }
     // SAFETY: it was made just now, and nobody else knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(duplicate) };
-    let flags = fcntl_getfl(&fd).map_err(|errno| errno.to_string())?;
+    let flags = fcntl_getfl(&fd).map_err(std::io::Error::from)?;
     Ok((fd, flags & OFlags::RWMODE))
 }
 

@@ -24,7 +24,7 @@ const TICKETS: [&str; 7] = ["t0", "t1", "t2", "t3", "t4", "t5", "t6"];
 fn arrive(c: &mut Cluster, at: u32, kind: Deadline) {
     let after = MINUTE;
     let input = FenceInput::Arrive {
-        participants: whole("job"),
+        series: whole("job"),
         nodes: nodes(ALL),
         contribution: brought(&at.to_string()),
         timeout: Some(Timeout { after, kind }),
@@ -251,7 +251,7 @@ fn time_in_which_the_launcher_stood_still_is_nobodys_fault() {
 fn ranks_that_entered_hear_of_a_failure_although_their_node_has_not() {
     let mut c = seven();
     let begin = FenceInput::Begin {
-        participants: whole("job"),
+        series: whole("job"),
         nodes: nodes(ALL),
         timeout: None,
         ticket: "began",
@@ -267,7 +267,7 @@ fn a_fence_begins_with_the_first_process_on_any_node() {
     let mut c = seven();
     let kind = Deadline::User;
     let begin = FenceInput::Begin {
-        participants: whole("job"),
+        series: whole("job"),
         nodes: nodes(ALL),
         timeout: Some(Timeout {
             after: MINUTE,

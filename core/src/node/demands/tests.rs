@@ -3,16 +3,16 @@ use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
 use crate::node::event::Event;
-use crate::pmix::upcall::Upcall;
+use crate::pmix::upcall::{Request, Upcall};
 
 /// What rank 1 of a job on three nodes wants done with a session: what the launcher hears of it, and
 /// the status that the rank gets unless somebody else is asked.
 fn control(session: u32, directives: Vec<Info>) -> (Vec<Report>, Option<Status>) {
-    let upcall = Upcall::SessionControl {
+    let upcall = Upcall::Request(Request::SessionControl {
         proc: Proc::new(&Nspace::new("job").unwrap(), Rank(1)),
         session,
         directives,
-    };
+    });
     let frame = upcall.encode(1).unwrap();
     let (mut reports, mut status) = (Vec::new(), None);
     let mut cores = served::three_nodes();

@@ -10,7 +10,8 @@ use super::{Notification, PeerMessage, Report};
 use crate::collective::arbitrary::crossing_message;
 use crate::direct_modex::{ModexFailure, ModexMessage};
 use crate::fence::{
-    self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Nodes, Participants, Timeout,
+    self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Kind, Nodes, Participants,
+    Series, Timeout,
 };
 use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation};
 use crate::job::absence::{Absences, Absent, SomeNodes};
@@ -92,6 +93,20 @@ fn wait() -> BoxedStrategy<Option<Duration>> {
     proptest::option::of(time.prop_map(|(seconds, rest)| Duration::new(seconds, rest))).boxed()
 }
 
+fn series() -> BoxedStrategy<Series> {
+    let kind = prop_oneof![
+        Just(Kind::Pmix),
+        Just(Kind::Connect),
+        Just(Kind::Disconnect),
+        any::<u32>().prop_map(|tag| Kind::PmiBarrier { tag }),
+        any::<u32>().prop_map(|tag| Kind::PmiNodeBarrier { tag }),
+        Just(Kind::PmiRing),
+    ];
+    (kind, participants())
+        .prop_map(|(kind, participants)| Series { kind, participants })
+        .boxed()
+}
+
 fn participants() -> BoxedStrategy<Participants> {
     let some = vec((nspace(), proc_rank()), 1..20);
     prop_oneof![
@@ -104,10 +119,7 @@ fn participants() -> BoxedStrategy<Participants> {
 fn fence() -> BoxedStrategy<FenceMessage> {
     let id = || {
         let generation = prop_oneof![0..3_u64, any::<u64>()];
-        (participants(), generation).prop_map(|(participants, generation)| FenceId {
-            participants,
-            generation,
-        })
+        (series(), generation).prop_map(|(series, generation)| FenceId { series, generation })
     };
     let contribution =
         (bytes(), any::<bool>(), any::<i32>()).prop_map(|(data, collect, status)| Contribution {

@@ -44,7 +44,7 @@ fn cause(actions: Vec<Action>) -> Option<Cause> {
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 
 #[test]
-fn participants_tell_which_barrier_they_fence_for() {
+fn a_series_tells_which_barrier_its_fences_are_of() {
     let job = Nspace::new("job").unwrap();
     let ranks = Scope::Ranks([1, 2, 3, 7].map(Rank).into());
     let all = [
@@ -58,13 +58,15 @@ fn participants_tell_which_barrier_they_fence_for() {
     let all = all.map(|(scope, tag)| Collective::Barrier { scope, tag });
     let mut seen = Vec::new();
     for collective in all.into_iter().chain([Collective::Ring]) {
-        let who = participants(&job, &collective);
-        assert_eq!(collective_of(&who), Some((job.as_str(), collective)));
-        assert!(!seen.contains(&who), "{who}");
+        let who = series(&job, &collective);
+        assert_eq!(collective_of(&who), Some((&job, collective)));
+        assert!(!seen.contains(&who), "{who:?}");
         seen.push(who);
     }
-    let pmix = Participants::whole_job(job.clone());
-    assert_eq!(collective_of(&pmix), None);
+    for kind in [Kind::Pmix, Kind::Connect, Kind::Disconnect] {
+        let participants = Participants::whole_job(job.clone());
+        assert_eq!(collective_of(&Series { kind, participants }), None);
+    }
 }
 
 #[test]

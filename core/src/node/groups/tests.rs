@@ -4,9 +4,9 @@ use crate::job::ids::{NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
 use crate::node::event::Event;
-use crate::pmix::control::serve::{self, Request};
+use crate::pmix::control::serve;
 use crate::pmix::control::{Hello, SidecarNotice};
-use crate::pmix::upcall::{Parts, Query, Upcall};
+use crate::pmix::upcall::{Notice, Parts, Query, Request, Upcall};
 use crate::pmix::value::{DataRange, ProcRank};
 
 /// Two nodes with two ranks each.
@@ -87,12 +87,12 @@ fn ranks(ranks: &[u32]) -> Vec<Proc> {
 }
 
 fn construct(procs: Vec<Proc>, infos: Vec<Info>) -> Upcall {
-    Upcall::Group {
+    Upcall::Request(Request::Group {
         op: GroupOp::Construct,
         name: "group".into(),
         procs,
         infos,
-    }
+    })
 }
 
 fn assign() -> Info {
@@ -300,13 +300,13 @@ fn sessions_over_a_server_that_cannot_serve_them_are_refused_with_the_remedy() {
 fn process_sets_are_counted_listed_and_resolved() {
     let mut job = Job::new();
     let mut query = |keys: &[&str], set: &str| {
-        let upcall = Upcall::Query {
+        let upcall = Upcall::Request(Request::Query {
             proc: ranks(&[0]).remove(0),
             queries: vec![Query {
                 keys: keys.iter().map(|key| (*key).into()).collect(),
                 qualifiers: vec![Info::new(keys::PSET_NAME, Value::String(set.into()))],
             }],
-        };
+        });
         job.ask(1, &upcall)
     };
     let parts = query(&[keys::QUERY_NUM_PSETS, keys::QUERY_PSET_NAMES], "");
@@ -345,13 +345,13 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
         warnings: Vec::new(),
     };
     let hello = serve::notice(&SidecarNotice::Hello(hello)).unwrap();
-    let connected = Upcall::ClientConnected {
+    let connected = Upcall::Notice(Notice::ClientConnected {
         proc: ranks(&[3]).remove(0),
         infos: Vec::new(),
-    };
+    });
     let connected = connected.encode(0).unwrap();
     let invited = ranks(&[2, 3]).into_iter().map(Value::Proc).collect();
-    let invitation = Upcall::NotifyEvent {
+    let invitation = Upcall::Notice(Notice::NotifyEvent {
         code: Status::GROUP_INVITED,
         source: ranks(&[0]).remove(0),
         range: DataRange::CUSTOM,
@@ -362,7 +362,7 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
             ),
             Info::new(keys::GROUP_ID, Value::String("group".into())),
         ],
-    };
+    });
     let invitation = invitation.encode(0).unwrap();
     let death = Event::RankEnded {
         rank: NodeRank(1),
@@ -387,7 +387,7 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
                 continue;
             };
             for frame in served::frames(&bytes) {
-                if let Ok(Request::Notify { code, .. }) = Request::decode(&frame)
+                if let Ok(serve::Request::Notify { code, .. }) = serve::Request::decode(&frame)
                     && node == 0
                 {
                     told.push(code.0);

@@ -7,7 +7,7 @@ use crate::job::outcome::RankEnd;
 use crate::node::event::Event;
 use crate::pmix::control::ControlKind;
 use crate::pmix::control::serve::{self, Body, Request};
-use crate::pmix::upcall::Upcall;
+use crate::pmix::upcall::{Notice, Upcall};
 use crate::pmix::value::ProcRank;
 
 /// What a sidecar was given: its node, the request, whose, which stream, what.
@@ -28,10 +28,10 @@ impl Job {
             holds: Vec::new(),
         };
         for rank in 0..6 {
-            let connected = Upcall::ClientConnected {
+            let connected = Upcall::Notice(Notice::ClientConnected {
                 proc: proc(rank),
                 infos: Vec::new(),
-            };
+            });
             job.call(rank / 2, &connected);
         }
         job
@@ -65,20 +65,20 @@ impl Job {
     }
 
     fn pull(&mut self, node: u32, procs: Vec<Proc>, channels: Channels) {
-        let pull = Upcall::IofPull {
+        let pull = Upcall::Notice(Notice::IofPull {
             procs,
             infos: Vec::new(),
             channels,
-        };
+        });
         self.call(node, &pull);
     }
 
     fn stop(&mut self, node: u32) {
-        let stop = Upcall::IofPull {
+        let stop = Upcall::Notice(Notice::IofPull {
             procs: Vec::new(),
             infos: vec![Info::new(keys::IOF_STOP, Value::Bool(true))],
             channels: Channels(0),
-        };
+        });
         self.call(node, &stop);
     }
 

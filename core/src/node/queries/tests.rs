@@ -6,7 +6,7 @@ use crate::job::ids::AppNum;
 use crate::node::event::Event;
 use crate::node::{JobContext, served};
 use crate::pmix::keys;
-use crate::pmix::upcall::{Parts, Upcall};
+use crate::pmix::upcall::{Notice, Parts, Request, Upcall};
 use crate::pmix::value::{Info, Proc, Status, Value, find};
 
 struct Names;
@@ -105,13 +105,13 @@ impl Job {
     /// Asks at node 0; the answer is the last.
     fn ask(&mut self, keys: &[&str], qualifiers: Vec<Info>) -> usize {
         self.last += 1;
-        let upcall = Upcall::Query {
+        let upcall = Upcall::Request(Request::Query {
             proc: proc(0),
             queries: vec![Query {
                 keys: keys.iter().map(|key| (*key).into()).collect(),
                 qualifiers,
             }],
-        };
+        });
         let frame = upcall.encode(self.last).unwrap();
         self.feed(0, Event::UpcallReceived(&frame));
         self.answers.len()
@@ -178,10 +178,10 @@ fn row(rank: u32, pid: u32, exit_code: i32, state: u8) -> (u32, String, String, 
 #[test]
 fn a_table_has_every_process_with_its_state_and_exit_code() {
     let mut job = Job::new();
-    let connected = Upcall::ClientConnected {
+    let connected = Upcall::Notice(Notice::ClientConnected {
         proc: proc(1),
         infos: Vec::new(),
-    };
+    });
     let frame = connected.encode(0).unwrap();
     job.feed(0, Event::UpcallReceived(&frame));
     for (rank, end) in [(0, RankEnd::Signal(9)), (1, RankEnd::Code(3))] {

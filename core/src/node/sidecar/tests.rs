@@ -7,7 +7,7 @@ use crate::node::event::{Doing, Event};
 use crate::node::{Terms, served};
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
-use crate::pmix::upcall::Upcall;
+use crate::pmix::upcall::{Notice, Request, Upcall};
 use crate::pmix::value::Proc;
 
 /// One node with two ranks and a sidecar that was just started.
@@ -80,7 +80,9 @@ impl Node {
 
     fn rank_finalized(&mut self, rank: u32) {
         let proc = Proc::new(&self.nspace, Rank(rank));
-        let frame = Upcall::ClientFinalized { proc }.encode(0).unwrap();
+        let frame = Upcall::Notice(Notice::ClientFinalized { proc })
+            .encode(0)
+            .unwrap();
         let told = NodeRank(rank);
         assert!(matches!(
             self.handle(Event::UpcallReceived(&frame))[..],
@@ -278,7 +280,9 @@ fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
     node.rank_finalized(0);
     assert!(!node.core.ranks_are_done());
     let proc = Proc::new(&node.nspace, Rank(1));
-    let mut bytes = Upcall::ClientFinalized { proc }.encode(0).unwrap();
+    let mut bytes = Upcall::Notice(Notice::ClientFinalized { proc })
+        .encode(0)
+        .unwrap();
     bytes.extend([0xa5; 32]);
     let mut actions = node.handle(Event::UpcallReceived(&bytes));
     let before = actions.remove(0);
@@ -313,12 +317,12 @@ fn who_aborts_everybody_is_not_let_go_while_anybody_lives() {
     let mut node = Node::ready();
     let abort = |node: &Node, targets| {
         let (proc, message) = (Proc::new(&node.nspace, Rank(1)), "no".into());
-        let upcall = Upcall::Abort {
+        let upcall = Upcall::Request(Request::Abort {
             proc,
             status: 7,
             message,
             targets,
-        };
+        });
         upcall.encode(3).unwrap()
     };
     let frame = abort(&node, Vec::new());

@@ -13,18 +13,18 @@ fn proc() -> Proc {
 
 fn fence(id: u64) -> Vec<u8> {
     let data = vec![7; 10];
-    Upcall::Fence {
+    Upcall::Request(Request::Fence {
         procs: vec![proc()],
         infos: Vec::new(),
         data,
-    }
+    })
     .encode(id)
     .unwrap()
 }
 
 fn upcall_id(events: &[SidecarEvent]) -> UpcallId {
     match events {
-        [SidecarEvent::Upcall { id: Some(id), .. }] => *id,
+        [SidecarEvent::Request { id, .. }] => *id,
         other => panic!("{other:?}"),
     }
 }
@@ -78,18 +78,13 @@ fn an_answer_over_the_limit_becomes_an_error_for_that_upcall() {
 #[test]
 fn notices_need_no_answer() {
     let mut link = SidecarLink::new();
-    let connected = Upcall::ClientConnected {
+    let notice = Notice::ClientConnected {
         proc: proc(),
         infos: Vec::new(),
     };
+    let connected = Upcall::Notice(notice.clone());
     let events = link.on_upcall_bytes(&connected.encode(0).unwrap()).unwrap();
-    assert_eq!(
-        events,
-        [SidecarEvent::Upcall {
-            id: None,
-            upcall: connected.clone()
-        }]
-    );
+    assert_eq!(events, [SidecarEvent::Notice(notice)]);
     assert_eq!(link.outstanding_upcalls().count(), 0);
     let error = WireError::Id {
         op: UpcallKind::ClientConnected.op(),

@@ -4,7 +4,7 @@ use crate::pmix::upcall::encoding::encode_texts;
 use crate::pmix::value::{Info, Text};
 use crate::pmix::wire::{Reader, WireError, Writer};
 
-/// An application context of [`Upcall::Spawn`](super::Upcall::Spawn), as the client gave it.
+/// An application context of [`Request::Spawn`](super::Request::Spawn), as the client gave it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct App {
     /// The program; may be empty, then it is the first of `argv`.

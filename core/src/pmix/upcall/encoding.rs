@@ -2,7 +2,7 @@
 
 use wireup_shim::wire as c;
 
-use crate::pmix::upcall::{App, GroupOp, Query, Upcall, UpcallKind};
+use crate::pmix::upcall::{App, GroupOp, Notice, Query, Request, Upcall, UpcallKind};
 use crate::pmix::value::{Channels, DataRange, Info, Proc, Status, Text};
 use crate::pmix::wire::{Reader, WireError, Writer};
 
@@ -31,46 +31,46 @@ impl Upcall {
     pub fn decode(kind: UpcallKind, payload: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader::new(payload);
         let upcall = match kind {
-            UpcallKind::ClientConnected => Self::ClientConnected {
+            UpcallKind::ClientConnected => Self::Notice(Notice::ClientConnected {
                 proc: Proc::decode(&mut from)?,
                 infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::ClientFinalized => Self::ClientFinalized {
+            }),
+            UpcallKind::ClientFinalized => Self::Notice(Notice::ClientFinalized {
                 proc: Proc::decode(&mut from)?,
-            },
-            UpcallKind::RegisterEvents => Self::RegisterEvents {
+            }),
+            UpcallKind::RegisterEvents => Self::Notice(Notice::RegisterEvents {
                 codes: from.list(|from| from.i32().map(Status))?,
                 infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::DeregisterEvents => Self::DeregisterEvents {
+            }),
+            UpcallKind::DeregisterEvents => Self::Notice(Notice::DeregisterEvents {
                 codes: from.list(|from| from.i32().map(Status))?,
-            },
-            UpcallKind::NotifyEvent => Self::NotifyEvent {
+            }),
+            UpcallKind::NotifyEvent => Self::Notice(Notice::NotifyEvent {
                 code: Status(from.i32()?),
                 source: Proc::decode(&mut from)?,
                 range: DataRange(from.u8()?),
                 infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::GroupEnded => Self::GroupEnded {
+            }),
+            UpcallKind::GroupEnded => Self::Notice(Notice::GroupEnded {
                 name: Text::decode(&mut from)?,
                 procs: from.list(Proc::decode)?,
-            },
-            UpcallKind::Abort => Self::Abort {
+            }),
+            UpcallKind::Abort => Self::Request(Request::Abort {
                 proc: Proc::decode(&mut from)?,
                 status: from.i32()?,
                 message: Text::decode(&mut from)?,
                 targets: from.list(Proc::decode)?,
-            },
-            UpcallKind::Fence => Self::Fence {
+            }),
+            UpcallKind::Fence => Self::Request(Request::Fence {
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
                 data: from.bytes()?.to_vec(),
-            },
-            UpcallKind::DirectModex => Self::DirectModex {
+            }),
+            UpcallKind::DirectModex => Self::Request(Request::DirectModex {
                 proc: Proc::decode(&mut from)?,
                 infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::Query => Self::Query {
+            }),
+            UpcallKind::Query => Self::Request(Request::Query {
                 proc: Proc::decode(&mut from)?,
                 queries: from.list(|from| {
                     Ok(Query {
@@ -78,80 +78,80 @@ impl Upcall {
                         qualifiers: Info::decode_list(from)?,
                     })
                 })?,
-            },
-            UpcallKind::Log => Self::Log {
+            }),
+            UpcallKind::Log => Self::Request(Request::Log {
                 proc: Proc::decode(&mut from)?,
                 data: Info::decode_list(&mut from)?,
                 directives: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::Publish => Self::Publish {
+            }),
+            UpcallKind::Publish => Self::Request(Request::Publish {
                 proc: Proc::decode(&mut from)?,
                 infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::Lookup => Self::Lookup {
-                proc: Proc::decode(&mut from)?,
-                keys: from.list(Text::decode)?,
-                infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::Unpublish => Self::Unpublish {
+            }),
+            UpcallKind::Lookup => Self::Request(Request::Lookup {
                 proc: Proc::decode(&mut from)?,
                 keys: from.list(Text::decode)?,
                 infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::Group => Self::Group {
+            }),
+            UpcallKind::Unpublish => Self::Request(Request::Unpublish {
+                proc: Proc::decode(&mut from)?,
+                keys: from.list(Text::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            }),
+            UpcallKind::Group => Self::Request(Request::Group {
                 op: GroupOp::decode(&mut from)?,
                 name: Text::decode(&mut from)?,
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::JobControl => Self::JobControl {
+            }),
+            UpcallKind::JobControl => Self::Request(Request::JobControl {
                 proc: Proc::decode(&mut from)?,
                 targets: from.list(Proc::decode)?,
                 directives: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::SessionControl => Self::SessionControl {
+            }),
+            UpcallKind::SessionControl => Self::Request(Request::SessionControl {
                 proc: Proc::decode(&mut from)?,
                 session: from.u32()?,
                 directives: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::Spawn => Self::Spawn {
+            }),
+            UpcallKind::Spawn => Self::Request(Request::Spawn {
                 proc: Proc::decode(&mut from)?,
                 infos: Info::decode_list(&mut from)?,
                 apps: from.list(App::decode)?,
-            },
-            UpcallKind::Connect => Self::Connect {
+            }),
+            UpcallKind::Connect => Self::Request(Request::Connect {
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::Disconnect => Self::Disconnect {
+            }),
+            UpcallKind::Disconnect => Self::Request(Request::Disconnect {
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::IofPull => Self::IofPull {
+            }),
+            UpcallKind::IofPull => Self::Notice(Notice::IofPull {
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
                 channels: Channels(from.u16()?),
-            },
-            UpcallKind::PushStdin => Self::PushStdin {
+            }),
+            UpcallKind::PushStdin => Self::Request(Request::PushStdin {
                 source: Proc::decode(&mut from)?,
                 targets: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
                 data: from.bytes()?.to_vec(),
-            },
-            UpcallKind::GetCredential => Self::GetCredential {
+            }),
+            UpcallKind::GetCredential => Self::Request(Request::GetCredential {
                 proc: Proc::decode(&mut from)?,
                 directives: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::ValidateCredential => Self::ValidateCredential {
+            }),
+            UpcallKind::ValidateCredential => Self::Request(Request::ValidateCredential {
                 proc: Proc::decode(&mut from)?,
                 credential: from.bytes()?.to_vec(),
                 directives: Info::decode_list(&mut from)?,
-            },
-            UpcallKind::Allocate => Self::Allocate {
+            }),
+            UpcallKind::Allocate => Self::Request(Request::Allocate {
                 proc: Proc::decode(&mut from)?,
                 directive: from.u8()?,
                 infos: Info::decode_list(&mut from)?,
-            },
+            }),
         };
         from.end()?;
         Ok(upcall)
@@ -165,50 +165,50 @@ impl Upcall {
     pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
         let mut out = Writer::frame();
         match self {
-            Self::ClientConnected { proc, infos }
-            | Self::DirectModex { proc, infos }
-            | Self::Publish { proc, infos } => {
+            Self::Notice(Notice::ClientConnected { proc, infos })
+            | Self::Request(Request::DirectModex { proc, infos })
+            | Self::Request(Request::Publish { proc, infos }) => {
                 proc.encode(&mut out);
                 Info::encode_list(infos, &mut out);
             }
-            Self::ClientFinalized { proc } => proc.encode(&mut out),
-            Self::RegisterEvents { codes, infos } => {
+            Self::Notice(Notice::ClientFinalized { proc }) => proc.encode(&mut out),
+            Self::Notice(Notice::RegisterEvents { codes, infos }) => {
                 encode_codes(codes, &mut out);
                 Info::encode_list(infos, &mut out);
             }
-            Self::DeregisterEvents { codes } => encode_codes(codes, &mut out),
-            Self::NotifyEvent {
+            Self::Notice(Notice::DeregisterEvents { codes }) => encode_codes(codes, &mut out),
+            Self::Notice(Notice::NotifyEvent {
                 code,
                 source,
                 range,
                 infos,
-            } => {
+            }) => {
                 out.i32(code.0);
                 source.encode(&mut out);
                 out.u8(range.0);
                 Info::encode_list(infos, &mut out);
             }
-            Self::GroupEnded { name, procs } => {
+            Self::Notice(Notice::GroupEnded { name, procs }) => {
                 name.encode(&mut out);
                 encode_procs(procs, &mut out);
             }
-            Self::Abort {
+            Self::Request(Request::Abort {
                 proc,
                 status,
                 message,
                 targets,
-            } => {
+            }) => {
                 proc.encode(&mut out);
                 out.i32(*status);
                 message.encode(&mut out);
                 encode_procs(targets, &mut out);
             }
-            Self::Fence { procs, infos, data } => {
+            Self::Request(Request::Fence { procs, infos, data }) => {
                 encode_procs(procs, &mut out);
                 Info::encode_list(infos, &mut out);
                 out.bytes(data);
             }
-            Self::Query { proc, queries } => {
+            Self::Request(Request::Query { proc, queries }) => {
                 proc.encode(&mut out);
                 out.count(queries.len());
                 for query in queries {
@@ -216,97 +216,99 @@ impl Upcall {
                     Info::encode_list(&query.qualifiers, &mut out);
                 }
             }
-            Self::Log {
+            Self::Request(Request::Log {
                 proc,
                 data,
                 directives,
-            } => {
+            }) => {
                 proc.encode(&mut out);
                 Info::encode_list(data, &mut out);
                 Info::encode_list(directives, &mut out);
             }
-            Self::Lookup { proc, keys, infos } | Self::Unpublish { proc, keys, infos } => {
+            Self::Request(Request::Lookup { proc, keys, infos })
+            | Self::Request(Request::Unpublish { proc, keys, infos }) => {
                 proc.encode(&mut out);
                 encode_texts(keys, &mut out);
                 Info::encode_list(infos, &mut out);
             }
-            Self::Group {
+            Self::Request(Request::Group {
                 op,
                 name,
                 procs,
                 infos,
-            } => {
+            }) => {
                 op.encode(&mut out);
                 name.encode(&mut out);
                 encode_procs(procs, &mut out);
                 Info::encode_list(infos, &mut out);
             }
-            Self::JobControl {
+            Self::Request(Request::JobControl {
                 proc,
                 targets,
                 directives,
-            } => {
+            }) => {
                 proc.encode(&mut out);
                 encode_procs(targets, &mut out);
                 Info::encode_list(directives, &mut out);
             }
-            Self::SessionControl {
+            Self::Request(Request::SessionControl {
                 proc,
                 session,
                 directives,
-            } => {
+            }) => {
                 proc.encode(&mut out);
                 out.u32(*session);
                 Info::encode_list(directives, &mut out);
             }
-            Self::Spawn { proc, infos, apps } => {
+            Self::Request(Request::Spawn { proc, infos, apps }) => {
                 proc.encode(&mut out);
                 Info::encode_list(infos, &mut out);
                 out.count(apps.len());
                 apps.iter().for_each(|app| app.encode(&mut out));
             }
-            Self::Connect { procs, infos } | Self::Disconnect { procs, infos } => {
+            Self::Request(Request::Connect { procs, infos })
+            | Self::Request(Request::Disconnect { procs, infos }) => {
                 encode_procs(procs, &mut out);
                 Info::encode_list(infos, &mut out);
             }
-            Self::IofPull {
+            Self::Notice(Notice::IofPull {
                 procs,
                 infos,
                 channels,
-            } => {
+            }) => {
                 encode_procs(procs, &mut out);
                 Info::encode_list(infos, &mut out);
                 out.u16(channels.0);
             }
-            Self::PushStdin {
+            Self::Request(Request::PushStdin {
                 source,
                 targets,
                 infos,
                 data,
-            } => {
+            }) => {
                 source.encode(&mut out);
                 encode_procs(targets, &mut out);
                 Info::encode_list(infos, &mut out);
                 out.bytes(data);
             }
-            Self::GetCredential { proc, directives } => {
+            Self::Request(Request::GetCredential { proc, directives }) => {
                 proc.encode(&mut out);
                 Info::encode_list(directives, &mut out);
             }
-            Self::ValidateCredential {
+            Self::Request(Request::ValidateCredential {
                 proc,
                 credential,
                 directives,
-            } => {
+            }) => {
                 proc.encode(&mut out);
                 out.bytes(credential);
                 Info::encode_list(directives, &mut out);
             }
-            Self::Allocate {
+            Self::Request(Request::Allocate {
                 proc,
                 directive,
                 infos,
-            } => {
+            }) => {
                 proc.encode(&mut out);
                 out.u8(*directive);
                 Info::encode_list(infos, &mut out);

@@ -3,60 +3,60 @@
 use wireup_shim::wire as c;
 
 #[cfg(doc)]
-use super::Upcall;
+use super::{Notice, Request};
 
-/// Names the upcalls; those for which [`wants_answer`](Self::wants_answer) holds are requests.
+/// Names the upcalls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum UpcallKind {
-    /// See [`Upcall::ClientConnected`].
+    /// See [`Notice::ClientConnected`].
     ClientConnected,
-    /// See [`Upcall::ClientFinalized`].
+    /// See [`Notice::ClientFinalized`].
     ClientFinalized,
-    /// See [`Upcall::RegisterEvents`].
+    /// See [`Notice::RegisterEvents`].
     RegisterEvents,
-    /// See [`Upcall::DeregisterEvents`].
+    /// See [`Notice::DeregisterEvents`].
     DeregisterEvents,
-    /// See [`Upcall::NotifyEvent`].
+    /// See [`Notice::NotifyEvent`].
     NotifyEvent,
-    /// See [`Upcall::GroupEnded`].
+    /// See [`Notice::GroupEnded`].
     GroupEnded,
-    /// See [`Upcall::Abort`].
+    /// See [`Request::Abort`].
     Abort,
-    /// See [`Upcall::Fence`].
+    /// See [`Request::Fence`].
     Fence,
-    /// See [`Upcall::DirectModex`].
+    /// See [`Request::DirectModex`].
     DirectModex,
-    /// See [`Upcall::Query`].
+    /// See [`Request::Query`].
     Query,
-    /// See [`Upcall::Log`].
+    /// See [`Request::Log`].
     Log,
-    /// See [`Upcall::Publish`].
+    /// See [`Request::Publish`].
     Publish,
-    /// See [`Upcall::Lookup`].
+    /// See [`Request::Lookup`].
     Lookup,
-    /// See [`Upcall::Unpublish`].
+    /// See [`Request::Unpublish`].
     Unpublish,
-    /// See [`Upcall::Group`].
+    /// See [`Request::Group`].
     Group,
-    /// See [`Upcall::JobControl`].
+    /// See [`Request::JobControl`].
     JobControl,
-    /// See [`Upcall::Spawn`].
+    /// See [`Request::Spawn`].
     Spawn,
-    /// See [`Upcall::Connect`].
+    /// See [`Request::Connect`].
     Connect,
-    /// See [`Upcall::Disconnect`].
+    /// See [`Request::Disconnect`].
     Disconnect,
-    /// See [`Upcall::IofPull`].
+    /// See [`Notice::IofPull`].
     IofPull,
-    /// See [`Upcall::PushStdin`].
+    /// See [`Request::PushStdin`].
     PushStdin,
-    /// See [`Upcall::GetCredential`].
+    /// See [`Request::GetCredential`].
     GetCredential,
-    /// See [`Upcall::ValidateCredential`].
+    /// See [`Request::ValidateCredential`].
     ValidateCredential,
-    /// See [`Upcall::Allocate`].
+    /// See [`Request::Allocate`].
     Allocate,
-    /// See [`Upcall::SessionControl`].
+    /// See [`Request::SessionControl`].
     SessionControl,
 }
 
@@ -119,20 +119,6 @@ impl UpcallKind {
             Self::Allocate => "allocate",
             Self::SessionControl => "session_control",
         }
-    }
-
-    /// Whether the host waits for an answer.
-    pub fn wants_answer(self) -> bool {
-        !matches!(
-            self,
-            Self::ClientConnected
-                | Self::ClientFinalized
-                | Self::RegisterEvents
-                | Self::DeregisterEvents
-                | Self::NotifyEvent
-                | Self::GroupEnded
-                | Self::IofPull
-        )
     }
 
     /// The operation code.

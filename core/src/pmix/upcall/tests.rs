@@ -17,7 +17,6 @@ fn frame(bytes: &[u8]) -> Frame {
 fn every_kind_has_its_own_operation() {
     for kind in UpcallKind::ALL {
         assert_eq!(UpcallKind::of_op(kind.op()), Some(kind));
-        assert_eq!(kind.op() >= 0x0110, kind.wants_answer(), "{kind:?}");
     }
     assert_eq!(UpcallKind::of_op(0), None);
 }

@@ -186,8 +186,10 @@ fn prepare(spared: bool) {
 fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<Account, RunFailure> {
     let wrong = |error: io::Error| RunFailure::own(&format!("user id {uid}"), error);
     let text = read(reply).map_err(wrong)?;
-    let found: Found = decode(&text).map_err(|error| wrong(io::Error::other(error)))?;
-    let mut account = found.map_err(|error| wrong(io::Error::other(error)))?;
+    let mut account = match decode(&text).map_err(|error| wrong(io::Error::other(error)))? {
+        Found::Account(account) => account,
+        Found::Nothing { reason } => return Err(wrong(io::Error::other(reason))),
+    };
     if account.uid != uid {
         return Err(wrong(io::ErrorKind::InvalidData.into()));
     }

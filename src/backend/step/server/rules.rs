@@ -30,11 +30,26 @@ pub(super) fn identity(socket: &SocketFile) -> (u64, u64) {
     (socket.dev, socket.ino)
 }
 
+/// Why no process of a user is started. The agent's host is administered so.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("it is not shown that root asks for a launch here: {0}; {REMEDY}")]
+    NotShown(io::Error),
+    #[error("a launch of root is taken from root on this machine only; {REMEDY}")]
+    RootFromElsewhere,
+    #[error("user id {0} is the agent's own")]
+    Agent(u32),
+    #[error(
+        "user id {uid} is an account of the system: users have {lowest} and above (UID_MIN of /etc/login.defs)"
+    )]
+    System { uid: u32, lowest: u32 },
+}
+
 /// Refuses users whose processes are not started.
 ///
 /// # Errors
-/// One line, with the remedy.
-pub(super) fn check(rules: &Rules, uid: u32, wanted: &Wanted) -> Result<(), String> {
+/// [`Refusal`].
+pub(super) fn check(rules: &Rules, uid: u32, wanted: &Wanted) -> Result<(), Refusal> {
     match (uid, wanted) {
         (0, _) if rules.root_launches => Ok(()),
         (
@@ -42,17 +57,13 @@ pub(super) fn check(rules: &Rules, uid: u32, wanted: &Wanted) -> Result<(), Stri
             Wanted::Step {
                 caller: Some(caller),
             },
-        ) => is_root_s(rules, caller).map_err(|error| {
-            format!("it is not shown that root asks for a launch here: {error}; {REMEDY}")
+        ) => is_root_s(rules, caller).map_err(Refusal::NotShown),
+        (0, _) => Err(Refusal::RootFromElsewhere),
+        (uid, _) if uid == rules.agent => Err(Refusal::Agent(uid)),
+        (uid, _) if uid < rules.lowest => Err(Refusal::System {
+            uid,
+            lowest: rules.lowest,
         }),
-        (0, _) => Err(format!(
-            "a launch of root is taken from root on this machine only; {REMEDY}"
-        )),
-        (uid, _) if uid == rules.agent => Err(format!("user id {uid} is the agent's own")),
-        (uid, _) if uid < rules.lowest => Err(format!(
-            "user id {uid} is an account of the system: users have {} and above (UID_MIN of /etc/login.defs)",
-            rules.lowest
-        )),
         _ => Ok(()),
     }
 }
@@ -121,7 +132,8 @@ mod tests {
     #[test]
     fn people_are_started_and_neither_the_system_s_accounts_nor_the_agent_s_nor_root() {
         let mut rules = rules(nowhere());
-        let refused = |rules: &Rules, uid, wanted| check(rules, uid, &wanted).err();
+        let refused =
+            |rules: &Rules, uid, wanted| check(rules, uid, &wanted).err().map(|e| e.to_string());
         let step = || Wanted::Step { caller: None };
         for uid in [1000, 4999, 70_000] {
             assert_eq!(refused(&rules, uid, step()), None);
@@ -154,7 +166,9 @@ mod tests {
         });
         let refused = |caller: UnixStream| {
             let caller = Some(caller.into());
-            check(&rules, 0, &Wanted::Step { caller }).err()
+            check(&rules, 0, &Wanted::Step { caller })
+                .err()
+                .map(|e| e.to_string())
         };
         let client = UnixStream::connect(&path).unwrap();
         let accepted = listener.accept().unwrap().0;

@@ -1,0 +1,89 @@
+//! Why another agent cannot be called, or says what cannot be understood.
+
+use std::sync::Arc;
+
+use super::client::PROGRAM_VERSION;
+use crate::launch::growth::GrowthError;
+use crate::tls::ConnectError;
+use wireup_core::link::control::VERSION;
+use wireup_core::link::frame::BODY_MAX;
+
+/// Another agent is not there, or not any more. Users of one connection learn of the same failure.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PeerError {
+    /// No connection was made.
+    #[error("the agent of {name} at {address} cannot be reached: {error}")]
+    Unreachable {
+        /// Of its node.
+        name: String,
+        /// Where it should be.
+        address: String,
+        /// Why.
+        error: Arc<ConnectError>,
+    },
+    /// Connections are made and lost.
+    #[error("the agent of {name} at {address} ends every connection at once")]
+    Unsteady {
+        /// Of its node.
+        name: String,
+        /// Where it is.
+        address: String,
+    },
+    /// It answers a call with an error.
+    #[error("the agent of {name} refuses: {message}")]
+    Refused {
+        /// Of its node.
+        name: String,
+        /// What it says.
+        message: String,
+    },
+    /// The connection ended.
+    #[error("the connection to the agent of {name} at {address} is lost: {cause}")]
+    Lost {
+        /// Of its node.
+        name: String,
+        /// Where it was.
+        address: String,
+        /// The innermost error.
+        cause: String,
+    },
+    /// It ended a stream.
+    #[error("the agent of {0} has ended it")]
+    Ended(String),
+    /// It said something that this agent does not accept.
+    #[error("the agent of {name} {error}")]
+    Message {
+        /// Of its node.
+        name: String,
+        /// What.
+        error: MessageError,
+    },
+    /// This agent ends.
+    #[error("this agent ends")]
+    Ends,
+}
+
+/// A message of another agent that this one does not accept. Words that follow the sender.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MessageError {
+    /// Longer than [`BODY_MAX`].
+    #[error("sent a frame of {0} bytes, where {BODY_MAX} are allowed")]
+    FrameLength(usize),
+    /// Of a kind that is not defined.
+    #[error("sent a message this agent does not know")]
+    Unknown,
+    /// Nodes that are to join.
+    #[error("sent {0}")]
+    Growth(#[from] GrowthError),
+    /// A wireup of another link version.
+    #[error(
+        "is wireup {program} with link version {version}, and this is wireup {PROGRAM_VERSION} with link \
+         version {VERSION}; install the same wireup on all nodes"
+    )]
+    Version {
+        /// Of the program, for people.
+        program: String,
+        /// Of the link.
+        version: u32,
+    },
+}
