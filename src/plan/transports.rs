@@ -2,9 +2,9 @@
 //!
 //! Open MPI opens its components for fast networks before it knows whether there is one, and closes
 //! them again where there is none. That takes longer than the rest of `MPI_Init`: closing BTL `ofi`
-//! sleeps for a second (5.0.11, `mca_btl_ofi_component_close`), the library below MTL `psm` compares
-//! clocks for 0.2 s (4.1, `libpsm_infinipath`), and libfabric looks at every interface.
-//! Measured: docs/environment.md#networks-that-are-not-there.
+//! sleeps for a second (5.0.11, `mca_btl_ofi_component_close`), the library below MTL `psm`
+//! compares clocks for 0.2 s (4.1, `libpsm_infinipath`), and libfabric looks at every interface.
+//! Measured: docs/environment.md#absent-networks.
 //!
 //! Where the kernel knows no such network, they are left out from the start. What the user or the
 //! administrator says about them counts more: then nothing is changed, or added to their list.
