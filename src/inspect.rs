@@ -34,7 +34,6 @@ const DEPTH: u8 = 12;
 /// What was found, and the dynamic loader as the program will meet it.
 #[derive(Debug)]
 pub struct Inspection {
-    /// What was found.
     pub finding: Finding,
     /// The dynamic loader of the program's environment, which a wrapper may have changed.
     pub loader: Loader,

@@ -30,7 +30,6 @@ use wireup_core::job::rank_placement::RankMap;
 pub enum State {
     /// Some of its ranks have not been started.
     Starting,
-    /// Its ranks run.
     Running,
     /// Its launcher, or every rank, was stopped by a signal.
     Stopped,
@@ -59,7 +58,6 @@ impl State {
 pub struct Rank {
     /// Number of its job if that was spawned; 0 for the job the user asked for.
     pub spawned_job: u32,
-    /// Its number.
     pub rank: u32,
     /// Its process, the leader of a session.
     pub process: Process,
@@ -70,14 +68,12 @@ pub struct Rank {
     /// Resident memory of its process and all below it, in bytes. What they share counts once for
     /// each.
     pub resident: u64,
-    /// Its argument vector.
     pub command: Vec<OsString>,
 }
 
 /// The process that has a node's part of a job on several hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The process.
     pub process: Process,
     /// The node, once the step has heard which.
     pub node: Option<NodeId>,
@@ -110,7 +106,6 @@ pub struct Job {
     pub steps: Vec<Step>,
     /// On several hosts: which ranks are where, once that is shown.
     pub placement: Option<Placement>,
-    /// Whose it is.
     pub uid: u32,
     /// Where it is in its life.
     pub state: State,

@@ -81,13 +81,11 @@ pub(crate) use staged_files::StagedFiles;
 /// One application context, ready to be started.
 #[derive(Clone, Debug)]
 pub struct App {
-    /// The program.
     pub program: Program,
     /// What its ranks run it under.
     pub wrapper: Option<Wrapper>,
     /// Its arguments, program name not included.
     pub args: Vec<OsString>,
-    /// Number of ranks.
     pub size: u32,
     /// Where that number comes from.
     pub count: CountWhy,
@@ -148,11 +146,9 @@ pub struct Origin {
 /// A job, decided, and what this machine has for it.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What holds everywhere.
     pub decided: Decided,
     /// What was asked for.
     pub spec: JobSpec,
-    /// What is inherited.
     pub inheritance: Arc<Inheritance>,
     /// Application contexts.
     pub apps: Vec<App>,

@@ -83,7 +83,6 @@ struct Ready {
     settings: Settings,
     signals: Signals,
     listener: std::net::TcpListener,
-    /// Where it listens.
     bound: SocketAddr,
     socket: Socket,
     steps: Arc<Steps>,

@@ -57,18 +57,14 @@ const WIDE: usize = 64;
 pub enum Above {
     /// The launcher, on this machine.
     Launcher {
-        /// From it.
         reader: LinkReader,
-        /// To it.
         writer: LinkWriter,
         /// Its connection, if it is root's.
         root: Option<OwnedFd>,
     },
     /// Another agent.
     Agent {
-        /// Its name.
         name: String,
-        /// To it.
         queue: Queue<v1::PeerUp>,
         /// From it; ends with [`Event::UpGone`].
         events: BoxStream<'static, Event>,

@@ -32,9 +32,7 @@ use wireup_core::link::frame::Address;
 /// A frame of class Carried on its way. Cloning it does not copy the body.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// To whom.
     pub to: Address,
-    /// From whom.
     pub from: Address,
     /// The message goes on in the next packet of the same source.
     pub more: bool,

@@ -94,7 +94,6 @@ pub enum PkiError {
     /// A list of revoked certificates.
     #[error("{}: {error}", path.display())]
     Revoked {
-        /// Its file.
         path: PathBuf,
         /// Why.
         error: RevokedError,
@@ -105,10 +104,8 @@ pub enum PkiError {
     /// A file or directory.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A name.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The authority.
     #[error("{}: {error}", path.display())]
     Authority {
         /// Its certificate, or where a certificate was to be.
@@ -119,7 +116,6 @@ pub enum PkiError {
     /// A certificate that cannot be read.
     #[error("{}: {error}", path.display())]
     Certificate {
-        /// Its file.
         path: PathBuf,
         /// Why.
         error: String,

@@ -39,7 +39,6 @@ pub enum RevokedError {
     /// The bytes are no list.
     #[error("not a list of revoked certificates: {0}")]
     Malformed(String),
-    /// Somebody else's.
     #[error(
         "its list of {0} was signed by no authority of this node (ca.pem); remove it, or put there the list of \
          an authority that is"

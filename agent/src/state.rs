@@ -38,7 +38,6 @@ pub struct Agent {
     pub steps: Arc<Steps>,
     /// Where launchers of this machine find it.
     pub socket: PathBuf,
-    /// Its launches.
     pub registry: Arc<Registry>,
     /// Those that schedulers started, and their parts here.
     pub scheduled: Arc<Launches>,
@@ -52,7 +51,6 @@ pub struct Agent {
     pub budgets: Arc<Budgets>,
     /// What it has refused lately.
     pub refusals: Arc<Refusals>,
-    /// Whom it serves.
     pub served: Served,
 }
 

@@ -18,7 +18,6 @@ use nix::unistd::{self, Gid, Uid};
 /// Somebody as whom processes can be started here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
-    /// User number.
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
@@ -39,7 +38,6 @@ pub enum UserError {
          an agent of root serves all users"
     )]
     NotServed {
-        /// Who asked.
         uid: u32,
         /// Whose the agent is.
         own: u32,
@@ -54,7 +52,6 @@ pub enum UserError {
     Lookup {
         /// Who was looked up.
         uid: u32,
-        /// The system's reason.
         errno: Errno,
     },
 }

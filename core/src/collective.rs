@@ -32,7 +32,6 @@ use crate::job::rank_placement::RankMap;
 /// What processes of several launches do together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Act {
-    /// They become connected.
     Connect,
     /// They are no longer.
     Disconnect,
@@ -46,9 +45,7 @@ pub type Members = Vec<(Nspace, ProcRank)>;
 /// Names one collective: the same in all launches, which count alike.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Key {
-    /// What is done.
     pub act: Act,
-    /// By whom.
     pub members: Members,
     /// So many of the same were before it.
     pub generation: u32,
@@ -57,7 +54,6 @@ pub struct Key {
 /// A job as other launches have to know it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Description {
-    /// Its name.
     pub nspace: Nspace,
     /// Where its ranks live.
     pub ranks: RankMap,
@@ -78,19 +74,15 @@ pub type Outcome = Result<(i32, Vec<u8>), i32>;
 pub enum Packet {
     /// All participants of the sender's launch are there.
     Arrived {
-        /// In which.
         key: Key,
         /// The participating jobs of the sender's launch.
         jobs: Vec<Description>,
-        /// Their status.
         status: i32,
-        /// What they give.
         #[serde(with = "octets")]
         data: Vec<u8>,
     },
     /// The servers of all participants of the sender's launch know the other jobs.
     Ready {
-        /// In which.
         key: Key,
         /// The participating jobs of the sender's launch.
         jobs: Vec<Nspace>,
@@ -104,9 +96,7 @@ pub enum Packet {
     },
     /// The answer: the data, or a PMIx status.
     Fetched {
-        /// Of the question.
         serial: u64,
-        /// The answer.
         result: Result<Vec<u8>, i32>,
     },
 }
@@ -116,14 +106,12 @@ pub enum Packet {
 pub enum Output {
     /// Say something to the launch of a job.
     Send {
-        /// The job.
         to: Nspace,
         /// What.
         packet: Packet,
     },
     /// Make these jobs known on these nodes of this launch, each of which says so when it is done.
     Register {
-        /// For which.
         key: Key,
         /// Where.
         nodes: BTreeSet<NodeId>,
@@ -400,13 +388,10 @@ impl Crossings {
 pub enum CrossingMessage {
     /// To the head node: all participants of the sender's are there.
     Arrive {
-        /// What is done.
         act: Act,
-        /// By whom.
         members: Members,
         /// How that went there.
         status: i32,
-        /// What they give.
         #[serde(with = "octets")]
         data: Vec<u8>,
         /// How long it may take.
@@ -414,7 +399,6 @@ pub enum CrossingMessage {
     },
     /// From the head node: make these jobs known.
     Register {
-        /// For which.
         key: Key,
         /// What.
         jobs: Vec<Description>,
@@ -425,12 +409,7 @@ pub enum CrossingMessage {
         jobs: Vec<Nspace>,
     },
     /// To the head node: they are known, or why not, as a PMIx status.
-    Registered {
-        /// For which.
-        key: Key,
-        /// How it went.
-        result: Result<(), i32>,
-    },
+    Registered { key: Key, result: Result<(), i32> },
     /// From the head node: it is over.
     Release {
         /// Which.
@@ -447,7 +426,6 @@ pub enum CrossingMessage {
     },
     /// From the head node.
     Fetched {
-        /// Of the question.
         serial: u64,
         /// The data, or a PMIx status.
         result: Result<Vec<u8>, i32>,

@@ -57,36 +57,20 @@ pub type ModexResult = Result<Arc<[u8]>, ModexFailure>;
 #[derive(Debug)]
 pub enum ModexInput<T> {
     /// Ranks of a job live on this node; `local` may be empty.
-    NspaceAdded {
-        /// The job.
-        nspace: Nspace,
-        /// Its ranks here.
-        local: Vec<Rank>,
-    },
+    NspaceAdded { nspace: Nspace, local: Vec<Rank> },
     /// A job has left this node: nothing more can be had from its ranks.
-    NspaceRemoved {
-        /// The job.
-        nspace: Nspace,
-    },
+    NspaceRemoved { nspace: Nspace },
     /// A rank of this node has ended; its data is no longer to be had.
-    RankGone {
-        /// The rank.
-        proc: Proc,
-    },
+    RankGone { proc: Proc },
     /// A rank of this node is connected to the PMIx server: its data should come soon.
-    RankConnected {
-        /// The rank.
-        proc: Proc,
-    },
+    RankConnected { proc: Proc },
     /// Somebody here wants the data of a rank.
     Ask {
-        /// The rank.
         proc: Proc,
         /// The node it lives on, this one allowed; `None` if the rank or its job is unknown.
         owner: Option<NodeId>,
         /// How long to wait; `None` to leave that to the owner.
         timeout: Option<Duration>,
-        /// Whom to answer.
         ticket: T,
     },
     /// The answer to an [`Output::AskHost`].
@@ -100,12 +84,10 @@ pub enum ModexInput<T> {
     Message {
         /// Its sender, as authenticated by the transport.
         from: NodeId,
-        /// The message.
         message: ModexMessage,
     },
     /// A node is gone for good.
     PeerLost {
-        /// The node.
         node: NodeId,
         /// What was seen, for the report.
         reason: Arc<str>,
@@ -123,20 +105,15 @@ pub enum Output<T> {
     Send {
         /// Destination.
         to: NodeId,
-        /// The message.
         message: ModexMessage,
     },
     /// Ask this node's PMIx server for the data of a local rank. To be answered once with
     /// [`ModexInput::SidecarAnswered`], after any delay; not repeated while unanswered.
-    AskHost {
-        /// The rank.
-        proc: Proc,
-    },
+    AskHost { proc: Proc },
     /// Answer a local requester; happens once per ticket.
     Complete {
         /// Whom.
         ticket: T,
-        /// The answer.
         result: ModexResult,
     },
 }
@@ -148,16 +125,12 @@ pub enum ModexMessage {
     Request {
         /// Chosen by the asking node, rising.
         serial: u64,
-        /// The rank.
         proc: Proc,
     },
     /// To the asking node.
     Reply {
-        /// Of the request.
         serial: u64,
-        /// Of the request.
         proc: Proc,
-        /// The answer.
         #[serde(with = "octets")]
         result: ModexResult,
     },
@@ -175,7 +148,6 @@ pub enum ModexFailure {
     /// The node of the rank is gone.
     #[error("node {node} was lost ({reason})")]
     PeerLost {
-        /// The lost node.
         node: NodeId,
         /// What the driver saw.
         reason: Arc<str>,
@@ -196,10 +168,7 @@ pub enum ModexFailure {
     TooLarge(usize),
     /// The node ends the job.
     #[error("node {node} ends the job")]
-    TornDown {
-        /// The node.
-        node: NodeId,
-    },
+    TornDown { node: NodeId },
 }
 
 /// The direct-modex requests of one node. See the module.

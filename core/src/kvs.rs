@@ -38,26 +38,13 @@ pub enum KvsError {
     EmptyKey,
     /// The key exceeds [`KvsLimits::key`].
     #[error("key of {length} bytes, allowed are {limit}")]
-    KeyTooLong {
-        /// Length found.
-        length: usize,
-        /// Length allowed.
-        limit: usize,
-    },
+    KeyTooLong { length: usize, limit: usize },
     /// The value exceeds [`KvsLimits::value`].
     #[error("value of {length} bytes, allowed are {limit}")]
-    ValueTooLong {
-        /// Length found.
-        length: usize,
-        /// Length allowed.
-        limit: usize,
-    },
+    ValueTooLong { length: usize, limit: usize },
     /// The store would exceed [`KvsLimits::total`].
     #[error("key-value store full ({limit} bytes)")]
-    Full {
-        /// Bytes allowed.
-        limit: usize,
-    },
+    Full { limit: usize },
     /// A contribution ends inside an entry.
     #[error("contribution ends inside an entry, at byte {offset} of {length}")]
     Truncated {

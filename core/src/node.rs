@@ -79,7 +79,6 @@ pub const HEAD: NodeId = NodeId(0);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "context::Received")]
 pub struct JobContext {
-    /// The job's name.
     pub nspace: Nspace,
     /// Where its ranks live.
     pub ranks: RankMap,
@@ -89,7 +88,6 @@ pub struct JobContext {
     pub universe_size: u32,
     /// For whom its ranks run.
     pub user: UserId,
-    /// Its process sets.
     pub psets: Vec<ProcessSet>,
     /// Who had it started; nobody for the job the user asked for.
     pub parent: Option<proc::Proc>,
@@ -110,7 +108,6 @@ impl Placed for Arc<JobContext> {
 enum FenceTicket {
     /// The PMI ranks of this node that are in a barrier or ring.
     Pmi(JobNumber, Collective),
-    /// The sidecar.
     Pmix(UpcallId),
     /// The sidecar, for processes that become connected or are so no more.
     Meeting(UpcallId),

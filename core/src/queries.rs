@@ -49,7 +49,6 @@ pub struct Part {
 /// One process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Process {
-    /// Its rank.
     pub rank: Rank,
     /// Its process id there; `None` if it was not started.
     pub pid: Option<u32>,
@@ -67,7 +66,6 @@ pub struct Process {
 pub enum Life {
     /// Not started yet.
     Planned,
-    /// Its process runs.
     Running,
     /// It is connected to its PMIx server.
     Connected,
@@ -83,9 +81,7 @@ pub enum Life {
 /// What became of the question to one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Heard {
-    /// It answered.
     Part(Part),
-    /// It is gone.
     Lost,
     /// It did not answer in time.
     Nothing,
@@ -94,7 +90,6 @@ pub enum Heard {
 /// Who asked, and which of its questions it was.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Asked {
-    /// The asking node.
     pub by: NodeId,
     /// Chosen by it, rising.
     pub serial: u64,
@@ -107,16 +102,10 @@ pub enum QueryMessage {
     Request {
         /// Chosen by the asking node, rising.
         serial: u64,
-        /// What is wanted.
         question: Question,
     },
     /// To the asking node.
-    Reply {
-        /// Of the request.
-        serial: u64,
-        /// The answer.
-        part: Part,
-    },
+    Reply { serial: u64, part: Part },
 }
 
 /// What the engine orders.
@@ -126,14 +115,12 @@ pub enum Output<T> {
     Send {
         /// Destination.
         to: NodeId,
-        /// The message.
         message: QueryMessage,
     },
     /// Say this of the processes of this node, with [`QueryEngine::looked`].
     Look {
         /// To be handed back.
         asked: Asked,
-        /// What is wanted.
         question: Question,
     },
     /// Answer a local asker; happens once per ticket.

@@ -32,10 +32,7 @@ pub enum Record<'a> {
     /// A rank wants something in the record.
     Log(Log<'a>),
     /// Something the user should know.
-    Warning {
-        /// In words.
-        message: &'a str,
-    },
+    Warning { message: &'a str },
     /// The end, always the last line.
     Result(Box<Outcome<'a>>),
 }
@@ -67,7 +64,6 @@ pub enum JobState {
 /// See [`Record::Job`].
 #[derive(Debug, Serialize)]
 pub struct Job<'a> {
-    /// Into which.
     pub state: JobState,
     /// What it is; at [`JobState::Planned`].
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -82,26 +78,20 @@ pub struct Job<'a> {
 pub struct JobPlan<'a> {
     /// [`VERSION`].
     pub version: u32,
-    /// Its name.
     pub job: &'a str,
     /// Process id of the launcher.
     pub pid: i32,
-    /// Number of ranks.
     pub size: u32,
     /// Interfaces that are offered.
     pub offered: Vec<&'static str>,
-    /// Its nodes.
     pub nodes: Vec<Node<'a>>,
-    /// Its programs.
     pub apps: Vec<App>,
 }
 
 /// A node of a job.
 #[derive(Debug, Serialize)]
 pub struct Node<'a> {
-    /// Its number.
     pub node: u32,
-    /// Its name.
     pub host: &'a str,
     /// Number of ranks on it.
     pub ranks: u32,
@@ -110,9 +100,7 @@ pub struct Node<'a> {
 /// A program of a job.
 #[derive(Debug, Serialize)]
 pub struct App {
-    /// Its number.
     pub app: u32,
-    /// Its file.
     pub program: String,
     /// Number of ranks that run it.
     pub ranks: u32,
@@ -124,7 +112,6 @@ pub struct Speaker {
     /// Its job, unless that is the one the user asked for.
     #[serde(rename = "spawned_job", skip_serializing_if = "is_first")]
     pub job: JobNumber,
-    /// Its rank there.
     pub rank: Rank,
 }
 
@@ -175,7 +162,6 @@ impl<'a> Place<'a> {
 pub enum RankState {
     /// It would be started; of a run that starts nothing (`--dry-run`).
     Planned,
-    /// Its process runs.
     Started,
     /// It is in contact with its process-management interface.
     Connected,
@@ -190,7 +176,6 @@ pub enum RankState {
 /// See [`Record::Rank`].
 #[derive(Debug, Serialize)]
 pub struct RankChange<'a> {
-    /// Into which.
     pub state: RankState,
     /// Whose.
     #[serde(flatten)]
@@ -283,7 +268,6 @@ impl<'a> Content<'a> {
 /// One rank in the result.
 #[derive(Debug, Serialize)]
 pub struct RankResult<'a> {
-    /// Who and where.
     #[serde(flatten)]
     pub place: Place<'a>,
     /// Its process; `null` if it was never started.

@@ -58,7 +58,6 @@ pub enum Order {
 pub struct Departure<'a> {
     /// Which.
     pub rank: GlobalRank,
-    /// Its job.
     pub job: JobNumber,
     /// How.
     pub end: RankEnd,
@@ -100,7 +99,6 @@ pub enum Phase {
         /// When those that have not are killed.
         kill_at: Duration,
     },
-    /// They were killed.
     Killing,
 }
 

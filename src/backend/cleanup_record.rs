@@ -98,11 +98,9 @@ struct Head {
 /// The entries after it: something the launch has made, or is about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Thing {
-    /// A directory.
     Directory(#[serde(with = "octets")] PathBuf),
     /// A file, as long as it is this one.
     File(Identity, #[serde(with = "octets")] PathBuf),
-    /// A control group.
     Group(#[serde(with = "octets")] PathBuf),
 }
 

@@ -68,7 +68,6 @@ pub struct Seen {
     pub job: String,
     /// Where it is in its life.
     pub stage: Stage,
-    /// The rest.
     pub placement: Placement,
 }
 

@@ -20,7 +20,6 @@ use wireup_core::record::Stream;
 /// What every step is told about the job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Description {
-    /// What holds everywhere.
     pub(crate) decided: Decided,
     /// What was asked for.
     pub(crate) spec: JobSpec,
@@ -52,7 +51,6 @@ pub(crate) enum Carried {
     Credit {
         /// Which.
         stream: Stream,
-        /// How many.
         bytes: u32,
     },
     /// To a step: the next piece of standard input for those of its ranks that read it; nothing at
@@ -63,10 +61,7 @@ pub(crate) enum Carried {
     /// To the launcher: the step cannot take part, and ends.
     Refused(Refusal),
     /// To the launcher: the ranks have the last piece of input.
-    InputTaken {
-        /// Somebody still reads.
-        open: bool,
-    },
+    InputTaken { open: bool },
     /// From step to step.
     Peer(PeerMessage),
 }

@@ -67,8 +67,10 @@ enum RankSlot {
     /// Not started yet.
     #[default]
     Planned,
-    /// Its process runs.
-    Running { child: Child, pmi: Option<Channel> },
+    Running {
+        child: Child,
+        pmi: Option<Channel>,
+    },
     /// Its process ended, or it was never started.
     Over,
 }

@@ -36,7 +36,6 @@ pub(crate) enum FromBackend {
     Started {
         /// Which.
         rank: GlobalRank,
-        /// Its process.
         pid: i32,
     },
     /// A rank's process was not started: for a reason, or because the job had failed before.
@@ -47,30 +46,23 @@ pub(crate) enum FromBackend {
         cause: Option<Cause>,
     },
     /// The start of every rank of a job here has been reported.
-    AllStarted {
-        /// Which job.
-        job: JobNumber,
-    },
+    AllStarted { job: JobNumber },
     /// A process wants others to be started; answered by [`ToBackend::Spawned`].
     Spawn {
         /// The node that waits for the answer.
         node: NodeId,
-        /// Names its request.
         ticket: SpawnTicket,
         /// Whose wish it is.
         by: GlobalRank,
-        /// What is wanted.
         request: Box<SpawnRequest>,
     },
     /// A process wants nodes or slots; answered by [`ToBackend::Allocated`].
     Allocate {
         /// The node that waits for the answer.
         node: NodeId,
-        /// Names its request.
         ticket: AllocationTicket,
         /// Whose wish it is.
         by: GlobalRank,
-        /// What is wanted.
         request: Box<AllocationRequest>,
     },
     /// A spawned job cannot run here.
@@ -103,7 +95,6 @@ pub(crate) enum FromBackend {
     Judged {
         /// Which.
         rank: GlobalRank,
-        /// How it ended.
         end: RankEnd,
         /// What it had done.
         state: PmiState,
@@ -160,12 +151,7 @@ pub(crate) enum FromBackend {
         text: String,
     },
     /// What was seen of processes that were to be looked at.
-    Seen {
-        /// The program's number.
-        app: u32,
-        /// What was seen.
-        seen: Seen,
-    },
+    Seen { app: u32, seen: Seen },
     /// Somebody waits for these of what was asked about with [`ToBackend::Ask`].
     Waits(Awaited),
     /// Nothing more will be heard of a rank that had not ended: its host was lost.
@@ -241,7 +227,6 @@ pub(crate) enum ToBackend {
     Signal(i32),
     /// Send a signal to the process groups of some ranks, as far as they have not ended.
     SignalRanks {
-        /// Its number.
         signal: i32,
         /// Which ranks; those that live elsewhere are passed over.
         ranks: Vec<GlobalRank>,
@@ -249,15 +234,9 @@ pub(crate) enum ToBackend {
     /// From now on, say so when somebody waits for one of these.
     Ask(Awaited),
     /// Look at the processes of these ranks of a program: has one loaded an MPI?
-    Look {
-        /// The program's number.
-        app: u32,
-        /// Which ranks.
-        ranks: Vec<GlobalRank>,
-    },
+    Look { app: u32, ranks: Vec<GlobalRank> },
     /// What became of a request to start processes.
     Spawned {
-        /// Who asked.
         node: NodeId,
         /// Its name for the request.
         ticket: SpawnTicket,
@@ -266,7 +245,6 @@ pub(crate) enum ToBackend {
     },
     /// What became of a request for nodes or slots.
     Allocated {
-        /// Who asked.
         node: NodeId,
         /// Its name for the request.
         ticket: AllocationTicket,
@@ -282,7 +260,6 @@ pub(crate) enum ToBackend {
     NodesLost {
         /// Which.
         nodes: Vec<NodeId>,
-        /// Why, for people.
         reason: String,
     },
     /// All ranks have ended: stop the sidecars, end what is left over.

@@ -24,13 +24,9 @@ const LINE_MAX: usize = 16 << 20;
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Hello<'a> {
     version: u32,
-    /// Its name.
     pub(crate) launch: &'a str,
-    /// Whose it is.
     pub(crate) user: u32,
-    /// The launcher.
     pub(crate) pid: u32,
-    /// What it has.
     pub(crate) nodes: Vec<Share>,
 }
 
@@ -49,10 +45,8 @@ impl<'a> Hello<'a> {
 /// What a process wants.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Request<'a> {
-    /// Names the request.
     pub(crate) number: u64,
     pub(crate) directive: Directive,
-    /// Who wants it.
     pub(crate) nspace: &'a str,
     pub(crate) rank: Rank,
     /// As in [`Wanted`](crate::plan::allocations::Wanted).
@@ -97,14 +91,11 @@ pub(crate) enum ToAllocator<'a> {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Granted {
-    /// Of the request.
     pub(crate) number: u64,
-    /// The allocation's name.
     pub(crate) id: Option<String>,
     /// What was given, or given back.
     #[serde(default)]
     pub(crate) nodes: Vec<Share>,
-    /// For how long.
     pub(crate) seconds: Option<u64>,
 }
 
@@ -113,11 +104,7 @@ pub(crate) struct Granted {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum FromAllocator {
     Granted(Granted),
-    Refused {
-        number: u64,
-        /// For people.
-        reason: String,
-    },
+    Refused { number: u64, reason: String },
 }
 
 /// Why an allocator cannot be asked, or not any more.
@@ -135,7 +122,6 @@ pub(crate) enum AllocatorError {
     /// It said something that is no answer.
     #[error("it said {start:?}, which is no answer: {error}")]
     NoAnswer {
-        /// Of the line.
         start: String,
         error: serde_json::Error,
     },

@@ -61,7 +61,6 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// Life of a rank as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// It may run.
     Alive,
     /// It has ended and is not judged yet.
     Ended,

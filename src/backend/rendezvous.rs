@@ -59,7 +59,6 @@ pub enum Found {
     There(OwnedFd),
     /// There was none: a connection to one that is to be started with this listening socket.
     New {
-        /// The connection.
         connection: OwnedFd,
         /// As [`LISTENER`] of the process.
         listener: OwnedFd,

@@ -27,7 +27,6 @@ pub struct SidecarSpec<'a> {
     pub libpmix: &'a Path,
     /// Shim to load.
     pub shim: &'a Path,
-    /// Its environment.
     pub env: &'a [CString],
     /// The directory of the control group that it starts in, if not the launcher's own.
     pub group: Option<BorrowedFd<'a>>,
@@ -38,7 +37,6 @@ pub struct SidecarSpec<'a> {
 /// A running sidecar.
 #[derive(Debug)]
 pub struct Sidecar {
-    /// Its process.
     pub child: Child,
     /// Requests to it and their answers.
     pub control: Channel,

@@ -42,7 +42,6 @@ struct Watched {
 /// State of the singleton guard.
 #[derive(Debug, Default)]
 pub(super) struct Alone {
-    /// By program.
     apps: Vec<Watched>,
     /// When all ranks had been started.
     since: Duration,

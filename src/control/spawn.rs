@@ -25,7 +25,6 @@ pub(super) type Asker = (NodeId, SpawnTicket);
 #[derive(Debug)]
 struct Birth {
     asker: Asker,
-    /// Who wants it.
     by: GlobalRank,
     /// How long that may take, and when it is given up.
     limit: Option<(Duration, Duration)>,

@@ -25,7 +25,6 @@ pub struct Finding {
     pub behind: Vec<String>,
     /// The program the evidence is about: the innermost that was found.
     pub program: PathBuf,
-    /// The evidence.
     pub why: Why,
     /// Libraries that the program needs and no directory has.
     pub missing: Vec<String>,
@@ -67,7 +66,6 @@ pub enum Why {
     Opaque(Opaque),
     /// What a wrapper starts was not found, or could not be started.
     NotFound {
-        /// The wrapper.
         by: String,
         /// The name or path it was given.
         name: OsString,

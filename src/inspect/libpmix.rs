@@ -104,7 +104,6 @@ pub struct Choice {
 /// Where a libpmix comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The user's flag.
     Flag,
     /// The program would load it, itself or by a plugin of its MPI.
     Program,
@@ -119,7 +118,6 @@ pub enum Source {
 /// A libpmix that was looked at and not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PassedOver {
-    /// The file.
     pub path: PathBuf,
     /// Where it comes from.
     pub source: Source,
@@ -146,7 +144,6 @@ pub enum LibpmixError {
     /// The file a user named cannot be loaded.
     #[error("{} given by {by} cannot be used: {why}", path.display())]
     Unusable {
-        /// The file.
         path: PathBuf,
         /// The flag or variable that named it.
         by: &'static str,
@@ -161,10 +158,8 @@ pub enum LibpmixError {
     TooOld {
         /// The newest file found, or the one a user named.
         path: PathBuf,
-        /// Its version.
         version: Version,
     },
-    /// There is none.
     #[error(
         "no {NAME} found; searched: {searched}; install it (Debian, Ubuntu: apt-get install \
          libpmix2; Fedora: dnf install pmix) or name it with {FLAG} or {VARIABLE}"

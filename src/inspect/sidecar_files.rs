@@ -15,9 +15,7 @@ pub const LIBRARY_DIRECTORY: &str = "../lib/wireup";
 /// Everything a sidecar is made of.
 #[derive(Clone, Debug)]
 pub struct HostParts {
-    /// The sidecar's executable.
     pub program: PathBuf,
-    /// The shim.
     pub shim: PathBuf,
     /// libpmix, and why this one.
     pub libpmix: libpmix::Choice,

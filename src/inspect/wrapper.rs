@@ -54,7 +54,6 @@ pub(super) struct Command {
 pub(super) enum Behind {
     /// It starts no other program.
     Nothing,
-    /// It starts this.
     Command(Command),
     /// It cannot be told.
     Opaque(Opaque),

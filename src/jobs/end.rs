@@ -65,7 +65,6 @@ pub enum Receiver {
 /// A signal that was sent.
 #[derive(Debug)]
 pub struct Sent {
-    /// To whom.
     pub receiver: Receiver,
     /// Ranks that were meant and did not get it, being on these other hosts.
     pub elsewhere: Vec<(String, Vec<u32>)>,

@@ -26,7 +26,6 @@ const AGENT: &str = "wireup-agent";
 /// Whose jobs are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// This user's.
     User(u32),
     /// Everybody's whose environment can be read.
     All,

@@ -34,7 +34,6 @@ pub enum NameError {
     /// More than one is.
     #[error("{text:?} means more than one job: {}", candidates.join(", "))]
     Ambiguous {
-        /// What was written.
         text: String,
         /// What it may mean.
         candidates: Vec<String>,

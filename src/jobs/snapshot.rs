@@ -75,9 +75,7 @@ pub enum Role {
 /// One process as it was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// The process.
     pub process: Process,
-    /// Whose it is.
     pub uid: u32,
     /// Its job, if it belongs to one and that can be known.
     pub mark: Option<Mark>,

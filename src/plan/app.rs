@@ -29,7 +29,6 @@ pub(super) enum Stand {
     Launcher,
     /// A host with ranks of it.
     Node,
-    /// A host without.
     Bystander,
     /// A machine with ranks of a job that was spawned.
     Child,

@@ -14,7 +14,6 @@ pub enum HostFileError {
     /// It cannot be read, or is larger than [`FILE_MAX`].
     #[error("{}: {error}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
         /// Why.
         error: std::io::Error,

@@ -12,13 +12,11 @@ use wireup_core::job::spec::PmiChoice;
 /// Where an application's number of ranks comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CountWhy {
-    /// It was given.
     Given,
     /// So many ranks were asked for on every node.
     PerNode {
         /// Ranks on each node.
         ppn: u32,
-        /// Number of nodes.
         nodes: u32,
     },
     /// It is the only program, and gets all slots.

@@ -31,9 +31,7 @@ pub struct Slots {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{ranks} ranks do not fit in {slots}; use --oversubscribe, or -n {}", slots.count)]
 pub struct SlotsError {
-    /// Ranks asked for.
     pub ranks: u32,
-    /// What there is.
     pub slots: Arithmetic,
 }
 

@@ -75,7 +75,6 @@ pub struct SpawnedJob {
     apps: Vec<SpawnedApp>,
     /// Some node has more processes than slots.
     oversubscribed: bool,
-    /// This is fine.
     oversubscribe: bool,
     /// By node: living processes before it.
     live: Vec<u32>,

@@ -33,14 +33,11 @@ pub(crate) enum LuggageError {
         .0.display(), TOTAL_MAX >> 20
     )]
     TooLarge(PathBuf),
-    /// The system refuses.
     #[error("{what} {}: {error}", path.display())]
     Io {
-        /// What was tried.
         what: &'static str,
         /// With what.
         path: PathBuf,
-        /// Why not.
         error: io::Error,
     },
 }

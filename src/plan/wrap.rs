@@ -54,11 +54,8 @@ pub enum WrapError {
     Rank {
         /// The ranks asked for.
         set: RankSet,
-        /// One of them.
         rank: Rank,
-        /// The program's first.
         first: u32,
-        /// The program's last.
         last: u32,
     },
 }

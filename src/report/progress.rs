@@ -25,33 +25,19 @@ pub const NAMED: usize = 3;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// PMIx servers that are not ready.
-    Servers {
-        /// The first few.
-        named: Vec<String>,
-        /// All of them.
-        count: usize,
-    },
+    Servers { named: Vec<String>, count: usize },
     /// Hosts that are not ready.
-    Hosts {
-        /// The first few.
-        named: Vec<String>,
-        /// All of them.
-        count: usize,
-    },
+    Hosts { named: Vec<String>, count: usize },
     /// Ranks that have not made contact.
     Ranks {
-        /// Ranks that have.
         connected: usize,
-        /// Ranks that may.
         size: usize,
         /// The first few that have not.
         named: Vec<String>,
     },
     /// Ranks that were asked to end.
     Ends {
-        /// The first few.
         named: Vec<String>,
-        /// All of them.
         count: usize,
         /// What they got, `SIGTERM` or `SIGKILL`.
         signal: &'static str,

@@ -179,9 +179,7 @@ pub fn below(started: &Path, real: &Path, seen: &Seen) -> Option<String> {
 /// How far the ranks of a program came that never made contact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// They still run.
     Running,
-    /// They ended well.
     Succeeded,
     /// At least one did not end well, or the job was ended.
     Failed,

@@ -33,9 +33,7 @@ pub enum Dress {
     Plain,
     /// The time it came, its rank in brackets, or both, are put in front.
     Prefix {
-        /// The rank.
         label: bool,
-        /// The time.
         clock: Option<WallClock>,
     },
     /// It becomes an event of the status stream.

@@ -18,7 +18,6 @@ pub(crate) const QUEUE_MAX: usize = 128 * 1024 * 1024;
 /// What a read brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Received {
-    /// This many bytes.
     Bytes(usize),
     /// Nothing now.
     Nothing,

@@ -15,9 +15,7 @@ pub type RawLimit = (i32, libc::rlimit);
     name = resource.name(), letter = resource.letter()
 )]
 pub struct Forbidden {
-    /// Of what.
     pub resource: Resource,
-    /// What holds here.
     pub hard: Bound,
 }
 

@@ -106,7 +106,6 @@ impl Token {
 /// Readiness of one descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
-    /// Whose descriptor.
     pub token: Token,
     /// There is data, an end of file or an error to be read.
     pub readable: bool,

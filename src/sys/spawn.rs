@@ -101,9 +101,7 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{step:?}: {errno}")]
 pub struct SpawnError {
-    /// Where it failed.
     pub step: Step,
-    /// The system's reason.
     pub errno: Errno,
 }
 
@@ -285,7 +283,6 @@ pub enum ExitStatus {
     Code(u8),
     /// Killed by a signal.
     Signal {
-        /// Its number.
         number: i32,
         /// Whether the kernel dumped the process's memory.
         dumped: bool,

@@ -59,7 +59,6 @@ pub struct AppStart {
 pub struct Executed {
     /// Executable, as execve takes it.
     pub program: CString,
-    /// Its argument vector.
     pub argv: Vec<CString>,
 }
 
@@ -83,7 +82,6 @@ pub enum OutputPlan {
     Terminal {
         /// The launcher's end, which does not block.
         master: OwnedFd,
-        /// The rank's.
         slave: OwnedFd,
     },
     /// A file each for standard output and error, or one for both.
@@ -143,7 +141,6 @@ pub struct StartShared {
 /// A started rank with the launcher's ends of its descriptors.
 #[derive(Debug)]
 pub struct Process {
-    /// The process.
     pub child: Child,
     /// Its PMI socket, non-blocking.
     pub pmi: Option<OwnedFd>,

@@ -40,7 +40,6 @@ pub struct Settings {
     pub advertise: Option<String>,
     /// Socket for launchers.
     pub socket: PathBuf,
-    /// Its certificate.
     pub tls: Arc<Tls>,
     /// When silence counts as loss.
     pub heartbeat: Heartbeat,
@@ -57,7 +56,6 @@ pub struct Settings {
 /// How the log is to be; known first, since everything else may be logged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogSettings {
-    /// What is logged.
     pub filter: String,
     /// How.
     pub format: LogFormat,
@@ -69,13 +67,10 @@ pub enum SettingsError {
     /// A file of defaults.
     #[error("{}: {}", .0.display(), .1)]
     Config(PathBuf, String),
-    /// A directory.
     #[error(transparent)]
     Directory(#[from] PkiError),
-    /// The certificate.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// The name.
     #[error(
         "the node is to be named {name}, but its certificate is for {certified}; leave out --name, or \
          issue a certificate for {name} (wireup pki issue --name {name})"
@@ -91,10 +86,8 @@ pub enum SettingsError {
         "the certificate is that of {0}, and an agent needs a node's; issue one with `wireup pki issue`"
     )]
     Role(String),
-    /// The heartbeat.
     #[error("--heartbeat {} is not between 0.5 and 600 seconds", .0.as_secs_f64())]
     Heartbeat(Duration),
-    /// The advertised address.
     #[error("--advertise {0:?} is not HOST:PORT, or [ADDRESS]:PORT for IPv6")]
     Advertise(String),
     /// The agents where launches meet.

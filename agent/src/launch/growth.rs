@@ -24,13 +24,11 @@ pub enum GrowthError {
     /// The launch is open already.
     #[error("a second request")]
     Second,
-    /// A launcher's request.
     #[error("a request that cannot be read: {0}")]
     Request(DecodeError),
     /// More nodes than a launch may have.
     #[error("{0} nodes that are to join")]
     Count(usize),
-    /// An agent's message.
     #[error("nodes to join that cannot be read: {0}")]
     Message(#[from] prost::DecodeError),
 }

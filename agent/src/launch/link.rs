@@ -44,7 +44,6 @@ pub enum Incoming {
 /// Why a link cannot be read on.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The socket fails.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The bytes are no frames.

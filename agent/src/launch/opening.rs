@@ -44,11 +44,9 @@ pub struct Opening {
     pub launch: String,
     /// What a scheduler calls it; empty if none does.
     pub scheduled: String,
-    /// Its token.
     pub token: Token,
     /// As whom its steps run.
     pub uid: u32,
-    /// Its nodes.
     pub spread: Spread,
     /// What the steps need to know.
     pub description: Bytes,
@@ -61,7 +59,6 @@ pub struct Opening {
 /// What cannot be a launch.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpeningError {
-    /// The name.
     #[error(
         "the launch is named {0:?}, where 1 to {LAUNCH_MAX} printable ASCII characters are needed"
     )]
@@ -83,12 +80,7 @@ pub enum OpeningError {
     Name(String),
     /// The address of a node.
     #[error("node {name} has the address {address:?}; use HOST:PORT, or [ADDRESS]:PORT for IPv6")]
-    Address {
-        /// The node.
-        name: String,
-        /// What it has.
-        address: String,
-    },
+    Address { name: String, address: String },
     /// Names are how agents know each other.
     #[error("node {0} is given twice")]
     Twice(String),

@@ -27,9 +27,7 @@ pub enum Refusal {
     /// The launch is known as another user's.
     #[error("launch {launch} is already there for user id {known}, not {uid}")]
     User {
-        /// Its name.
         launch: String,
-        /// Whose it is.
         known: u32,
         /// Whose it would be.
         uid: u32,

@@ -83,19 +83,13 @@ pub enum Event {
         reason: String,
     },
     /// The step has ended.
-    StepGone {
-        /// How, for people.
-        reason: String,
-    },
+    StepGone { reason: String },
     /// A local neighbour wants to hear that this agent lives, or says that it lives itself.
     Signed(Neighbour, Sign),
     /// Whoever is above wants nodes to join.
     Grow(Growth),
     /// The link to whoever is above has ended.
-    UpGone {
-        /// Why, for people.
-        reason: String,
-    },
+    UpGone { reason: String },
 }
 
 /// What to do.

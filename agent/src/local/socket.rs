@@ -34,7 +34,6 @@ pub enum SocketError {
     /// Others could put their own socket there.
     #[error("the directory {} is not this user's alone (it must be theirs, and writable for nobody else)", .0.display())]
     Directory(PathBuf),
-    /// The system refuses.
     #[error("cannot listen on {}: {}", .0.display(), .1)]
     Io(PathBuf, io::Error),
 }

@@ -52,7 +52,6 @@ pub struct Launcher {
     pub process: Process,
     /// Where it takes orders; it ends with this.
     pub control: pipe::Sender,
-    /// Its status stream.
     pub stdout: pipe::Receiver,
     /// What it says besides.
     pub stderr: pipe::Receiver,

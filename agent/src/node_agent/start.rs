@@ -38,10 +38,8 @@ pub enum StartError {
     /// What is asked for cannot be passed on.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The system refuses.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    /// The system refuses.
     #[error("cannot start a launcher: {0}")]
     Io(#[from] io::Error),
 }

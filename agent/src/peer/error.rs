@@ -14,7 +14,6 @@ pub enum PeerError {
     /// No connection was made.
     #[error("the agent of {name} at {address} cannot be reached: {error}")]
     Unreachable {
-        /// Of its node.
         name: String,
         /// Where it should be.
         address: String,
@@ -23,26 +22,13 @@ pub enum PeerError {
     },
     /// Connections are made and lost.
     #[error("the agent of {name} at {address} ends every connection at once")]
-    Unsteady {
-        /// Of its node.
-        name: String,
-        /// Where it is.
-        address: String,
-    },
+    Unsteady { name: String, address: String },
     /// It answers a call with an error.
     #[error("the agent of {name} refuses: {message}")]
-    Refused {
-        /// Of its node.
-        name: String,
-        /// What it says.
-        message: String,
-    },
-    /// The connection ended.
+    Refused { name: String, message: String },
     #[error("the connection to the agent of {name} at {address} is lost: {cause}")]
     Lost {
-        /// Of its node.
         name: String,
-        /// Where it was.
         address: String,
         /// The innermost error.
         cause: String,
@@ -53,12 +39,10 @@ pub enum PeerError {
     /// It said something that this agent does not accept.
     #[error("the agent of {name} {error}")]
     Message {
-        /// Of its node.
         name: String,
         /// What.
         error: MessageError,
     },
-    /// This agent ends.
     #[error("this agent ends")]
     Ends,
 }
@@ -83,7 +67,6 @@ pub enum MessageError {
     Version {
         /// Of the program, for people.
         program: String,
-        /// Of the link.
         version: u32,
     },
 }

@@ -39,7 +39,6 @@ pub enum AuthorityError {
     /// A list of revoked certificates cannot be made.
     #[error("cannot make a list of revoked certificates: {0}")]
     List(rcgen::Error),
-    /// The library refuses.
     #[error("cannot make a certificate: {0}")]
     Making(rcgen::Error),
 }
@@ -47,7 +46,6 @@ pub enum AuthorityError {
 /// When a certificate is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Validity {
-    /// From when on.
     pub not_before: SystemTime,
     /// Until when.
     pub not_after: SystemTime,
@@ -66,7 +64,6 @@ impl Validity {
 /// A certificate and its key, in PEM.
 #[derive(Clone)]
 pub struct Pair {
-    /// The certificate.
     pub certificate: String,
     /// Its key: a secret, so this type has no `Debug`.
     pub key: String,

@@ -30,7 +30,6 @@ struct Shown {
     days: i64,
     /// By what the holder may be called.
     names: Vec<String>,
-    /// Where it is.
     file: PathBuf,
 }
 

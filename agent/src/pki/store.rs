@@ -18,14 +18,11 @@ pub(crate) const SECRET: u32 = 0o600;
 /// What is wrong with a file or directory.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system refuses.
     #[error("cannot {what} {}: {error}", path.display())]
     Io {
-        /// What was tried.
         what: &'static str,
         /// With what.
         path: PathBuf,
-        /// The system's reason.
         error: io::Error,
     },
     /// Not a directory, or not a file.
@@ -43,19 +40,15 @@ pub enum StoreError {
         path: PathBuf,
         /// "read" or "changed".
         how: &'static str,
-        /// Its mode.
         mode: u32,
         /// The mode it should have.
         remedy: u32,
     },
-    /// Somebody else's.
     #[error("{} belongs to user {owner}, not to this one ({me}) or root", .path.display())]
     Owner {
         /// Which.
         path: PathBuf,
-        /// Whose it is.
         owner: u32,
-        /// Who asks.
         me: u32,
     },
     /// More than anything of the kind has.

@@ -16,15 +16,9 @@ pub enum Caller {
         uid: u32,
     },
     /// A scheduler, by its certificate.
-    Scheduler {
-        /// Its name.
-        name: String,
-    },
+    Scheduler { name: String },
     /// Somebody who may look, by his certificate.
-    Observer {
-        /// Its name.
-        name: String,
-    },
+    Observer { name: String },
 }
 
 impl std::fmt::Display for Caller {

@@ -20,9 +20,7 @@ const QUERY_RANKS: usize = 16_384;
 /// A launch.
 #[derive(Debug)]
 pub struct Launch {
-    /// Its name.
     pub id: String,
-    /// Its allocation.
     pub allocation: String,
     /// Its nodes and ranks.
     pub place: Place,
@@ -74,7 +72,6 @@ pub struct Head {
     moved: watch::Sender<()>,
     /// The launcher's standard input, as long as it is open.
     pub stdin: tokio::sync::Mutex<Stdin>,
-    /// To its task.
     orders: mpsc::UnboundedSender<Order>,
 }
 
@@ -83,9 +80,7 @@ pub struct Head {
 pub enum Stdin {
     /// To nobody: it was not asked for.
     Nobody,
-    /// To the launcher.
     Open(pipe::Sender),
-    /// It has ended.
     Ended,
 }
 
@@ -94,7 +89,6 @@ pub enum Stdin {
 pub enum Order {
     /// Send a signal.
     Signal {
-        /// Its number.
         signal: i32,
         /// To these ranks; to the whole job if there are none.
         ranks: Vec<u32>,

@@ -16,10 +16,8 @@ pub enum Line {
     Output(Output),
     /// Something people should know.
     Warning {
-        /// In words.
         message: String,
     },
-    /// The end.
     Result(Box<Outcome>),
     /// What a later version may tell.
     #[serde(other)]
@@ -46,9 +44,7 @@ pub enum JobState {
 /// See [`Line::Job`].
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct Job {
-    /// Into which.
     pub state: JobState,
-    /// Why it ends.
     pub cause: Option<Cause>,
 }
 
@@ -56,7 +52,6 @@ pub struct Job {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankState {
-    /// Its process runs.
     Started,
     /// It uses its interface.
     Connected,
@@ -74,22 +69,16 @@ pub enum RankState {
 /// See [`Line::Rank`].
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct Rank {
-    /// Into which.
     pub state: RankState,
     /// Number of its job, if that was spawned.
     #[serde(default)]
     pub spawned_job: u32,
     /// Whose.
     pub rank: u32,
-    /// Its node.
     pub node: u32,
-    /// Its program.
     pub app: u32,
-    /// Its process.
     pub pid: Option<i32>,
-    /// How it ended.
     pub code: Option<u8>,
-    /// How it ended.
     pub signal: Option<i32>,
 }
 
@@ -120,9 +109,7 @@ pub struct Output {
 /// Why a job ended.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct Cause {
-    /// What kind.
     pub kind: String,
-    /// For people.
     pub message: String,
     /// Number of its job, if that was spawned.
     #[serde(default)]
@@ -134,7 +121,6 @@ pub struct Cause {
 /// See [`Line::Result`].
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct Outcome {
-    /// The run's.
     pub exit_code: u8,
     /// Why it is not 0, or why the job was ended.
     pub cause: Option<Cause>,

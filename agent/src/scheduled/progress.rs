@@ -25,7 +25,6 @@ const LOG_PER_RANK: usize = 4;
 #[derive(Debug)]
 pub struct Progress {
     state: LaunchState,
-    /// Why it ends.
     reason: Arc<str>,
     since: i64,
     size: u32,

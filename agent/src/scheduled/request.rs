@@ -27,9 +27,7 @@ const KEY_MAX: usize = 256;
 /// A launch that makes sense.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Its name.
     pub id: String,
-    /// Its allocation.
     pub allocation: String,
     /// Its nodes and ranks.
     pub place: Place,

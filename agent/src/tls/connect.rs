@@ -40,7 +40,6 @@ pub enum ConnectError {
     Address {
         /// As it was given.
         address: String,
-        /// The system's reason.
         error: io::Error,
     },
     /// Nobody listens there, or there is no way.
@@ -48,7 +47,6 @@ pub enum ConnectError {
     Tcp {
         /// Where to; the last of several.
         address: SocketAddr,
-        /// The system's reason.
         error: io::Error,
     },
     /// One side refuses the other.

@@ -58,7 +58,6 @@ pub enum CredentialsError {
     Content {
         /// Which.
         path: PathBuf,
-        /// What is wrong.
         reason: String,
     },
 }

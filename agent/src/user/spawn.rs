@@ -69,7 +69,6 @@ impl SpawnError {
 /// What is started, and with what.
 #[derive(Debug)]
 pub struct Program<'a> {
-    /// The executable.
     pub path: &'a Path,
     /// Its arguments, without its own name.
     pub arguments: Vec<OsString>,

@@ -14,7 +14,6 @@ use wireup_core::link::{decode, encode};
 /// What comes to a launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Heard {
-    /// A step's message.
     Said(u32, String),
     /// Word of the agent.
     Agent(FromAgent),

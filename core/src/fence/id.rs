@@ -222,9 +222,7 @@ pub enum Kind {
 /// series may be open at a time and do not meet.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Series {
-    /// What is done.
     pub kind: Kind,
-    /// Who takes part.
     pub participants: Participants,
 }
 

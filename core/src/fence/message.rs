@@ -42,7 +42,6 @@ pub type FenceResult = Result<Released, FenceFailure>;
 /// shortest counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Timeout {
-    /// How long.
     pub after: Duration,
     /// Who wants it so.
     pub kind: Deadline,
@@ -66,7 +65,6 @@ pub enum FenceInput<T> {
     /// Some participating processes of this node have entered the next fence of a series,
     /// and others have not: its clock runs, and they hear of its failure. May be left out.
     Begin {
-        /// Who fences.
         series: Series,
         /// The nodes that host participants, this one among them. The same on every node.
         nodes: Nodes,
@@ -78,7 +76,6 @@ pub enum FenceInput<T> {
     },
     /// All participating processes of this node have entered a fence.
     Arrive {
-        /// Who fences.
         series: Series,
         /// The nodes that host participants, this one among them. The same on every node.
         nodes: Nodes,
@@ -86,12 +83,10 @@ pub enum FenceInput<T> {
         contribution: Contribution,
         /// How long the fence may take from its first arrival; `None` for no limit.
         timeout: Option<Timeout>,
-        /// Whom to answer.
         ticket: T,
     },
     /// The answer to [`Output::Describe`].
     Described {
-        /// The fence.
         id: FenceId,
         /// Who of this node's participants has not come.
         absences: Absences,
@@ -100,12 +95,10 @@ pub enum FenceInput<T> {
     Message {
         /// Its sender, as authenticated by the transport.
         from: NodeId,
-        /// The message.
         message: FenceMessage,
     },
     /// A node is gone for good. All survivors have to be told.
     PeerLost {
-        /// The node.
         node: NodeId,
         /// What was seen, for the report.
         reason: Arc<str>,
@@ -123,7 +116,6 @@ pub enum Output<T> {
     Send {
         /// Destination.
         to: NodeId,
-        /// The message.
         message: FenceMessage,
     },
     /// Answer a local requester; happens once per ticket.
@@ -135,14 +127,12 @@ pub enum Output<T> {
     },
     /// Others wait for this node: answer with [`FenceInput::Described`].
     Describe {
-        /// The fence.
         id: FenceId,
         /// Whether those who came bring data.
         collect: bool,
     },
     /// A fence has taken longer than expected, and goes on; at its root only.
     Waits {
-        /// The fence.
         id: FenceId,
         /// Time since the first arrival.
         waited: Duration,
@@ -157,11 +147,8 @@ pub enum Output<T> {
 pub enum FenceMessage {
     /// To the parent: the sender's processes, and those of all nodes below it, have entered.
     Arrive {
-        /// The fence.
         id: FenceId,
-        /// All participating nodes.
         nodes: Nodes,
-        /// What they bring.
         contribution: Contribution,
         /// How long the fence may take; `None` for no limit.
         timeout: Option<Timeout>,
@@ -169,27 +156,18 @@ pub enum FenceMessage {
         waited: Duration,
     },
     /// From the parent: all nodes have arrived.
-    Release {
-        /// The fence.
-        id: FenceId,
-        /// The outcome.
-        released: Released,
-    },
+    Release { id: FenceId, released: Released },
     /// To the parent: the fence cannot complete; the root is to say so. From the parent: it has
     /// failed for everyone, also for those who have not arrived.
     Fail {
-        /// The fence.
         id: FenceId,
-        /// All participating nodes.
         nodes: Nodes,
         /// Why.
         failure: FenceFailure,
     },
     /// To the parent, and on to the root: the time is over.
     Overdue {
-        /// The fence.
         id: FenceId,
-        /// All participating nodes.
         nodes: Nodes,
         /// The time that is over.
         timeout: Timeout,
@@ -198,9 +176,7 @@ pub enum FenceMessage {
     },
     /// From the parent: who is missing?
     Inquire {
-        /// The fence.
         id: FenceId,
-        /// All participating nodes.
         nodes: Nodes,
         /// The how-manieth inquiry about this fence, from 1.
         number: u32,
@@ -211,20 +187,13 @@ pub enum FenceMessage {
     },
     /// To the parent: these are missing.
     Missing {
-        /// The fence.
         id: FenceId,
-        /// Of the inquiry.
         number: u32,
         /// Of the sender's processes and those below it.
         absences: Absences,
     },
     /// From the parent: the time is over, but those missing may come: wait as long again.
-    Wait {
-        /// The fence.
-        id: FenceId,
-        /// Of the inquiry.
-        number: u32,
-    },
+    Wait { id: FenceId, number: u32 },
 }
 
 impl FenceMessage {
@@ -269,7 +238,6 @@ pub enum FenceFailure {
     /// A participating node is gone.
     #[error("fence failed: node {node} was lost ({reason})")]
     PeerLost {
-        /// The lost node.
         node: NodeId,
         /// What the driver saw.
         reason: Arc<str>,
@@ -284,14 +252,10 @@ pub enum FenceFailure {
     },
     /// The node arrived at a fence in which, by its own list, it takes no part. A fault of ours.
     #[error("node {node} takes no part in the fence it entered")]
-    NotParticipant {
-        /// The node.
-        node: NodeId,
-    },
+    NotParticipant { node: NodeId },
     /// A node brought more data than allowed. The fault is that node's processes'.
     #[error("fence failed: node {node} brought {bytes} bytes, allowed are {limit}")]
     ContributionTooLarge {
-        /// The node.
         node: NodeId,
         /// Size of its contribution.
         bytes: usize,
@@ -314,10 +278,7 @@ pub enum FenceFailure {
     },
     /// A participating node ends the job.
     #[error("fence failed: node {node} ends the job")]
-    TornDown {
-        /// The node.
-        node: NodeId,
-    },
+    TornDown { node: NodeId },
 }
 
 /// Bounds of one engine, so that no peer and no rank can make it grow without end.

@@ -14,16 +14,13 @@ use crate::job::proc::Proc;
 /// What is done with a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Operation {
-    /// It is made.
     Construct,
-    /// It is ended.
     Destruct,
 }
 
 /// What names an operation: groups of different members may have the same name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct GroupKey {
-    /// What is done.
     pub operation: Operation,
     /// The name that the members gave the group; any bytes.
     #[serde(with = "octets")]
@@ -92,7 +89,6 @@ pub type GroupResult = Result<Released, GroupFailure>;
 pub enum GroupMessage {
     /// To the hub: all members of the sending node have called.
     Arrive {
-        /// What they called.
         key: GroupKey,
         /// What the node brings.
         offer: Offer,
@@ -104,7 +100,6 @@ pub enum GroupMessage {
     },
     /// To the hub: the sender's members cannot all take part.
     Refuse {
-        /// In what.
         key: GroupKey,
         /// Why.
         failure: GroupFailure,
@@ -129,17 +124,11 @@ pub enum GroupMessage {
 #[derive(PartialEq, Eq, Debug)]
 pub enum Output<T> {
     /// Deliver a message to another node's engine.
-    Send {
-        /// Its node.
-        to: NodeId,
-        /// What to say.
-        message: GroupMessage,
-    },
+    Send { to: NodeId, message: GroupMessage },
     /// Answer the server that arrived with this ticket; exactly one for each.
     Complete {
         /// As given with the arrival.
         ticket: T,
-        /// How it went.
         result: GroupResult,
     },
 }
@@ -157,41 +146,22 @@ pub enum GroupFailure {
     },
     /// A member's process ended first.
     #[error("{proc} has ended")]
-    MemberEnded {
-        /// The member.
-        proc: Proc,
-    },
+    MemberEnded { proc: Proc },
     /// The PMIx server of a node is lost.
     #[error("the PMIx server of node {node} is lost")]
-    ServerLost {
-        /// Its node.
-        node: NodeId,
-    },
+    ServerLost { node: NodeId },
     /// A node that hosts members is gone.
     #[error("node {node} is lost")]
-    NodeLost {
-        /// The node.
-        node: NodeId,
-    },
+    NodeLost { node: NodeId },
     /// The node arrived at the same operation twice. A fault of its server.
     #[error("the same operation is under way")]
     Busy,
     /// The node has no members, or is not the hub. A fault of ours.
     #[error("node {node} has no part in it")]
-    NotMember {
-        /// The node.
-        node: NodeId,
-    },
+    NotMember { node: NodeId },
     /// The hub has no room for one more operation.
     #[error("node {node} has too many group operations under way")]
-    TooMany {
-        /// The hub.
-        node: NodeId,
-    },
-    /// The job ends.
+    TooMany { node: NodeId },
     #[error("node {node} ends the job")]
-    TornDown {
-        /// The node.
-        node: NodeId,
-    },
+    TornDown { node: NodeId },
 }

@@ -28,9 +28,7 @@ pub enum Loss {
 /// An event for members.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// What happened.
     pub loss: Loss,
-    /// The group's name.
     pub name: Arc<[u8]>,
     /// Its context id, if it has one.
     pub context: Option<u64>,

@@ -25,7 +25,6 @@ pub struct Absent {
 pub struct SomeNodes {
     /// At most [`NAMED_MAX`], ascending.
     pub named: Vec<NodeId>,
-    /// All of them.
     pub count: u32,
 }
 

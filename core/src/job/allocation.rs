@@ -57,7 +57,6 @@ pub struct AllocationRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// Its name.
     pub name: String,
     /// How many slots; the whole node when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -21,7 +21,6 @@ pub struct Demand {
 pub enum Wish {
     /// They failed, and are ended.
     Abort {
-        /// The code given.
         code: i32,
         /// The text given, possibly empty.
         message: String,

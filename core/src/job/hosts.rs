@@ -88,7 +88,6 @@ pub struct Place {
 pub struct HostsError {
     /// In which file; on the command line when absent.
     pub place: Option<Place>,
-    /// What is wrong.
     pub problem: Problem,
 }
 
@@ -140,9 +139,7 @@ pub enum Problem {
     Count {
         /// As written.
         word: String,
-        /// Number of names.
         names: usize,
-        /// Number of addresses.
         addresses: usize,
     },
     /// A word of a file that means nothing here.
@@ -153,9 +150,7 @@ pub enum Problem {
     /// Fewer than the host's own slots.
     #[error("max_slots={most} of {name} is less than its {slots} slots; correct one of them")]
     Most {
-        /// The host.
         name: String,
-        /// Its slots.
         slots: u32,
         /// What was to be more.
         most: u32,
@@ -163,9 +158,7 @@ pub enum Problem {
     /// Different addresses of one name.
     #[error("{name} is said to be at {one} and at {other}; give it one address")]
     TwoAddresses {
-        /// The host.
         name: String,
-        /// One address.
         one: String,
         /// Another.
         other: String,
@@ -175,11 +168,9 @@ pub enum Problem {
         "{one} and {other} both have the address {address}; an agent is one node: name it once"
     )]
     TwoNames {
-        /// One name.
         one: String,
         /// Another.
         other: String,
-        /// Their address.
         address: String,
     },
     /// More hosts than any launch has.

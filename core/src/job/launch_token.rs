@@ -38,13 +38,9 @@ impl fmt::Debug for LaunchKey {
 /// Whom a token is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// The process's job.
     pub nspace: Vec<u8>,
-    /// Its rank there.
     pub rank: u32,
-    /// Its user.
     pub uid: u32,
-    /// Its group.
     pub gid: u32,
 }
 
@@ -54,7 +50,6 @@ pub enum CredentialError {
     /// It is none, or not as it was made.
     #[error("not a credential of this launch")]
     Invalid,
-    /// It was one.
     #[error("the credential has expired")]
     Expired,
 }

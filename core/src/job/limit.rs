@@ -100,9 +100,7 @@ impl fmt::Display for Bound {
 /// One limit: `NAME=SOFT[:HARD]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limit {
-    /// Of what.
     pub resource: Resource,
-    /// What counts.
     pub soft: Bound,
     /// How far the rank itself may raise it; as inherited when absent.
     pub hard: Option<Bound>,

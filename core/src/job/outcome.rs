@@ -107,13 +107,11 @@ pub enum FenceKind {
 /// A fence to which not all ranks have come.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LateFence {
-    /// Which interface.
     pub kind: FenceKind,
     /// Time since the first rank came.
     pub waited: Duration,
     /// Ranks that take part.
     pub ranks: u32,
-    /// Those missing.
     pub absences: Absences,
 }
 
@@ -164,7 +162,6 @@ pub enum Cause {
     EndedBy {
         /// Which.
         rank: GlobalRank,
-        /// The signal's number.
         signal: i32,
     },
     /// A rank broke its protocol.
@@ -203,10 +200,7 @@ pub enum Cause {
         error: String,
     },
     /// A fence did not complete.
-    FenceFailed {
-        /// Why, for people.
-        error: String,
-    },
+    FenceFailed { error: String },
     /// Not all ranks came to a fence in time.
     FenceTimeout(Box<LateFence>),
     /// `--timeout` expired.
@@ -215,7 +209,6 @@ pub enum Cause {
     Interrupted(i32),
     /// The launcher's own output could not be written.
     OutputLost {
-        /// The system's reason.
         error: String,
         /// Whether the reader went away, which is reported by the exit code alone.
         pipe: bool,

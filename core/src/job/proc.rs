@@ -17,7 +17,6 @@ pub const PMIX_RANK_RESERVED: u32 = u32::MAX - 50;
 /// One process.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Proc {
-    /// Its job.
     pub nspace: Nspace,
     /// Its rank in that job.
     pub rank: Rank,
@@ -41,7 +40,6 @@ impl fmt::Display for Proc {
 pub enum ProcRank {
     /// Every rank of the nspace.
     Wildcard,
-    /// This rank.
     One(Rank),
 }
 

@@ -43,7 +43,6 @@ pub enum PsetError {
     /// A rank that the job does not have.
     #[error("--pset {name}: there is no rank {rank}, the job has ranks 0 to {last}")]
     NoRank {
-        /// Of the set.
         name: String,
         /// The highest it names.
         rank: Rank,
@@ -55,7 +54,6 @@ pub enum PsetError {
 /// Consecutive ranks, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RankRange {
-    /// The lowest.
     pub first: Rank,
     /// The highest; not below `first`.
     pub last: Rank,

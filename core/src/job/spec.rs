@@ -82,7 +82,6 @@ pub struct Preload {
 pub enum StdinTarget {
     /// Nobody.
     None,
-    /// One rank.
     Rank(Rank),
     /// Every rank gets a copy.
     All,
@@ -110,7 +109,6 @@ pub enum PmiChoice {
     Pmi2,
     /// PMIx through the sidecar.
     Pmix,
-    /// All of these.
     All,
     /// Nothing: the ranks are plain processes.
     None,
@@ -261,7 +259,6 @@ pub enum Children {
     /// They have the time of grace to end, and then are ended.
     #[default]
     EndWithParent,
-    /// They go on.
     Independent,
 }
 
@@ -274,7 +271,6 @@ pub enum FenceLimit {
     Sensible,
     /// So long, whatever the others do.
     After(Duration),
-    /// For ever.
     Unlimited,
 }
 
@@ -307,7 +303,6 @@ pub enum StatusTarget {
     Stdout,
     /// To a descriptor that was inherited; at least 3.
     Descriptor(i32),
-    /// To a file.
     File(#[serde(with = "octets")] PathBuf),
 }
 

@@ -84,7 +84,6 @@ pub enum ToAgent {
         launch: String,
         /// What a scheduler calls it; empty if none does.
         scheduled: String,
-        /// Its nodes.
         spread: Spread,
         /// What the steps need to know; nothing for agents.
         #[serde(with = "octets")]
@@ -137,14 +136,12 @@ pub enum FromAgent {
         /// The agent's step had ended by itself, or was killed; the agent lives.
         step: bool,
     },
-    /// How nodes are.
     Nodes(Vec<NodeStatus>),
 }
 
 /// How a node is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Its name.
     pub name: String,
     /// The address its agent tells others to use; empty when it was not reached.
     pub advertised: String,
@@ -163,7 +160,6 @@ pub struct NodeStatus {
 /// From an agent, to a step.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToStep {
-    /// The first message.
     Begin {
         /// The node this step is for.
         node: NodeId,
@@ -178,10 +174,7 @@ pub enum ToStep {
         description: Vec<u8>,
     },
     /// The launcher cannot be reached any more.
-    Orphaned {
-        /// Why, for people.
-        reason: String,
-    },
+    Orphaned { reason: String },
 }
 
 /// Reads a list of at most [`NODES_MAX`] nodes. One that claims more is refused before it is held.

@@ -82,11 +82,9 @@ pub enum Class {
 /// One frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// To whom.
     pub to: Address,
     /// From whom. An agent overwrites what a local neighbour claims.
     pub from: Address,
-    /// For whom.
     pub class: Class,
     /// The message goes on in the next frame.
     pub more: bool,
@@ -100,10 +98,8 @@ pub enum FrameError {
     /// The length is smaller than a header or larger than the largest frame.
     #[error("a frame of {0} bytes, where {HEADER} to {max} are allowed", max = HEADER + BODY_MAX)]
     Length(u32),
-    /// An unknown class.
     #[error("a frame of unknown class {0}")]
     Class(u8),
-    /// An unknown flag.
     #[error("a frame with unknown flags {0:#x}")]
     Flags(u8),
 }
@@ -111,11 +107,8 @@ pub enum FrameError {
 /// All of a frame but its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// To whom.
     pub to: Address,
-    /// From whom.
     pub from: Address,
-    /// For whom.
     pub class: Class,
     /// The message goes on in the next frame.
     pub more: bool,

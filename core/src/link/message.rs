@@ -11,11 +11,8 @@ use crate::job::ids::NodeId;
 /// From whom a message is, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Envelope {
-    /// To whom.
     pub to: Address,
-    /// From whom.
     pub from: Address,
-    /// For whom.
     pub class: Class,
 }
 

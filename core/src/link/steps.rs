@@ -34,7 +34,6 @@ pub enum Order {
     Signal {
         /// Which, as it was answered.
         id: u64,
-        /// Its number.
         signal: i32,
     },
     /// The files of the node's certificate.
@@ -88,9 +87,7 @@ pub struct Rules {
 pub struct SocketFile {
     /// Where it was put.
     pub path: Vec<u8>,
-    /// Its file system.
     pub dev: u64,
-    /// Its number there.
     pub ino: u64,
 }
 
@@ -100,12 +97,10 @@ pub enum Answer {
     /// There is a process, whose pidfd is here. That it becomes its user's is its own business: if it
     /// cannot, it says so and ends.
     Made {
-        /// Its process.
         pid: i32,
         /// By which it can be signalled.
         id: u64,
     },
-    /// It is done.
     Done,
     /// The files of the certificate that are there come with it.
     Files {
@@ -114,12 +109,10 @@ pub enum Answer {
     },
     /// It cannot be done.
     Failed {
-        /// The system's reason.
         errno: i32,
     },
     /// It is not done.
     Refused {
-        /// One line.
         reason: String,
     },
 }
@@ -127,11 +120,9 @@ pub enum Answer {
 /// What the process that knows accounts says of a number, as bytes of a pipe that comes with the number.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Found {
-    /// The account.
     Account(Account),
     /// There is none, or the database cannot be asked.
     Nothing {
-        /// One line.
         reason: String,
     },
 }

@@ -29,27 +29,15 @@ use crate::job::proc::Proc;
 pub enum StoreMessage {
     /// To the head node.
     Ask {
-        /// Names the request.
         serial: Serial,
-        /// Who asks.
         who: Requester,
         /// What.
         request: Request,
     },
     /// From the head node.
-    Answer {
-        /// Of the request.
-        serial: Serial,
-        /// The answer.
-        answer: Answer,
-    },
+    Answer { serial: Serial, answer: Answer },
     /// To the head node: whether an answer with values for one reader has reached it.
-    Receipt {
-        /// Of the request.
-        serial: Serial,
-        /// It has.
-        reached: bool,
-    },
+    Receipt { serial: Serial, reached: bool },
     /// To the head node: these ranks of the sender's have ended.
     Ended(Vec<(Proc, AppNum)>),
     /// From the head node: it wants to hear of every rank that ends.
@@ -63,7 +51,6 @@ pub enum Output<T> {
     Send {
         /// Destination.
         to: NodeId,
-        /// The message.
         message: StoreMessage,
     },
     /// From the head node: tell the rendezvous.
@@ -72,7 +59,6 @@ pub enum Output<T> {
     Complete {
         /// Whom.
         ticket: T,
-        /// The answer.
         answer: Answer,
     },
 }

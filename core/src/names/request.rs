@@ -14,13 +14,11 @@ use crate::job::proc::{Proc, ProcRank};
 /// Who asks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Requester {
-    /// The process.
     pub proc: Proc,
     /// Where it lives; the same number means the same node in the whole store.
     pub node: NodeId,
     /// For whom it runs. Nobody sees what another user published.
     pub user: UserId,
-    /// Its application context.
     pub app: AppNum,
     /// Number of ranks of that context.
     pub app_size: u32,
@@ -41,9 +39,7 @@ pub enum Range {
     Session,
     /// Everybody.
     Global,
-    /// These processes.
     Custom(Arc<[(Nspace, ProcRank)]>),
-    /// The process itself.
     ProcLocal,
 }
 
@@ -136,9 +132,7 @@ pub struct Wait {
 /// What values a lookup wants.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lookup {
-    /// Whose values.
     pub range: Range,
-    /// Of which kind.
     pub accepts: Accepts,
     /// Under which keys; one that is repeated counts once.
     #[serde(with = "octets")]
@@ -197,12 +191,9 @@ impl Request {
 /// A value as it is handed out.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Found {
-    /// Its key.
     #[serde(with = "octets")]
     pub key: Vec<u8>,
-    /// Who published it.
     pub owner: Proc,
-    /// The value.
     pub data: Data,
     /// It was for one reader only: the store has given it away and wants to hear whether it has
     /// reached somebody.

@@ -39,44 +39,25 @@ impl Ticket {
 pub enum ToShared {
     /// A process asks; one [`FromShared`] follows.
     Ask {
-        /// Names the request.
         ticket: Ticket,
-        /// Who asks.
         who: Requester,
         /// What.
         request: Request,
     },
     /// What a process published while its launch kept its names to itself. Nobody waits for an
     /// answer.
-    Keep {
-        /// Who published it.
-        who: Requester,
-        /// The publication.
-        request: Request,
-    },
+    Keep { who: Requester, request: Request },
     /// Whether an answer with values for one reader has reached it.
-    Receipt {
-        /// Of the request.
-        ticket: Ticket,
-        /// It has.
-        reached: bool,
-    },
+    Receipt { ticket: Ticket, reached: bool },
     /// A process has ended.
     Ended(Proc),
     /// Every rank of an application context has ended.
-    AppEnded {
-        /// Its job.
-        nspace: Nspace,
-        /// Its number.
-        app: AppNum,
-    },
+    AppEnded { nspace: Nspace, app: AppNum },
 }
 
 /// From the shared store: the answer to [`ToShared::Ask`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FromShared {
-    /// Of the request.
     pub ticket: Ticket,
-    /// The answer.
     pub answer: Answer,
 }

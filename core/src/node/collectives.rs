@@ -26,13 +26,10 @@ use crate::rendezvous::message::ToRendezvous;
 /// Who waits for a process's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ModexTicket {
-    /// The sidecar.
     Pmix(UpcallId),
     /// The launch of a job, which has given the question a number.
     Far {
-        /// The job.
         to: Nspace,
-        /// The number.
         serial: u64,
     },
 }

@@ -36,7 +36,6 @@ pub enum Event<'a> {
     RankStarted {
         /// Which.
         rank: NodeRank,
-        /// Its process.
         pid: u32,
     },
     /// Something was read of a rank's output that [`NodeCore::wants_output`] holds for.
@@ -45,7 +44,6 @@ pub enum Event<'a> {
     Printed {
         /// Whose.
         rank: NodeRank,
-        /// Which stream.
         channel: Channels,
         /// As read; nothing at its end.
         bytes: &'a [u8],
@@ -54,7 +52,6 @@ pub enum Event<'a> {
     Fed {
         /// The number it came with.
         number: u64,
-        /// For whom.
         rank: NodeRank,
         /// What came of it.
         fed: Fed,
@@ -76,23 +73,16 @@ pub enum Event<'a> {
     SidecarClosed,
     /// The sidecar's process ended; everything it had sent was handed in.
     SidecarEnded {
-        /// How, for people.
         how: String,
         /// With exit code 0.
         in_order: bool,
     },
     /// A message of another node's core.
-    Peer {
-        /// Its sender.
-        from: NodeId,
-        /// What it says.
-        message: PeerMessage,
-    },
+    Peer { from: NodeId, message: PeerMessage },
     /// Nodes are gone for good. All survivors are told.
     NodesLost {
         /// Which.
         nodes: &'a [NodeId],
-        /// What was seen.
         reason: Arc<str>,
     },
     /// The answer to an [`Action::AwaitStarts`].
@@ -112,14 +102,12 @@ pub enum Event<'a> {
     RendezvousLost,
     /// The launcher's answer to [`Report::Spawn`].
     Spawned {
-        /// Of the request.
         ticket: SpawnTicket,
         /// What became of it.
         result: SpawnResult,
     },
     /// The launcher's answer to [`Report::Allocate`].
     Allocated {
-        /// Of the request.
         ticket: AllocationTicket,
         /// What became of it.
         result: AllocationResult,
@@ -174,9 +162,7 @@ pub enum PeerMessage {
 /// A PMIx event on its way to other nodes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Notification {
-    /// The event.
     pub code: Status,
-    /// Who raised it.
     pub source: Proc,
     /// Who shall hear of it.
     pub range: DataRange,
@@ -200,7 +186,6 @@ pub enum Doing {
 pub enum Action {
     /// Write to a rank's PMI socket.
     SendPmi {
-        /// To whom.
         rank: NodeRank,
         /// One or more whole messages.
         bytes: Vec<u8>,
@@ -214,12 +199,7 @@ pub enum Action {
     /// End the sidecar's process by force.
     KillSidecar,
     /// Deliver a message to another node's core.
-    SendPeer {
-        /// Its node.
-        to: NodeId,
-        /// What to say.
-        message: PeerMessage,
-    },
+    SendPeer { to: NodeId, message: PeerMessage },
     /// Deliver a message to the cores of all other nodes.
     SendEveryPeer(PeerMessage),
     /// As soon as every rank of these jobs here has been reported, started or not:
@@ -227,21 +207,18 @@ pub enum Action {
     AwaitStarts {
         /// To be handed back.
         asked: Asked,
-        /// Which jobs.
         jobs: Vec<JobNumber>,
     },
     /// Find out how much memory the sidecar and these processes use: [`Event::Weighed`].
     Weigh {
         /// To be handed back.
         asked: Asked,
-        /// The processes.
         pids: Vec<u32>,
     },
     /// Leave a rank's output in its pipe for now, or read it again.
     HoldOutput {
         /// Whose.
         rank: NodeRank,
-        /// Which stream.
         channel: Channels,
         /// Whether it is left.
         held: bool,
@@ -250,7 +227,6 @@ pub enum Action {
     Feed {
         /// To be handed back.
         number: u64,
-        /// Who reads.
         ranks: Vec<NodeRank>,
         /// What; nothing at the end of the input.
         bytes: Vec<u8>,
@@ -276,21 +252,16 @@ pub enum Report {
     SidecarReady {
         /// Which.
         job: JobNumber,
-        /// Their variables.
         env: ForkEnv,
     },
     /// The sidecar cannot serve a spawned job, and goes on.
     JobRefused {
         /// Which.
         job: JobNumber,
-        /// Why, for people.
         error: String,
     },
     /// The sidecar failed, or ended without being asked to.
-    SidecarLost {
-        /// How, for people.
-        error: String,
-    },
+    SidecarLost { error: String },
     /// A rank made contact with a process-management interface.
     RankConnected {
         /// Which.
@@ -302,10 +273,7 @@ pub enum Report {
         rank: NodeRank,
     },
     /// The sidecar has something for the user, and goes on.
-    SidecarWarning {
-        /// One line.
-        text: String,
-    },
+    SidecarWarning { text: String },
     /// A fence takes longer than expected. It goes on, since those missing may be busy.
     FenceLate(LateFence),
     /// The job has failed.
@@ -327,20 +295,16 @@ pub enum Report {
     },
     /// A process wants others to be started; answered by [`Event::Spawned`].
     Spawn {
-        /// Names the request.
         ticket: SpawnTicket,
         /// Whose wish it is.
         by: GlobalRank,
-        /// What is wanted.
         request: Box<SpawnRequest>,
     },
     /// A process wants nodes or slots; answered by [`Event::Allocated`].
     Allocate {
-        /// Names the request.
         ticket: AllocationTicket,
         /// Whose wish it is.
         by: GlobalRank,
-        /// What is wanted.
         request: Box<AllocationRequest>,
     },
 }

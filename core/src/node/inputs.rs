@@ -27,7 +27,6 @@ pub enum InputMessage {
     Give {
         /// The sender's number for it.
         push: u64,
-        /// For whom.
         processes: Vec<GlobalRank>,
         /// What; nothing at its end.
         #[serde(with = "octets")]
@@ -37,7 +36,6 @@ pub enum InputMessage {
     Done {
         /// The number it came with.
         push: u64,
-        /// How it went.
         status: Status,
     },
 }

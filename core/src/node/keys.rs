@@ -26,13 +26,10 @@ pub enum KeyMessage {
     Ask {
         /// The sender's number for it.
         number: u64,
-        /// Whose key.
         job: Nspace,
-        /// The key.
         #[serde(with = "octets")]
         key: Vec<u8>,
     },
-    /// This is.
     Told {
         /// The number it was asked with.
         number: u64,
@@ -46,7 +43,6 @@ pub enum KeyMessage {
 pub(super) struct Asker {
     pub(super) job: JobNumber,
     pub(super) rank: LocalRank,
-    /// Of its request.
     pub(super) number: u64,
 }
 

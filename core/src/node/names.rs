@@ -30,7 +30,6 @@ use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 pub(super) enum Asker {
     /// A rank, over PMI.
     Pmi(NodeRank),
-    /// The sidecar.
     Pmix(UpcallId),
 }
 

@@ -37,16 +37,12 @@ pub enum OutputMessage {
     Want {
         /// Whose.
         processes: Vec<GlobalRank>,
-        /// Which of it.
         channels: Channels,
     },
     /// Nothing is wanted any more.
     WantNothing,
-    /// What was printed.
     Output {
-        /// By whom.
         process: GlobalRank,
-        /// Where, one stream.
         channel: Channels,
         /// As it was read; nothing at the end of the stream.
         #[serde(with = "octets")]
@@ -56,9 +52,7 @@ pub enum OutputMessage {
     Taken {
         /// Whose.
         process: GlobalRank,
-        /// Of which stream.
         channel: Channels,
-        /// How many.
         bytes: u64,
     },
 }

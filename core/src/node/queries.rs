@@ -60,7 +60,6 @@ pub(super) struct Queries {
     engine: QueryEngine<Pending>,
     /// By position on the node.
     seats: Vec<Seat>,
-    /// By job.
     facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
     /// What this node will answer when the driver has found out what it takes.
     looking: BTreeMap<Asked, Question>,

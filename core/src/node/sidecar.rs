@@ -62,7 +62,6 @@ pub(super) enum SidecarState {
 #[derive(Debug)]
 pub(super) struct SidecarLife {
     pub(super) state: SidecarState,
-    /// It said hello.
     loaded: bool,
     /// It said that it has stopped its server.
     stopped: bool,

@@ -26,7 +26,6 @@ use crate::pmix::value::{Info, Proc, Status, Text, Value};
 /// Who waits for a job to be started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asker {
-    /// The sidecar.
     Pmix(UpcallId),
     /// A rank, over PMI.
     Pmi(NodeRank),

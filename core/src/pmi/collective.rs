@@ -25,9 +25,7 @@ pub enum Scope {
 /// One thing done together. It may be done again once it has ended.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Collective {
-    /// A barrier.
     Barrier {
-        /// Who takes part.
         scope: Scope,
         /// Tells barriers of one scope apart.
         tag: u32,

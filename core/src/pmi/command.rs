@@ -159,7 +159,6 @@ impl Command {
 /// One request, as far as its answer depends on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call<'a> {
-    /// What was asked.
     pub command: Command,
     /// Form of the question and of the answer.
     pub dialect: Dialect,

@@ -10,19 +10,11 @@ use crate::job::spawn::SpawnRequest;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Write bytes to a rank's connection.
-    Send {
-        /// To whom.
-        rank: LocalRank,
-        /// One whole message.
-        bytes: Vec<u8>,
-    },
+    Send { rank: LocalRank, bytes: Vec<u8> },
     /// The first local rank has entered a barrier or ring, and others have to: until it is released
     /// or [ends here](Effect::Ended) they may be waited for in vain, which [`Server::released`]
     /// can tell them.
-    Begun {
-        /// What it entered.
-        collective: Collective,
-    },
+    Begun { collective: Collective },
     /// A barrier that had begun has ended; it was of ranks of this node only.
     Ended {
         /// Which.
@@ -32,14 +24,12 @@ pub enum Effect {
     /// nodes that host participants, then call [`Server::released`] with all contributions, this
     /// one included, in one order for all nodes.
     Entered {
-        /// What they entered.
         collective: Collective,
         /// What this node brings; empty for nothing.
         contribution: Vec<u8>,
     },
     /// End the job with this code.
     Abort {
-        /// Who asked.
         rank: LocalRank,
         /// Exit code for the job.
         code: i32,
@@ -58,43 +48,34 @@ pub enum Effect {
     },
     /// Publish a name; then [`Server::name_answer`].
     Publish {
-        /// Who asked.
         rank: LocalRank,
         /// Service name.
         service: Vec<u8>,
-        /// Port name.
         port: Vec<u8>,
     },
     /// Look a name up; then [`Server::name_answer`].
     Lookup {
-        /// Who asked.
         rank: LocalRank,
         /// Service name.
         service: Vec<u8>,
     },
     /// Withdraw a name; then [`Server::name_answer`].
     Unpublish {
-        /// Who asked.
         rank: LocalRank,
         /// Service name.
         service: Vec<u8>,
     },
     /// Start another job; then [`Server::spawned`].
     Spawn {
-        /// Who asked.
         rank: LocalRank,
-        /// What to start.
         request: SpawnRequest,
     },
     /// Read a key of another job of the launch ([`Server::key`]); then [`Server::key_answer`].
     Key {
-        /// Who asked.
         rank: LocalRank,
         /// To be handed back.
         number: u64,
-        /// The other job.
         job: Nspace,
-        /// The key.
         key: Vec<u8>,
     },
     /// A rank broke the protocol: fail the job, and do not close the connection before the process
@@ -102,7 +83,6 @@ pub enum Effect {
     Misbehaved {
         /// Who.
         rank: LocalRank,
-        /// What was wrong.
         error: String,
     },
 }
@@ -121,7 +101,6 @@ pub enum NameAnswer<'a> {
 /// Answer to a question for a key of another job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyAnswer<'a> {
-    /// Its value.
     Value(&'a [u8]),
     /// The job has no such key.
     NoKey,

@@ -23,20 +23,15 @@ pub enum Reply<'a> {
     Init(Dialect),
     /// PMI-2 start accepted.
     FullInit {
-        /// The rank itself.
         rank: Rank,
         /// Ranks of the job.
         size: u32,
-        /// The rank's appnum.
         appnum: AppNum,
         /// The job that spawned its job.
         spawner: Option<&'a Nspace>,
     },
-    /// The announced limits.
     Maxes,
-    /// The rank's appnum.
     AppNum(AppNum),
-    /// The job's kvsname.
     KvsName(&'a Nspace),
     /// The universe size; `None` is sent as −1, "not available".
     UniverseSize(Option<u32>),

@@ -16,7 +16,6 @@ pub enum Request<'a> {
     Init {
         /// PMI version the client speaks from here on.
         version: u32,
-        /// Its subversion.
         subversion: u32,
     },
     /// Second half of the start of PMI-2.
@@ -73,7 +72,6 @@ pub enum Request<'a> {
     Publish {
         /// Service name; may hold blanks.
         service: &'a [u8],
-        /// Port name.
         port: &'a [u8],
     },
     /// Asks for the port of a service.
@@ -89,15 +87,9 @@ pub enum Request<'a> {
     /// Starts a new job.
     Spawn(Spawn),
     /// Asks for access to another job's store.
-    Connect {
-        /// The other job.
-        job: &'a [u8],
-    },
+    Connect { job: &'a [u8] },
     /// Gives up that access.
-    Disconnect {
-        /// The other job.
-        job: &'a [u8],
-    },
+    Disconnect { job: &'a [u8] },
     /// Enters the ring of all ranks.
     Ring {
         /// What the left neighbour shall get as the value to its right.

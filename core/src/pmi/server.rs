@@ -38,7 +38,6 @@ pub enum ReleaseError {
     /// Success reported for what local ranks have not all entered. Nothing was done.
     #[error("barrier {collective} released with {arrived} of {expected} local ranks in it")]
     NotComplete {
-        /// What was released.
         collective: Collective,
         /// Local ranks in it.
         arrived: usize,
@@ -48,7 +47,6 @@ pub enum ReleaseError {
     /// The merged data are unusable. The waiting ranks were told that the barrier failed.
     #[error("data of barrier {collective}: {source}")]
     Data {
-        /// What was released.
         collective: Collective,
         /// What is wrong with them.
         source: KvsError,

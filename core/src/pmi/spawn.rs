@@ -25,7 +25,6 @@ pub struct Spawn {
 /// One command of a [`Spawn`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpawnCommand {
-    /// Number of processes.
     pub nprocs: u32,
     /// The program, absolute or not.
     pub program: Vec<u8>,

@@ -51,7 +51,6 @@ pub enum SetupError {
         appnums: usize,
         /// Number of ranks the map has on the node.
         ranks: u32,
-        /// The node.
         node: NodeId,
     },
     /// An attribute no client could read: empty, too long, or with NUL or newline.

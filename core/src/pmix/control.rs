@@ -121,7 +121,6 @@ impl Init {
 /// One process that this node will start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Client {
-    /// Its rank.
     pub rank: Rank,
     /// The user id it will run with.
     pub uid: u32,
@@ -136,7 +135,6 @@ pub enum Control {
     Init(Init),
     /// Make a job and this node's clients of it known; replies with the clients' environments.
     RegisterJob {
-        /// The job.
         nspace: Nspace,
         /// The job's description; see [`super::job_info`].
         infos: Vec<Info>,
@@ -152,9 +150,7 @@ pub enum Control {
     },
     /// Deliver an event to the local processes.
     Notify {
-        /// The event.
         code: Status,
-        /// Who raised it.
         source: Proc,
         /// Who shall hear of it.
         range: DataRange,
@@ -162,10 +158,7 @@ pub enum Control {
         infos: Vec<Info>,
     },
     /// Forget a job whose local processes are gone.
-    DeregisterJob {
-        /// The job.
-        nspace: Nspace,
-    },
+    DeregisterJob { nspace: Nspace },
     /// Deregister everything, stop the server, reply, and exit with code 0.
     Finalize,
     /// Reply once libpmix's own thread has come round: a sign that all of the host lives.
@@ -175,7 +168,6 @@ pub enum Control {
     ///
     /// Rule: only when some local process wants it: libpmix keeps what nobody wants.
     IofDeliver {
-        /// Whose output.
         source: Proc,
         /// Which of its streams, one.
         channel: Channels,
@@ -284,7 +276,6 @@ impl ForkEnv {
 pub struct Refusal {
     /// libpmix's status.
     pub status: Status,
-    /// Which step failed.
     pub text: String,
 }
 

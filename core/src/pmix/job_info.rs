@@ -35,7 +35,6 @@ pub struct App {
 /// A job as one node's PMIx server shall know it.
 #[derive(Clone, Copy, Debug)]
 pub struct JobInfo<'a> {
-    /// The job.
     pub nspace: &'a Nspace,
     /// Where its ranks live.
     pub ranks: &'a RankMap,
@@ -69,7 +68,6 @@ pub enum JobInfoError {
     /// Not one name for every node.
     #[error("{names} node names for {nodes} nodes")]
     NodeNames {
-        /// Names given.
         names: usize,
         /// Nodes of the job.
         nodes: u32,
@@ -87,7 +85,6 @@ pub enum JobInfoError {
     Apps {
         /// Sum of the contexts' sizes.
         apps: u64,
-        /// The job's size.
         size: u32,
     },
     /// PMIx counts the processes of a node in 16 bits.

@@ -292,9 +292,7 @@ keys! {
     DAEMON_MEMORY = "pmix.dmn.mem";
     /// Float: megabytes that clients use on average.
     CLIENT_AVG_MEMORY = "pmix.cl.mem.avg";
-    /// The smallest value.
     MIN_VALUE = "pmix.descr.minval";
-    /// The largest value.
     MAX_VALUE = "pmix.descr.maxval";
     /// Array of procs that an event is about.
     EVENT_AFFECTED_PROCS = "pmix.evaffected";

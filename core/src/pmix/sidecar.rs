@@ -34,12 +34,7 @@ pub enum SidecarEvent {
     /// Something the user should know; the host goes on.
     Warning(Text),
     /// A request is done.
-    Reply {
-        /// Which request.
-        id: RequestId,
-        /// How it went.
-        reply: ControlReply,
-    },
+    Reply { id: RequestId, reply: ControlReply },
     /// libpmix tells something.
     Notice(Notice),
     /// A process wants something.

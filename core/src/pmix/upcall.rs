@@ -15,7 +15,6 @@ mod kind;
 /// One query of a client: keys, and what narrows them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Query {
-    /// What is asked.
     pub keys: Vec<Text>,
     /// Restrictions.
     pub qualifiers: Vec<Info>,
@@ -24,9 +23,7 @@ pub struct Query {
 /// What is done with a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupOp {
-    /// It is made.
     Construct,
-    /// It is ended.
     Destruct,
 }
 
@@ -68,7 +65,6 @@ pub enum Notice {
     },
     /// A local process, or libpmix itself, raised an event.
     NotifyEvent {
-        /// The event.
         code: Status,
         /// Who raised it; the nspace may be empty.
         source: Proc,
@@ -78,21 +74,14 @@ pub enum Notice {
         infos: Vec<Info>,
     },
     /// A group of this node's processes alone was ended by its members.
-    GroupEnded {
-        /// Its name.
-        name: Text,
-        /// Its members.
-        procs: Vec<Proc>,
-    },
+    GroupEnded { name: Text, procs: Vec<Proc> },
     /// A local process, which is not named, wants output of others; or, with `IOF_STOP` among the
     /// infos, some local process wants no more of what it asked for once, which is not named either.
     ///
     IofPull {
-        /// Whose output.
         procs: Vec<Proc>,
         /// `IOF_STOP`, and how the process wants it buffered.
         infos: Vec<Info>,
-        /// Which of it.
         channels: Channels,
     },
 }
@@ -117,7 +106,6 @@ pub enum Request {
         procs: Vec<Proc>,
         /// `COLLECT_DATA`, `LOCAL_COLLECTIVE_STATUS`, `TIMEOUT`.
         infos: Vec<Info>,
-        /// This node's contribution.
         data: Vec<u8>,
     },
     /// The data of a process on another node is wanted.
@@ -131,7 +119,6 @@ pub enum Request {
     Query {
         /// The server's own name, not the client's: PMIx does not tell.
         proc: Proc,
-        /// The questions.
         queries: Vec<Query>,
     },
     /// Text for the user.
@@ -150,9 +137,7 @@ pub enum Request {
         /// The values, and among them `RANGE`, `PERSISTENCE`, `USERID`.
         infos: Vec<Info>,
     },
-    /// Values are wanted.
     Lookup {
-        /// By whom.
         proc: Proc,
         /// Under which keys.
         keys: Vec<Text>,
@@ -161,7 +146,6 @@ pub enum Request {
     },
     /// Values to be withdrawn.
     Unpublish {
-        /// By whom.
         proc: Proc,
         /// Which; all if empty.
         keys: Vec<Text>,
@@ -170,11 +154,8 @@ pub enum Request {
     },
     /// All local members of a group have called to make it or to end it.
     Group {
-        /// Which of both.
         op: GroupOp,
-        /// The group's name.
         name: Text,
-        /// All its members.
         procs: Vec<Proc>,
         /// `GROUP_ASSIGN_CONTEXT_ID`, `GROUP_ENDPT_DATA`, `GROUP_INFO`, `LOCAL_COLLECTIVE_STATUS`,
         /// `TIMEOUT`; of all callers, so some more than once.
@@ -195,7 +176,6 @@ pub enum Request {
         proc: Proc,
         /// What is wanted for the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
         infos: Vec<Info>,
-        /// The application contexts.
         apps: Vec<App>,
     },
     /// All local participants want to be connected with processes of other jobs or nodes.
@@ -234,7 +214,6 @@ pub enum Request {
     ValidateCredential {
         /// Who wants to know.
         proc: Proc,
-        /// The credential.
         credential: Vec<u8>,
         /// `CRED_TYPE`, `TIMEOUT`.
         directives: Vec<Info>,

@@ -140,7 +140,6 @@ pub mod persistence {
 /// What PMIx tells about one process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcInfo {
-    /// Its name.
     pub proc: Proc,
     /// Empty if unknown.
     pub hostname: Text,
@@ -239,7 +238,6 @@ pub struct Info {
     pub key: Text,
     /// The receiver must honour it or refuse.
     pub required: bool,
-    /// The value.
     pub value: Value,
 }
 

@@ -15,10 +15,8 @@ pub struct CauseRecord<'a> {
     /// The rank that caused it, and where it lives.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub place: Option<Place<'a>>,
-    /// Its process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// Its program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
     /// The code it gave to exit or abort.
@@ -51,7 +49,6 @@ pub struct Missing<'a> {
 /// A rank that did not come to a fence in time.
 #[derive(Debug, Serialize)]
 pub struct MissingRank<'a> {
-    /// Who and where.
     #[serde(flatten)]
     pub place: Place<'a>,
     /// Its process, if it was started.

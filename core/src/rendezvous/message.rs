@@ -15,7 +15,6 @@ pub enum ToRendezvous {
     Relay {
         /// The jobs of the launch that says it.
         own: Vec<Nspace>,
-        /// The job.
         to: Nspace,
         /// What; nothing for the rendezvous.
         #[serde(with = "octets")]
@@ -30,7 +29,6 @@ pub enum FromRendezvous {
     Welcome,
     /// From the shared store.
     Store(FromShared),
-    /// From another launch.
     Relayed {
         /// One of its jobs.
         from: Nspace,

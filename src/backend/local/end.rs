@@ -26,7 +26,6 @@ const LOOK: Duration = Duration::from_millis(20);
 enum Phase {
     /// The sidecars were asked to stop; their nodes' cores give up one that does not.
     Stopping,
-    /// They were killed.
     Killed,
     /// What the pipes hold is read.
     Draining,

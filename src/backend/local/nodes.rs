@@ -17,7 +17,6 @@ use wireup_core::queries::Asked;
 
 /// One node of the job.
 pub(super) struct Node {
-    /// Its state machine.
     pub(super) core: NodeCore,
     /// Its sidecar, if the job needs one.
     pub(super) sidecar: Option<Sidecar>,

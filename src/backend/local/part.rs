@@ -7,7 +7,6 @@ use wireup_core::job::roster::{Placed, Roster};
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
-    /// All of it.
     Whole,
     /// One node of several.
     Node(NodeId),

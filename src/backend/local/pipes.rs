@@ -30,7 +30,6 @@ struct Pipe {
 #[derive(Debug)]
 struct Side {
     source: Source,
-    /// By seat.
     pipes: Vec<Option<Pipe>>,
     open: usize,
     paused: bool,

@@ -28,9 +28,7 @@ const FEW: usize = 16;
 
 /// What the ranks here read and write.
 pub(crate) struct RankIo {
-    /// By seat.
     pub(crate) outputs: Vec<OutputPlan>,
-    /// By seat.
     pub(crate) stdin: Vec<StdinPlan>,
 }
 

@@ -20,30 +20,18 @@ pub enum ProgramError {
     },
     /// A directory has that name.
     #[error("{} is a directory, not a program", path.display())]
-    Directory {
-        /// The file found.
-        path: PathBuf,
-    },
+    Directory { path: PathBuf },
     /// Neither a regular file nor a directory.
     #[error("{} is not a regular file", path.display())]
-    NotAFile {
-        /// The file found.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// The file may not be executed.
     #[error("{} may not be executed ({why}); try: chmod +x {}", path.display(), path.display())]
-    NotExecutable {
-        /// The file found.
-        path: PathBuf,
-        /// The system's reason.
-        why: Errno,
-    },
+    NotExecutable { path: PathBuf, why: Errno },
     /// A directory on the way to it may not be entered.
     #[error("{} cannot be reached ({why}): a directory on the way may not be entered", path.display())]
     NotReachable {
         /// The file as named.
         path: PathBuf,
-        /// The system's reason.
         why: Errno,
     },
     /// Built for another processor.
@@ -52,7 +40,6 @@ pub enum ProgramError {
          emulator (binfmt_misc)", path.display(), Machine::OWN
     )]
     WrongMachine {
-        /// The file found.
         path: PathBuf,
         /// What it was built for.
         program: Machine,
@@ -63,7 +50,6 @@ pub enum ProgramError {
          library", path.display(), loader.display()
     )]
     NoLoader {
-        /// The file found.
         path: PathBuf,
         /// The loader it names.
         loader: PathBuf,
@@ -71,7 +57,6 @@ pub enum ProgramError {
     /// An ELF file that is not a program: an object file, a core dump, or a damaged file.
     #[error("{} is an ELF file that cannot be run: {why}", path.display())]
     BadElf {
-        /// The file found.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -79,7 +64,6 @@ pub enum ProgramError {
     /// The interpreter of a script cannot be run.
     #[error("{} is a script for {interpreter:?}, which cannot be run: {why}", path.display())]
     BadInterpreter {
-        /// The script.
         path: PathBuf,
         /// The interpreter, as written.
         interpreter: OsString,
@@ -88,10 +72,7 @@ pub enum ProgramError {
     },
     /// Neither ELF nor a script nor a registered format.
     #[error("{} is in a format that this system cannot run", path.display())]
-    UnknownFormat {
-        /// The file found.
-        path: PathBuf,
-    },
+    UnknownFormat { path: PathBuf },
     /// A name that no system call can carry.
     #[error("program name {name:?} is empty or contains a NUL byte")]
     BadName {

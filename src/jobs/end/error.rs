@@ -9,28 +9,13 @@ use wireup_core::job::hosts::compress;
 pub enum EndError {
     /// A process belongs to somebody else now.
     #[error("not permitted to signal process {pid} ({name})")]
-    NotPermitted {
-        /// The process.
-        pid: i32,
-        /// Its command name.
-        name: String,
-    },
+    NotPermitted { pid: i32, name: String },
     /// The system refused for another reason.
     #[error("cannot signal process {pid}: {errno}")]
-    Refused {
-        /// The process.
-        pid: i32,
-        /// The reason.
-        errno: Errno,
-    },
+    Refused { pid: i32, errno: Errno },
     /// A rank does not run.
     #[error("no rank {rank} runs; {}", running(.living))]
-    NoRank {
-        /// Its number.
-        rank: u32,
-        /// Those that do.
-        living: Vec<u32>,
-    },
+    NoRank { rank: u32, living: Vec<u32> },
     /// Nothing could take the signal.
     #[error("none of its ranks runs")]
     NoRanks,
@@ -39,12 +24,7 @@ pub enum EndError {
     Elsewhere(Vec<(String, Vec<u32>)>),
     /// Root could not become the job's user to clean up.
     #[error("cannot clean up as user id {uid}: {reason}")]
-    NotAsUser {
-        /// The user.
-        uid: u32,
-        /// The reason.
-        reason: String,
-    },
+    NotAsUser { uid: u32, reason: String },
     /// Processes survived SIGKILL.
     #[error("cannot end {}", pids(.0))]
     Survived(Vec<i32>),

@@ -8,9 +8,7 @@ use wireup_core::job::ids::NodeId;
 /// The nodes of a launch as a request finds them.
 #[derive(Clone, Debug)]
 pub(crate) struct Field<'a> {
-    /// By node.
     pub(crate) rooms: Vec<Room>,
-    /// By node.
     pub(crate) names: &'a [String],
     /// The nodes that the request names, and how many slots of each; empty if it names none.
     pub(crate) named: Vec<(NodeId, Option<u32>)>,

@@ -17,15 +17,12 @@ pub(crate) struct Wanted {
     pub(crate) id: Option<String>,
     /// What the process calls its request.
     pub(crate) req_id: Option<String>,
-    /// How many nodes.
     pub(crate) nodes: Option<u32>,
     /// How many slots, all together.
     pub(crate) slots: Option<u32>,
     /// How many slots of each node.
     pub(crate) slots_of: Vec<u32>,
-    /// Which nodes.
     pub(crate) hosts: Vec<Entry>,
-    /// For how long.
     pub(crate) seconds: Option<u64>,
     /// A limit of time is no hint.
     pub(crate) seconds_required: bool,

@@ -10,7 +10,6 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 /// What the nodes are called.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names<'a> {
-    /// By node.
     pub(super) nodes: &'a [String],
     /// Those whose name means nothing.
     pub(super) absent: &'a BTreeSet<NodeId>,

@@ -28,7 +28,6 @@ pub(super) struct Wishes {
     pub(super) added: Vec<Entry>,
     /// Files of such hosts.
     pub(super) added_files: Vec<PathBuf>,
-    /// The working directory.
     pub(super) wdir: Option<PathBuf>,
     /// Directories in which the program is looked for first.
     pub(super) search: Vec<PathBuf>,

@@ -21,11 +21,8 @@ pub(super) struct Change {
 /// What becomes of the value there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum How {
-    /// It is replaced.
     Set,
-    /// It stays.
     Add,
-    /// It goes.
     Unset,
     /// It comes behind this one, with the separator between them.
     Prepend(u8),

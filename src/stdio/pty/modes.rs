@@ -79,7 +79,6 @@ impl Modes {
 /// A terminal that the launcher has put into raw mode, and how to leave it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TerminalCharge {
-    /// Its device.
     pub path: Vec<u8>,
     /// How it was found.
     pub saved: Modes,

@@ -19,7 +19,6 @@ pub(super) enum Outlet {
     Out,
     /// Standard error.
     Err,
-    /// A file.
     File(Arc<OwnedFd>),
 }
 

@@ -24,21 +24,14 @@ pub enum RequestError {
     TwoPrograms,
     /// The programs' ranks are not the job's.
     #[error("the ranks of job.apps come to {ranks}, world_size is {size}; each needs at least 1")]
-    AppRanks {
-        /// All programs' ranks.
-        ranks: u64,
-        /// The job's.
-        size: u32,
-    },
+    AppRanks { ranks: u64, size: u32 },
     /// A separator of programs.
     #[error(
         "an argument \":\" alone cannot be passed on; run the program by `sh -c` with it in the text"
     )]
     Colon,
-    /// A zero byte.
     #[error("{0} has a zero byte in it")]
     Nul(&'static str),
-    /// A relative directory.
     #[error("directory {0:?} is not absolute: there is none it could be relative to")]
     Directory(PathBuf),
     /// No name for a variable.
@@ -55,7 +48,6 @@ pub enum RequestError {
     /// Too long a key.
     #[error("cxi_credentials.auth_key of {0} bytes: at most 256 are possible")]
     Key(usize),
-    /// An unknown number.
     #[error("pmi_mode {0} is not known to this agent: use PMI2, PMIX, AUTO, PMI1, ALL or NONE")]
     PmiMode(i32),
     /// No target.
@@ -64,7 +56,6 @@ pub enum RequestError {
     /// No such rank.
     #[error("job.stdin is for rank {rank}, the last rank is {last}", last = size - 1)]
     StdinRank {
-        /// The one named.
         rank: u32,
         /// The number of ranks.
         size: u32,
@@ -74,13 +65,11 @@ pub enum RequestError {
     ExitPolicy {
         /// As it was given.
         given: String,
-        /// What is possible.
         remedy: &'static str,
     },
     /// No such rank.
     #[error("job.exit_policy names rank {rank}, the last rank is {last}", last = size - 1)]
     ExitRank {
-        /// The one named.
         rank: u32,
         /// The number of ranks.
         size: u32,
@@ -96,14 +85,7 @@ pub enum RequestError {
         "without peers this node is the only one: first_rank {first} must be 0, and tasks_per_node \
          {tasks} the same as world_size {size}"
     )]
-    Alone {
-        /// The field.
-        first: u32,
-        /// The field.
-        tasks: u32,
-        /// The field.
-        size: u32,
-    },
+    Alone { first: u32, tasks: u32, size: u32 },
     /// Too many nodes.
     #[error("peers has {0} nodes: a launch has at most {NODES_MAX}")]
     Nodes(usize),
@@ -126,16 +108,11 @@ pub enum RequestError {
         "this agent is {here:?}, which is not in peers: call the agents of the launch's nodes, or set \
          node_index"
     )]
-    NotHere {
-        /// Its name.
-        here: String,
-    },
+    NotHere { here: String },
     /// No such node.
     #[error("{field} is {index}, peers has {nodes} nodes, counted from 0")]
     NoNode {
-        /// Which field.
         field: &'static str,
-        /// Its value.
         index: u32,
         /// The number of nodes.
         nodes: usize,
@@ -146,11 +123,8 @@ pub enum RequestError {
          from {peer_first} on"
     )]
     OtherRanks {
-        /// The field.
         tasks: u32,
-        /// The field.
         first: u32,
-        /// This node.
         node: u32,
         /// Its ranks in the list.
         ranks: u32,
@@ -159,33 +133,22 @@ pub enum RequestError {
     },
     /// The nodes' ranks are not the job's.
     #[error("the num_ranks of peers come to {ranks}, world_size is {size}")]
-    Sum {
-        /// All nodes' ranks.
-        ranks: u64,
-        /// The job's.
-        size: u32,
-    },
+    Sum { ranks: u64, size: u32 },
     /// The nodes' ranks leave a gap or overlap.
     #[error(
         "peers[{node}].first_rank is {first}, the nodes before it end at {expected}: make them \
          consecutive, or give job.layout"
     )]
     Gap {
-        /// Which node.
         node: usize,
-        /// Its first rank.
         first: u32,
-        /// What would follow.
         expected: u32,
     },
     /// Blocks that contradict the list.
     #[error("job.layout gives node {node} {ranks} ranks, peers has {expected} for it")]
     Layout {
-        /// Which node.
         node: usize,
-        /// By the blocks.
         ranks: u64,
-        /// By the list.
         expected: u32,
     },
     /// An empty block, or one on no node.
@@ -196,11 +159,8 @@ pub enum RequestError {
         "job.layout's lowest rank on node {node} is {lowest}, peers[{node}].first_rank is {first}"
     )]
     LayoutFirst {
-        /// Which node.
         node: usize,
-        /// By the blocks.
         lowest: u32,
-        /// By the list.
         first: u32,
     },
 }

@@ -30,7 +30,6 @@ pub struct Place {
 /// One node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// Its agent's name.
     pub name: String,
     /// Where its agent listens; empty for a launch of this node alone.
     pub address: String,

@@ -14,7 +14,6 @@ use crate::pmix::value::{Status, Text, Value};
 pub(super) struct Scope<'a> {
     /// The job meant; the one the user asked for, if none is named.
     pub(super) number: JobNumber,
-    /// The same.
     pub(super) job: &'a Arc<JobContext>,
     /// One job was named.
     pub(super) names_job: bool,

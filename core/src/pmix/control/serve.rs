@@ -19,7 +19,6 @@ pub enum Request<'a> {
     },
     /// Make a job known.
     RegisterJob {
-        /// The job.
         nspace: Text,
         /// This node's ranks of it.
         clients: Vec<Client>,
@@ -30,9 +29,7 @@ pub enum Request<'a> {
     DirectModex(Proc),
     /// Deliver an event to local processes.
     Notify {
-        /// The event.
         code: Status,
-        /// Who raised it.
         source: Proc,
         /// Who shall hear of it.
         range: DataRange,
@@ -40,10 +37,7 @@ pub enum Request<'a> {
         infos: &'a [u8],
     },
     /// Forget a job.
-    DeregisterJob {
-        /// The job.
-        nspace: Text,
-    },
+    DeregisterJob { nspace: Text },
     /// Stop.
     Finalize,
     /// Show that libpmix works.
@@ -52,7 +46,6 @@ pub enum Request<'a> {
     IofDeliver {
         /// Whose.
         source: Proc,
-        /// Which stream.
         channel: Channels,
         /// What was written; nothing at its end.
         data: &'a [u8],
@@ -126,9 +119,7 @@ fn nspace(from: &mut Reader<'_>) -> Result<Text, WireError> {
 pub enum Body<'a> {
     /// Nothing.
     Done,
-    /// The clients' environments.
     ForkEnv(&'a ForkEnv),
-    /// A process's data.
     Data(&'a [u8]),
 }
 

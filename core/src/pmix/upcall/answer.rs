@@ -8,11 +8,8 @@ use crate::pmix::wire::{Frame, Reader, WireError, Writer};
 /// A published value as a lookup gets it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Pdata {
-    /// Who published it.
     pub proc: Proc,
-    /// Its key.
     pub key: Text,
-    /// The value.
     pub value: Value,
 }
 
@@ -43,7 +40,6 @@ pub enum Answer {
 /// An answer as the shim reads it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parts {
-    /// How it went.
     pub status: Status,
     /// See [`Answer::Data`], or the name of a spawned job; else empty.
     pub data: Vec<u8>,
