@@ -6,8 +6,9 @@
 //!       ── Registered ─▶  │     ══ Ready ════▶  (to connect: everybody knows the other's jobs)
 //!       ◀─ Release ──     │     ◀═ Ready ════
 //! ```
-//! Each launch gathers its own part at its head node, whose [`Crossings`] exchange it with those of the
-//! other launches through the rendezvous. A lost launch is an error for everybody who waits for it.
+//! Each launch gathers its own part at its head node, whose [`Crossings`] exchange it with those of
+//! the other launches through the rendezvous. A lost launch is an error for every process that
+//! waits for it.
 //!
 //! Rule: an nspace is registered with the servers of all participants before `PMIx_Connect` completes
 //! anywhere, or both jobs hang. Source: docs/shim.md#other-jobs.
@@ -55,7 +56,7 @@ pub struct Key {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Description {
     pub nspace: Nspace,
-    /// Where its ranks live.
+    /// Its placement.
     pub ranks: RankMap,
     /// The names of its launch's nodes.
     pub node_names: Vec<String>,
@@ -66,10 +67,10 @@ pub struct Description {
 }
 
 /// How a collective ended: the worst status of all participants and what they exchanged, or a PMIx
-/// status that says why it failed.
+/// status with the reason of the failure.
 pub type Outcome = Result<(i32, Vec<u8>), i32>;
 
-/// What the head nodes of two launches say to each other.
+/// Messages between the head nodes of two launches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Packet {
     /// All participants of the sender's launch are there.
@@ -110,7 +111,7 @@ pub enum Output {
         /// What.
         packet: Packet,
     },
-    /// Make these jobs known on these nodes of this launch, each of which says so when it is done.
+    /// Register these jobs on these nodes of this launch; each node reports when it has done so.
     Register {
         key: Key,
         /// Where.
@@ -132,7 +133,7 @@ pub enum Output {
 /// This launch's part in a collective.
 #[derive(Clone, Debug)]
 pub struct Own {
-    /// The nodes whose servers call.
+    /// The nodes whose servers make the upcall.
     pub nodes: BTreeSet<NodeId>,
     /// Its jobs that take part.
     pub jobs: Vec<Description>,
@@ -144,7 +145,7 @@ struct Crossing {
     own: Own,
     arrived: BTreeSet<NodeId>,
     registered: BTreeSet<NodeId>,
-    /// What this launch says, and what all others say.
+    /// The contribution of this launch, and those of all others.
     said: Said,
     heard: Said,
     /// The jobs of other launches, and whether they are there, and ready.
@@ -224,7 +225,7 @@ impl Crossings {
         out: &mut Vec<Output>,
     ) {
         let done = self.done.get(&(key.act, key.members.clone()));
-        // What is over is not begun again.
+        // A finished collective does not begin again.
         if key.generation < done.copied().unwrap_or_default() {
             return;
         }
@@ -383,7 +384,7 @@ impl Crossings {
     }
 }
 
-/// What a node and the head node of its launch say to each other.
+/// Messages between a node and the head node of its launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CrossingMessage {
     /// To the head node: all participants of the sender's are there.

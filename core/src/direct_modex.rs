@@ -1,4 +1,4 @@
-//! Direct modex: the data of one remote rank, fetched when somebody asks for it.
+//! Direct modex: the data of one remote rank, fetched at the first request.
 //!
 //! One engine per node plays both roles.
 //!
@@ -13,20 +13,20 @@
 //!   last of them has given up, the request is forgotten, and a later one is sent anew.
 //! - Owning: one question per rank to the host, however many nodes ask. It ends with the host's
 //!   answer, the rank's death, or the end of the job, and until then costs one entry per local rank
-//!   at most. A requester without a deadline of its own is given up by the owner, some time after the
+//!   at most. For a requester without its own deadline the owner gives up, some time after the
 //!   rank has connected without publishing: before that it may be busy for as long as it likes.
 //! - Messages may be repeated and may overtake each other. Requests carry a serial number, so the
 //!   reply to an old one is never taken for the answer to a newer one.
 //!
 //! Rule: the OpenPMIx server parks a request for a rank that has not published, or an nspace it
-//! does not know, for ever. So what is unknown or dead is answered here and never handed to it.
-//! Source: `PMIx_server_dmodex_request`.
-//! Rule: an nspace is made known with [`ModexInput::NspaceAdded`] on all its nodes before any of
-//! its ranks starts anywhere; a request that comes earlier is answered "not found".
+//! does not know, for ever. So requests for unknown or dead ranks are answered here and never
+//! passed to it. Source: `PMIx_server_dmodex_request`. Rule: an nspace is made known with
+//! [`ModexInput::NspaceAdded`] on all its nodes before any of its ranks starts anywhere; a request
+//! that comes earlier is answered "not found".
 //!
 //! Rule: the server answers with all that the rank has published, as soon as it has published
-//! anything, and cannot be told to wait for a certain key (`PMIX_REQUIRED_KEY`): its function takes
-//! none. Whoever misses a key asks again. Source: `PMIx_server_dmodex_request`.
+//! anything, and cannot wait for a certain key (`PMIX_REQUIRED_KEY`): its function takes none. A
+//! requester that misses a key asks again. Source: `PMIx_server_dmodex_request`.
 //!
 //! Left to others: which node owns a rank, encoding of messages.
 
@@ -56,7 +56,7 @@ pub type ModexResult = Result<Arc<[u8]>, ModexFailure>;
 /// What happens to an engine. `T` names a local requester and comes back with its answer.
 #[derive(Debug)]
 pub enum ModexInput<T> {
-    /// Ranks of a job live on this node; `local` may be empty.
+    /// The job has ranks on this node; `local` may be empty.
     NspaceAdded { nspace: Nspace, local: Vec<Rank> },
     /// A job has left this node: nothing more can be had from its ranks.
     NspaceRemoved { nspace: Nspace },
@@ -64,10 +64,10 @@ pub enum ModexInput<T> {
     RankGone { proc: Proc },
     /// A rank of this node is connected to the PMIx server: its data should come soon.
     RankConnected { proc: Proc },
-    /// Somebody here wants the data of a rank.
+    /// A process on this node requests the data of a rank.
     Ask {
         proc: Proc,
-        /// The node it lives on, this one allowed; `None` if the rank or its job is unknown.
+        /// The rank's node, which may be this one; `None` if the rank or its job is unknown.
         owner: Option<NodeId>,
         /// How long to wait; `None` to leave that to the owner.
         timeout: Option<Duration>,
@@ -89,12 +89,12 @@ pub enum ModexInput<T> {
     /// A node is gone for good.
     PeerLost {
         node: NodeId,
-        /// What was seen, for the report.
+        /// The observed cause, for the report.
         reason: Arc<str>,
     },
     /// Time has passed.
     Tick,
-    /// The job ends: fail what is outstanding and whatever still comes.
+    /// The job ends: fail all pending and later requests.
     Teardown,
 }
 
@@ -270,9 +270,9 @@ impl<T> ModexEngine<T> {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Whether nobody here waits, and no request of another node is parked here. A request whose
-    /// node gave up waiting stays parked until it can be answered; a question the host still has,
-    /// with no request left behind it, does not count.
+    /// Whether no requester waits here, and no request of another node is parked here. A request
+    /// whose node gave up waiting stays parked until it can be answered; a question the host still
+    /// has, with no request left behind it, does not count.
     pub fn is_idle(&self) -> bool {
         self.asking.is_empty() && !self.owning.has_askers()
     }
@@ -365,7 +365,7 @@ impl<T> ModexEngine<T> {
         complete_all(self.asking.replied(from, serial, proc), result, out);
     }
 
-    /// After the end, whoever still asks is told so.
+    /// After the end, every request fails.
     fn refuse(&self, input: ModexInput<T>, out: &mut Vec<Output<T>>) {
         let result = Err(ModexFailure::TornDown { node: self.node });
         match input {

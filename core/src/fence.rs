@@ -3,7 +3,7 @@
 //! A local requester (the PMI server, or OpenPMIx through its sidecar) arrives once per node and
 //! fence, when all participating processes of this node have entered. The participating nodes form
 //! a tree ([`Shape`]; a star if they are few): each waits for those directly below it, puts what
-//! they bring together with its own, and tells the one above. What the root then says goes down the
+//! their contributions with its own, and sends the result up. The root's decision goes down the
 //! same way, and every requester gets one answer.
 //!
 //! ```text
@@ -14,13 +14,13 @@
 //! ```
 //!
 //! - The root, the lowest participating node, decides alone how a fence ends, so all participants
-//!   agree. The others give up by themselves only if a node between them and the root is lost, or
-//!   the root does not answer long after the fence's time is over.
-//! - Therefore a loss is acted on by the root, and by those who lose their way to it; where the loss
+//!   agree. The other nodes give up by themselves only if a node between them and the root is lost,
+//!   or the root does not answer long after the fence's time is over.
+//! - So the root acts on a loss, and so do nodes that lose their path to it; where the loss
 //!   is noticed before a release still on its way, the release counts.
 //! - A failure also reaches nodes that have not arrived yet; their later arrival is answered at
 //!   once, so the generations of all nodes stay in step.
-//! - When a fence has taken too long ([`Timeout`]), the root has the nodes asked who is missing
+//! - When a fence has taken too long ([`Timeout`]), the root asks the nodes which ranks are missing
 //!   ([`inquiries`]) before it decides.
 //! - Messages may be repeated and may overtake each other; they must not get lost between nodes
 //!   that are up. A repetition, or what comes for an ended fence, is dropped.
@@ -119,7 +119,7 @@ impl<T> FenceEngine<T> {
         self.rounds.values().filter_map(Round::next_deadline).min()
     }
 
-    /// Whether somebody here waits for a fence in which this process takes part.
+    /// Whether a local process waits for a fence in which this process takes part.
     pub fn waits_for(&self, proc: &Proc) -> bool {
         let mut waiting = self.rounds.iter().filter(|(_, r)| r.ticket.is_some());
         waiting.any(|(id, _)| id.series.participants.contains(proc))
@@ -130,8 +130,8 @@ impl<T> FenceEngine<T> {
         self.rounds.values().any(|round| round.ticket.is_some())
     }
 
-    /// Whether nobody waits here, nothing has been heard of a fence that has not ended, and no
-    /// failure is kept for an arrival to come.
+    /// Whether no process waits here, no unfinished fence is known, and no failure is stored
+    /// for a later arrival.
     pub fn is_idle(&self) -> bool {
         self.rounds.is_empty() && self.book.is_idle()
     }
@@ -188,7 +188,7 @@ impl<T> FenceEngine<T> {
         };
         self.book.enter(&id);
         if self.book.is_over(&id) {
-            // It had failed before we came. The reason is kept, within bounds.
+            // It had failed before this node entered. The reason is stored, within bounds.
             let early = self.book.take_early(&id);
             let failure = early.unwrap_or(match self.torn_down {
                 true => FenceFailure::TornDown { node },
@@ -226,7 +226,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Something arrived: if that was all, the parent is told, or the fence ends.
+    /// Handles an arrival: if it was the last one, notifies the parent or ends the fence.
     fn advance(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
         let limit = self.limits.result_bytes;
         let Some(round) = self.rounds.get_mut(id) else {
@@ -254,7 +254,7 @@ impl<T> FenceEngine<T> {
         self.send(parent, message, out);
     }
 
-    /// The fence cannot complete: the root says so, the others have it said.
+    /// The fence cannot complete: the root announces it, other nodes report it to the root.
     fn doom(
         &mut self,
         id: &FenceId,
@@ -319,7 +319,7 @@ impl<T> FenceEngine<T> {
         out.extend(ticket.map(|ticket| Output::Complete { ticket, result }));
     }
 
-    /// Two lists of nodes make two trees: everybody in them is told directly.
+    /// Two lists of nodes give two trees: all nodes in them are notified directly.
     fn disagree(
         &mut self,
         id: &FenceId,
@@ -357,7 +357,7 @@ impl<T> FenceEngine<T> {
             if place.is_above(node) {
                 self.end(&id, Err(failure.clone()), out);
             } else if phase == Phase::Collecting {
-                // Otherwise the parent holds what was reported, and hears of the loss itself.
+                // Otherwise the parent has the report, and is notified of the loss itself.
                 self.doom(&id, &place, failure.clone(), now, out);
             }
         }
@@ -377,7 +377,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Nobody here waits for the root's word after the end, but nodes below may.
+    /// After the end no local process waits for the root's decision, but nodes below may.
     fn settle_if_torn_down(&mut self, id: &FenceId, out: &mut Vec<Output<T>>) {
         if !self.torn_down {
             return;

@@ -19,7 +19,7 @@ use crate::node::event::{Action, Event, PeerMessage, Report};
 use crate::node::{JobContext, NodeCore, Terms};
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
-/// Nodes of the job whose cores get the messages, and ranks of each.
+/// Nodes of the job that get the messages, and ranks of each.
 const NODES: u32 = 4;
 const LOCAL: u32 = 2;
 
@@ -87,7 +87,7 @@ fn message(cores: &mut [(NodeId, NodeCore)], from: Address, body: &[u8]) {
     }
 }
 
-/// Only nodes of the job are told anything.
+/// Only nodes of the job get messages.
 fn known(actions: &[Action]) {
     for action in actions {
         if let Action::SendPeer { to, .. } = action {

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  server          engine (node 1)                engine (node 0, the hub)
-//!    │               │ ◀─────────────────── Open ── open, by whoever arrives first
+//!    │               │ ◀─────────────────── Open ── open, by the first arrival
 //!    │  arrive ──▶ waiting ── Arrive ────────────▶  │ ... until all nodes arrived
 //!    ◀─ Complete ── (gone) ◀─ Release or Fail ───── closed
 //!                    │ ── Refuse ────────────────▶ fails it
@@ -16,13 +16,13 @@
 //!   arrival of a node under a key belongs to the k-th operation of the hub under it. A node that
 //!   has not arrived when an operation fails owes the hub an arrival: its own processes get the
 //!   failure when they come, and the hub passes over the arrival.
-//! - A member whose process ends before the operation does fails it: its node refuses. Where
-//!   participation is optional the operation goes on without it, and without nodes where no other
+//! - If a member's process ends before the operation, the operation fails: its node refuses. With
+//!   optional participation the operation continues without it, and without nodes where no other
 //!   member is left.
 //! - A member that leaves a group takes no part in its end, and neither does its node if that has no
 //!   other member.
 //! - Context ids count up and carry the number of the hub, so they are unique in the job although
-//!   nobody hands them out, and are never used again.
+//!   no node assigns them, and they are never reused.
 //!
 //! Left to others: which nodes host members, what the parts mean, which processes have called.
 
@@ -54,7 +54,7 @@ pub struct GroupEngine<T> {
     open: BTreeMap<GroupKey, NodeId>,
     /// Failures for arrivals to come, oldest first. The hubs bound how many there are.
     early: BTreeMap<GroupKey, VecDeque<GroupFailure>>,
-    /// Members of this node whose process has ended.
+    /// Members of this node that have ended.
     ended: BTreeSet<Proc>,
     /// Nodes that are gone.
     lost: BTreeSet<NodeId>,
@@ -63,7 +63,7 @@ pub struct GroupEngine<T> {
 }
 
 impl<T> GroupEngine<T> {
-    /// The launch has so many nodes now.
+    /// The new number of nodes in the launch.
     pub fn grow(&mut self, nodes: u32) {
         self.hub.grow(nodes);
     }
@@ -97,7 +97,7 @@ impl<T> GroupEngine<T> {
             Some(failure) => Some(failure.clone()),
             None if self.waiting.contains_key(&key) => Some(GroupFailure::Busy),
             None if !offer.nodes.contains(&node) => Some(GroupFailure::NotMember { node }),
-            // No such operation can ever succeed again, so nobody needs to count this arrival.
+            // No such operation can ever succeed again, so this arrival need not be counted.
             None => self.lost_among(&offer.nodes),
         };
         if let Some(failure) = refusal {
@@ -158,7 +158,7 @@ impl<T> GroupEngine<T> {
                 if let Some(failure) = self.out_of_service.clone() {
                     return self.refuse(key, from, failure, out);
                 }
-                // An arrival on its way to the hub crosses this, and says the same.
+                // An arrival in transit to the hub has the same information.
                 if !self.waiting.contains_key(&key) {
                     self.opened(key, from, out);
                 }
@@ -180,7 +180,7 @@ impl<T> GroupEngine<T> {
         self.ended.insert(proc);
     }
 
-    /// A member of a group has left it: the others end it without. Every node is told of all.
+    /// A member has left a group: the others end it without this member. Every node is notified.
     pub fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc, out: &mut Vec<Output<T>>) {
         for verdict in self.hub.member_left(name, proc) {
             self.announce(verdict, out);
@@ -192,7 +192,7 @@ impl<T> GroupEngine<T> {
         self.hub.made_anew(name, |proc| members.contains(proc));
     }
 
-    /// A node is gone for good: what its members take part in fails.
+    /// A node is lost: operations of its members fail.
     pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<Output<T>>) {
         if node == self.node || !self.lost.insert(node) {
             return;
@@ -201,7 +201,7 @@ impl<T> GroupEngine<T> {
             self.announce(verdict, out);
         }
         self.open.retain(|_, hub| *hub != node);
-        // Whoever else decides is told of the loss too, and says so.
+        // Another deciding node is notified of the loss too, and announces the failure.
         let waiting = self.waiting.iter().filter(|(_, (_, hub))| *hub == node);
         let keys: Vec<GroupKey> = waiting.map(|(key, _)| key.clone()).collect();
         for key in keys {
@@ -221,7 +221,7 @@ impl<T> GroupEngine<T> {
         self.out_of_service.get_or_insert(failure);
     }
 
-    /// The job ends: fails what is outstanding and whatever still comes.
+    /// The job ends: fails all pending and later operations.
     pub fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
         let failure = GroupFailure::TornDown { node: self.node };
         for verdict in self.hub.fail_all(&failure) {
@@ -237,7 +237,7 @@ impl<T> GroupEngine<T> {
         self.out_of_service = Some(failure);
     }
 
-    /// Fails what has taken too long.
+    /// Fails operations that have timed out.
     pub fn tick(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
         for verdict in self.hub.expire(now) {
             self.announce(verdict, out);
@@ -264,7 +264,8 @@ impl<T> GroupEngine<T> {
         ended.cloned().collect()
     }
 
-    /// Others have arrived at something this node has not, whose members may have ended.
+    /// Others have arrived at an operation that this node has not entered; its members may have
+    /// ended.
     fn opened(&mut self, key: GroupKey, hub: NodeId, out: &mut Vec<Output<T>>) {
         let ended = self.ended_members(&key);
         self.open.insert(key.clone(), hub);

@@ -1,7 +1,7 @@
 //! Key-value store of one job on one node; no I/O.
 //!
-//! What is visible when: a put is visible on its own node at once, and on other nodes after the
-//! next barrier they share. What was put since the last barrier of all nodes is the node's
+//! Visibility: a put is visible on its own node at once, and on other nodes after the
+//! next barrier they share. The keys put since the last barrier of all nodes are the node's
 //! *contribution*; the fence concatenates the contributions of all nodes, in one order for
 //! everybody, and each node merges the result. A barrier of some nodes exchanges what may be
 //! unknown elsewhere ([`Kvs::recent`]) and takes nothing from the contribution to the next barrier
@@ -66,7 +66,7 @@ struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Stamp(u64);
 
-/// A key whose value may be unknown on some node.
+/// A key with a value that may be unknown on some node.
 #[derive(Debug)]
 struct Recent {
     key: Box<[u8]>,
@@ -74,11 +74,11 @@ struct Recent {
     own: bool,
 }
 
-/// The store. Ordered, so that what it produces does not depend on a hash seed.
+/// The store. Ordered, so that its output does not depend on a hash seed.
 #[derive(Debug)]
 pub struct Kvs {
     entries: BTreeMap<Box<[u8]>, Entry>,
-    /// Keys whose values may be unknown on some node, by the time these came. Each key once.
+    /// Keys with values that may be unknown on some node, in the order of arrival. Each key once.
     recent: BTreeMap<Stamp, Recent>,
     now: Stamp,
     /// Own puts up to here are in a contribution to a barrier of all nodes.
@@ -133,7 +133,7 @@ impl Kvs {
         Ok(())
     }
 
-    /// Takes what was put here since the last call, encoded; empty when there was nothing.
+    /// Takes the keys put here since the last call, encoded; empty if there are none.
     pub fn take_contribution(&mut self) -> Vec<u8> {
         let bytes = self.encoded_since(self.contributed, |recent| recent.own);
         self.contributed = self.now;
@@ -141,8 +141,8 @@ impl Kvs {
         bytes
     }
 
-    /// What came after `since` and may be unknown on some node, encoded: for a barrier of some
-    /// nodes. `since` is the last answer of [`Kvs::merge_recent`] for a barrier of the same
+    /// The keys that arrived after `since` and may be unknown on some node, encoded: for a barrier
+    /// of some nodes. `since` is the last answer of [`Kvs::merge_recent`] for a barrier of the same
     /// members, or the default.
     pub fn recent(&mut self, since: Stamp) -> (Vec<u8>, Stamp) {
         let bytes = self.encoded_since(since, |_| true);

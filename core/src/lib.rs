@@ -2,11 +2,11 @@
 //! argument.
 //!
 //! Map, from the vocabulary up; a module uses only those above it:
-//! - [`job`]: ids, the job's description, where ranks live, how a job ends
+//! - [`job`]: ids, the job's description, rank placement, how a job ends
 //! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`groups`], [`names`], [`pmix`]: the protocol cores
 //! - [`collective`]: collectives between launches
 //! - [`rendezvous`]: where launches meet that know nothing of each other
-//! - [`link`]: what launcher, agents and steps of a launch on several hosts say to each other
+//! - [`link`]: messages between launcher, agents and steps of a launch on several hosts
 //! - [`node`]: the state machine of a node
 
 #![forbid(unsafe_code)]

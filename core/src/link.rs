@@ -1,4 +1,4 @@
-//! What the parts of a launch that spans hosts say to each other.
+//! Messages between the parts of a launch on several hosts.
 //!
 //! ```text
 //!  wireup run ──Unix socket──▶ agent ══gRPC══▶ agent ══gRPC══▶ agent
@@ -11,7 +11,7 @@
 //!   sidecar and owns their state. It runs as the user; its end, however it comes, is the end of
 //!   the launch on its node.
 //! - The agents of a launch form a tree over its nodes ([`tree`]). They carry [`frame`]s towards
-//!   the node or launcher in the address and do not look into them; what they say themselves to
+//!   the node or launcher in the address and do not parse them; their own messages to
 //!   their neighbours is [`control`].
 //!
 //! Everything here is free of I/O.

@@ -1,4 +1,4 @@
-//! Texts that ranks want logged once; no I/O.
+//! Texts that ranks log once (`PMIX_LOG_ONCE`); no I/O.
 
 use std::collections::BTreeSet;
 

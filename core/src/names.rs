@@ -8,21 +8,21 @@
 //!     ◀─ Complete ── (gone) ◀───── Answer ── at once │ when it comes ◀─ Answer ─── of all
 //!                      └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
 //! ```
-//! What head nodes and the shared store say to each other is [`shared`]; the `rendezvous` holds it.
-//! [`engine`] carries requests to the head node and answers each once; [`Store`] holds what is
-//! published and who waits. PMI names are texts in the range and persistence that
-//! `agent::core` gives them.
+//! Messages between head nodes and the shared store are in [`shared`]; the `rendezvous` owns that
+//! store. [`engine`] carries requests to the head node and answers each once; [`Store`] holds what
+//! is published and who waits. PMI names are texts in the range and persistence that `agent::core`
+//! gives them.
 //!
 //! Rule: a key is published once per range (`LOCAL`: per node, `NAMESPACE`: per job, …), by
-//! whomever; a second time is refused, and the first one stays. Source: `PMIx_Publish`.
-//! Rule: of several visible values under a key the one with the narrowest range is found.
-//! Rule: a value with persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one
-//! that it completes. A lookup that needs more takes nothing before it can take all, so two
-//! that need the same values cannot block each other.
-//! Rule: such a value is lent until its reader is known to have it ([`Store::receipt`]); one whose
-//! reader was gone is there again. Otherwise the other side of a rendezvous would wait in vain.
-//! Rule: an incomplete answer consumes nothing. libpmix does not deliver the values of an answer
-//! with `PMIX_ERR_PARTIAL_SUCCESS` in any release up to 5.0.11 and 6.1.
+//! whomever; a second time is refused, and the first one stays. Source: `PMIx_Publish`. Rule: of
+//! several visible values under a key the one with the narrowest range is found. Rule: a value with
+//! persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one that it
+//! completes. A lookup that needs more takes nothing before it can take all, so two that need the
+//! same values cannot block each other. Rule: such a value is lent until its reader is known to
+//! have it ([`Store::receipt`]); one whose reader was gone is available again. Otherwise the other
+//! side of a connection would wait for ever. Rule: an incomplete answer consumes nothing. libpmix
+//! does not deliver the values of an answer with `PMIX_ERR_PARTIAL_SUCCESS` in any release up to
+//! 5.0.11 and 6.1.
 
 pub mod engine;
 pub(crate) mod ownership;
@@ -56,7 +56,7 @@ pub const KEY_MAX: usize = 1024;
 /// Most keys in one request.
 pub const KEYS_MAX: usize = 4096;
 
-/// What is published, and who waits. `T` names a request and comes back with its answer.
+/// Published values and waiting lookups. `T` identifies a request and is returned with its answer.
 #[derive(Debug)]
 pub struct Store<T> {
     values: Values,
@@ -68,7 +68,7 @@ pub struct Store<T> {
 /// All that was in a store, in the order in which it came.
 #[derive(Debug)]
 pub struct Moved<T> {
-    /// What was published, and by whom.
+    /// Published values with their publishers.
     pub publications: Vec<(Requester, Request)>,
     /// The lookups that waited.
     pub lookups: Vec<(T, Requester, Request)>,
@@ -86,7 +86,7 @@ impl<T> Default for Store<T> {
 
 impl<T: Ord + Clone> Store<T> {
     /// Carries out a request; appends its answer, now or later, and those of lookups that waited
-    /// for what was published.
+    /// for a published value.
     pub fn handle(
         &mut self,
         who: &Requester,
@@ -130,7 +130,7 @@ impl<T: Ord + Clone> Store<T> {
         self.values.app_ended(nspace, app);
     }
 
-    /// Refuses the lookups whose time is over.
+    /// Refuses the lookups that have timed out.
     pub fn tick(&mut self, now: Moment, answers: &mut Vec<(T, Answer)>) {
         let expired = self.waiting.expired(now);
         self.refuse(expired, &Refusal::Timeout, answers);
@@ -142,7 +142,7 @@ impl<T: Ord + Clone> Store<T> {
     }
 
     /// Whether the answer with [values for one reader](Found::once) to this request has reached its
-    /// reader. What has not is there again, for others.
+    /// reader. A value that has not is available again.
     pub fn receipt(&mut self, ticket: &T, reached: bool, answers: &mut Vec<(T, Answer)>) {
         let lent = self.lent.remove(ticket).unwrap_or_default();
         if reached {
@@ -155,9 +155,9 @@ impl<T: Ord + Clone> Store<T> {
         self.published(&keys, answers);
     }
 
-    /// These nodes are gone for good: what their processes published goes with them unless it is kept
-    /// until it is withdrawn, nobody there waits any more, and what was on its way there is for
-    /// others. `was_there` tells whose requests were theirs.
+    /// These nodes are lost: values of their processes are removed unless they persist until
+    /// unpublished, lookups from there end, and values in transit there are available again.
+    /// `was_there` says which requests were theirs.
     pub fn nodes_gone(
         &mut self,
         nodes: &BTreeSet<NodeId>,
@@ -184,7 +184,7 @@ impl<T: Ord + Clone> Store<T> {
         }
     }
 
-    /// Takes everything out that is published or waits. What is on its way to its reader stays lent.
+    /// Removes all published values and waiting lookups. Values in transit to a reader stay lent.
     pub fn drain(&mut self, now: Moment) -> Moved<T> {
         let publications = self.values.drain().into_iter().map(|value| {
             let publication = Request::Publish {
@@ -213,12 +213,12 @@ impl<T: Ord + Clone> Store<T> {
         self.values.bytes() + self.waiting.bytes()
     }
 
-    /// Whether nothing is published and nobody waits.
+    /// Whether there are no published values and no waiting lookups.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty() && self.waiting.is_empty() && self.lent.is_empty()
     }
 
-    /// Refuses everybody who waits.
+    /// Refuses all waiting lookups.
     pub fn tear_down(&mut self, answers: &mut Vec<(T, Answer)>) {
         let all = self.waiting.ids();
         self.refuse(all, &Refusal::TornDown, answers);
@@ -266,7 +266,7 @@ impl<T: Ord + Clone> Store<T> {
         }
     }
 
-    /// Something was published under these keys: serves who waits for it.
+    /// Values were published under these keys: serves the lookups that wait for them.
     fn published(&mut self, keys: &[Vec<u8>], answers: &mut Vec<(T, Answer)>) {
         for id in self.waiting.for_keys(keys.iter().map(Vec::as_slice)) {
             let Waiter {

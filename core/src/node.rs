@@ -4,7 +4,7 @@
 //! PMI sockets ──▶ pmi::server ──┐                      ┌──▶ fence, modex ◀──▶ other nodes
 //! sidecar ──▶ pmix::host ──▶ upcalls (see `upcalls`) ──┘
 //! ```
-//! One task owns it, hands in [`Event`]s and carries out the [`Action`]s.
+//! One task owns it, passes it [`Event`]s and executes the [`Action`]s.
 
 mod allocations;
 pub(crate) mod collectives;
@@ -72,7 +72,7 @@ use crate::pmix::upcall::UpcallKind;
 use names::Asker;
 use spawns::Spawns;
 
-/// The node where published names and values are kept.
+/// The node that stores published names and values.
 pub const HEAD: NodeId = NodeId(0);
 
 /// What all nodes of a job know.
@@ -80,7 +80,7 @@ pub const HEAD: NodeId = NodeId(0);
 #[serde(try_from = "context::Received")]
 pub struct JobContext {
     pub nspace: Nspace,
-    /// Where its ranks live.
+    /// Placement of its ranks.
     pub ranks: RankMap,
     /// Application contexts of the ranks.
     pub appnums: Appnums,
@@ -89,7 +89,7 @@ pub struct JobContext {
     /// For whom its ranks run.
     pub user: UserId,
     pub psets: Vec<ProcessSet>,
-    /// Who had it started; nobody for the job the user asked for.
+    /// The process that spawned it; `None` for the job that the user started.
     pub parent: Option<proc::Proc>,
     /// Its first process among those of the launch.
     pub offset: GlobalRank,
@@ -103,7 +103,7 @@ impl Placed for Arc<JobContext> {
     }
 }
 
-/// Who waits for a fence.
+/// The waiters of a fence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum FenceTicket {
     /// The PMI ranks of this node that are in a barrier or ring.
@@ -111,7 +111,7 @@ enum FenceTicket {
     Pmix(UpcallId),
     /// The sidecar, for processes that become connected or are so no more.
     Meeting(UpcallId),
-    /// Nobody any more: the barrier was of ranks of this node, and has ended.
+    /// No waiter any more: the barrier was local to this node, and has ended.
     Met,
 }
 
@@ -156,7 +156,7 @@ pub struct NodeCore {
     heard: Vec<Option<Moment>>,
     /// The sidecar's requests for local ranks' data that wait for a direct modex.
     modex_requests: Vec<(crate::pmix::sidecar::RequestId, proc::Proc)>,
-    /// Aborts of everybody, which are not answered while anybody lives.
+    /// Aborts of all ranks, which are answered after all ranks have ended.
     aborts: Vec<UpcallId>,
     /// Requests to register spawned jobs.
     registering: Vec<(crate::pmix::sidecar::RequestId, JobNumber)>,
@@ -210,7 +210,7 @@ impl NodeCore {
         })
     }
 
-    /// Takes one event and appends what has to be done.
+    /// Handles one event and appends the resulting actions.
     pub fn handle(&mut self, event: Event<'_>, now: Moment, actions: &mut Vec<Action>) {
         match event {
             Event::PmiReceived { rank, bytes } => {
@@ -322,8 +322,8 @@ impl NodeCore {
         })
     }
 
-    /// Whether some rank of this node waits for what it gets only with the help of this rank of the
-    /// launch, whose process has ended: as in a PMI barrier, or a PMIx fence between nodes.
+    /// Whether a rank of this node waits for this rank of the launch, whose process has ended: for
+    /// instance in a PMI barrier, or a PMIx fence between nodes.
     pub fn waits_for(&self, process: GlobalRank) -> bool {
         let Some((job, rank)) = self.jobs.find(process) else {
             return false;
@@ -332,7 +332,7 @@ impl NodeCore {
         pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.is_fenced_with(&self.name_of(process))
     }
 
-    /// Whether some fence or meeting of this node's processes needs this one.
+    /// Whether a fence or connection of this node's processes needs this one.
     fn is_fenced_with(&self, proc: &proc::Proc) -> bool {
         self.fences.has_waiters() && self.fences.waits_for(proc)
     }
@@ -380,7 +380,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         match message {
-            // Nobody is told of a fence who is not there.
+            // Ranks that have ended get no answer to a fence.
             PeerMessage::Fence(message)
                 if message
                     .last_node()

@@ -3,13 +3,13 @@
 //! Bytes become messages and fields ([`wire_v1`], [`spawn_v1`], [`wire_v2`], [`spawn_v2`]), fields
 //! become a typed [`request`] ([`request_v1`], [`request_v2`]), and a request is applied to the
 //! job's state on this node ([`server`]), which keeps one [`client`] state per rank, what `get`
-//! finds ([`store`]), the attributes of the node (`node_attributes`), and who is in which barrier
-//! or ring (`meetings`). Out come [`effect`]s, most of them a [`reply`] to send. [`limits`] has
-//! every size.
+//! finds ([`store`]), the attributes of the node (`node_attributes`), and the members of each
+//! barrier or ring (`barriers`). Out come [`effect`]s, most of them a [`reply`] to send. [`limits`]
+//! has every size.
 //!
 //! The dialect is a matter of the connection: PMI-1 and PMI-2 are served side by side. The modules
-//! with `_v1` in their name know lines, those with `_v2` frames; the others know what is asked and
-//! answered, whatever the form.
+//! with `_v1` in their name know lines, those with `_v2` frames; the others handle typed requests
+//! and answered, whatever the form.
 
 pub(crate) mod barriers;
 pub mod client;

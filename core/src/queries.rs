@@ -1,4 +1,4 @@
-//! What nodes are asked about their processes, for those who want to know of all of them.
+//! Queries to all nodes about their processes.
 //!
 //! One engine per node plays both roles; a question goes to each node that hosts processes it is
 //! about, this one included, and each answers once.
@@ -10,8 +10,8 @@
 //!    ◀─ Complete ── (gone), when all have answered, are lost, or the deadline is over
 //! ```
 //!
-//! - Nothing is kept between questions: an answer is what was true when it was given.
-//! - A lost node is no failure of the question: what it says is that the node was lost.
+//! - No state is kept between queries: an answer describes the moment when it was given.
+//! - A lost node does not fail the query: the answer says that the node is lost.
 //! - Requests carry a serial number; a reply to one that is over is dropped.
 //!
 //! Left to others: which nodes host what, what a process is.
@@ -28,16 +28,16 @@ use crate::job::ids::{NodeId, Nspace, Rank};
 use crate::job::octets;
 use crate::job::outcome::RankEnd;
 
-/// What is wanted of a node.
+/// A query to a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Question {
-    /// The jobs whose processes there are meant.
+    /// The jobs whose processes are queried.
     pub jobs: Vec<Nspace>,
     /// How much memory they use is wanted too, which costs the node some work.
     pub memory: bool,
 }
 
-/// What one node says.
+/// The answer of one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Part {
     /// By job, in the order of the question: its processes there, ascending.
@@ -52,7 +52,7 @@ pub struct Process {
     pub rank: Rank,
     /// Its process id there; `None` if it was not started.
     pub pid: Option<u32>,
-    /// What it runs; empty if unknown.
+    /// Its program; empty if unknown.
     #[serde(with = "octets")]
     pub executable: Vec<u8>,
     /// How far it has come.
@@ -87,7 +87,7 @@ pub enum Heard {
     Nothing,
 }
 
-/// Who asked, and which of its questions it was.
+/// The requester, and the number of its query.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Asked {
     pub by: NodeId,
@@ -127,7 +127,7 @@ pub enum Output<T> {
     Complete {
         /// Whom.
         ticket: T,
-        /// What was heard of each node that was asked.
+        /// The answer of each queried node.
         heard: BTreeMap<NodeId, Heard>,
     },
 }
@@ -161,7 +161,7 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    /// Somebody here wants to know something of the processes on these nodes.
+    /// A local process queries the processes on these nodes.
     pub fn ask(
         &mut self,
         question: &Question,
@@ -258,7 +258,7 @@ impl<T> QueryEngine<T> {
         self.gatherings.values().map(|one| one.deadline).min()
     }
 
-    /// The launch ends: whoever waits gets what has been heard.
+    /// The launch ends: waiting queries get the answers so far.
     pub fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
         self.torn_down = true;
         let all: Vec<u64> = self.gatherings.keys().copied().collect();

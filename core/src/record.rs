@@ -1,4 +1,4 @@
-//! The lines of the status stream (`--json`): what they say and how they are written; no I/O.
+//! The lines of the status stream (`--json`): contents and format; no I/O.
 //!
 //! Rule: names and meanings of version 1 stay; new fields and events may be added. Source:
 //! docs/status.md.
@@ -29,7 +29,7 @@ pub enum Record<'a> {
     Rank(RankChange<'a>),
     /// A rank printed something.
     Output(Output<'a>),
-    /// A rank wants something in the record.
+    /// A rank's text for the job record.
     Log(Log<'a>),
     /// Something the user should know.
     Warning { message: &'a str },
@@ -106,7 +106,7 @@ pub struct App {
     pub ranks: u32,
 }
 
-/// Whose rank something is about.
+/// The rank that a line is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Speaker {
     /// Its job, unless that is the one the user asked for.
@@ -134,7 +134,7 @@ impl fmt::Display for Speaker {
     }
 }
 
-/// Where a rank lives.
+/// A rank's node.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Place<'a> {
     #[serde(flatten)]
@@ -230,7 +230,7 @@ pub struct Log<'a> {
     content: Content<'a>,
 }
 
-/// The rank that says something, if one does.
+/// The rank with output, if one has any.
 #[derive(Debug, Serialize)]
 struct Whose {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -341,7 +341,7 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// What a rank wants in the record.
+    /// A rank's text for the job record.
     pub fn log(speaker: Option<Speaker>, bytes: &'a [u8]) -> Self {
         Self::Log(Log {
             speaker: Whose::from(speaker),

@@ -1,21 +1,20 @@
 //! The rendezvous: where the launches of one user meet that know nothing of each other. It keeps
-//! what they publish for each other, and carries what they have to say to each other. No I/O.
+//! their published names, and relays their messages. No I/O.
 //!
 //! ```text
 //!  launch ─ Ask, Keep, Receipt, Ended ─▶ ┌────────────┐ ◀──── launch
 //!         ◀─ Welcome, Answer ─────────── │ Rendezvous │ ─────▶
 //!                                        └────────────┘
 //! ```
-//! The agent of a machine is the rendezvous of the launches that are started there, or passes them on
-//! to the one agent that a network of agents has for it; without any agent it is a process that the
-//! first launch starts that needs it, and that ends with the last. Who speaks for a launch is known
-//! by the connection, and so is the user.
+//! The agent of a machine is the rendezvous of the launches that are started there, or passes them
+//! on to the one agent that a network of agents has for it; without any agent it is a process that
+//! the first launch starts that needs it, and that ends with the last. The identity of a launch is
+//! known by the connection, and so is the user.
 //!
-//! Rule: a launch comes here once it asks for something that others may have to do with, and then
-//! with everything: of values under one key the one with the narrowest range is meant, which only
-//! one store can tell.
-//! Rule: the end of a connection is the end of its launch: what its processes published goes, unless
-//! it is to be kept until it is withdrawn.
+//! Rule: a launch connects at its first request that may concern other launches, and then with
+//! everything: of values under one key the one with the narrowest range is meant, which only one
+//! store knows. Rule: the end of a connection is the end of its launch: values of its
+//! processes are removed, unless they persist until unpublished.
 
 pub mod message;
 mod relays;
@@ -44,7 +43,7 @@ pub const PROCESS_NAME: &CStr = c"wireup-meet";
 /// Longest name, in bytes, by which launches of one user meet apart from others.
 pub const MEET_MAX: usize = 64;
 
-/// Names a launch that is connected; given by whoever owns its connection, never twice.
+/// Identifies a connected launch; assigned by the owner of the connection, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientId(pub u64);
 
@@ -66,7 +65,7 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Of this user, with nobody there.
+    /// The rendezvous of this user, without launches.
     pub fn new(user: UserId) -> Self {
         Self {
             user,
@@ -83,7 +82,7 @@ impl Rendezvous {
         out.push((client, FromRendezvous::Welcome));
     }
 
-    /// A launch says something.
+    /// Handles a message of a launch.
     pub fn said(
         &mut self,
         client: ClientId,
@@ -114,7 +113,7 @@ impl Rendezvous {
             }
             ToShared::Keep { who, request } => {
                 let who = self.known_here(client, who);
-                // The ticket is that of an answer that nobody gets.
+                // The ticket is that of an answer without a recipient.
                 let nobody = (client, Ticket::NOBODY);
                 self.store.handle(&who, request, nobody, now, &mut answers);
                 answers.retain(|(to, _)| *to != nobody);
@@ -163,7 +162,7 @@ impl Rendezvous {
         self.clients.is_empty() && self.store.is_empty()
     }
 
-    /// Bytes of what is published, asked for and to be relayed here.
+    /// Bytes of published values, pending requests and queued relays.
     pub fn bytes(&self) -> usize {
         self.store.bytes() + self.relays.bytes()
     }

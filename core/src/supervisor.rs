@@ -6,11 +6,10 @@
 //!    └────────────────────── last rank gone ────────────────────────────────────────▲
 //! ```
 //!
-//! The first cause is kept and names the job's result; what happens afterwards is its
+//! The first cause is stored and gives the job's result; later failures are its
 //! consequence. A first interrupt is only passed on: the ranks may finish by themselves.
 //!
-//! Where the user wants the job to go on after a failure, a rank that failed is only counted, and
-//! becomes an absence: the job ends by it as soon as somebody waits for it in vain.
+//! If the job continues after failures, a failed rank is only counted, and becomes an absence: it ends the job as soon as another rank waits for it.
 
 mod dismiss;
 
@@ -25,10 +24,10 @@ use crate::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd, judge};
 use crate::job::spec::EndingSpec;
 use crate::record::kind_of;
 
-/// How long others may wait in vain for a rank that left, before the job fails.
+/// How long others may wait for a rank that left, before the job fails.
 pub const JOIN_GRACE: Duration = Duration::from_secs(5);
 
-/// How long after a first interrupt a note says how to end ranks that go on.
+/// How long after a first interrupt a note says how to end ranks that still run.
 const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
 
 /// What the supervisor orders.
@@ -38,7 +37,7 @@ pub enum Order {
     Signal(i32),
     /// Send a signal to the process groups of these ranks, as far as they have not ended.
     SignalRanks(i32, Vec<GlobalRank>),
-    /// Tell the user that a rank had others aborted, and that the job goes on.
+    /// Tell the user that a rank aborted others, and that the job continues.
     NoteAbort {
         /// Who.
         by: GlobalRank,
@@ -61,7 +60,7 @@ pub struct Departure<'a> {
     pub job: JobNumber,
     /// How.
     pub end: RankEnd,
-    /// What it had done with its process-management interface.
+    /// Its state at its process-management interface.
     pub pmi: &'a PmiState,
     /// Whether the job offers anything to join.
     pub joinable: bool,
@@ -80,7 +79,7 @@ pub enum Waiting {
     For(GlobalRank),
 }
 
-/// Ranks that left, and may be waited for in vain.
+/// Ranks that left while others may wait for them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Absences {
     /// When it left, what to look for, and why the job fails if it is seen.
@@ -111,7 +110,7 @@ pub struct Supervisor {
     cause: Option<Cause>,
     /// The first failure, where failures do not end the job.
     tolerated: Option<Cause>,
-    /// Ranks whose end was not seen.
+    /// Ranks with an unknown end.
     unseen: u32,
     /// Ranks that failed by themselves.
     failed: u32,
@@ -128,7 +127,7 @@ pub struct Supervisor {
     strangers: Absences,
     /// All that finalized and left.
     leavers: Absences,
-    /// Ranks that are ended at the wish of one: what their end counts for.
+    /// Ranks that are ended at the request of a rank: how their end counts.
     dismissed: BTreeMap<GlobalRank, Dismissal>,
     /// When those that were only asked to end are killed.
     kills: Vec<(Duration, Vec<GlobalRank>)>,
@@ -180,8 +179,9 @@ impl Supervisor {
         self.remaining += ranks;
     }
 
-    /// A rank's process ended. Returns what kind of failure that is, as the status stream calls it, if it
-    /// is none of an end in order: the rank's own, what was done with it, or [`JOB_ENDED`].
+    /// A rank's process ended. Returns what kind of failure that is, as the status stream calls it,
+    /// if it is not that of an orderly end: the rank's own, that of the action on it, or
+    /// [`JOB_ENDED`].
     pub fn rank_ended(
         &mut self,
         gone: Departure<'_>,
@@ -233,7 +233,7 @@ impl Supervisor {
                 kind = kind_of(&interrupted);
                 self.fail(interrupted, now, orders);
             }
-            // What it offers is wrong for the whole job.
+            // The offered interface is wrong for the whole job.
             (Cause::RanAlone { .. }, _) => self.fail(cause, now, orders),
             _ if self.kill_on_bad_exit => {
                 self.by_end = true;
@@ -330,7 +330,7 @@ impl Supervisor {
         self.terminate(signal, now, orders);
     }
 
-    /// Time has passed. `waiting` tells whether some rank is where it would be if it waited.
+    /// Time has passed. `waiting` says whether some rank may be waiting.
     pub fn tick(
         &mut self,
         now: Duration,
@@ -346,7 +346,7 @@ impl Supervisor {
             if absences.each.is_empty() || now < absences.due {
                 continue;
             }
-            // Nobody waits: leaving is a program's right. Look again later, somebody may still
+            // No rank waits: a program may leave. Check again later, since a rank may still
             // come to wait.
             absences.due = now + JOIN_GRACE;
             let gone = |left: &Duration| now >= *left + JOIN_GRACE;
@@ -397,7 +397,7 @@ impl Supervisor {
         self.phase != Phase::Running
     }
 
-    /// Whether it ends, or somebody interrupted it.
+    /// Whether it ends, or was interrupted.
     pub fn is_asked_to_end(&self) -> bool {
         self.is_ending() || self.interrupted.is_some()
     }

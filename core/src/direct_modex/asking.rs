@@ -1,4 +1,5 @@
-//! The asking side: who here waits for which rank, and the one request per rank under way.
+//! The requesting side: which local requesters wait for which rank, and the one pending request per
+//! rank.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,7 +74,7 @@ impl<T> Asking<T> {
         Some(serial)
     }
 
-    /// Ends the request a reply belongs to; nobody, if the reply is late, repeated or from the
+    /// Ends the request of a reply; returns no waiters if the reply is late, repeated or from the
     /// wrong node.
     pub(super) fn replied(&mut self, from: NodeId, serial: u64, proc: &Proc) -> Vec<T> {
         match self.in_flight.get(proc) {
@@ -99,7 +100,7 @@ impl<T> Asking<T> {
         Some(ModexFailure::PeerLost { node, reason })
     }
 
-    /// Takes out the waiters whose deadline is at or before `now`, with the owner they waited for
+    /// Removes the waiters with a deadline at or before `now`, with the owner they waited for
     /// and how long.
     pub(super) fn expire(&mut self, now: Moment) -> Vec<(T, NodeId, Duration)> {
         let mut expired = Vec::new();

@@ -1,4 +1,4 @@
-//! The owning side: which ranks live here, and who waits for the data of which.
+//! The owning side: the local ranks, and the requesters that wait for their data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::job::proc::Proc;
 pub(super) type Askers = BTreeMap<NodeId, u64>;
 
 enum State {
-    /// Lives, and nobody asks.
+    /// Running, without a request for its data.
     Quiet,
     /// The host has been asked and has not answered. The askers may all have left meanwhile.
     Asked(Askers),
@@ -22,7 +22,7 @@ enum State {
 
 /// What became of a request.
 pub(super) enum Taken {
-    /// The host is to be asked.
+    /// The sidecar must be asked.
     First,
     /// The host has been asked before.
     Parked,
@@ -66,7 +66,7 @@ impl Owning {
         }
     }
 
-    /// Takes out who has waited too long, and for how long.
+    /// Removes the requesters that have waited too long, with their waiting times.
     pub(super) fn expire(&mut self, now: Moment) -> Vec<(Proc, Askers, Duration)> {
         let mut expired = Vec::new();
         self.clocks.retain(|proc, (since, patience)| {
@@ -77,7 +77,7 @@ impl Owning {
             !over
         });
         let askers = expired.into_iter().map(|(proc, waited)| {
-            // The host still has the question: its answer is for those who ask again.
+            // The sidecar still has the request: its answer serves later requesters.
             let askers = match self.state(&proc) {
                 Some(State::Asked(askers)) => std::mem::take(askers),
                 _ => Askers::new(),
@@ -100,7 +100,7 @@ impl Owning {
         }
     }
 
-    /// Forgets a job; gives who waited for its ranks.
+    /// Removes a job; returns the requesters that waited for its ranks.
     pub(super) fn remove(&mut self, nspace: &Nspace) -> Vec<(Proc, Askers)> {
         self.connected.retain(|proc| proc.nspace != *nspace);
         self.clocks.retain(|proc, _| proc.nspace != *nspace);
@@ -108,12 +108,12 @@ impl Owning {
         askers_of(nspace, ranks)
     }
 
-    /// Marks a rank as ended; gives who waited for it.
+    /// Marks a rank as ended; returns the requesters that waited for it.
     pub(super) fn rank_gone(&mut self, proc: &Proc) -> Askers {
         self.replace(proc, State::Gone)
     }
 
-    /// The host has answered; gives who waited for it.
+    /// The sidecar has answered; returns the requesters that waited for it.
     pub(super) fn answered(&mut self, proc: &Proc) -> Askers {
         match self.state(proc) {
             // An answer that crossed the rank's end changes nothing.
@@ -155,7 +155,7 @@ impl Owning {
         }
     }
 
-    /// Forgets everything; gives who waited.
+    /// Removes everything; returns all requesters that waited.
     pub(super) fn tear_down(&mut self) -> Vec<(Proc, Askers)> {
         self.clocks.clear();
         let all = std::mem::take(&mut self.ranks).into_iter();

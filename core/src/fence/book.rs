@@ -1,4 +1,4 @@
-//! What is kept of fences that have ended, or have not begun here: how many this node has entered,
+//! State of fences that have ended, or have not begun here: how many this node has entered,
 //! which are over, and which failed before it entered them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ pub(super) struct Book {
     limits: Limits,
     pages: BTreeMap<Series, Pages>,
     early: BTreeMap<FenceId, FenceFailure>,
-    /// No failure is kept any more.
+    /// The stored failures are full.
     closed: bool,
 }
 
@@ -74,7 +74,7 @@ impl Book {
         })
     }
 
-    /// The fence has ended. If that is before this node entered it, the failure is kept.
+    /// The fence has ended. If this node has not entered it yet, the failure is stored.
     pub(super) fn end(&mut self, id: &FenceId, failure: Option<&FenceFailure>) {
         let most = self.limits.open_fences;
         let Some(pages) = self.pages(&id.series) else {
@@ -96,13 +96,13 @@ impl Book {
         self.early.remove(id)
     }
 
-    /// Whoever still enters is told something else.
+    /// Later arrivals get another error.
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.early.clear();
     }
 
-    /// Whether no failure is kept for an arrival to come.
+    /// Whether no failure is stored for a later arrival.
     pub(super) fn is_idle(&self) -> bool {
         self.early.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What names a fence: what is done, who takes part, and how many such fences came before.
+//! The id of a fence: its kind, its participants, and its sequence number.
 //!
 //! Rule: participants are compared by their full list, never by a hash, after sorting. Source: the
 //! PMIx server module's `fence_nb`, whose signature is its array of procs.
@@ -37,7 +37,7 @@ pub enum Ranks {
 #[serde(try_from = "Box<[(Nspace, Ranks)]>")]
 pub struct Participants(Arc<[(Nspace, Ranks)]>);
 
-/// A list of procs nobody can fence over. The fault is the requester's.
+/// An invalid list of participants. The fault is the requester's.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ParticipantsError {
     /// The list is empty.
@@ -229,11 +229,11 @@ pub struct Series {
 /// One fence.
 ///
 /// The generation counts, per node, the fences of the series that this node entered, from 0.
-/// All nodes enter them in the same order, so the numbers agree although nobody hands them out,
+/// All nodes enter them in the same order, so the numbers agree although no node assigns them,
 /// and a fast node may be in generation k + 1 while a slow one has not left k.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct FenceId {
-    /// What is done, and by whom.
+    /// Kind and participants.
     pub series: Series,
     /// How many fences of the series came before.
     pub generation: u64,

@@ -1,4 +1,4 @@
-//! What happens when a fence takes too long: the root has all nodes asked who is missing, and
+//! Handling of slow fences: the root asks all nodes which ranks are missing, and
 //! decides when they have answered, or have not.
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //!     │ ── Missing ─────────▶ │ ── Missing (of both) ───▶ │ fails it, or
 //!     │ ◀── Wait ──────────── │ ◀── Wait ──────────────── │ waits on
 //! ```
-//! Only those are asked who have not arrived, and only those tell of the time whose arrival has not
-//! been reported to their parent.
+//! Only nodes that have not arrived are asked, and a node reports the timeout only if its arrival
+//! has not been reported to their parent.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ impl<T> FenceEngine<T> {
             };
             return self.send(parent, message, out);
         }
-        // The root does not answer, or somebody between it and us does not.
+        // The root does not answer, or a node between it and this one does not.
         let mut absences = Absences {
             overdue: true,
             ..Absences::default()
@@ -90,7 +90,7 @@ impl<T> FenceEngine<T> {
         self.end(id, Err(failure), out);
     }
 
-    /// Asks all who have not arrived, here and below.
+    /// Asks all nodes that have not arrived, here and below.
     pub(super) fn inquire(
         &mut self,
         id: &FenceId,
@@ -123,7 +123,7 @@ impl<T> FenceEngine<T> {
                 nodes: nodes.clone(),
                 number,
                 collect,
-                // So that whoever waits for several waits longer than each of them.
+                // A node that waits for several nodes must wait longer than each of them.
                 patience: patience * 7 / 8,
             };
             self.send(child, message, out);

@@ -17,7 +17,7 @@ pub struct Contribution {
     /// One opaque blob of a PMIx server, or encoded key-value pairs; or several of them in a row.
     #[serde(with = "octets")]
     pub data: Arc<[u8]>,
-    /// Whether data is to be exchanged; otherwise this node's is dropped.
+    /// Whether data is exchanged; otherwise this node's data is dropped.
     pub collect: bool,
     /// Outcome among the processes; 0 is success.
     pub status: i32,
@@ -47,15 +47,15 @@ pub struct Timeout {
     pub kind: Deadline,
 }
 
-/// Who wants a fence to end in time, which decides what happens when it does not.
+/// The origin of a fence's time limit, which decides the effect of a timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Deadline {
-    /// The program: it is told, and nobody is asked for who is missing.
+    /// The program: it gets the timeout as an error, and the nodes are not asked.
     Program,
-    /// The user: the fence fails, with a report of who is missing.
+    /// The user: the fence fails, with a report of the missing ranks.
     User,
-    /// Nobody in particular: the fence fails if somebody is overdue
-    /// ([`Absences::overdue`]), and goes on where those missing may be busy.
+    /// The default: the fence fails if a rank is overdue
+    /// ([`Absences::overdue`]), and continues if the missing ranks may be busy.
     Default,
 }
 
@@ -63,7 +63,7 @@ pub enum Deadline {
 #[derive(Debug)]
 pub enum FenceInput<T> {
     /// Some participating processes of this node have entered the next fence of a series,
-    /// and others have not: its clock runs, and they hear of its failure. May be left out.
+    /// and others have not: its clock runs, and they are notified of its failure. May be left out.
     Begin {
         series: Series,
         /// The nodes that host participants, this one among them. The same on every node.
@@ -88,7 +88,7 @@ pub enum FenceInput<T> {
     /// The answer to [`Output::Describe`].
     Described {
         id: FenceId,
-        /// Who of this node's participants has not come.
+        /// The participants of this node that have not entered.
         absences: Absences,
     },
     /// A message has come from the engine of another node.
@@ -97,15 +97,15 @@ pub enum FenceInput<T> {
         from: NodeId,
         message: FenceMessage,
     },
-    /// A node is gone for good. All survivors have to be told.
+    /// A node is lost. All remaining nodes must get this event.
     PeerLost {
         node: NodeId,
-        /// What was seen, for the report.
+        /// The observed cause, for the report.
         reason: Arc<str>,
     },
     /// Time has passed.
     Tick,
-    /// The job ends: fail what is outstanding and whatever still comes.
+    /// The job ends: fail all pending and later fences.
     Teardown,
 }
 
@@ -128,15 +128,15 @@ pub enum Output<T> {
     /// Others wait for this node: answer with [`FenceInput::Described`].
     Describe {
         id: FenceId,
-        /// Whether those who came bring data.
+        /// Whether the arrivals have data.
         collect: bool,
     },
-    /// A fence has taken longer than expected, and goes on; at its root only.
+    /// A fence takes longer than expected and continues; at its root only.
     Waits {
         id: FenceId,
         /// Time since the first arrival.
         waited: Duration,
-        /// Who has not come.
+        /// The missing ranks.
         absences: Absences,
     },
 }
@@ -157,8 +157,8 @@ pub enum FenceMessage {
     },
     /// From the parent: all nodes have arrived.
     Release { id: FenceId, released: Released },
-    /// To the parent: the fence cannot complete; the root is to say so. From the parent: it has
-    /// failed for everyone, also for those who have not arrived.
+    /// To the parent: the fence cannot complete, and the root must announce it. From the parent:
+    /// it has failed for all nodes, also for those that have not arrived.
     Fail {
         id: FenceId,
         nodes: Nodes,
@@ -174,13 +174,13 @@ pub enum FenceMessage {
         /// Time since the first arrival the sender knows of.
         waited: Duration,
     },
-    /// From the parent: who is missing?
+    /// From the parent: asks which ranks are missing.
     Inquire {
         id: FenceId,
         nodes: Nodes,
-        /// The how-manieth inquiry about this fence, from 1.
+        /// Sequence number of the inquiry about this fence, from 1.
         number: u32,
-        /// Whether those who came bring data.
+        /// Whether the arrivals have data.
         collect: bool,
         /// How long the sender waits for the answer.
         patience: Duration,
@@ -230,9 +230,9 @@ pub enum FenceFailure {
     Timeout {
         /// Time since the first arrival.
         waited: Duration,
-        /// Who wanted it to end in time.
+        /// The origin of the time limit.
         kind: Deadline,
-        /// Who has not come. The root alone, as silent, if that did not answer.
+        /// The missing ranks. The root alone, as silent, if that did not answer.
         absences: Box<Absences>,
     },
     /// A participating node is gone.
@@ -247,7 +247,7 @@ pub enum FenceFailure {
     NodesDisagree {
         /// The node that noticed or came first.
         first: NodeId,
-        /// The node whose list differs.
+        /// The node with a different list.
         second: NodeId,
     },
     /// The node arrived at a fence in which, by its own list, it takes no part. A fault of ours.
@@ -288,7 +288,8 @@ pub struct Limits {
     pub contribution_bytes: usize,
     /// Largest result of a fence, in bytes.
     pub result_bytes: usize,
-    /// Most fences that only others have entered, and most failures kept for fences not yet entered.
+    /// Maximum number of fences that only other nodes have entered, and of failures stored for
+    /// fences not yet entered.
     pub open_fences: usize,
     /// Most different participant lists in the life of the job: each leaves a counter behind.
     pub participant_lists: usize,

@@ -1,4 +1,4 @@
-//! What the engines of other nodes say.
+//! Handling of messages from other nodes.
 
 use super::message::{FenceFailure, FenceMessage, Output};
 use super::round::{Phase, Round};
@@ -116,7 +116,7 @@ impl<T> FenceEngine<T> {
         place.filter(|place| place.is_child(child))
     }
 
-    /// The fence, of which others may be the first to tell; `None` if there are too many of these.
+    /// The fence, which another node's message may create; `None` if there are too many of these.
     fn open(&mut self, id: &FenceId, place: Place, now: Moment) -> Option<&mut Round<T>> {
         if !self.rounds.contains_key(id) {
             let strange = self.rounds.values().filter(|r| r.ticket.is_none());
@@ -174,7 +174,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Another node says that a fence has failed, or cannot complete.
+    /// Another node reports that a fence has failed or cannot complete.
     fn failed(
         &mut self,
         from: NodeId,
@@ -185,7 +185,7 @@ impl<T> FenceEngine<T> {
         out: &mut Vec<Output<T>>,
     ) {
         if matches!(failure, FenceFailure::NodesDisagree { .. }) {
-            // There is no one tree: whoever found that has told everybody.
+            // There is no common tree: the node that detected this has notified all.
             return self.end(id, Err(failure), out);
         }
         let Some(place) = Place::new(nodes, self.node, self.shape) else {

@@ -22,7 +22,7 @@ use crate::job::patience::Patience;
 /// are said to be on their way.
 pub(super) const ROOT_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the root waits for the nodes that it asks who is missing.
+/// How long the root waits for answers to an inquiry.
 pub(super) fn inquiry_limit(kind: Deadline) -> Duration {
     match kind {
         Deadline::Program => Duration::ZERO,
@@ -36,16 +36,16 @@ pub(super) fn inquiry_limit(kind: Deadline) -> Duration {
 pub(super) enum Phase {
     /// Arrivals are to come.
     Collecting,
-    /// The parent was told that all have arrived.
+    /// The parent was notified that all have arrived.
     Reported,
-    /// The parent was told that it cannot complete.
+    /// The parent was notified that it cannot complete.
     Doomed,
 }
 
-/// A question for who is missing that has not been answered.
+/// An inquiry that has not been answered.
 pub(super) struct Inquiry {
     pub(super) until: Moment,
-    /// This node has not said who is missing here.
+    /// This node has not reported its missing ranks.
     pub(super) own: bool,
     /// Children that have not answered.
     pub(super) children: BTreeSet<NodeId>,
@@ -77,9 +77,9 @@ pub(super) struct Round<T> {
     pub(super) inquiry: Option<Inquiry>,
     /// Number of the last inquiry.
     pub(super) inquiries: u32,
-    /// The last inquiry found that nobody is missing.
+    /// The last inquiry found no missing rank.
     pub(super) nobody_missing: bool,
-    /// The root was told that the time is over.
+    /// The root was notified of the timeout.
     pub(super) overdue: bool,
     /// Number of the last inquiry after which the root waits on.
     pub(super) waits: u32,
@@ -115,7 +115,7 @@ impl<T> Round<T> {
     pub(super) fn limit(&mut self, timeout: Option<Timeout>, waited: Duration, now: Moment) {
         self.since = self.since.min(Moment(now.0.saturating_sub(waited)));
         let Some(timeout) = timeout else { return };
-        // Once the time was over, the root says when it is again.
+        // After the first timeout the root sets the next one.
         if self.inquiries > 0 || self.overdue {
             return;
         }
@@ -132,7 +132,7 @@ impl<T> Round<T> {
         self.clock = self.timeout.map(|t| Patience::new(limit(t), now));
     }
 
-    /// The root is going to ask, or to say something.
+    /// The root is going to inquire or decide.
     pub(super) fn wait_for_word(&mut self, now: Moment) {
         let limit = |timeout: Timeout| inquiry_limit(timeout.kind) + ROOT_GRACE;
         self.clock = self.timeout.map(|t| Patience::new(limit(t), now));
@@ -143,12 +143,12 @@ impl<T> Round<T> {
         self.own.as_ref().map_or(0, |own| own.data.len())
     }
 
-    /// Whether the parent was told that all have arrived, whatever happened since.
+    /// Whether the parent was notified that all have arrived, even if something changed since.
     pub(super) fn was_reported(&self) -> bool {
         self.reported
     }
 
-    /// The parent is told that all have arrived.
+    /// Notes that the parent was notified of all arrivals.
     pub(super) fn report(&mut self, now: Moment) {
         self.reported = true;
         self.phase = Phase::Reported;
@@ -184,7 +184,7 @@ impl<T> Round<T> {
         self.own.is_some() && self.below.len() == self.children
     }
 
-    /// Whether somebody who came brings data.
+    /// Whether an arrival has data.
     pub(super) fn collects(&self) -> bool {
         let mut all = self.own.iter().chain(self.below.values());
         all.any(|contribution| contribution.collect)

@@ -15,7 +15,7 @@ const OPEN_MAX: usize = 1 << 16;
 /// Most members that are known to have left groups that go on; the oldest are forgotten.
 const LEFT_MAX: usize = 1 << 12;
 
-/// A decision, to be told to `nodes`, this one included.
+/// A decision, to be sent to `nodes`, this one included.
 pub(super) struct Verdict {
     pub(super) key: GroupKey,
     pub(super) nodes: Arc<[NodeId]>,
@@ -38,7 +38,8 @@ struct Open {
     nodes: Arc<[NodeId]>,
     arrivals: BTreeMap<NodeId, Offer>,
     deadline: Option<Moment>,
-    /// Members whose process has ended, where it goes on without them, and those that have left.
+    /// Members that have ended, if the operation continues without them, and members that have
+    /// left.
     gone: BTreeSet<Proc>,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Hub {
     owed: BTreeMap<(GroupKey, NodeId), u32>,
     /// Context ids given out.
     contexts: u64,
-    /// Who has left the groups of which names, until these end or are made anew.
+    /// Members that have left, by group name, until the group ends or is constructed again.
     left: VecDeque<(Arc<[u8]>, Proc)>,
 }
 
@@ -72,7 +73,7 @@ impl Hub {
         }
     }
 
-    /// There are so many nodes now.
+    /// The new number of nodes.
     pub(super) fn grow(&mut self, nodes: u32) {
         self.nodes = nodes;
     }
@@ -128,8 +129,8 @@ impl Hub {
         }
     }
 
-    /// A member's process has ended: fails the operation, or goes on without. `None` while others
-    /// are to come, or if it is not under way.
+    /// A member's process has ended: fails the operation, or continues without it. `None` while
+    /// others are to come, or if it is not under way.
     pub(super) fn member_ended(&mut self, key: GroupKey, proc: Proc) -> Option<Verdict> {
         let open = self.open.get_mut(&key)?;
         match open.goes_on_without(proc.clone()) {
@@ -158,7 +159,7 @@ impl Hub {
         done.into_iter().map(|key| self.release(key)).collect()
     }
 
-    /// A group has ended, or has all these members again: nobody has left it.
+    /// A group has ended, or has all these members again: forgets the members that had left.
     pub(super) fn made_anew(&mut self, name: &[u8], is_member: impl Fn(&Proc) -> bool) {
         self.left
             .retain(|(left, proc)| **left != *name || !is_member(proc));
@@ -233,7 +234,7 @@ impl Hub {
             .collect()
     }
 
-    /// Fails what has a deadline at or before `now`.
+    /// Fails operations with a deadline at or before `now`.
     pub(super) fn expire(&mut self, now: Moment) -> Vec<Verdict> {
         let late = |open: &Open| open.deadline.is_some_and(|deadline| deadline <= now);
         let expired = self.open.iter().filter(|(_, open)| late(open));
@@ -257,7 +258,8 @@ impl Hub {
     }
 }
 
-/// Who takes no part in an operation because of having left: nobody in the making of a group.
+/// Members that take no part in an operation because they have left; none in the construction of a
+/// group.
 fn left_of(left: &VecDeque<(Arc<[u8]>, Proc)>, key: &GroupKey) -> impl Iterator<Item = Proc> {
     let of_it = |(name, proc): &&(Arc<[u8]>, Proc)| {
         key.operation == Operation::Destruct && *name == key.name && key.members.contains(proc)
@@ -266,7 +268,8 @@ fn left_of(left: &VecDeque<(Arc<[u8]>, Proc)>, key: &GroupKey) -> impl Iterator<
 }
 
 impl Open {
-    /// Notes who takes no part; if that is everybody, those who come do all the same.
+    /// Notes the members that take no part; if these are all members, those that arrive still take
+    /// part.
     fn go_on_without(&mut self, left: impl Iterator<Item = Proc>) {
         self.gone.extend(left);
         if self.left().is_empty() {

@@ -11,7 +11,7 @@ use crate::job::ids::NodeId;
 use crate::job::octets;
 use crate::job::proc::Proc;
 
-/// What is done with a group.
+/// Group operations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Operation {
     Construct,
@@ -45,12 +45,12 @@ pub struct Offer {
     pub homes: Arc<[NodeId]>,
     /// The nodes that host members, ascending, each once; the same on every node.
     pub nodes: Arc<[NodeId]>,
-    /// Members of this node whose process has ended.
+    /// Members of this node that have ended.
     pub ended: Vec<Proc>,
-    /// Whether it goes on without members that end before they take part; one node that says so
-    /// is enough.
+    /// Whether the operation continues without members that end before they take part; one node
+    /// that asks for it is enough.
     pub optional: bool,
-    /// Whether members are to hear of the death of others.
+    /// Whether members are notified of the death of others.
     pub notify: bool,
     /// Whether the group is to have a context id; one node that asks is enough.
     pub wants_context: bool,
@@ -70,9 +70,9 @@ pub struct Released {
     /// Unique in the job, never 0, if one was wanted.
     pub context: Option<u64>,
     /// The members in the order of the lowest node's callers; without those that ended, where it
-    /// goes on without them.
+    /// continues without them.
     pub members: Arc<[Proc]>,
-    /// Whether they are to hear of the death of others: some node asked for it.
+    /// Whether they are notified of the death of others: some node asked for it.
     pub notify: bool,
     /// The nodes' parts, in node order.
     #[serde(with = "octets")]
@@ -111,7 +111,7 @@ pub enum GroupMessage {
         /// What it led to.
         released: Released,
     },
-    /// From the hub: it failed, for those who arrived and those who have not.
+    /// From the hub: it failed, for nodes that have arrived and for those that have not.
     Fail {
         /// What.
         key: GroupKey,

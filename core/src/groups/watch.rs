@@ -1,9 +1,9 @@
-//! Groups whose members hear of the death of others: those made with that wish, and those made by
-//! invitation, of which the host learns by the events that cross it.
+//! Groups whose members are notified of the death of others: groups constructed with that
+//! attribute, and groups made by invitation, of which the host learns by the events that cross it.
 //!
-//! Every node follows all of them, so that the node of a process that dies knows whom to tell.
+//! Every node follows all of them, so that the node of a process that dies knows which processes to notify.
 //!
-//! Rule: the leader of an invitation is who invites, until a member raises `GROUP_LEADER_SELECTED`.
+//! Rule: the leader of an invitation is the inviting process, until a member raises `GROUP_LEADER_SELECTED`.
 //! Of groups that are constructed the host knows no leader before that event. Source:
 //! docs/shim.md#groups.
 
@@ -14,14 +14,14 @@ use crate::job::proc::Proc;
 /// Most groups followed; later ones go unwatched.
 const WATCHED_MAX: usize = 1 << 12;
 
-/// What members are told.
+/// Notifications to members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
     /// A member has died.
     Member,
     /// The leader has died.
     Leader,
-    /// Somebody died who was invited and has not been heard to join.
+    /// An invited process died that had not joined.
     Invited,
 }
 
@@ -32,7 +32,7 @@ pub struct Notice {
     pub name: Arc<[u8]>,
     /// Its context id, if it has one.
     pub context: Option<u64>,
-    /// Who is to hear of it; never empty.
+    /// The recipients; never empty.
     pub to: Vec<Proc>,
 }
 
@@ -53,7 +53,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A group was made whose members want to hear of deaths.
+    /// A group was constructed whose members asked to be notified of deaths.
     pub fn made(&mut self, name: Arc<[u8]>, members: &[Proc], context: Option<u64>) {
         self.ended(&name, |proc| members.contains(proc));
         self.add(Watched {
@@ -77,7 +77,7 @@ impl Watch {
             .retain(|group| *group.name != *name || !group.members.iter().any(&is_member));
     }
 
-    /// Somebody invites others, and perhaps itself.
+    /// A process invites others, and perhaps itself.
     pub fn invited(&mut self, name: Arc<[u8]>, leader: Proc, mut members: Vec<Proc>) {
         if !members.contains(&leader) {
             members.push(leader.clone());
@@ -92,7 +92,7 @@ impl Watch {
         });
     }
 
-    /// Its leader says that a group is complete.
+    /// The leader announces that a group is complete.
     pub fn completed(&mut self, name: &[u8], leader: &Proc) {
         let is_led =
             |group: &&mut Watched| *group.name == *name && group.leader.as_ref() == Some(leader);
@@ -101,14 +101,14 @@ impl Watch {
         }
     }
 
-    /// A member says that it leads.
+    /// A member announces that it is the leader.
     pub fn chosen(&mut self, name: &[u8], leader: &Proc) {
         if let Some(group) = self.of(name, leader) {
             group.leader = Some(leader.clone());
         }
     }
 
-    /// A member says that it leaves.
+    /// A member announces that it leaves.
     pub fn left(&mut self, name: &[u8], member: &Proc) {
         if let Some(group) = self.of(name, member) {
             group.members.retain(|proc| proc != member);
@@ -117,7 +117,7 @@ impl Watch {
         self.groups.retain(|group| !group.members.is_empty());
     }
 
-    /// A process has died: who of its groups is to hear what.
+    /// A process has died: returns the notifications for its groups.
     pub fn died(&mut self, proc: &Proc) -> Vec<Notice> {
         let mut notices = Vec::new();
         for group in &mut self.groups {

@@ -1,4 +1,4 @@
-//! Who has not come to where others wait, for the report of a fence that failed.
+//! Ranks that are missing in a fence, for its report.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub const NAMED_MAX: usize = 10;
 pub struct Absent {
     /// Which.
     pub rank: GlobalRank,
-    /// What it did last, for people.
+    /// Its last request, as text.
     pub last: String,
     /// How long ago that was, if it ever did anything.
     pub idle: Option<Duration>,
@@ -45,24 +45,24 @@ impl SomeNodes {
     }
 }
 
-/// Who has not come.
+/// The missing ranks and nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Absences {
     /// How many ranks are known not to have come.
     pub ranks: u32,
     /// The lowest of them, at most [`NAMED_MAX`].
     pub named: Vec<Absent>,
-    /// Nodes not all of whose ranks have come, where it is not known which.
+    /// Nodes with missing ranks that are not known individually.
     pub nodes: SomeNodes,
     /// Nodes that did not answer when they were asked, and those behind them.
     pub silent: SomeNodes,
-    /// Somebody is missing who should have been there soon, or never comes. Otherwise all of them
-    /// may well be busy with work of their own.
+    /// A rank is missing that should have arrived by now, or that will never arrive. Otherwise all
+    /// missing ranks may well be busy with work of their own.
     pub overdue: bool,
 }
 
 impl Absences {
-    /// Whether nobody is missing.
+    /// Whether no rank is missing.
     pub fn is_empty(&self) -> bool {
         self.ranks == 0 && self.nodes.count == 0 && self.silent.count == 0
     }
@@ -77,7 +77,7 @@ impl Absences {
         });
     }
 
-    /// Adds what was found elsewhere.
+    /// Adds the missing ranks of another node.
     pub fn absorb(&mut self, other: Self) {
         self.ranks = self.ranks.saturating_add(other.ranks);
         self.named.extend(other.named);

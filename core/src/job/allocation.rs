@@ -1,4 +1,4 @@
-//! What a process wants of nodes and slots, to have them or to give them back, and what becomes of
+//! Requests of processes to get or release nodes and slots, and the results of
 //! that.
 //!
 //! Source: PMIx standard 4.1, section 13.1 (`PMIx_Allocation_request`).
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 
 use super::spawn::SpawnInfo;
 
-/// What is to be done.
+/// The requested operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Directive {
-    /// Others than those of the launch, or some of its own for a certain use.
+    /// Nodes outside the launch, or some of its own reserved for one use.
     New,
     /// More of an allocation.
     Extend,
     /// An allocation, or a part of it, is not needed any more.
     Release,
-    /// What was released of the launch's own is needed again.
+    /// Slots of the launch that were released are needed again.
     Reacquire,
     /// A request that was not answered yet is withdrawn.
     Cancel,
@@ -42,10 +42,10 @@ impl Directive {
     }
 }
 
-/// What is wanted.
+/// One request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllocationRequest {
-    /// What is to be done.
+    /// The requested operation.
     pub directive: Directive,
     /// With how much of what.
     pub infos: Vec<SpawnInfo>,
@@ -66,11 +66,11 @@ pub struct Share {
 /// What a process has been given, or has given back.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Its name, for spawns into it; absent for what is the launch's own.
+    /// Its name, for spawns into it; absent for the launch's own slots.
     pub id: Option<String>,
     /// What the process calls its request.
     pub req_id: Option<String>,
-    /// What it consists of.
+    /// Its nodes and slots.
     pub shares: Vec<Share>,
     /// How long it lasts, in seconds; as long as the launch when absent.
     pub seconds: Option<u64>,
@@ -85,7 +85,7 @@ pub struct AllocationFailure {
     pub text: String,
 }
 
-/// Kinds of failures a process may tell apart.
+/// Failures that a process can distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AllocationFailureKind {
     /// There is not so much, or not for this launch.
@@ -104,5 +104,5 @@ pub enum AllocationFailureKind {
     Canceled,
 }
 
-/// What becomes of an [`AllocationRequest`].
+/// The result of an [`AllocationRequest`].
 pub type AllocationResult = Result<Allocation, AllocationFailure>;

@@ -21,7 +21,7 @@ pub struct Appnums(
 pub struct AppnumsError;
 
 impl Appnums {
-    /// Contexts of so many ranks each, in order.
+    /// Application contexts with these numbers of ranks, in order.
     ///
     /// # Panics
     /// If the ranks exceed `u32`; the caller bounds the job's size long before.

@@ -1,11 +1,11 @@
-//! What a process wants to be done with processes of its launch, through `PMIx_Abort` or
+//! Requests of a process that affect processes of its launch, through `PMIx_Abort` or
 //! `PMIx_Job_control`.
 
 use serde::{Deserialize, Serialize};
 
 use super::ids::GlobalRank;
 
-/// A rank's wish.
+/// A rank's request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Demand {
     /// Whose.
@@ -16,7 +16,7 @@ pub struct Demand {
     pub ranks: Option<Vec<GlobalRank>>,
 }
 
-/// What is to be done with ranks.
+/// The requested action.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Wish {
     /// They failed, and are ended.

@@ -1,6 +1,6 @@
 //! Which of the ranks' exit codes becomes the job's; no I/O.
 //!
-//! Only what a rank did by itself counts: ends that follow from the job being ended say nothing.
+//! Only ranks that ended by themselves count, not those that wireup ended with the job.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ pub enum ExitPolicy {
 }
 
 impl ExitPolicy {
-    /// Whether the result is known only when every rank has come to its own end, so that a failure
+    /// Whether the result is known only when every rank has ended by itself, so that a failure
     /// should not end the others.
     pub fn needs_every_end(self) -> bool {
         self != Self::First
@@ -64,7 +64,7 @@ impl FromStr for ExitPolicy {
     }
 }
 
-/// What is known of the ranks' ends so far.
+/// The ends of ranks known so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tally {
     policy: ExitPolicy,
@@ -103,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// The job's exit code. A rank that decides and did not come to its own end leaves the decision
+    /// The job's exit code. A deciding rank that did not end by itself leaves the decision
     /// to the first failure.
     pub fn exit_code(&self) -> u8 {
         let first = self.first_failure.unwrap_or(0);

@@ -22,7 +22,7 @@ mod names;
 
 pub use names::compress;
 
-/// Port on which agents listen for each other, unless told otherwise.
+/// Default port on which agents listen for each other.
 pub const PORT: u16 = 7437;
 /// Most hosts of a launch.
 pub const HOSTS_MAX: usize = 16_384;
@@ -34,7 +34,7 @@ const NAME_MAX: usize = 253;
 /// One host of a launch. Its place in the list is its number as a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// Its name: what its agent's certificate is for, and what ranks are told.
+    /// Its name, which is in its agent's certificate and which ranks see.
     pub name: String,
     /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
     pub address: String,
@@ -91,7 +91,7 @@ pub struct HostsError {
     pub problem: Problem,
 }
 
-/// What is wrong with a list of hosts.
+/// Errors in a list of hosts.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Problem {
     /// No host at all.
@@ -108,7 +108,7 @@ pub enum Problem {
     /// A bracket that does not end, or begins nowhere, or has something else in it.
     #[error("{0:?}: ranges are written as [01-16,20], and an IPv6 address as [fd00::1]")]
     Range(String),
-    /// An IPv6 address whose end cannot be told.
+    /// An IPv6 address without an unambiguous end.
     #[error("{0:?}: put an IPv6 address in brackets: [fd00::1] or [fd00::1]:SLOTS")]
     Bare6(String),
     /// Something else where a number of slots should be.
@@ -356,7 +356,7 @@ fn addresses(word: &str, text: &str) -> Result<Vec<String>, Problem> {
 /// The hosts of all entries, each once, in the order in which they were first named; slots of one
 /// host add up.
 ///
-/// A name alone says nothing about slots, as on most command lines. Where one is repeated, as batch
+/// A name alone gives no number of slots, as on most command lines. If one is repeated, as batch
 /// systems do it, every name alone counts for one slot.
 ///
 /// # Errors
@@ -406,9 +406,9 @@ pub fn merge(entries: Vec<Entry>) -> Result<Vec<HostSpec>, Problem> {
     Ok(hosts)
 }
 
-/// Gives this machine the name of its agent where it is called `localhost` or the like, which means another
-/// machine on each of them. `own` tells that name, and where the agent can be reached if that is known. A list
-/// of this machine alone stays unless `alone`.
+/// Gives this machine the name of its agent where it is called `localhost` or the like, which means
+/// another machine on each of them. `own` is that name, and the agent's address if that is known. A
+/// list of this machine alone stays unless `alone`.
 pub fn name_here(
     entries: &mut [Entry],
     alone: bool,
@@ -422,7 +422,7 @@ pub fn name_here(
     let Some((name, address)) = own() else {
         return;
     };
-    // What the list says of it counts.
+    // The entry in the list takes precedence.
     let known = entries.iter().any(|entry| entry.name == name);
     for entry in entries.iter_mut().filter(|entry| is_here(entry)) {
         entry.name.clone_from(&name);
@@ -431,7 +431,7 @@ pub fn name_here(
 }
 
 impl Entry {
-    /// Takes in what was said about the same host elsewhere.
+    /// Merges another entry for the same host.
     fn join(&mut self, other: Self) -> Result<(), Problem> {
         match (&self.address, other.address) {
             (Some(one), Some(other)) if *one != other => {
@@ -457,7 +457,7 @@ impl Entry {
 }
 
 impl Entry {
-    /// The same host with so many slots.
+    /// The same host with this number of slots.
     pub fn with_slots(self, slots: Option<u32>) -> Self {
         Self { slots, ..self }
     }

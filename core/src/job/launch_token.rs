@@ -1,10 +1,10 @@
-//! Credentials of a launch: tokens by which its processes tell each other who they are.
+//! Credentials of a launch: tokens by which its processes identify each other.
 //!
 //! A token names a process, its user and group, and until when it is good; it is signed with a secret
 //! that the launch's nodes share and no rank gets. So one that was changed, made up, or made for
 //! another launch is none. Rule: HMAC-SHA-256, compared in constant time. Source: RFC 2104.
 //!
-//! As text, so that it survives whoever takes it for a string: `WIREUP:` and hexadecimal digits of
+//! As text, so that code that handles it as a string does not truncate it: `WIREUP:` and hexadecimal digits of
 //! version, expiry, user, group, rank (little-endian), nspace, MAC.
 
 use std::fmt;
@@ -15,7 +15,7 @@ use sha2::Sha256;
 
 /// What a token starts with.
 const PREFIX: &[u8] = b"WIREUP:";
-/// Of what is behind it. Also keeps these MACs apart from those of anything else.
+/// Version of the data that follows. Also separates these MACs from all others.
 const VERSION: u8 = 1;
 /// Bytes in front of the nspace.
 const HEAD: usize = 1 + 8 + 4 + 4 + 4;
@@ -81,7 +81,7 @@ impl LaunchKey {
         PREFIX.iter().copied().chain(digits).collect()
     }
 
-    /// Who a token is about; `now` is in seconds since 1970-01-01T00:00:00Z.
+    /// The identity in a token; `now` is in seconds since 1970-01-01T00:00:00Z.
     ///
     /// # Errors
     /// [`CredentialError`].
@@ -91,7 +91,7 @@ impl LaunchKey {
         let (payload, mac) = token.split_at(split.ok_or(CredentialError::Invalid)?);
         let verified = self.mac(payload).verify_slice(mac);
         verified.map_err(|_| CredentialError::Invalid)?;
-        // Only from here on it says what we said.
+        // From here on the content is authentic.
         let number = |at: usize| {
             let bytes = payload[at..at + 4].try_into();
             u32::from_le_bytes(bytes.expect("four bytes"))

@@ -1,4 +1,4 @@
-//! Texts that ranks want logged.
+//! Log texts of ranks.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub enum Channel {
     Stdout,
     /// The launcher's standard error.
     Stderr,
-    /// The job's record: the status stream, if somebody reads one.
+    /// The job's record: the status stream, if there is one.
     Record,
 }
 
@@ -39,10 +39,10 @@ const PRIORITY_MAX: i32 = 23 << 3 | 7;
 /// The longest line for a system's log, in bytes; RFC 3164 promises 1024, today's daemons take 8 KiB.
 const LINE_MAX: usize = 8 * 1024 - 256;
 
-/// Whose system's log a text is for.
+/// The host whose syslog gets a text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum SyslogPlace {
-    /// That of the host where the rank lives.
+    /// The rank's host.
     Node,
     /// That of the launcher's host.
     Launcher,
@@ -57,9 +57,9 @@ pub struct SyslogText {
     pub priority: u8,
     /// When it was said, in seconds since 1970-01-01T00:00:00Z; when it is logged if absent.
     pub at: Option<i64>,
-    /// Who says it, for people.
+    /// The sender, as text.
     pub source: String,
-    /// Only if nobody has had the same text logged there once before.
+    /// Only if the same text was not logged once before.
     pub once: bool,
     /// The text: any bytes.
     #[serde(with = "octets")]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What is a string of bytes, or made of some.
+/// Types that are byte strings or contain them.
 pub trait Octets: Sized {
     /// Writes it.
     ///

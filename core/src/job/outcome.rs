@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::absence::Absences;
 use super::ids::{GlobalRank, NodeId};
 
-/// `--strict-pmi`: a program that loads an MPI did not use what it was offered.
+/// `--strict-pmi`: a program that loads an MPI did not use the offered interface.
 pub const EXIT_ALONE: u8 = 123;
 /// `--timeout` expired; the code of timeout(1).
 pub const EXIT_TIMEOUT: u8 = 124;
@@ -141,8 +141,8 @@ pub enum Cause {
         /// Which.
         rank: GlobalRank,
     },
-    /// A rank of a program that loads an MPI never used what it was offered, and the user asked to
-    /// make that a failure.
+    /// A rank of a program that loads an MPI never used the offered interface, and the user asked
+    /// to make that a failure.
     RanAlone {
         /// Which.
         rank: GlobalRank,
@@ -196,7 +196,7 @@ pub enum Cause {
     },
     /// The launcher has lost all hosts, or all but its own: the fault is not theirs.
     CutOff {
-        /// What was lost, and why, with the remedy.
+        /// The lost part, the reason and the remedy.
         error: String,
     },
     /// A fence did not complete.

@@ -59,7 +59,7 @@ impl Patience {
         self.limit
     }
 
-    /// When [`exhausted`](Self::exhausted) is to be asked next.
+    /// When to check [`exhausted`](Self::exhausted) next.
     pub fn next(&self) -> Moment {
         self.next
     }

@@ -1,4 +1,4 @@
-//! Where the ranks of a job live: the one place that knows rank placement.
+//! Rank placement: which node each rank of a job runs on.
 //!
 //! Kept as sweeps over consecutive nodes, so a job of any size costs as many entries as its layout
 //! has irregularities, and a few bytes for each node.
@@ -126,7 +126,7 @@ impl RankMap {
         Self::of(sweeps.finish(), nodes)
     }
 
-    /// The same ranks where there are so many nodes, never fewer than before; the others have none.
+    /// The same ranks on a larger number of nodes; the additional nodes have no ranks.
     pub fn over(&self, nodes: u32) -> Self {
         let sweeps = self.0.sweeps.iter().map(|(_, sweep)| *sweep).collect();
         Self::of(sweeps, nodes.max(self.nodes()))
@@ -245,7 +245,7 @@ impl RankMap {
     /// `(vector,(first node, nodes, ranks per node),…)`; `None` if that takes more than `limit`
     /// bytes.
     ///
-    /// To clients the numbers only tell nodes apart, so they are given out in the order in which the
+    /// For clients the numbers only distinguish nodes, so nodes are numbered in the order in which the
     /// ranks meet the nodes: without gaps for nodes that have none, and in the shortest form for
     /// nodes in whatever order.
     ///

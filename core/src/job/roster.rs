@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
 use crate::job::rank_placement::RankMap;
 
-/// Something whose processes live somewhere.
+/// A job with a placement.
 pub trait Placed {
-    /// Where the ranks of the job live.
+    /// The placement of the job's ranks.
     fn ranks(&self) -> &RankMap;
 }
 
@@ -66,7 +66,7 @@ impl<T: Placed> Roster<T> {
         self.jobs.get(job.index()).map(|(_, job)| job)
     }
 
-    /// The same, to change what is not its placement.
+    /// Mutable access; the placement must not change.
     pub fn get_mut(&mut self, job: JobNumber) -> Option<&mut T> {
         self.jobs.get_mut(job.index()).map(|(_, job)| job)
     }
@@ -129,7 +129,7 @@ impl<T: Placed> Roster<T> {
         (rank.0 < job.ranks().size()).then_some((JobNumber(at as u32), rank))
     }
 
-    /// The node a process lives on.
+    /// The node of a process.
     pub fn node_of(&self, process: GlobalRank) -> Option<NodeId> {
         let (job, rank) = self.find(process)?;
         self.jobs[job.index()].1.ranks().node_of(rank)
@@ -143,7 +143,7 @@ impl<T: Placed> Roster<T> {
         self.find(process).expect("a process of the launch")
     }
 
-    /// Where a process lives.
+    /// The node of a process and its number there.
     ///
     /// # Panics
     /// If the launch has no such process.

@@ -1,6 +1,6 @@
 //! What to do where the system has no process or thread left for us.
 
-/// What a message says of it. Source: strerror(3) of EAGAIN.
+/// The text for messages. Source: strerror(3) of EAGAIN.
 const NONE_LEFT: &str = "Resource temporarily unavailable";
 
 const REMEDY: &str =

@@ -1,4 +1,4 @@
-//! What a process wants to be started beside it, whatever form the wish came in, and what becomes
+//! Spawn requests of processes, over any protocol, and the results
 //! of that.
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use super::octets;
 pub struct SpawnRequest {
     /// What to start, in the order of application contexts; at least one.
     pub apps: Vec<SpawnApp>,
-    /// What is wanted for the whole job.
+    /// Attributes of the whole job.
     pub infos: Vec<SpawnInfo>,
     /// Pairs for the new job's PMI key-value store, there before its ranks start.
     pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -34,11 +34,11 @@ pub struct SpawnApp {
     pub cwd: Option<std::path::PathBuf>,
     /// Number of ranks, at least 1.
     pub count: u32,
-    /// What is wanted for it.
+    /// Its attributes.
     pub infos: Vec<SpawnInfo>,
 }
 
-/// One wish, as far as it can be said in text.
+/// One attribute, as text if possible.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnInfo {
     /// A PMIx attribute (`pmix.wdir`), or a key of an `MPI_Info` (`wdir`).
@@ -58,7 +58,7 @@ pub struct SpawnFailure {
     pub text: String,
 }
 
-/// Kinds of failures a caller may tell apart.
+/// Failures that a caller can distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SpawnFailureKind {
     /// A program does not exist.
@@ -71,7 +71,7 @@ pub enum SpawnFailureKind {
     BadRequest,
     /// Something was required that is not offered.
     NotSupported,
-    /// The job could not be made, or ended before it could be told of.
+    /// The job could not be created, or ended before it could be announced.
     Failed,
     /// It took longer than allowed.
     TimedOut,
@@ -79,10 +79,10 @@ pub enum SpawnFailureKind {
     Ending,
 }
 
-/// What becomes of a [`SpawnRequest`]: the new job's name.
+/// The result of a [`SpawnRequest`]: the new job's name.
 pub type SpawnResult = Result<Nspace, SpawnFailure>;
 
-/// The PMIx attributes of a spawn that are honoured, comma separated, for those who ask beforehand.
+/// The supported PMIx attributes of a spawn, comma separated, for queries.
 pub const HONOURED: &str = "pmix.host,pmix.hostfile,pmix.addhost,pmix.addhostfile,pmix.wdir,\
                             pmix.envar.set,pmix.envar.add,pmix.envar.unset,pmix.envar.prepnd,\
                             pmix.envar.appnd,pmix.mapby,pmix.ppr,pmix.nolocal,pmix.noover,\

@@ -77,7 +77,7 @@ pub struct Preload {
     pub files: Vec<PathBuf>,
 }
 
-/// Who reads the launcher's standard input; everybody else reads an empty one.
+/// The ranks that read the launcher's standard input; all others get an empty one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StdinTarget {
     /// Nobody.
@@ -137,10 +137,10 @@ pub enum MapBy {
     Node,
 }
 
-/// Up to this many nodes are a star, unless the user says otherwise.
+/// Default for the largest number of nodes that form a star.
 pub const STAR_LIMIT: u32 = 32;
 
-/// Children of a node in a larger launch, unless the user says otherwise.
+/// Default number of children of a node in a larger launch.
 pub const TREE_WIDTH: u32 = 32;
 
 /// How the hosts of a launch reach each other.
@@ -155,7 +155,7 @@ pub struct SpreadSpec {
     pub agent: Option<PathBuf>,
 }
 
-/// Where the ranks live.
+/// Placement of the ranks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LayoutSpec {
     /// The nodes, in the order of their numbers; this machine when empty.
@@ -216,7 +216,7 @@ impl LayoutSpec {
     }
 }
 
-/// What becomes of the ranks' input and output.
+/// Handling of the ranks' input and output.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StdioSpec {
     /// Prefix every output line with its rank.
@@ -228,7 +228,7 @@ pub struct StdioSpec {
     pub output: Option<OsString>,
     /// Who reads standard input.
     pub stdin: StdinTarget,
-    /// The rank that gets a terminal of its own, and standard input through it.
+    /// The rank that gets its own terminal, and standard input through it.
     pub pty: Option<Rank>,
 }
 
@@ -243,17 +243,17 @@ pub struct EndingSpec {
     pub kill_on_bad_exit: bool,
     /// Time between SIGTERM and SIGKILL; zero for SIGKILL at once.
     pub grace: Duration,
-    /// A program that loads an MPI and does not use what it is offered fails the job.
+    /// A program that loads an MPI and does not use the offered interface fails the job.
     pub strict_pmi: bool,
     /// How long a fence may take from its first arrival.
     pub fence: FenceLimit,
     /// How long it may take until all processes of a spawn have been started.
     pub spawn: Option<Duration>,
-    /// What becomes of spawned jobs when the job of their parent has ended.
+    /// The effect of the end of a parent's job on spawned jobs.
     pub children: Children,
 }
 
-/// What becomes of spawned jobs when the job of their parent has ended.
+/// The effect of the end of a parent's job on spawned jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Children {
     /// They have the time of grace to end, and then are ended.
@@ -306,7 +306,7 @@ pub enum StatusTarget {
     File(#[serde(with = "octets")] PathBuf),
 }
 
-/// What is told about the job while it runs.
+/// Reports about the job while it runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StatusSpec {
     /// Where events and result are written as JSON.
@@ -334,7 +334,7 @@ pub struct InterfaceSpec {
     /// Those launches of the user meet that have the same one here; at most
     /// [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes.
     pub meet: Option<String>,
-    /// The Unix socket of the allocator that decides who gets nodes and slots; the launch does by
+    /// The Unix socket of the allocator that decides on nodes and slots; the launch decides by
     /// itself when absent.
     #[serde(with = "octets")]
     pub allocator: Option<PathBuf>,
@@ -346,7 +346,7 @@ pub struct JobSpec {
     /// Application contexts in command-line order; never empty.
     #[serde(deserialize_with = "apps")]
     pub apps: Vec<AppSpec>,
-    /// Where the ranks live.
+    /// Placement of the ranks.
     pub layout: LayoutSpec,
     /// Process sets beside those of the applications.
     pub psets: Vec<ProcessSet>,
@@ -362,9 +362,9 @@ pub struct JobSpec {
     pub dry_run: bool,
     /// Tell every decision with its reasons.
     pub explain: bool,
-    /// What is to be told about where all this comes from.
+    /// Messages about the origin of these settings.
     pub notes: Vec<String>,
-    /// How much to tell: 0 only failures, 1 decisions, 2 and more every step.
+    /// Verbosity: 0 only failures, 1 decisions, 2 and more every step.
     pub verbose: u8,
 }
 

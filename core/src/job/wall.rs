@@ -1,7 +1,7 @@
 //! Dates and times as people and schedulers read them; no I/O.
 //!
-//! A run reads the system's clock once, at its start, and counts on from there: what it writes down
-//! is in order even if somebody sets the clock meanwhile.
+//! A run reads the system's clock once, at its start, and adds elapsed time to it: its time stamps
+//! are in order even if the clock is set meanwhile.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a launcher or step and its agent say to each other, and what agents tell a launcher.
+//! Messages between a launcher or step and its agent, and reports of agents to a launcher.
 //!
 //! ```text
 //! launcher                agent                          step
@@ -33,7 +33,7 @@ pub const NODES_MAX: usize = crate::job::hosts::HOSTS_MAX;
 /// One node of a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// The node's name: what its agent's certificate must be for.
+    /// The node's name, which its agent's certificate must contain.
     pub name: String,
     /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
     pub address: String,
@@ -90,7 +90,7 @@ pub enum ToAgent {
         description: Vec<u8>,
     },
     /// More nodes are to join the launch that was opened on this connection. Those that cannot are
-    /// told with [`FromAgent::Unreachable`], as always.
+    /// reported with [`FromAgent::Unreachable`], as always.
     Grow {
         /// They get the next numbers, in this order, whether they come to take part or not.
         #[serde(deserialize_with = "bounded")]
@@ -101,20 +101,21 @@ pub enum ToAgent {
     },
     /// Asks what nodes this agent knows and how they are; answered by [`FromAgent::Nodes`].
     Nodes {
-        /// [`VERSION`] of who asks.
+        /// [`VERSION`] of the caller.
         version: u32,
         /// Whom to ask; this agent alone when empty.
         #[serde(deserialize_with = "bounded")]
         members: Vec<Member>,
     },
-    /// To an agent, or to a process that is a rendezvous: a launch of the user who calls wants to meet
-    /// others. What follows on the connection is carried for nobody:
+    /// To an agent, or to a name server process: a launch of the calling user connects to the name
+    /// server. The following messages are not forwarded:
     /// [`ToRendezvous`](crate::rendezvous::message::ToRendezvous), and in the other direction
     /// [`FromRendezvous`](crate::rendezvous::message::FromRendezvous).
     Meet {
         /// [`VERSION`] of the launcher.
         version: u32,
-        /// Those meet that say the same; at most [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes, or none.
+        /// Only launches with the same value see each other; at most
+        /// [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes, or none.
         name: String,
     },
 }
@@ -122,7 +123,7 @@ pub enum ToAgent {
 /// From an agent, to a launcher.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FromAgent {
-    /// What was asked for is not done, and the connection ends.
+    /// The request is refused, and the connection ends.
     Refused {
         /// One line: why, and what to do.
         reason: String,
@@ -133,7 +134,7 @@ pub enum FromAgent {
         nodes: Vec<NodeId>,
         /// The first of them is the one that failed; the others are behind it in the tree.
         reason: String,
-        /// The agent's step had ended by itself, or was killed; the agent lives.
+        /// The agent's step ended or was killed; the agent still runs.
         step: bool,
     },
     Nodes(Vec<NodeStatus>),
@@ -143,7 +144,7 @@ pub enum FromAgent {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
     pub name: String,
-    /// The address its agent tells others to use; empty when it was not reached.
+    /// The address that its agent advertises; empty if it was not reached.
     pub advertised: String,
     /// The address it was asked at; empty for the agent that was asked itself.
     pub asked: String,

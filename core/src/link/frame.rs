@@ -25,7 +25,7 @@ pub const MESSAGE_MAX: usize = 1024 * 1024 * 1024;
 /// Bytes of a frame before its body.
 pub const HEADER: usize = 14;
 
-/// Flag of a frame whose message goes on in the next frame of the same source, destination and class.
+/// Flag: the message continues in the next frame of the same source, destination and class.
 pub const MORE: u8 = 1;
 
 /// Where a frame comes from, or goes to.
@@ -38,7 +38,7 @@ pub enum Address {
     /// From a step: the steps of the nodes directly below its own in the tree of the launch. Its
     /// agent makes a frame for each of them, and the body is there once.
     Children,
-    /// Who runs the launch.
+    /// The launcher.
     Launcher,
 }
 
@@ -68,7 +68,7 @@ impl Address {
     }
 }
 
-/// Who reads a frame.
+/// The reader of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
     /// The destination; agents carry it.
@@ -86,7 +86,7 @@ pub struct Frame {
     /// From whom. An agent overwrites what a local neighbour claims.
     pub from: Address,
     pub class: Class,
-    /// The message goes on in the next frame.
+    /// The message continues in the next frame.
     pub more: bool,
     /// The message, or a part of it; at most [`BODY_MAX`] bytes.
     pub body: Vec<u8>,
@@ -110,7 +110,7 @@ pub struct Header {
     pub to: Address,
     pub from: Address,
     pub class: Class,
-    /// The message goes on in the next frame.
+    /// The message continues in the next frame.
     pub more: bool,
     /// Bytes of the body; at most [`BODY_MAX`].
     pub body: usize,
@@ -136,7 +136,7 @@ impl Header {
         bytes
     }
 
-    /// What the beginning of some bytes says; `None` if there are too few. A length that cannot be
+    /// The header at the beginning of `bytes`; `None` if there are too few. A length that cannot be
     /// is refused as soon as it is there.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Header {
 }
 
 impl Header {
-    /// The frame of this header, whose length is the body's.
+    /// The frame of this header; its length is the body's.
     pub(super) fn with(self, body: Vec<u8>) -> Frame {
         Frame {
             to: self.to,

@@ -1,4 +1,4 @@
-//! What fuzz targets share whose inputs are streams of messages between hosts.
+//! Shared code of fuzz targets for streams of messages between hosts.
 //!
 //! The first byte of an input is the size of the pieces in which the rest arrives.
 
@@ -14,7 +14,7 @@ use super::{decode, encode};
 /// Most bytes of unfinished messages.
 const LIMIT: usize = 1 << 20;
 
-/// Hands on every message of an input, up to what is none.
+/// Passes on every message of an input, up to the first invalid one.
 pub fn messages(data: &[u8], mut take: impl FnMut(Address, &[u8])) {
     let [piece, bytes @ ..] = data else {
         return;

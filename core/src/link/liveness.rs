@@ -1,4 +1,4 @@
-//! Whether the process at the other end of a local link lives; no I/O.
+//! Liveness of the process at the other end of a local link; no I/O.
 //!
 //! ```text
 //! heard of ── half the limit ──▶ asked ── half the limit ──▶ silent, unless it is seen to be busy
@@ -13,17 +13,18 @@ use serde::{Deserialize, Serialize};
 use crate::job::clock::Moment;
 use crate::job::patience::Patience;
 
-/// How long a process may be silent where no agent says otherwise: twice the default heartbeat.
+/// How long a process may be silent without an agent: twice the default heartbeat.
 pub const SILENCE: Duration = Duration::from_secs(10);
 
 /// How long a process may be silent that works, or waits for a file system. On a machine that swaps
 /// everybody is slow; to end a job of days for that would be worse than to wait.
 pub const BUSY_LIMIT: Duration = Duration::from_secs(60);
 
-/// What both ends of a link say about themselves, in frames of class [`Sign`](crate::link::frame::Class::Sign).
+/// Liveness messages of both ends of a link, in frames of class
+/// [`Sign`](crate::link::frame::Class::Sign).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Sign {
-    /// Wants to hear that the other end lives.
+    /// Asks the other end for a sign of life.
     Ask,
     /// Lives.
     Alive {
@@ -32,14 +33,14 @@ pub enum Sign {
     },
 }
 
-/// What is to be done.
+/// The required action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Look {
     /// Nothing for now.
     Fine,
     /// Ask it.
     Ask,
-    /// It does not live any more.
+    /// It does not respond any more.
     Silent,
 }
 
@@ -53,7 +54,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches a process that lives now.
+    /// Watches a process that is alive now.
     pub fn new(limit: Duration, now: Moment) -> Self {
         Self {
             limit,
@@ -86,7 +87,7 @@ impl Watch {
         }
     }
 
-    /// Time has passed, and everything that was there has been read. `busy` tells whether the process is
+    /// Time has passed, and all available input has been read. `busy` says whether the process is
     /// seen to do something.
     pub fn look(&mut self, now: Moment, busy: impl FnOnce() -> bool) -> Look {
         let Some(patience) = &mut self.asked else {
@@ -115,7 +116,7 @@ mod tests {
         Moment(Duration::from_millis(millis))
     }
 
-    /// Follows the deadlines until something is to be done.
+    /// Advances the deadlines until an action is due.
     fn follow(watch: &mut Watch, busy: bool) -> (Look, u64) {
         loop {
             let now = watch.next_deadline();

@@ -50,14 +50,14 @@ pub fn write(envelope: Envelope, message: &impl Serialize, out: &mut Vec<u8>) {
         .expect("no message holds what cannot be written");
 }
 
-/// Gathers what is said to all `children` of a node, one after the other, into one message: the
+/// Gathers successive messages to all `children` of a node into one message: the
 /// result of a fence, which may be large, is then written once and there once.
 pub fn gathered<M: PartialEq>(
     messages: impl IntoIterator<Item = (Address, M)>,
     children: &[NodeId],
 ) -> Vec<(Address, M)> {
     let mut gathered: Vec<(Address, M)> = Vec::new();
-    // How many of the last messages say the same to the first children.
+    // How many of the last messages are equal for the first children.
     let mut same = 0;
     for (to, message) in messages {
         let goes_on = gathered.last().is_some_and(|(_, last)| *last == message);
@@ -215,7 +215,7 @@ impl Reassembly {
         Ok(None)
     }
 
-    /// Drops what has arrived of messages from there: nothing more will come.
+    /// Drops incomplete messages from there: no more input will come.
     pub fn source_lost(&mut self, from: Address) {
         self.parts.retain(|envelope, parts| {
             let lost = envelope.from == from;

@@ -10,8 +10,8 @@ pub const OF_SYSTEM: &str = "/run/wireup/agent.sock";
 
 /// Where an agent that runs as `user` listens; `runtime` is its `XDG_RUNTIME_DIR`.
 ///
-/// Of the directory's and the socket's owner nothing is known: in `/tmp` somebody else may have been
-/// first. An agent refuses a directory that is not its own, and a launcher asks the kernel who
+/// The owner of directory and socket is not checked: in `/tmp` another user may have been first. An
+/// agent refuses a directory that is not its own, and a launcher asks the kernel which user
 /// answers.
 pub fn of_agent(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
     match (user, runtime) {

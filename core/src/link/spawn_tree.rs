@@ -1,8 +1,8 @@
-//! The tree over the nodes of a launch: who contacts whom, and which way a frame goes.
+//! The tree over the nodes of a launch: which node contacts which others, and the route of a frame.
 //!
 //! Nodes are numbered in heap order: the children of node `n` in a tree of width `k` are
 //! `k·n + 1 … k·n + k`. A star is a tree as wide as it has nodes. Fences go up and down the same
-//! tree, so what an agent carries for its children is what its step merges.
+//! tree, so an agent carries exactly the messages that its step merges.
 //!
 //! Nodes that join a launch later have the next numbers. They are all children of the root, whatever
 //! the width, so that no other agent has to know of them.
@@ -21,7 +21,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The tree over so many nodes.
+    /// The tree over this number of nodes.
     pub fn over(self, nodes: u32) -> Tree {
         Tree::new(nodes, self.star_limit, self.width)
     }

@@ -1,7 +1,7 @@
-//! What an agent says to its helper, `wireup steps`: the process from which steps are forked and launchers
+//! Messages from an agent to its helper, `wireup steps`: the process that forks steps and launchers
 //! started, and which alone keeps root's rights where the agent has given them up.
 //!
-//! Every order has one answer. What is made is a child of the agent. Descriptors go beside the messages; which,
+//! Every order has one answer. New processes are children of the agent. Descriptors accompany the messages; which ones,
 //! and in which order, is said at each.
 
 use serde::{Deserialize, Serialize};
@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 /// What the helper is to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// From now on the agent is not believed: it is about to give up its rights. Once, with the socket of the
-    /// process that knows accounts.
+    /// From now on the agent is not trusted: it is about to give up its rights. Sent once, with the
+    /// socket of the process that knows accounts.
     Separate(Rules),
-    /// A step is wanted: its end of its link, the pipe for what it says, and for root the connection of the
-    /// launcher.
+    /// Requests a step: with its end of its link, the pipe for its messages, and for root the
+    /// connection of the launcher.
     Step {
-        /// Whose process it becomes.
+        /// The user of the process.
         whose: Whose,
         /// Its environment, in place of what there is: `NAME=value`.
         environment: Vec<Vec<u8>>,
     },
-    /// A launcher, `wireup run`, is wanted: its standard input, output and error, and what it gets as
-    /// descriptors 3, 4 and so on.
+    /// Requests a launcher, `wireup run`: with its standard input, output and error, and the
+    /// descriptor that it gets as descriptors 3, 4 and so on.
     Launcher {
-        /// Whose process it becomes.
+        /// The user of the process.
         whose: Whose,
         /// Its arguments after `run`.
         arguments: Vec<Vec<u8>>,
@@ -40,14 +40,14 @@ pub enum Order {
     Credentials,
 }
 
-/// Whose process is wanted.
+/// The user of the requested process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Whose {
     /// The helper's own user's.
     Own,
     /// That of these numbers. Of a believed agent only.
     Numbers(Account),
-    /// That of a user whose groups the helper finds itself.
+    /// A user whose groups the helper looks up itself.
     User {
         /// User.
         uid: u32,
@@ -94,8 +94,8 @@ pub struct SocketFile {
 /// What became of an order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// There is a process, whose pidfd is here. That it becomes its user's is its own business: if it
-    /// cannot, it says so and ends.
+    /// The process exists; its pidfd is attached. The process itself changes to its user: if it
+    /// cannot, it reports the error and ends.
     Made {
         pid: i32,
         /// By which it can be signalled.
@@ -117,7 +117,7 @@ pub enum Answer {
     },
 }
 
-/// What the process that knows accounts says of a number, as bytes of a pipe that comes with the number.
+/// The answer of the account process for a user id, as bytes of a pipe that comes with the id.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Found {
     Account(Account),

@@ -2,14 +2,14 @@
 //!
 //! Every node has an engine; that of the head node holds the [`Store`], which is made when it is
 //! first needed. From the first request on that other launches may have to do with, the head node
-//! asks the [shared store](super::shared) instead, and hands over what its store holds.
-//! When the rendezvous is lost, whoever waits for it is told so, and its names are gone; the next such
-//! request goes to another one. A node tells the head node of ranks that end once it has asked for something, or
-//! was asked to ([`StoreMessage::Watch`]) because a value lives as long as an application context,
-//! which may have ranks anywhere.
+//! uses the [shared store](super::shared) instead, and hands over its own store's contents. When
+//! the rendezvous is lost, its waiting lookups fail and its names are lost; the next such request
+//! goes to another one. A node reports ranks that end to the head node once it has sent a request,
+//! or was asked to ([`StoreMessage::Watch`]) because a value lives as long as an application
+//! context, which may have ranks anywhere.
 //!
 //! Rule: a request of a rank that has ended is refused: libpmix may still hand over what a process
-//! wrote just before its end, and nobody would remove what it publishes.
+//! wrote just before its end, and its values would never be removed.
 
 mod head;
 
@@ -40,7 +40,7 @@ pub enum StoreMessage {
     Receipt { serial: Serial, reached: bool },
     /// To the head node: these ranks of the sender's have ended.
     Ended(Vec<(Proc, AppNum)>),
-    /// From the head node: it wants to hear of every rank that ends.
+    /// From the head node: report every rank that ends.
     Watch,
 }
 
@@ -53,7 +53,7 @@ pub enum Output<T> {
         to: NodeId,
         message: StoreMessage,
     },
-    /// From the head node: tell the rendezvous.
+    /// From the head node: a message for the rendezvous.
     Shared(ToShared),
     /// Answer a local requester; happens once per ticket.
     Complete {
@@ -74,9 +74,9 @@ pub struct StoreEngine<T> {
     asking: BTreeMap<Serial, (Proc, T)>,
     /// Ranks of this node that have ended.
     ended: BTreeMap<Proc, AppNum>,
-    /// Those that the head node was not told of.
+    /// Those not yet reported to the head node.
     untold: Vec<(Proc, AppNum)>,
-    /// Whether the head node is to hear of ends.
+    /// Whether ends are reported to the head node.
     tells: bool,
     at_head: Option<Box<Head>>,
     lost: BTreeSet<NodeId>,
@@ -84,7 +84,7 @@ pub struct StoreEngine<T> {
 }
 
 impl<T> StoreEngine<T> {
-    /// The engine of `node`, one of so many; the store is on `head`.
+    /// The engine of `node`; the store is on `head`.
     pub fn new(node: NodeId, head: NodeId, nodes: u32) -> Self {
         Self {
             node,
@@ -101,7 +101,7 @@ impl<T> StoreEngine<T> {
         }
     }
 
-    /// The launch has so many nodes now. At the head node those that joined are asked to tell of
+    /// The launch has a new number of nodes. The head node asks those that joined to report
     /// ranks that end, if the others were.
     pub fn grow(&mut self, nodes: u32, out: &mut Vec<Output<T>>) {
         let joined = (self.nodes..nodes).map(NodeId);
@@ -162,7 +162,7 @@ impl<T> StoreEngine<T> {
         now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
-        // What it still said may come after its ranks were counted as ended.
+        // Its last messages may arrive after its ranks were counted as ended.
         if self.lost.contains(&from) {
             return;
         }
@@ -205,7 +205,7 @@ impl<T> StoreEngine<T> {
         }
     }
 
-    /// At the head node: the rendezvous has something to say.
+    /// At the head node: a message of the rendezvous.
     pub fn shared_said(&mut self, message: FromShared, now: Moment, out: &mut Vec<Output<T>>) {
         let Some(head) = &mut self.at_head else {
             return;
@@ -286,7 +286,7 @@ impl<T> StoreEngine<T> {
         }
     }
 
-    /// At the head node: what was on its way to a node that is lost is for others.
+    /// At the head node: values in transit to a lost node are available again.
     fn lost_on_the_way(&mut self, node: NodeId, now: Moment, out: &mut Vec<Output<T>>) {
         let Some(head) = &mut self.at_head else {
             return;
@@ -319,7 +319,7 @@ impl<T> StoreEngine<T> {
         self.at_head.as_ref()?.store.next_deadline()
     }
 
-    /// The job ends: everybody who waits is told so, and so is who still asks.
+    /// The job ends: all waiting and later requests fail.
     pub fn tear_down(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
         let mut answers = Vec::new();
         if let Some(mut head) = self.at_head.take() {
@@ -360,7 +360,7 @@ impl<T> StoreEngine<T> {
         let head = self.at_head.get_or_insert_default();
         let program = (who.proc.nspace.clone(), who.app);
         if lives_as_app && head.watched.insert(program, who.app_size).is_none() {
-            // Ranks of this node that ended before count too; other nodes tell of theirs.
+            // Ranks of this node that ended before count too; other nodes report theirs.
             for (proc, app) in &self.ended {
                 let program = (proc.nspace.clone(), *app);
                 head.ended.entry(program).or_default().insert(proc.clone());
@@ -438,7 +438,7 @@ impl<T> StoreEngine<T> {
         }
     }
 
-    /// Whether somebody waited for it.
+    /// Whether a requester waited for it.
     fn complete(&mut self, serial: Serial, answer: Answer, out: &mut Vec<Output<T>>) -> bool {
         let asking = self.asking.remove(&serial);
         let waited = asking.is_some();

@@ -25,9 +25,9 @@ impl Value {
         self.key.len() + self.data.bytes().len()
     }
 
-    /// Rule: the publisher's range says who may see a value, the requester's range whose values it
-    /// wants to see, and both must hold; so must that both run for the same user.
-    /// Source: retrieval rules for published data of the PMIx standard.
+    /// Rule: the publisher's range says which processes may see a value, the requester's range
+    /// whose values it looks for. Both must match, and so must the user. Source: retrieval rules
+    /// for published data of the PMIx standard.
     fn is_visible(&self, to: &Requester, range: &Range) -> bool {
         self.owner.user == to.user
             && self.range.holds(&self.owner, to)
@@ -168,7 +168,7 @@ impl Values {
         }
     }
 
-    /// Takes a value out whose room stays taken until it is [forgotten](Self::forget) or
+    /// Removes a value; its room stays reserved until it is [forgotten](Self::forget) or
     /// [put back](Self::put_back).
     pub(super) fn lend(&mut self, id: ValueId) -> Option<Value> {
         let value = self.values.remove(&id)?;
@@ -217,7 +217,7 @@ impl Values {
         values
     }
 
-    /// Removes what was published on these nodes, but for what is kept until it is withdrawn where
+    /// Removes values published on these nodes, except those that persist until unpublished where
     /// others can see it.
     pub(super) fn nodes_gone(&mut self, nodes: &BTreeSet<NodeId>) {
         let doomed = self
@@ -250,7 +250,8 @@ impl Values {
         found
     }
 
-    /// Removes the value under a key in the range `Session`, whoever of that user published it.
+    /// Removes the value under a key in the range `Session`, whichever process of that user
+    /// published it.
     pub(super) fn remove_in_session(&mut self, by: &Requester, key: &[u8]) -> bool {
         let taken = |id: &&ValueId| self.values[id].collides(&Range::Session, by);
         let id = self.under(key).iter().find(taken).copied();

@@ -1,4 +1,4 @@
-//! What is asked of the store, and its answers.
+//! Requests to the store, and its answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::job::ids::{AppNum, NodeId, Nspace, UserId};
 use crate::job::octets::{self, Octets};
 use crate::job::proc::{Proc, ProcRank};
 
-/// Who asks.
+/// A requester.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Requester {
     pub proc: Proc,
-    /// Where it lives; the same number means the same node in the whole store.
+    /// Its node; the same number means the same node in the whole store.
     pub node: NodeId,
-    /// For whom it runs. Nobody sees what another user published.
+    /// Its user. Values of another user are never visible.
     pub user: UserId,
     pub app: AppNum,
     /// Number of ranks of that context.
     pub app_size: u32,
 }
 
-/// Who may see a value, or whose values a lookup wants to see.
+/// Which processes may see a value, or whose values a lookup looks for.
 ///
 /// Source: `pmix_data_range_t` of the PMIx standard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -43,14 +43,14 @@ pub enum Range {
     ProcLocal,
 }
 
-/// How long a value is kept.
+/// The lifetime of a value.
 ///
 /// Source: `pmix_persistence_t` of the PMIx standard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Persistence {
     /// Until it is withdrawn.
     Indefinite,
-    /// Until somebody has got it.
+    /// Until a reader has received it.
     FirstRead,
     /// Until its publisher ends.
     Proc,
@@ -106,7 +106,7 @@ impl Octets for Data {
 pub enum Accepts {
     /// Every value.
     Anything,
-    /// Texts of at most so many bytes.
+    /// Texts up to a maximum number of bytes.
     Text(usize),
 }
 
@@ -129,7 +129,7 @@ pub struct Wait {
     pub timeout: Option<Duration>,
 }
 
-/// What values a lookup wants.
+/// The values that a lookup asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lookup {
     pub range: Range,
@@ -146,7 +146,7 @@ pub struct Lookup {
 pub enum Removal {
     /// The requester's own: all, or those of one range.
     Own(Option<Range>),
-    /// Whoever published it in the range `Session`, as PMI has it.
+    /// Any publisher in the range `Session`, as in PMI.
     Anybodys,
 }
 
@@ -157,7 +157,7 @@ pub enum Request {
     Publish {
         /// Who may see them.
         range: Range,
-        /// How long they are kept.
+        /// Their lifetime.
         persistence: Persistence,
         /// The values under their keys.
         #[serde(with = "octets")]
@@ -195,8 +195,8 @@ pub struct Found {
     pub key: Vec<u8>,
     pub owner: Proc,
     pub data: Data,
-    /// It was for one reader only: the store has given it away and wants to hear whether it has
-    /// reached somebody.
+    /// It was for one reader only: the store has removed it and expects a
+    /// receipt.
     pub once: bool,
 }
 
@@ -207,7 +207,7 @@ pub enum Answer {
     Done,
     /// As much as was asked for.
     Found(Vec<Found>),
-    /// Some of it: what was found, without values that are for one reader only.
+    /// Some keys were found; values for one reader only are not included.
     Partial(Vec<Found>),
     /// Nothing was done.
     Refused(Refusal),
@@ -240,7 +240,7 @@ pub enum Refusal {
         "the store is full ({VALUES_MAX} values, {WAITING_MAX} waiting lookups, {BYTES_MAX} bytes)"
     )]
     Full,
-    /// What was waited for did not come in time.
+    /// The lookup timed out.
     #[error("not published in time")]
     Timeout,
     /// The requester has ended.
@@ -249,7 +249,7 @@ pub enum Refusal {
     /// The node that keeps the store is gone.
     #[error("the head node is lost")]
     HeadLost,
-    /// Where the names of all launches are kept is not to be reached, or was lost.
+    /// The name server of all launches cannot be reached, or was lost.
     #[error("the rendezvous of this user's launches is lost")]
     SharedLost,
     /// The node that keeps the store, or this one, ends the job.

@@ -1,4 +1,4 @@
-//! What the head node of a launch and the store that all launches of its user share say to each other.
+//! Messages between the head node of a launch and the store that all launches of its user share.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,8 +44,8 @@ pub enum ToShared {
         /// What.
         request: Request,
     },
-    /// What a process published while its launch kept its names to itself. Nobody waits for an
-    /// answer.
+    /// A value that a process published before its launch used the shared store. No process waits
+    /// for an answer.
     Keep { who: Requester, request: Request },
     /// Whether an answer with values for one reader has reached it.
     Receipt { ticket: Ticket, reached: bool },

@@ -50,7 +50,7 @@ impl<T> Waiting<T> {
         }
     }
 
-    /// Adds the youngest; hands its ticket back if there is no room.
+    /// Adds a lookup; returns its ticket if there is no room.
     pub(super) fn add(&mut self, waiter: Waiter<T>) -> Result<(), (T, Refusal)> {
         let bytes = self.bytes + waiter.cost();
         if self.waiters.len() >= WAITING_MAX || bytes > BYTES_MAX {
@@ -87,7 +87,7 @@ impl<T> Waiting<T> {
         ids.copied().collect()
     }
 
-    /// Those whose time is over.
+    /// Those that have timed out.
     pub(super) fn expired(&self, now: Moment) -> Vec<WaiterId> {
         let over = self.deadlines.iter().take_while(|(at, _)| *at <= now);
         over.map(|(_, id)| *id).collect()

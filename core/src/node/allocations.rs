@@ -1,4 +1,4 @@
-//! Processes that want nodes and slots, or give them back: upcalls become requests to the launcher,
+//! Processes that request or release nodes and slots: upcalls become requests to the launcher,
 //! and its answers theirs.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ impl NodeCore {
         self.ask_for(id, proc, (directive, infos), actions);
     }
 
-    /// What a process wants of the launch's nodes and slots.
+    /// A process's request for nodes and slots.
     pub(super) fn ask_for(
         &mut self,
         id: UpcallId,
@@ -121,7 +121,7 @@ fn told(allocation: &Allocation) -> Vec<Info> {
     infos
 }
 
-/// How PMIx says why nothing was given.
+/// The PMIx status for a failed request.
 fn status(kind: AllocationFailureKind) -> Status {
     match kind {
         AllocationFailureKind::NoResources => Status::ERR_OUT_OF_RESOURCE,

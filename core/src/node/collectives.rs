@@ -23,7 +23,7 @@ use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Proc, Status};
 use crate::rendezvous::message::ToRendezvous;
 
-/// Who waits for a process's data.
+/// A waiter for a process's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ModexTicket {
     Pmix(UpcallId),
@@ -43,7 +43,7 @@ pub(super) struct CrossState {
     pub(super) epoch: u32,
     /// At the head node.
     hub: Crossings,
-    /// Upcalls that wait for what was reported to the head node.
+    /// Upcalls that wait for the result of a report to the head node.
     waiting: BTreeMap<(Act, Members), VecDeque<UpcallId>>,
     /// Jobs of other launches that the sidecar knows.
     known: BTreeSet<Nspace>,
@@ -53,9 +53,9 @@ pub(super) struct CrossState {
     last: u64,
     /// Upcalls that wait for data, and how long.
     fetching: BTreeMap<u64, (UpcallId, Option<Moment>)>,
-    /// At the head node: which nodes were told to know jobs of other launches.
+    /// At the head node: nodes that were told to register jobs of other launches.
     met: BTreeMap<Nspace, BTreeSet<NodeId>>,
-    /// At the head node: who asked for data, and in which job.
+    /// At the head node: requesters of data, and their jobs.
     fetches: BTreeMap<u64, (NodeId, u64, Nspace)>,
 }
 
@@ -100,7 +100,7 @@ impl NodeCore {
         let Some(members) = members(procs) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
-        // Before they are connected processes of other launches are nobody.
+        // Processes of other launches are unknown until they are connected.
         let is_known = |nspace: &Nspace| {
             self.job_named(nspace.as_str()).is_some() || self.crossings.known.contains(nspace)
         };
@@ -265,7 +265,7 @@ impl NodeCore {
         self.tell_rendezvous(ToRendezvous::Relay { own, to, body }, actions);
     }
 
-    /// At the head node: another launch says something.
+    /// At the head node: a message of another launch.
     pub(super) fn crossed(
         &mut self,
         from: &Nspace,
@@ -334,7 +334,7 @@ impl NodeCore {
         self.relay(to, &Packet::Fetched { serial, result }, actions);
     }
 
-    /// libpmix wants the data of a process that is not of this launch.
+    /// libpmix requests the data of a process of another launch.
     pub(super) fn fetch_far(
         &mut self,
         id: UpcallId,
@@ -396,7 +396,7 @@ impl NodeCore {
         for serial in lost_ones {
             self.fetched(serial, Err(lost), now, actions);
         }
-        // Without the rendezvous the others may live on, connected to ours.
+        // Without the rendezvous the other launches may continue, connected to this one.
         for job in jobs.unwrap_or_default() {
             for node in self.crossings.met.remove(job).unwrap_or_default() {
                 let jobs = vec![job.clone()];
@@ -432,7 +432,7 @@ impl NodeCore {
         }
     }
 
-    /// The launch ends: whoever waits is told so.
+    /// The launch ends: all waiting requests fail.
     pub(super) fn crossings_tear_down(&mut self, actions: &mut Vec<Action>) {
         let waiting = std::mem::take(&mut self.crossings.waiting);
         let fetching = std::mem::take(&mut self.crossings.fetching);

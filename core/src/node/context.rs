@@ -35,7 +35,7 @@ pub(super) enum ContextError {
 }
 
 impl JobContext {
-    /// The same job where the launch has so many nodes, of which the last ones have none of its ranks.
+    /// The same job in a launch with more nodes, of which the last ones have none of its ranks.
     pub fn over(&self, nodes: u32) -> Self {
         Self {
             ranks: self.ranks.over(nodes),

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::job::ids::{NodeId, Nspace, Rank};
 
-    /// A node whose moment zero was that many seconds after 1970 began.
+    /// A node whose clock started this many seconds after 1970-01-01.
     fn node(since: u64) -> NodeCore {
         let job = Arc::new(served::job(&[2]));
         let key = LaunchKey::new([3; 32]);

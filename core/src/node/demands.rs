@@ -1,4 +1,4 @@
-//! What processes want to be done with processes of their launch: upcalls become [`Demand`]s, which the
+//! Requests that affect processes of the launch: upcalls become [`Demand`]s, which the
 //! launcher judges and carries out on all nodes.
 
 use super::NodeCore;
@@ -21,18 +21,18 @@ const SIGNAL_MAX: i32 = 64;
 
 /// The keys of directives.
 struct Directives {
-    /// What says a signal's number.
+    /// The directive with a signal's number.
     signal: &'static str,
-    /// What is to be done if it is so.
+    /// The action if it is set.
     flags: &'static [(&'static str, Wish)],
-    /// What was done before the host is asked.
+    /// Directives that libpmix has handled before the upcall.
     done: &'static [&'static str],
     /// The name of the request.
     id: &'static str,
 }
 
-/// What clients want removed at their end libpmix removes itself, and asks on if there is more; see
-/// docs/shim.md.
+/// libpmix itself removes the files that clients register for removal, and makes the upcall if
+/// there are more directives; see docs/shim.md.
 const OF_JOBS: Directives = Directives {
     signal: keys::JOB_CTRL_SIGNAL,
     flags: &[
@@ -63,14 +63,14 @@ const OF_SESSIONS: Directives = Directives {
     id: keys::SESSION_CTRL_ID,
 };
 
-/// Stands for the session of who says it; no other has a number that processes could know.
+/// Means the caller's session; processes cannot know the number of another one.
 const OWN_SESSION: u32 = u32::MAX;
 
 impl NodeCore {
-    /// `PMIx_Abort`. Without targets it means the caller's job, and there is no answer while anybody
-    /// lives: with it the caller would leave, and what others make of that could reach the launcher
-    /// before its abort does, which may come from another host. Where everybody is meant the launch
-    /// has failed.
+    /// `PMIx_Abort`. Without targets it means the caller's job, and there is no answer while
+    /// anybody lives: with it the caller would exit, and the reaction of others to that could reach
+    /// the launcher before its abort does, which may come from another host. Where everybody is
+    /// meant the launch has failed.
     pub(super) fn abort(
         &mut self,
         id: UpcallId,
@@ -103,7 +103,7 @@ impl NodeCore {
         }
     }
 
-    /// Nobody lives any more.
+    /// All ranks have ended.
     pub(super) fn answer_aborts(&mut self, actions: &mut Vec<Action>) {
         for id in std::mem::take(&mut self.aborts) {
             self.answer(id, &Answer::Status(Status::SUCCESS), actions);
@@ -167,7 +167,7 @@ impl NodeCore {
         self.answer(id, &Answer::Status(Status::SUCCESS), actions);
     }
 
-    /// Who is meant, the caller's whole job if nobody is named: `Some(None)` for everybody, `None` if
+    /// The targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if
     /// some are not of this launch.
     fn targets(&self, caller: &Proc, procs: &[Proc]) -> Option<Option<Vec<GlobalRank>>> {
         let job = [Proc {
@@ -180,7 +180,7 @@ impl NodeCore {
     }
 }
 
-/// What directives ask for, in their order; there must be something.
+/// The actions of the directives, in their order; there must be at least one.
 fn wishes(directives: &[Info], known: &Directives) -> Result<Vec<Wish>, Status> {
     let mut wishes = Vec::new();
     let mut done = false;

@@ -1,4 +1,4 @@
-//! What happens to a node's core, and what it orders.
+//! Inputs and outputs of a node's core.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub enum Event<'a> {
         /// As read; nothing at its end.
         bytes: &'a [u8],
     },
-    /// What came of a piece of input ([`Action::Feed`]) for one of its ranks.
+    /// The result for a piece of input ([`Action::Feed`]) for one of its ranks.
     Fed {
         /// The number it came with.
         number: u64,
@@ -79,7 +79,7 @@ pub enum Event<'a> {
     },
     /// A message of another node's core.
     Peer { from: NodeId, message: PeerMessage },
-    /// Nodes are gone for good. All survivors are told.
+    /// Nodes are lost. All remaining nodes get this event.
     NodesLost {
         /// Which.
         nodes: &'a [NodeId],
@@ -96,7 +96,7 @@ pub enum Event<'a> {
         /// By process, bytes of memory it uses; without those that have ended.
         processes: BTreeMap<u32, u64>,
     },
-    /// At the head node: the rendezvous of this user's launches has something to say.
+    /// At the head node: a message of the name server of this user's launches.
     Rendezvous(FromRendezvous),
     /// At the head node: the rendezvous is lost, or there is none.
     RendezvousLost,
@@ -112,8 +112,8 @@ pub enum Event<'a> {
         /// What became of it.
         result: AllocationResult,
     },
-    /// All ranks of a job have ended, on all nodes, and others live: it is forgotten, unless it is the
-    /// first one, whose settings are those of all.
+    /// All ranks of a job have ended, on all nodes, and others still run: the job is removed,
+    /// unless it is the first one, whose settings apply to all.
     JobOver(JobNumber),
     /// All ranks of the launch have ended: stop the sidecar, answer whatever still waits.
     LaunchEnded,
@@ -121,7 +121,7 @@ pub enum Event<'a> {
     Tick,
 }
 
-/// What came of a piece of input for a rank.
+/// The result for a piece of input for a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fed {
     /// It is in the rank's pipe.
@@ -164,7 +164,7 @@ pub enum PeerMessage {
 pub struct Notification {
     pub code: Status,
     pub source: Proc,
-    /// Who shall hear of it.
+    /// The recipients.
     pub range: DataRange,
     /// Details.
     pub infos: Vec<Info>,
@@ -177,7 +177,7 @@ pub enum Doing {
     Works,
     /// It waits for something else.
     Waits,
-    /// Somebody has stopped it.
+    /// It is stopped (SIGSTOP).
     Stopped,
 }
 
@@ -243,7 +243,7 @@ pub struct SpawnTicket(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct AllocationTicket(pub u64);
 
-/// What the launcher is told.
+/// Reports to the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
     /// The sidecar has loaded its libraries.
@@ -254,7 +254,7 @@ pub enum Report {
         job: JobNumber,
         env: ForkEnv,
     },
-    /// The sidecar cannot serve a spawned job, and goes on.
+    /// The sidecar cannot serve a spawned job, and continues.
     JobRefused {
         /// Which.
         job: JobNumber,
@@ -272,38 +272,38 @@ pub enum Report {
         /// Which.
         rank: NodeRank,
     },
-    /// The sidecar has something for the user, and goes on.
+    /// A warning of the sidecar for the user; the sidecar continues.
     SidecarWarning { text: String },
-    /// A fence takes longer than expected. It goes on, since those missing may be busy.
+    /// A fence takes longer than expected. It continues, since the missing ranks may be busy.
     FenceLate(LateFence),
     /// The job has failed.
     Failed(Cause),
-    /// A rank wants something to be done with ranks of its job.
+    /// A rank requests an action on ranks of its job.
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
     /// A rank has something for a system's log.
     Syslog(SyslogText),
-    /// From the head node: tell the rendezvous of this user's launches, which is looked for when there
-    /// is something to tell.
+    /// From the head node: a message for the name server of this user's launches, to which the
+    /// launcher connects at the first one.
     Rendezvous {
-        /// Which one: the number of those that were lost before. What is for one that is lost by now is
-        /// dropped.
+        /// Which name server: the number of those that were lost before. A message for one that is
+        /// lost is dropped.
         epoch: u32,
         /// What.
         message: ToRendezvous,
     },
-    /// A process wants others to be started; answered by [`Event::Spawned`].
+    /// A spawn request; answered by [`Event::Spawned`].
     Spawn {
         ticket: SpawnTicket,
-        /// Whose wish it is.
+        /// The requesting process.
         by: GlobalRank,
         request: Box<SpawnRequest>,
     },
-    /// A process wants nodes or slots; answered by [`Event::Allocated`].
+    /// A request for nodes or slots; answered by [`Event::Allocated`].
     Allocate {
         ticket: AllocationTicket,
-        /// Whose wish it is.
+        /// The requesting process.
         by: GlobalRank,
         request: Box<AllocationRequest>,
     },

@@ -1,7 +1,7 @@
 //! PMIx events: those raised on this node are carried to the others, and the deaths of ranks are
 //! events.
 //!
-//! Rule: libpmix tells the clients of its own node, also what is raised through its server, and
+//! Rule: libpmix notifies the clients of its own node, also of events raised through its server, and
 //! does not call for that. Rule: an event is carried by the node of its source alone. Source:
 //! docs/shim.md#events.
 
@@ -18,7 +18,8 @@ use crate::pmix::keys;
 use crate::pmix::value::{DataRange, Info, Proc, Status, Value};
 
 impl NodeCore {
-    /// An event raised here: libpmix tells this node's clients, the other nodes hear it from us.
+    /// An event raised here: libpmix notifies this node's clients, and this function the other
+    /// nodes.
     pub(super) fn forward(&mut self, event: Notification, now: Moment, actions: &mut Vec<Action>) {
         let everywhere = [
             DataRange::NAMESPACE,
@@ -58,8 +59,8 @@ impl NodeCore {
         self.control(&control, now, actions);
     }
 
-    /// A rank of this node died between init and finalize: those who asked for it hear of it,
-    /// where the job goes on.
+    /// A rank of this node died between init and finalize: if the job continues, processes that
+    /// registered for it are notified.
     pub(super) fn tell_of_death(
         &mut self,
         process: GlobalRank,

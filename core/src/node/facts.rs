@@ -1,8 +1,8 @@
-//! What the driver knows of a launch and only those ask for who want to look at it.
+//! Facts about a launch that the caller knows and that only queries need.
 
 use crate::job::ids::{AppNum, NodeId};
 
-/// Asked when somebody wants to know, so a run that nobody looks at pays nothing for it. Answers at
+/// Called only for a query, so a run without queries pays nothing for it. Answers at
 /// once, from memory.
 pub trait Facts: Send + Sync {
     /// The name of a node.

@@ -1,8 +1,7 @@
 //! Fences between nodes as a node's core uses them: which nodes take part, how long one may take,
-//! and who is missing where others wait.
+//! and the ranks that are missing in them.
 //!
-//! Rule: of a PMIx fence libpmix tells only that all local clients have come, not which have: a node
-//! whose server has not called may be waited for in vain by any of its clients. Source:
+//! Rule: for a PMIx fence libpmix reports only that all local clients have entered, not which ones: if a node's server has made no upcall, any of its clients may be missing. Source:
 //! `pmix_server.h`, `fence_nb`.
 
 use std::time::Duration;
@@ -30,12 +29,12 @@ pub struct Terms {
     pub shape: Shape,
     /// How long a fence, or another process's data, may be waited for.
     pub limit: FenceLimit,
-    /// The job goes on when a rank dies.
+    /// The job continues when a rank dies.
     pub tolerant: bool,
 }
 
 impl Terms {
-    /// As the user wants it.
+    /// The user's setting.
     pub fn of(spread: &SpreadSpec, ending: &EndingSpec) -> Self {
         Self {
             shape: Shape {
@@ -127,7 +126,7 @@ impl NodeCore {
         self.fence(input, now, actions);
     }
 
-    /// Who takes part in a barrier or ring, and on which nodes.
+    /// The participants of a barrier or ring, and their nodes.
     pub(super) fn meeting_of(&self, job: JobNumber, collective: &Collective) -> (Series, Nodes) {
         let member = self.jobs.get(job).expect("a job with ranks in a barrier");
         if *collective == Collective::WORLD {
@@ -148,7 +147,7 @@ impl NodeCore {
         (series(&member.context.nspace, collective), nodes)
     }
 
-    /// Others wait for this node: who of it has not come?
+    /// The local ranks that are missing in a fence.
     pub(super) fn describe(
         &mut self,
         id: FenceId,
@@ -198,8 +197,8 @@ impl NodeCore {
         }
         if absences.is_empty() && here > 0 {
             absences.nodes.add(self.node, 0);
-            // The first fence of all comes at once after the start, and who exchanges data is in the
-            // middle of it; a barrier later on may wait for work.
+            // The first fence of all comes at once after the start, and a rank that exchanges data
+            // is in the middle of it; a barrier later on may wait for work.
             absences.overdue = id.generation == 0 || collect;
         }
         absences

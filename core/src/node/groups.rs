@@ -29,10 +29,10 @@ use crate::pmix::upcall::{Answer, GroupOp};
 use crate::pmix::value::{Array, Info, Proc, Status, Text, Value, find};
 use crate::pmix::wire::{Reader, Writer};
 
-/// First libpmix whose answers Open MPI's sessions understand.
+/// First libpmix with answers that Open MPI's sessions understand.
 const SESSIONS_SINCE: u32 = 5;
 
-/// Who waits for an operation, and for which.
+/// A waiter for an operation.
 pub(super) struct Ticket {
     id: UpcallId,
     key: GroupKey,
@@ -41,11 +41,11 @@ pub(super) struct Ticket {
 /// What the node knows of groups beside the engine.
 pub(super) struct Groups {
     pub(super) engine: GroupEngine<Ticket>,
-    /// Whose members hear of deaths.
+    /// Groups whose members are notified of deaths.
     watch: Watch,
     /// The server's libpmix, as it said itself.
     pub(super) libpmix: Text,
-    /// The user was told that sessions do not work.
+    /// The user was warned that sessions do not work.
     warned: bool,
 }
 
@@ -128,7 +128,7 @@ impl NodeCore {
         });
     }
 
-    /// libpmix 4.2 has a timer of its own besides, which breaks the server when it fires: it is
+    /// libpmix 4.2 also has its own timer, which corrupts the server when it fires: it is
     /// stopped by an answer that comes first.
     fn group_timeout(&self, infos: &[Info]) -> Option<Duration> {
         let given = timeout(infos)?;
@@ -182,8 +182,8 @@ impl NodeCore {
             .is_some_and(|first| first < major)
     }
 
-    /// Open MPI 5 wants a communicator of a session's group, and takes the answer of an older server
-    /// for something else: it is given one in which it finds the refusal.
+    /// Open MPI 5 creates a communicator for a session's group, and reads the answer of an older
+    /// server for something else: it is given one in which it finds the refusal.
     fn refuse_sessions(&mut self, id: UpcallId, actions: &mut Vec<Action>) {
         if !std::mem::replace(&mut self.groups.warned, true) {
             let text = format!(

@@ -1,11 +1,11 @@
-//! Input for processes from processes (`PMIx_IOF_push`), wherever both live.
+//! Input for processes from processes (`PMIx_IOF_push`) on any nodes.
 //!
 //! ```text
 //! pusher's node ── Give ──▶ the readers' nodes, which write it into their pipes;
 //!               ◀── Done ── when all of it is there
 //! ```
-//! Rule: a push is answered when every reader's pipe has it, so a slow reader slows down whoever waits
-//! for answers. Rule: only ranks that were spawned with a pipe for it can be given input
+//! Rule: a push is answered when every reader's pipe has it, so a slow reader slows down a sender
+//! that waits for answers. Rule: only ranks that were spawned with a pipe for it can be given input
 //! (`PMIX_FWD_STDIN`); others have the launcher's, or none.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Proc, Status};
 
-/// What the nodes of pushers and readers say to each other.
+/// Messages between the nodes of pushers and readers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum InputMessage {
     /// Input for processes of the receiving node.
@@ -48,7 +48,7 @@ struct Push {
     status: Status,
 }
 
-/// What is being written here.
+/// Pushes that are being written on this node.
 #[derive(Debug)]
 struct Writing {
     from: NodeId,

@@ -1,4 +1,5 @@
-//! The jobs of a launch as one node's core knows them: who is who, and jobs that come and go.
+//! The jobs of a launch as one node's core knows them: identities of processes, and jobs that start
+//! and end.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::pmix::value::{Proc, ProcRank};
 pub(super) struct Member {
     pub(super) context: Arc<JobContext>,
     pub(super) pmi: Option<pmi::Server>,
-    /// Who takes part in the barrier of all its ranks.
+    /// Participants of the barrier of all its ranks.
     pub(super) world: (Series, Nodes),
     /// Its first process on this node, if it has one there.
     pub(super) first: NodeRank,
@@ -35,7 +36,7 @@ impl Placed for Member {
 }
 
 impl Member {
-    /// A job whose ranks here are offered PMI or not.
+    /// A job; `pmi` says whether its local ranks are offered PMI.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.
@@ -75,7 +76,7 @@ impl Member {
 }
 
 impl NodeCore {
-    /// A job was spawned: its ranks on this node, if it has any, are to be served. `requests` are
+    /// A job was spawned: its ranks on this node, if it has any, must be served. `requests` are
     /// those of the sidecar; when it has carried them out it reports that the job is ready.
     ///
     /// # Errors
@@ -108,8 +109,8 @@ impl NodeCore {
         Ok(job)
     }
 
-    /// Nodes joined the launch: its first job as it is known now, the same but for the number of nodes.
-    /// `absent` are those that were to join and could not, as far as that was not told before.
+    /// Nodes joined the launch: its first job as it is known now, the same but for the number of
+    /// nodes. `absent` are nodes that could not join and were not reported before.
     pub fn grow(
         &mut self,
         context: Arc<JobContext>,
@@ -232,12 +233,12 @@ impl NodeCore {
         (rank.0 < member.context.ranks.size()).then(|| self.jobs.global(job, rank))
     }
 
-    /// Where on this node the process lives that libpmix names.
+    /// The local number of a process that libpmix names.
     pub(super) fn local_of(&self, proc: &Proc) -> Option<NodeRank> {
         self.local(self.named(proc)?)
     }
 
-    /// Where on this node a process lives, if it does.
+    /// The local number of a process, if it is on this node.
     pub(super) fn local(&self, process: GlobalRank) -> Option<NodeRank> {
         (self.jobs.node_of(process)? == self.node).then(|| self.jobs.node_rank(process))?
     }

@@ -1,12 +1,12 @@
-//! PMI keys of other jobs of the launch, wherever these live.
+//! PMI keys of other jobs of the launch, on any node.
 //!
 //! ```text
 //! asker's node ── Ask ──▶ the lowest node that hosts ranks of the job
 //!              ◀─ Told ──
 //! ```
-//! Rule: what the ranks of a job put is brought to the nodes that host some of them, at their barriers
-//! and fences; others ask there. A spawned program may read what its parents have put and they what it
-//! has, by the name of the job. Source: docs/pmi-wire.md#spawn.
+//! Rule: what the ranks of a job put is brought to the nodes that host some of them, at their
+//! barriers and fences; others ask there. A spawned program may read its parents' keys, and they
+//! may read those that it has, by the name of the job. Source: docs/pmi-wire.md#spawn.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use crate::job::octets;
 use crate::node::event::{Action, PeerMessage};
 use crate::pmi::effect::KeyAnswer;
 
-/// What the nodes of who asks and of who put a key say to each other.
+/// Messages between the nodes of the requester and of the owner of a key.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum KeyMessage {
-    /// What is found under a key?
+    /// Requests the value of a key.
     Ask {
         /// The sender's number for it.
         number: u64,
@@ -38,7 +38,7 @@ pub enum KeyMessage {
     },
 }
 
-/// A rank that wants to know a key.
+/// A rank that requests a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     pub(super) job: JobNumber,
@@ -58,12 +58,12 @@ enum Found {
     Value(Vec<u8>),
     NoKey,
     NoJob,
-    /// Whoever knows lives there.
+    /// The owner is on these nodes.
     Elsewhere(NodeId),
 }
 
 impl NodeCore {
-    /// A rank asks for a key of another job of the launch.
+    /// A rank requests a key of another job of the launch.
     pub(super) fn pmi_key(
         &mut self,
         asker: Asker,
@@ -150,7 +150,7 @@ impl NodeCore {
         }
     }
 
-    /// Nobody knows what was put on a node that is gone.
+    /// Keys that were put on a lost node are unknown.
     pub(super) fn keys_node_lost(&mut self, node: NodeId, now: Moment, actions: &mut Vec<Action>) {
         let waiting = std::mem::take(&mut self.keys.waiting).into_iter();
         let (lost, left): (Vec<_>, Vec<_>) = waiting.partition(|(_, (_, at))| *at == node);

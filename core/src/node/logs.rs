@@ -1,4 +1,4 @@
-//! What ranks want logged (`PMIx_Log`).
+//! Log texts of ranks (`PMIx_Log`).
 //!
 //! Rule: each part of the data is one channel with its text. With `PMIX_LOG_ONCE` only the first one
 //! that is known here is used. `PMIX_LOG_JOB_RECORD` is a flag: the texts go to the record as well.
@@ -15,18 +15,18 @@ use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Info, Proc, Status, Text, Value, find};
 
-/// How texts are to be logged.
+/// Directives for log texts.
 #[derive(Default)]
 struct Manner {
     /// With the first channel alone.
     first_only: bool,
-    /// If nobody has logged the same before.
+    /// Only if the same text was not logged before.
     once: bool,
     /// Priority in a system's log.
     priority: u8,
     /// When they were said, in seconds since 1970-01-01T00:00:00Z.
     at: Option<i64>,
-    /// What is put in front of what is shown: the time, the channel's name.
+    /// Prefix of a shown text: the time, the channel's name.
     dated: bool,
     tagged: bool,
 }

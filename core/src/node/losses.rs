@@ -1,4 +1,4 @@
-//! What is given up: with nodes that are lost, or with the launch.
+//! Ending of pending work: when nodes are lost, or with the launch.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::node::event::Action;
 use crate::queries::QueryEngine;
 
 impl NodeCore {
-    /// Whatever waits for these nodes is answered, and those who want to know hear of it.
+    /// Requests that wait for these nodes are answered, and registered processes are notified.
     pub(super) fn nodes_lost(
         &mut self,
         nodes: &[NodeId],
@@ -57,7 +57,7 @@ impl NodeCore {
         }
     }
 
-    /// Nothing goes on here.
+    /// All pending work on this node ends.
     pub(super) fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);

@@ -5,8 +5,8 @@
 //! withdraw it, and publishing it twice fails, as under Hydra. Source: docs/pmi-wire.md#names.
 //! Rule: PMIx's defaults are the range `SESSION` and the persistence `SESSION`; a process withdraws
 //! only what it published. Source: `pmix_server.h`.
-//! Rule: who asks is known by the connection; the user is the job's, whatever `PMIX_USERID` says,
-//! since that is what a client says of itself and is another number in a user namespace.
+//! Rule: the connection identifies the requester; the user is the job's, whatever `PMIX_USERID`
+//! says, since the client sets it and it differs in a user namespace.
 
 mod pmix;
 
@@ -25,7 +25,7 @@ use crate::pmix::upcall;
 use crate::pmix::value::{Info, Proc, Status, Text};
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
-/// Who waits for an answer of the store.
+/// A waiter for an answer of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asker {
     /// A rank, over PMI.
@@ -146,7 +146,7 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        // libpmix names the process whose connection it is, and has only clients of this launch.
+        // libpmix names the process of the connection, and has only clients of this launch.
         let process = self.named(proc);
         let process = process.filter(|process| self.local(*process).is_some());
         match (process, request) {
@@ -213,7 +213,7 @@ impl NodeCore {
         self.store(now, actions, |store, out| store.tear_down(now, out));
     }
 
-    /// At the head node: what the rendezvous says.
+    /// At the head node: a message of the name server.
     pub(super) fn rendezvous_said(
         &mut self,
         message: FromRendezvous,

@@ -1,13 +1,14 @@
-//! Output of processes for processes that asked for it (`PMIx_IOF_pull`), wherever both live.
+//! Output of processes for subscribers (`PMIx_IOF_pull`) on any node.
 //!
 //! ```text
-//! asker's node ── Want ──▶ the writers' nodes, which hand on what is read of their pipes:
+//! asker's node ── Want ──▶ the writers' nodes, which pass on data from their pipes:
 //! pipe ─▶ Output ──▶ asker's node ─▶ sidecar ─▶ its clients; then Taken ──▶ back
 //! ```
 //! Rule: of each stream and for each node that asked, at most some `AHEAD` bytes are on their way;
-//! then the pipe is not read until they are taken. The user's own stream is held up alike.
-//! Rule: libpmix tells neither who asks nor who asks no more, only that one of the askers does not. So
-//! a node wants all that was ever asked for until the last of them has gone. Source: docs/shim.md.
+//! then the pipe is not read until they are taken. The user's own stream is held up alike. Rule:
+//! libpmix identifies neither a subscriber nor the subscription that ends. So a node stays
+//! subscribed to everything that was requested until its last subscriber has gone. Source:
+//! docs/shim.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,7 @@ const AHEAD: usize = 1 << 20;
 /// What can be asked for, one after the other.
 const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
 
-/// What the nodes of writers and askers say to each other.
+/// Messages between the nodes of writers and subscribers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum OutputMessage {
     /// What these processes of the receiving node print from now on is wanted.
@@ -60,7 +61,7 @@ pub enum OutputMessage {
 /// A stream of a process of this node.
 type Stream = (NodeRank, u16);
 
-/// What one node wants of this one.
+/// The subscription of one node.
 #[derive(Debug, Default)]
 struct Reader {
     wants: BTreeSet<Stream>,
@@ -71,33 +72,33 @@ struct Reader {
 /// A node's part in forwarding output.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
-    /// Who wants output of this node's processes.
+    /// Subscriptions to output of this node's processes.
     readers: BTreeMap<NodeId, Reader>,
     /// Streams that are not read for now.
     held: BTreeSet<Stream>,
     /// How many requests of this node's processes have not been taken back.
     pulls: u32,
-    /// The nodes that were told of some.
+    /// The nodes that have subscriptions of this one.
     asked: BTreeSet<NodeId>,
-    /// What the sidecar has not taken yet: where it is from, whose, which stream, how much.
+    /// Pieces that the sidecar has not accepted yet: node, process, stream and size.
     delivering: BTreeMap<RequestId, (NodeId, GlobalRank, Channels, usize)>,
 }
 
 impl Outputs {
-    /// Whether this node's processes want others' output.
+    /// Whether this node's processes have subscriptions.
     pub(super) fn is_asking(&self) -> bool {
         self.pulls > 0
     }
 }
 
 impl NodeCore {
-    /// Whether somebody wants this stream of a process of this node.
+    /// Whether this stream of a local process has a subscriber.
     pub fn wants_output(&self, at: NodeRank, channel: Channels) -> bool {
         let mut readers = self.outputs.readers.values();
         readers.any(|reader| reader.wants.contains(&(at, channel.0)))
     }
 
-    /// A process here, nobody knows which, wants output of others, or no more of it.
+    /// An unknown local process subscribes to output of others, or unsubscribes.
     pub(super) fn pull(
         &mut self,
         procs: &[Proc],
@@ -115,7 +116,7 @@ impl NodeCore {
         }
         self.outputs.pulls += 1;
         let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
-        // There is nobody to be told of those who are unknown.
+        // There is no answer that could report unknown processes.
         for process in self.members(procs).unwrap_or_default() {
             if let Some(node) = self.jobs.node_of(process) {
                 by_node.entry(node).or_default().push(process);
@@ -131,7 +132,7 @@ impl NodeCore {
         }
     }
 
-    /// No process here wants output any more.
+    /// No local process is subscribed any more.
     fn pull_nothing(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.outputs.pulls = 0;
         for to in std::mem::take(&mut self.outputs.asked) {
@@ -139,14 +140,14 @@ impl NodeCore {
         }
     }
 
-    /// Processes that are gone want nothing.
+    /// Removes subscriptions of processes that have ended.
     pub(super) fn pull_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
         if self.outputs.is_asking() && !self.pmix.contains(&PmixState::Connected) {
             self.pull_nothing(now, actions);
         }
     }
 
-    /// The sidecar can serve nobody any more.
+    /// The sidecar serves no client any more.
     pub(super) fn outputs_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
         for (_, delivery) in std::mem::take(&mut self.outputs.delivering) {
             self.taken(delivery, now, actions);
@@ -154,7 +155,7 @@ impl NodeCore {
         self.pull_nothing(now, actions);
     }
 
-    /// A node is gone: it wants nothing, and takes nothing.
+    /// A node is lost: removes its subscriptions and pending pieces.
     pub(super) fn outputs_node_lost(&mut self, node: NodeId, actions: &mut Vec<Action>) {
         self.outputs.asked.remove(&node);
         self.outputs.readers.remove(&node);

@@ -1,8 +1,8 @@
-//! PMIx queries: what a node's core can say of the launch, and what it has to ask the others for.
+//! PMIx queries: answers from this node's state, and requests to other nodes.
 //!
-//! Rule: who asks is not told, only the server's own name. So nothing here depends on who asks:
+//! Rule: libpmix gives the server's own name, not the client's. So no answer depends on the client:
 //! every client of a sidecar is of the launch's user, since the sidecar runs as that user and lets
-//! nobody else connect (see `pmix-host/src/peers.rs`). Source: `pmix_server.h`, `query`.
+//! no other user connect (see `pmix-host/src/peers.rs`). Source: `pmix_server.h`, `query`.
 //! Rule: a client of libpmix 5 drops the answers that come with any status but success and
 //! `PMIX_ERR_PARTIAL_SUCCESS`; one of 4.2 keeps them with success alone. Source: `query_cbfunc` in
 //! `src/common/pmix_query.c` of 4.2.2 and 5.0.11.
@@ -31,11 +31,11 @@ use crate::queries::{
     Asked, Heard, Life, Output, Part, Process, QueryEngine, QueryMessage, Question,
 };
 
-/// How long the other nodes are waited for if the asker sets no time. No rank has to do anything for
-/// the answer, so a node that needs longer is in trouble.
+/// How long the other nodes are waited for if the asker sets no time. No rank has to do anything
+/// for the answer, so a node that takes longer has a problem.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Who wants to know.
+/// The requester.
 pub(super) enum Pending {
     /// libpmix.
     Upcall {
@@ -44,7 +44,7 @@ pub(super) enum Pending {
         /// The jobs asked about, in the order of the question.
         jobs: Vec<Nspace>,
     },
-    /// This node, to tell how a job has ended.
+    /// This node, to report how a job has ended.
     End(JobNumber),
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Queries {
     /// By position on the node.
     seats: Vec<Seat>,
     facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
-    /// What this node will answer when the driver has found out what it takes.
+    /// Answers of this node that wait for data from the caller.
     looking: BTreeMap<Asked, Question>,
 }
 
@@ -150,7 +150,7 @@ impl NodeCore {
         });
     }
 
-    /// Lets the engine do something, and does what it orders.
+    /// Calls the engine and executes its orders.
     pub(super) fn ask_nodes(
         &mut self,
         now: Moment,
@@ -194,7 +194,7 @@ impl NodeCore {
         });
     }
 
-    /// What this node says of its processes; at once, unless they have to be weighed.
+    /// This node's answer about its processes; immediate, unless their memory must be measured.
     pub(super) fn starts_known(&mut self, asked: Asked, now: Moment, actions: &mut Vec<Action>) {
         let Some(question) = self.queries.looking.get(&asked) else {
             return;
@@ -208,7 +208,7 @@ impl NodeCore {
         }
     }
 
-    /// The driver has weighed what it was asked to, if anything.
+    /// The caller has measured the requested memory, if any.
     pub(super) fn weighed(
         &mut self,
         asked: Asked,

@@ -16,7 +16,7 @@ use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, ProcRank, Status, Value};
 use crate::queries::{Heard, Life};
 
-/// What became of a job whose ranks have ended, by what their nodes say: the worst of it. `at` is
+/// The status of a job whose ranks have ended: the most severe that its nodes report. `at` is
 /// its place in the question.
 pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usize) -> Status {
     let of_process = |life: Life| match life {
@@ -43,7 +43,7 @@ pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usi
     worst
 }
 
-/// A signal tells more than a code that follows from it, and that more than a missing goodbye.
+/// A signal is more severe than an exit code, and that more than a missing finalize.
 fn worse(one: Status, other: Status) -> Status {
     let order = [
         Status::ERR_JOB_ABORTED_BY_SIG,
@@ -71,7 +71,7 @@ fn of_job(code: Status, nspace: &Nspace, more: Option<Info>) -> Arc<Notification
 }
 
 impl NodeCore {
-    /// All processes of a job that was asked for here run: everybody who asked for it hears of it.
+    /// All processes of a job that was spawned from here run: notifies the registered processes.
     pub(super) fn tell_of_job_start(
         &mut self,
         nspace: &Nspace,
@@ -86,7 +86,7 @@ impl NodeCore {
         self.notify(&event, now, actions);
     }
 
-    /// A spawned job has ended, how is known now: everybody who asked for it hears of it.
+    /// A spawned job has ended and its status is known: notifies the registered processes.
     pub(super) fn tell_of_job_end(
         &mut self,
         job: JobNumber,
@@ -98,7 +98,7 @@ impl NodeCore {
             Heard::Part(part) => Some(part.jobs.iter().flatten()),
             Heard::Lost | Heard::Nothing => None,
         });
-        // Of a job that could not be started only who asked for it knows, and has been told.
+        // Only the requester knows of a job that could not be started, and has its answer.
         if processes.flatten().all(|one| one.life == Life::Planned) {
             return;
         }
@@ -109,7 +109,7 @@ impl NodeCore {
         self.notify(&event, now, actions);
     }
 
-    /// Nodes are lost. Every node that is left is told of it, so nobody carries this.
+    /// Nodes are lost. Every remaining node gets this event itself, so it is not forwarded.
     pub(super) fn tell_of_lost_nodes(
         &mut self,
         nodes: &[NodeId],
@@ -127,7 +127,7 @@ impl NodeCore {
                 .map(|process| self.name_of(process))
                 .map(|name| Proc::new(&name.nspace, name.rank))
                 .collect();
-            // A node without processes concerns nobody.
+            // A node without processes concerns no client.
             let Some(source) = processes.first().cloned() else {
                 continue;
             };

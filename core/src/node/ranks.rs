@@ -85,7 +85,7 @@ impl NodeCore {
         }
     }
 
-    /// What has become of the job that a rank wanted to be started.
+    /// The result of a rank's spawn request.
     pub(super) fn pmi_spawned(
         &mut self,
         at: NodeRank,

@@ -1,11 +1,11 @@
-//! The life of the node's sidecar: how long is waited for it, and what its failure means.
+//! The life of the node's sidecar: its timeouts, and the effect of its failure.
 //!
 //! ```text
 //! Starting ──job registered──▶ Ready ──job over──▶ Stopping ──process gone──▶ Ended
 //!    └─ it fails, breaks the protocol, keeps silent ─┴──▶ Broken ─────────────▲
 //! ```
-//! What the loss of a sidecar means for the job is left to who knows all nodes: others may still
-//! want the data of ranks that have finished here.
+//! The controller, which knows all nodes, decides the effect of a lost sidecar on the job: other
+//! nodes may still need the data of ranks that have finished here.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// How long the end of a rank waits for the answer to a probe.
 const DOUBT_LIMIT: Duration = Duration::from_secs(1);
 /// From the end of a socket until the process is gone. A process that dies closes its sockets
-/// first, and its exit tells more. It may need two seconds if it wants to leave in order.
+/// first, and its exit status says more. It may need two seconds for an orderly end.
 const CLOSED_LIMIT: Duration = Duration::from_secs(3);
 /// So often a sidecar that starts may be seen to be stopped.
 const STOPPED_LOOKS: u32 = 1;
@@ -203,7 +203,7 @@ impl NodeCore {
         if !self.host.is_heard() {
             return;
         }
-        // What was complete before an error counts: a rank that finalized has finalized.
+        // Frames that were complete before an error count: a rank that finalized has finalized.
         self.host_events(events.unwrap_or_default(), now, actions);
         if let Some(error) = self.link.error() {
             let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");
@@ -255,10 +255,10 @@ impl NodeCore {
                     .map_err(|refusal| refusal.status.0);
                 self.modex(ModexInput::SidecarAnswered { proc, result }, now, actions);
             }
-            // An event that cannot be delivered has no one to be told: its raiser went on long ago.
+            // No process waits for the delivery of an event: its sender has continued long ago.
             ControlReply::Notify(_) | ControlReply::DeregisterJob(_) => {}
             ControlReply::IofDeliver(_) => self.delivered(id, now, actions),
-            // Its process tells how that went.
+            // Its exit reports the result.
             ControlReply::Finalize(_) => self.host.stopped = true,
             ControlReply::Probe(_) => self.host_answered(id, now),
         }
@@ -276,7 +276,7 @@ impl NodeCore {
         }
     }
 
-    /// The sidecar says why it cannot go on.
+    /// The sidecar reports why it cannot continue.
     pub(super) fn host_gave_up(&mut self, failed: &Failed, now: Moment, actions: &mut Vec<Action>) {
         // The other stages know their own remedies.
         let remedy = match (shortage::remedy(&failed.text.to_string()), failed.stage) {
@@ -353,7 +353,7 @@ impl NodeCore {
         match (life.state, doing) {
             (SidecarState::Starting, Doing::Stopped) => {
                 life.seen_stopped += 1;
-                // One that was stopped for a moment goes on.
+                // One that was stopped for a moment continues.
                 if life.seen_stopped > STOPPED_LOOKS {
                     self.host_broken("its process is stopped".to_owned(), now, actions);
                 }
@@ -375,7 +375,7 @@ impl NodeCore {
         self.host_broken(text, now, actions);
     }
 
-    /// What was waited for in vain, and what to do.
+    /// The wait that timed out, and the reaction.
     fn impatient(&self, seconds: u64) -> String {
         if self.host.closed {
             return "it closed its connection and does not end; try another libpmix (--libpmix)"
@@ -394,7 +394,7 @@ impl NodeCore {
         )
     }
 
-    /// The sidecar is of no use any more, though its process may live.
+    /// The sidecar cannot be used any more, though its process may still run.
     pub(super) fn host_broken(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
         if self.host.is_heard() {
             self.host_lost(error, now, actions);

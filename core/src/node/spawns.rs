@@ -1,4 +1,4 @@
-//! Processes that want others to be started beside them: requests of PMI and PMIx become requests
+//! Spawns: requests over PMI and PMIx become requests
 //! to the launcher, and its answers theirs. Connections between jobs.
 //!
 //! Rule: every job of a launch is registered with all of its servers before any of its ranks is
@@ -23,7 +23,7 @@ use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{Answer, App};
 use crate::pmix::value::{Info, Proc, Status, Text, Value};
 
-/// Who waits for a job to be started.
+/// A waiter for the start of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asker {
     Pmix(UpcallId),
@@ -62,7 +62,7 @@ impl NodeCore {
         self.ask_to_spawn(Asker::Pmix(id), by, request, actions);
     }
 
-    /// A rank wants a job to be started, over PMI.
+    /// A spawn request over PMI.
     pub(super) fn pmi_spawn(
         &mut self,
         at: NodeRank,
@@ -154,8 +154,8 @@ impl NodeCore {
                 collect: false,
                 status,
             },
-            // libpmix has a timer of its own besides, and a callback after that one has fired uses
-            // what it has freed: the answer comes first.
+            // libpmix has its own timer, and a callback after it has fired uses freed memory: the
+            // answer must come first.
             timeout: self.terms.timeout_or(given.map(|given| given * 3 / 4)),
             ticket: FenceTicket::Meeting(id),
         };
@@ -172,7 +172,7 @@ impl Spawns {
     }
 }
 
-/// What a client wants in one application context; `None` if that is nothing.
+/// The request for one application context; `None` if it is empty.
 fn app(app: App) -> Option<SpawnApp> {
     let mut argv = app.argv.into_iter().map(os);
     let name = argv.next();
@@ -233,7 +233,7 @@ pub(super) fn said(info: &Info) -> SpawnInfo {
     }
 }
 
-/// How PMIx says why nothing was spawned.
+/// The PMIx status for a failed spawn.
 fn status(kind: SpawnFailureKind) -> Status {
     match kind {
         SpawnFailureKind::NotFound => Status::ERR_JOB_EXE_NOT_FOUND,

@@ -108,7 +108,7 @@ impl NodeCore {
                 };
                 let proc = self.name_of(process);
                 let owner = self.jobs.node_of(process);
-                // Where nobody has set a time, the owner knows how long is long.
+                // Without a given limit, the owner applies its own.
                 let timeout = self.terms.timeout_or(timeout(&infos));
                 let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
                 let timeout = timeout.map(|timeout| timeout.after);
@@ -288,7 +288,7 @@ impl NodeCore {
         self.answer(id, &answer, actions);
     }
 
-    /// Another node wants a local rank's data.
+    /// Another node requests a local rank's data.
     pub(super) fn ask_host(&mut self, proc: proc::Proc, now: Moment, actions: &mut Vec<Action>) {
         if self.host.state != SidecarState::Ready {
             let result = Err(Status::ERR_NOT_FOUND.0);

@@ -1,7 +1,9 @@
-//! Barriers and rings that some local ranks have entered: who waits, and what they bring.
+//! Barriers and rings that some local ranks have entered: the waiting ranks and their
+//! contributions.
 //!
 //! One is complete on this node when all its local members have entered. Then it ends at once if
-//! there are no others, or when the caller says so ([`Server::released`](crate::pmi::server::Server)).
+//! there are no others, or when the caller reports it
+//! ([`Server::released`](crate::pmi::server::Server)).
 //!
 //! Rule: a failed barrier is fatal for clients, so it stays failed: ranks that come later must not
 //! wait for ever. Source: docs/pmi-wire.md#barrier.
@@ -25,7 +27,7 @@ pub(super) struct Meeting {
     pub(super) waiting: Vec<Waiter>,
     /// Number of members on this node.
     expected: usize,
-    /// What was given away of the store when the last one entered.
+    /// The store's contribution that was taken when the last one entered.
     given: Option<Stamp>,
     ring: Vec<RingValues>,
 }
@@ -36,7 +38,7 @@ impl Meeting {
         (self.waiting.len(), self.expected)
     }
 
-    /// What was given away of the store, if all local members have entered.
+    /// The store's contribution that was taken, if all local members have entered.
     pub(super) fn given(&self) -> Option<Stamp> {
         self.given
     }
@@ -49,7 +51,7 @@ pub(super) enum Arrival {
     Begun,
     /// Others are to come.
     Waits,
-    /// All local members have entered; this is what they bring for other nodes.
+    /// All local members have entered; this is their contribution for other nodes.
     Entered(Vec<u8>),
     /// All members have entered; it had begun before or not.
     Ended {
@@ -93,7 +95,7 @@ impl Meetings {
         self.map.size()
     }
 
-    /// Whether a rank lives on this node.
+    /// Whether a rank is on this node.
     pub(super) fn is_here(&self, rank: Rank) -> bool {
         self.map.node_of(rank) == Some(self.node)
     }
@@ -103,7 +105,7 @@ impl Meetings {
         self.failed.get(collective).map(String::as_str)
     }
 
-    /// A member enters for the first time. `ring` is what it brings into a ring.
+    /// A member enters for the first time. `ring` is its contribution to a ring.
     pub(super) fn arrive(
         &mut self,
         collective: &Collective,
@@ -132,7 +134,7 @@ impl Meetings {
         let (bytes, given) = match collective {
             &Collective::WORLD => (store.take_contribution(), Stamp::default()),
             Collective::Ring => (ring::encode(&mut meeting.ring), Stamp::default()),
-            // What is put here is visible to everybody here.
+            // Local puts are visible to all local ranks.
             _ if !elsewhere => {
                 let begun = meeting.expected > 1;
                 return Arrival::Ended { begun };
@@ -174,7 +176,7 @@ impl Meetings {
         self.open.get(collective)
     }
 
-    /// It has ended well: who is to be answered, in the order of ranks.
+    /// It has completed: returns the ranks to be answered, in order.
     pub(super) fn end(
         &mut self,
         collective: &Collective,
@@ -189,7 +191,7 @@ impl Meetings {
         self.take(collective)
     }
 
-    /// It has failed: who is to be answered, in the order of ranks. Later arrivals fail too.
+    /// It has failed: returns the ranks to be answered, in order. Later arrivals fail too.
     pub(super) fn fail(&mut self, collective: &Collective, why: String) -> Vec<Waiter> {
         self.failed.insert(collective.clone(), why);
         self.take(collective)

@@ -1,4 +1,4 @@
-//! Protocol state of one rank's connection, and what to tell about it in a failure report.
+//! Protocol state of one rank's connection, and its text for failure reports.
 //!
 //! ```text
 //! Silent ──init 1──▶ Initialized ──finalize──▶ Finalized     any of them ──protocol error──▶
@@ -36,10 +36,10 @@ pub enum Phase {
     Finalized,
 }
 
-/// A request whose answer is outstanding.
+/// A pending request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Open {
-    /// A barrier or ring, and the how-manieth barrier of the whole job it is, from 1.
+    /// A barrier or ring, and the sequence number of the barrier of the whole job, from 1.
     Collective(Collective, u64),
     /// Of the name service.
     Name,
@@ -162,7 +162,7 @@ impl ClientState {
         self.exchanges = false;
     }
 
-    /// What to tell those who wait for this rank in vain in a barrier: "connected, last put"; and
+    /// The text for reports of a missing rank: "connected, last put"; and
     /// whether it should be there already, or will never be. A rank that has never made contact, or
     /// has nothing to exchange since its last barrier, may be busy with its own work.
     pub fn whereabouts(&self) -> (String, bool) {
@@ -350,7 +350,7 @@ impl Client {
         self.state.fail(error);
     }
 
-    /// The rank's process has ended: nobody waits for its answers.
+    /// The rank's process has ended: its pending requests are dropped.
     pub(super) fn end(&mut self) {
         self.names.clear();
         self.spawning = None;

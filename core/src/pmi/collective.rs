@@ -11,12 +11,12 @@ use super::limits::GROUP_MAX;
 use super::reply::Refusal;
 use crate::job::ids::Rank;
 
-/// Who takes part.
+/// The participants.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Scope {
     /// All ranks of the job.
     World,
-    /// All ranks of the job that live on the caller's node.
+    /// All ranks of the job on the caller's node.
     Node,
     /// These ranks, ascending, each once.
     Ranks(Arc<[Rank]>),
@@ -48,7 +48,7 @@ impl Collective {
         tag: 0,
     };
 
-    /// Whether a rank of the job has to take part; `here` tells whether it lives on this node.
+    /// Whether a rank of the job takes part; `here` says whether it is on this node.
     pub(super) fn needs(&self, rank: Rank, here: bool) -> bool {
         match self {
             Self::Barrier {

@@ -29,7 +29,7 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// What is asked, whatever the dialect.
+/// Commands, independent of the dialect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     /// `init`
@@ -74,7 +74,7 @@ pub enum Command {
     Abort,
     /// `finalize`
     Finalize,
-    /// PMI-1 `create_kvs`, part of the first PMI-1 and sent by nobody today.
+    /// PMI-1 `create_kvs`, part of the first PMI-1 and not used by current clients.
     CreateKvs,
     /// PMI-1 `destroy_kvs`, likewise.
     DestroyKvs,

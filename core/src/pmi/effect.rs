@@ -12,8 +12,8 @@ pub enum Effect {
     /// Write bytes to a rank's connection.
     Send { rank: LocalRank, bytes: Vec<u8> },
     /// The first local rank has entered a barrier or ring, and others have to: until it is released
-    /// or [ends here](Effect::Ended) they may be waited for in vain, which [`Server::released`]
-    /// can tell them.
+    /// or [ends here](Effect::Ended) other nodes may wait for it, and [`Server::released`] can
+    /// end the wait.
     Begun { collective: Collective },
     /// A barrier that had begun has ended; it was of ranks of this node only.
     Ended {

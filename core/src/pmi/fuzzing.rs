@@ -1,6 +1,6 @@
 //! Entry points of the fuzzer, and of the plain tests that run them over a corpus and random input.
 //!
-//! Input is a list of steps for a server of three ranks, which lives on the first of two nodes. A
+//! Input is a list of steps for a server of three ranks, on the first of two nodes. A
 //! step is two bytes, what to do and how many bytes follow, and those bytes: most steps feed them
 //! to a rank, some answer what the server asked for. Panics when the server breaks a promise.
 
@@ -29,7 +29,7 @@ const FAIL: u8 = 61;
 const NAME: u8 = 62;
 const CLOSE: u8 = 63;
 
-/// Runs one input whose ranks say themselves which dialect they speak.
+/// Runs one input in which the ranks choose their dialect.
 ///
 /// # Panics
 /// When the server breaks a promise that this module checks.
@@ -62,9 +62,9 @@ struct Job {
     /// five bytes, and each has at most one answer.
     fed: [usize; RANKS as usize],
     broken: [bool; RANKS as usize],
-    /// What was entered and not yet released, and what was brought.
+    /// Collectives that were entered and not yet released, with their contributions.
     entered: BTreeMap<Collective, Vec<u8>>,
-    /// Ranks whose names call is with the name service.
+    /// Ranks with a pending request at the name service.
     asked: VecDeque<LocalRank>,
     /// Ranks that wait for a job they spawn.
     spawning: VecDeque<LocalRank>,
@@ -155,7 +155,7 @@ impl Job {
         self.judge();
     }
 
-    /// Releases with all that was brought, followed by whatever the input says other nodes sent.
+    /// Releases with all contributions, followed by those of other nodes from the input.
     fn release(&mut self, others: &[u8]) {
         let entered = self.entered.pop_first();
         let is_early = entered.is_none();

@@ -1,4 +1,5 @@
-//! Attributes of a node, which its ranks set for each other, and who waits for one. PMI-2 only.
+//! Attributes of a node, which its ranks set for each other, and the ranks that wait for one. PMI-2
+//! only.
 //!
 //! Rule: a request with `wait` is answered when the attribute is put on this node. Source:
 //! docs/pmi-wire.md#node-attributes.
@@ -15,7 +16,7 @@ use crate::job::ids::{LocalRank, Rank};
 /// Bytes accounted for one attribute besides its name and value.
 const ENTRY_COST: usize = 96;
 
-/// Names that a node's server answers for itself: who lives here, and how many.
+/// Names that a node's server answers itself: the local ranks and their number.
 const LOCAL_RANKS: &[u8] = b"localRanks";
 const LOCAL_RANKS_COUNT: &[u8] = b"localRanksCount";
 
@@ -28,7 +29,7 @@ pub(super) struct NodeAttributes {
 }
 
 impl NodeAttributes {
-    /// Sets an attribute and hands out who waited for it.
+    /// Sets an attribute and returns the ranks that waited for it.
     pub(super) fn put(
         &mut self,
         key: &[u8],
@@ -55,7 +56,7 @@ impl NodeAttributes {
         value.filter(|value| sendable(Dialect::Pmi2, value))
     }
 
-    /// An attribute that follows from where the ranks live, unless a rank has set it.
+    /// An attribute that follows from the placement, unless a rank has set it.
     pub(super) fn of_placement(key: &[u8], ranks: &[Rank]) -> Option<String> {
         match key {
             LOCAL_RANKS_COUNT => Some(ranks.len().to_string()),

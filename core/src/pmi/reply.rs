@@ -16,7 +16,7 @@ pub const VERSION_1: (u32, u32) = (1, 2);
 /// The PMI-2 version and subversion served.
 pub const VERSION_2: (u32, u32) = (2, 0);
 
-/// What is answered to a rank.
+/// Replies to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply<'a> {
     /// Init accepted; the connection speaks this dialect from here on.

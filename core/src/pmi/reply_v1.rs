@@ -1,6 +1,6 @@
 //! Replies as PMI-1 lines.
 //!
-//! Rule: clients only tell rc 0 from the rest; `msg` is one word. Source:
+//! Rule: clients only distinguish rc 0 from the rest; `msg` is one word. Source:
 //! docs/pmi-wire.md#replies.
 //! Rule: the answer to a barrier carries its tag. Source: docs/pmi-wire.md#group-barriers.
 
@@ -43,7 +43,7 @@ pub(super) fn line(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
 
 /// Starts the line that answers a command.
 fn start(call: &Call<'_>) -> LineBuilder {
-    /// What the reply to a command has behind its name, unless it has a name of its own.
+    /// The suffix of a reply's name, unless the reply has its own name.
     const END: &[u8] = b"_result";
     match call.command.reply_line() {
         Some(name) => LineBuilder::new(name),

@@ -1,11 +1,10 @@
 //! Replies as PMI-2 frames.
 //!
-//! Rule: the reply to `fullinit` has what three generations of clients want, that to a lookup has
-//! the port twice. Source: docs/pmi-wire.md#pmi-2-commands.
-//! Rule: a miss is `rc=0;found=FALSE`, except of a name. Source:
-//! docs/pmi-wire.md#pmi-2-commands.
-//! Rule: the values of a ring are sent also when they are empty: only Slurm's client asks, and it
-//! insists on them. Source: docs/pmi-wire.md#ring.
+//! Rule: the reply to `fullinit` has the fields that three generations of clients need, the reply
+//! to a lookup has the port twice. Source: docs/pmi-wire.md#pmi-2-commands. Rule: a miss is
+//! `rc=0;found=FALSE`, except of a name. Source: docs/pmi-wire.md#pmi-2-commands. Rule: the values
+//! of a ring are sent also when they are empty: only Slurm's client asks, and it insists on them.
+//! Source: docs/pmi-wire.md#ring.
 
 use super::command::{Call, Command};
 use super::reply::{Refusal, Reply, VERSION_2};
@@ -76,7 +75,7 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
 
 /// The number of a refusal.
 ///
-/// Rule: both libraries have these numbers, and only tell 0 from the rest. Source:
+/// Rule: both libraries have these numbers, and only distinguish 0 from the rest. Source:
 /// docs/pmi-wire.md#pmi-2-errors.
 fn code(why: Refusal<'_>) -> i64 {
     const FAIL: i64 = 1;

@@ -20,7 +20,7 @@ pub enum Request<'a> {
     },
     /// Second half of the start of PMI-2.
     FullInit {
-        /// Who the client takes itself for, if it says so.
+        /// The rank that the client claims, if it does.
         rank: Option<Rank>,
     },
     /// Asks for the announced limits.

@@ -10,7 +10,7 @@ use super::reply::Refusal;
 use super::request::{Request, bounded, number};
 use super::wire_v1::{Fields, Line, ProtocolError};
 
-/// Interprets one line: what was called, and with what, or why it is refused.
+/// Interprets one line: returns the request, or the reason for its refusal.
 ///
 /// # Errors
 /// A [`ProtocolError`] when the line is not understood at all: the connection is lost.
@@ -154,7 +154,7 @@ fn pick<'a, const N: usize>(
     Ok(found)
 }
 
-/// A request without fields of its own.
+/// A request without fields.
 fn plain<'a>(
     line: &Line<'a>,
     request: Request<'a>,

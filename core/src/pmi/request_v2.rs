@@ -16,13 +16,13 @@ use super::spawn_v2;
 use super::wire_v2::Frame;
 use crate::job::ids::Rank;
 
-/// Exit code of an abort that tells none.
+/// Exit code of an abort without one.
 const NO_CODE: i32 = -1;
 
 /// What precedes the code in the message of an abort by MPICH.
 const MPI_ABORT: &[u8] = b"MPI_Abort(";
 
-/// What was called by a frame.
+/// The command of a frame.
 pub fn call<'a>(frame: &'a Frame<'_>) -> Call<'a> {
     let thrid = frame.get("thrid").filter(|thrid| !thrid.is_empty());
     Call::frame(frame.name, thrid)

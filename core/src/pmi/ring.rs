@@ -1,6 +1,6 @@
 //! The ring of all ranks of a job: what each brings, as it goes between nodes, and what each gets.
 //!
-//! Rule: a rank's place is its rank; the value to its left is what its left neighbour gave for its
+//! Rule: a rank's position is its rank; the value to its left is what its left neighbour gave for its
 //! right. A single rank is its own neighbour. Source: docs/pmi-wire.md#ring.
 
 use crate::job::ids::Rank;

@@ -1,10 +1,10 @@
-//! PMI server of one job on one node: the ranks that live here, what they store and do together.
+//! PMI server of one job on one node: its local ranks, their store and their collectives.
 //!
-//! The caller owns one connection per local rank. It hands in what it read ([`Server::receive`])
+//! The caller owns one connection per local rank. It passes in received bytes ([`Server::receive`])
 //! and carries out the [`Effect`]s in order. What needs other nodes comes back later: barriers and
 //! rings by [`Server::released`], names by [`Server::name_answer`]. No I/O, no time: deadlines are
-//! the caller's, and [`Server::state`] says what each rank was doing. Requests are carried out in
-//! [`serve`].
+//! the caller's, and [`Server::state`] describes the state of each rank. Requests are carried out
+//! in [`serve`].
 //!
 //! Rule: the dialect is a matter of the connection and follows from its init; ranks of a job may
 //! differ, and share one store and its barriers. Source: docs/pmi-wire.md#versions.
@@ -32,7 +32,7 @@ use crate::pmi::barriers::Meetings;
 pub use super::effect::{Effect, KeyAnswer, NameAnswer};
 pub use super::store::{JobInfo, SetupError};
 
-/// Why a barrier or ring cannot be released as told.
+/// Why a barrier or ring cannot be released.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReleaseError {
     /// Success reported for what local ranks have not all entered. Nothing was done.
@@ -44,14 +44,14 @@ pub enum ReleaseError {
         /// Local ranks that take part.
         expected: usize,
     },
-    /// The merged data are unusable. The waiting ranks were told that the barrier failed.
+    /// The merged data are invalid. The waiting ranks got a failure.
     #[error("data of barrier {collective}: {source}")]
     Data {
         collective: Collective,
         /// What is wrong with them.
         source: KvsError,
     },
-    /// The values of the ring do not have every rank. The waiting ranks were told.
+    /// The values of the ring are incomplete. The waiting ranks got a failure.
     #[error("data of a ring are not those of all ranks")]
     Ring,
 }

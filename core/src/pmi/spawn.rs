@@ -1,5 +1,5 @@
 //! A request to start a new job, whatever form it came in ([`spawn_v1`](super::spawn_v1),
-//! [`spawn_v2`](super::spawn_v2)), and what the launcher is told of it.
+//! [`spawn_v2`](super::spawn_v2)), and the resulting request to the launcher.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -35,7 +35,7 @@ pub struct SpawnCommand {
 }
 
 impl Spawn {
-    /// What the launcher is asked for. Infos are never required: MPI ignores what is not known.
+    /// The request to the launcher. Infos are never required: MPI ignores unknown ones.
     ///
     /// # Errors
     /// [`Refusal`] when there is no process, a pair that the new job's ranks could not get, or a NUL

@@ -1,7 +1,7 @@
 //! The spawn request of PMI-2: one frame for all its commands.
 //!
 //! Rule: pairs of the new job first, then one block per command that starts with `subcmd`; counts
-//! say how many indexed pairs a block has, arguments count from 0. Source:
+//! give the number of indexed pairs of a block, arguments count from 0. Source:
 //! docs/pmi-wire.md#pmi-2-spawn.
 
 use std::collections::HashMap;

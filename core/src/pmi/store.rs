@@ -20,7 +20,7 @@ use crate::kvs::{self, Kvs, KvsError, KvsLimits, Stamp};
 /// Attribute with the placement of all ranks.
 const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
 
-/// A key that is never stored: the barrier of MPICH from 4.1 on asks for it under PMI-2 and gives no
+/// A key that is never stored: the barrier of MPICH from 4.1 on gets it under PMI-2 and has no
 /// place for a value. Source: docs/pmi-wire.md#pmi-2-fence.
 const NEVER_STORED: &[u8] = b"-NONEXIST-KEY";
 
@@ -35,7 +35,7 @@ pub struct JobInfo {
     pub universe_size: Option<u32>,
     /// Attributes besides the process mapping, read by `get` (as `PMI_hwloc_xmlfile`).
     pub attributes: Vec<(String, Vec<u8>)>,
-    /// Pairs that are in the store from the beginning, put there by whoever spawned the job.
+    /// Initial pairs of the store, from the process that spawned the job.
     pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
     /// The job that spawned this one.
     pub spawner: Option<Nspace>,
@@ -151,7 +151,7 @@ impl Store {
             .ok_or(Refusal::KeyNotFound)
     }
 
-    /// The value of an attribute or key, whoever can carry it.
+    /// The value of an attribute or key, if any dialect can carry it.
     pub(super) fn find(&self, key: &[u8]) -> Option<&[u8]> {
         let attribute = self.attribute(Dialect::Pmi1, key);
         attribute.or_else(|| self.kvs.get(key))

@@ -171,7 +171,7 @@ impl<'a> Line<'a> {
         Fields { rest: self.fields }
     }
 
-    /// Separates a last field whose value may hold blanks: the fields in front of it, and its
+    /// Separates a last field with blanks in its value: the fields before it, and its
     /// value up to the end of the line (`None` without such a field).
     ///
     /// `marker` is the field's name between a blank and `=`, as in ` value=`; its first occurrence

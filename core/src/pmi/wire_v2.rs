@@ -155,7 +155,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Takes the text of a frame apart. What is no pair is passed over: a raw `;` of MPICH 5 leaves
+    /// Parses the text of a frame. Text that is no pair is skipped: a raw `;` of MPICH 5 leaves
     /// such pieces, and so does garbage.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What the agent asks the PMIx host to do, and what the host says.
+//! Requests to the sidecar, and its replies and notices.
 //!
 //! Does not match replies with requests (see [`crate::pmix::sidecar`]). The host's own side of these
 //! messages is [`serve`]. Payload layouts: docs/shim.md.
@@ -152,26 +152,26 @@ pub enum Control {
     Notify {
         code: Status,
         source: Proc,
-        /// Who shall hear of it.
+        /// The recipients.
         range: DataRange,
         /// Details.
         infos: Vec<Info>,
     },
-    /// Forget a job whose local processes are gone.
+    /// Deregister a job whose local processes have ended.
     DeregisterJob { nspace: Nspace },
     /// Deregister everything, stop the server, reply, and exit with code 0.
     Finalize,
-    /// Reply once libpmix's own thread has come round: a sign that all of the host lives.
+    /// Reply through libpmix's own thread: shows that the whole sidecar works.
     Probe,
-    /// Pass output of a process on to the local ones that want it; replied to when libpmix has put
+    /// Pass output of a process on to the local subscribers; replied to when libpmix has put
     /// it where they read, whether they do or not.
     ///
-    /// Rule: only when some local process wants it: libpmix keeps what nobody wants.
+    /// Rule: only if there is a local subscriber: libpmix caches output without one.
     IofDeliver {
         source: Proc,
         /// Which of its streams, one.
         channel: Channels,
-        /// What it wrote; nothing means that it has closed the stream.
+        /// Its output; empty if it has closed the stream.
         data: Vec<u8>,
     },
 }
@@ -241,7 +241,7 @@ impl Control {
     }
 }
 
-/// Variables that PMIx wants in the ranks' environments, to be passed on unchanged.
+/// Variables that PMIx needs in the ranks' environments, passed on unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ForkEnv {
     /// The same for every client.
@@ -270,7 +270,7 @@ impl ForkEnv {
     }
 }
 
-/// Why the host did not do what was asked.
+/// Why the sidecar did not execute a request.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text} ({status})")]
 pub struct Refusal {
@@ -371,14 +371,14 @@ pub struct Failed {
     pub text: Text,
 }
 
-/// What the host says unasked.
+/// Notices of the sidecar.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SidecarNotice {
     /// See [`Hello`].
     Hello(Hello),
     /// See [`Failed`].
     Failed(Failed),
-    /// Something the user should know, one line; the host goes on.
+    /// A warning for the user, one line; the sidecar continues.
     Warning(Text),
 }
 

@@ -1,5 +1,5 @@
 //! Vectors shared with the C tests: `golden/c` is made by the C driver and read here, `golden/rust`
-//! is made here and read by the driver. Both sides also compare what they would write.
+//! is made here and read by the driver. Both sides also compare their own encoding.
 //!
 //! With `WIREUP_WRITE_GOLDEN` set, `golden/rust` is made anew; `shim/tests/run write` does it for C.
 #![allow(clippy::disallowed_methods, reason = "tests read files")]

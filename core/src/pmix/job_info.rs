@@ -1,10 +1,10 @@
-//! The description of a job in PMIx keys, as `PMIx_server_register_nspace` wants it.
+//! The job record in PMIx keys, for `PMIx_server_register_nspace`.
 //!
-//! Rule: node and proc arrays are complete or absent; a partial array keeps libpmix from deriving the
-//! rest, and one without host name crashes it. We give both maps and, up to [`LISTED_MAX`] ranks,
-//! complete arrays. Of a larger job's ranks libpmix derives what it needs from the maps alone.
-//! Rule: every array starts with the key that identifies its node, app or proc.
-//! Rule: every node describes the whole job. Source: docs/shim.md#job-description.
+//! Rule: node and proc arrays are complete or absent; a partial array keeps libpmix from deriving
+//! the rest, and one without host name crashes it. We give both maps and, up to [`LISTED_MAX`]
+//! ranks, complete arrays. For a larger job libpmix derives the rank data from the maps alone.
+//! Rule: every array starts with the key that identifies its node, app or proc. Rule: every node
+//! describes the whole job. Source: docs/shim.md#job-description.
 
 use std::fmt::Write as _;
 
@@ -15,10 +15,10 @@ use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
 use crate::job::proc::Proc;
 use crate::job::rank_placement::RankMap;
 
-/// Most ranks of one program that are described one by one. libpmix takes the description in pieces of
-/// half a kilobyte, nine for each rank, and keeps what it would have derived from the maps. The maps
-/// do not tell the application context of a rank, which with several programs is needed, nor
-/// where a spawned job comes from.
+/// Most ranks of one program that are described one by one. libpmix takes the description in pieces
+/// of half a kilobyte, nine for each rank, and stores data that it would have derived from the
+/// maps. The maps do not contain the application context of a rank, which is needed with several
+/// programs, nor where a spawned job comes from.
 pub const LISTED_MAX: u32 = 8192;
 
 /// One application context; its ranks follow those of the one before.
@@ -36,17 +36,17 @@ pub struct App {
 #[derive(Clone, Copy, Debug)]
 pub struct JobInfo<'a> {
     pub nspace: &'a Nspace,
-    /// Where its ranks live.
+    /// Placement of its ranks.
     pub ranks: &'a RankMap,
     /// Name of every node of `ranks`, by number.
     pub node_names: &'a [String],
-    /// The node that is told.
+    /// The node that gets the record.
     pub node: NodeId,
     /// The application contexts; their sizes add up to the job's.
     pub apps: &'a [App],
     /// Slots of the allocation.
     pub universe_size: u32,
-    /// Who had it started; nobody for the job the user asked for.
+    /// The process that spawned it; `None` for the job that the user started.
     pub parent: Option<&'a Proc>,
     /// Its first process among those of the launch.
     pub offset: GlobalRank,
@@ -77,7 +77,7 @@ pub enum JobInfoError {
         "node name {0:?} is empty or has a character other than letters, digits, '-', '_' and '.'"
     )]
     NodeName(String),
-    /// Two nodes cannot be told apart.
+    /// Two nodes have the same name.
     #[error("node name {0:?} is given to two nodes")]
     SameName(String),
     /// The contexts do not add up to the job.

@@ -110,13 +110,13 @@ keys! {
     REQUIRED_KEY = "pmix.req.key";
     /// Int or u32: seconds, 0 for no limit.
     TIMEOUT = "pmix.timeout";
-    /// Data range of a published value, or of the processes whose values are wanted.
+    /// Data range of a published value, or of the publishers in a lookup.
     RANGE = "pmix.range";
     /// Persistence of a published value.
     PERSISTENCE = "pmix.persist";
-    /// Int: a lookup waits until so many of its keys are published, 0 for all.
+    /// Int: a lookup waits until this number of its keys is published, 0 for all.
     WAIT = "pmix.wait";
-    /// Infos: who else may see a published value.
+    /// Infos: access permissions of a published value.
     ACCESS_PERMISSIONS = "pmix.aperms";
     /// Array of u32: users who may see it.
     ACCESS_USERIDS = "pmix.auids";
@@ -136,7 +136,7 @@ keys! {
     LOG_GLOBAL_SYSLOG = "pmix.log.gsys";
     /// Int: severity in the system's log, and maybe facility.
     LOG_SYSLOG_PRI = "pmix.log.syspri";
-    /// Proc: who has something to log.
+    /// Proc: the source of a log text.
     LOG_SOURCE = "pmix.log.source";
     /// Time of a text.
     LOG_TIMESTAMP = "pmix.log.tstmp";
@@ -148,7 +148,7 @@ keys! {
     LOG_XML_OUTPUT = "pmix.log.xml";
     /// Bool: the texts also go to the job's record.
     LOG_JOB_RECORD = "pmix.log.jrec";
-    /// Bool: log what several processes say once.
+    /// Bool: log equal texts of several processes once.
     LOG_AGG = "pmix.log.agg";
     /// Bool: log with the first channel that works.
     LOG_ONCE = "pmix.log.once";
@@ -160,31 +160,31 @@ keys! {
     QUERY_PSET_MEMBERSHIP = "pmix.qry.pmems";
     /// String: a process set's name.
     PSET_NAME = "pmix.pset.nm";
-    /// Proc: whose infos those behind it are.
+    /// Proc: the owner of the infos that follow.
     PROCID = "pmix.procid";
     /// String: a group's name.
     GROUP_ID = "pmix.grp.id";
-    /// Bool: give the group a number of its own.
+    /// Bool: assign a context id to the group.
     GROUP_ASSIGN_CONTEXT_ID = "pmix.grp.actxid";
     /// Size: that number.
     GROUP_CONTEXT_ID = "pmix.grp.ctxid";
     /// Array of procs: the members.
     GROUP_MEMBERSHIP = "pmix.grp.mbrs";
-    /// Bytes: what one server tells the others about its members.
+    /// Bytes: data of one server about its members, for the others.
     GROUP_ENDPT_DATA = "pmix.grp.endpt";
-    /// Infos that a member tells the others.
+    /// Infos of a member for the others.
     GROUP_INFO = "pmix.grp.info";
     /// Size: a member's own number for the group's communicator; by Open MPI 5 and later.
     GROUP_LOCAL_CID = "pmix.grp.lclid";
     /// Array of procs: members who do not take part in making the group.
     GROUP_ADD_MEMBERS = "pmix.grp.add";
-    /// Size: how many lead the making of a group whose members are not known; since 6.0.
+    /// Size: number of leaders in the construction of a group with unknown members; since 6.0.
     GROUP_BOOTSTRAP = "pmix.grp.btstrp";
     /// (bool) members may end before they take part.
     GROUP_OPTIONAL = "pmix.grp.opt";
     /// (bool) members that end are not waited for.
     GROUP_FT_COLLECTIVE = "pmix.grp.ftcoll";
-    /// (bool) members hear of the death of others.
+    /// (bool) members are notified of the death of others.
     GROUP_NOTIFY_TERMINATION = "pmix.grp.notterm";
     /// (bool) only processes of the caller's node take part.
     GROUP_LOCAL_ONLY = "pmix.grp.lcl";
@@ -206,9 +206,9 @@ keys! {
     REGISTER_CLEANUP_DIR = "pmix.reg.cleanupdir";
     /// Bool: with its subdirectories.
     CLEANUP_RECURSIVE = "pmix.clnup.recurse";
-    /// Bool: only what is empty.
+    /// Bool: only empty directories.
     CLEANUP_EMPTY = "pmix.clnup.empty";
-    /// String: files that are to be left alone.
+    /// String: files that must be kept.
     CLEANUP_IGNORE = "pmix.clnup.ignore";
     /// Bool: the directory itself stays.
     CLEANUP_LEAVE_TOPDIR = "pmix.clnup.lvtop";
@@ -278,7 +278,7 @@ keys! {
     QUERY_DEBUG_SUPPORT = "pmix.qry.debug";
     /// Infos: memory of servers and clients.
     QUERY_MEMORY_USAGE = "pmix.qry.mem";
-    /// Bool: what is known already is not good enough.
+    /// Bool: cached values must not be used.
     QUERY_REFRESH_CACHE = "pmix.qry.rfsh";
     /// Bool: of this node only.
     QUERY_LOCAL_ONLY = "pmix.qry.local";

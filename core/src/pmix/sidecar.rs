@@ -29,9 +29,9 @@ pub struct UpcallId(u64);
 pub enum SidecarEvent {
     /// The host loaded its libraries.
     Hello(Hello),
-    /// The host gives up and exits; end of file follows.
+    /// The sidecar gives up and exits; end of file follows.
     Failed(Failed),
-    /// Something the user should know; the host goes on.
+    /// A warning for the user; the sidecar continues.
     Warning(Text),
     /// A request is done.
     Reply { id: RequestId, reply: ControlReply },
@@ -170,7 +170,7 @@ impl SidecarLink {
         self.controls.iter().map(|(id, kind)| (*id, *kind))
     }
 
-    /// What was seen of one kind of upcall.
+    /// Statistics of one kind of upcall.
     pub fn count(&self, kind: UpcallKind) -> UpcallCount {
         self.counts.get(&kind).copied().unwrap_or_default()
     }

@@ -20,7 +20,7 @@ pub struct Query {
     pub qualifiers: Vec<Info>,
 }
 
-/// What is done with a group.
+/// Group operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupOp {
     Construct,
@@ -30,7 +30,7 @@ pub enum GroupOp {
 /// One upcall.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Upcall {
-    /// Something that libpmix tells; nobody waits.
+    /// A notice of libpmix, without an answer.
     Notice(Notice),
     /// Something that a process waits for; it is answered.
     Request(Request),
@@ -39,7 +39,7 @@ pub enum Upcall {
 /// An upcall without an answer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Notice {
-    /// A process completed `PMIx_Init`. libpmix was already told that it may go on.
+    /// A process completed `PMIx_Init`. libpmix already has its answer.
     ClientConnected {
         /// Who.
         proc: Proc,
@@ -51,7 +51,7 @@ pub enum Notice {
         /// Who.
         proc: Proc,
     },
-    /// Local processes want to hear of these events.
+    /// Local processes register for these events.
     RegisterEvents {
         /// Empty for all events.
         codes: Vec<Status>,
@@ -68,19 +68,19 @@ pub enum Notice {
         code: Status,
         /// Who raised it; the nspace may be empty.
         source: Proc,
-        /// Who shall hear of it.
+        /// The recipients.
         range: DataRange,
         /// Details.
         infos: Vec<Info>,
     },
     /// A group of this node's processes alone was ended by its members.
     GroupEnded { name: Text, procs: Vec<Proc> },
-    /// A local process, which is not named, wants output of others; or, with `IOF_STOP` among the
-    /// infos, some local process wants no more of what it asked for once, which is not named either.
+    /// An unnamed local process subscribes to output of others; or, with `IOF_STOP` among the
+    /// infos, an unnamed local process ends an unnamed subscription.
     ///
     IofPull {
         procs: Vec<Proc>,
-        /// `IOF_STOP`, and how the process wants it buffered.
+        /// `IOF_STOP`, and the requested buffering.
         infos: Vec<Info>,
         channels: Channels,
     },
@@ -117,7 +117,7 @@ pub enum Request {
     },
     /// A question that libpmix cannot answer itself.
     Query {
-        /// The server's own name, not the client's: PMIx does not tell.
+        /// The server's own name, not the client's, which PMIx does not give.
         proc: Proc,
         queries: Vec<Query>,
     },
@@ -161,7 +161,7 @@ pub enum Request {
         /// `TIMEOUT`; of all callers, so some more than once.
         infos: Vec<Info>,
     },
-    /// A process wants something done with processes.
+    /// A process requests an action on processes.
     JobControl {
         /// Who.
         proc: Proc,
@@ -170,22 +170,22 @@ pub enum Request {
         /// What: `JOB_CTRL_KILL` and the like.
         directives: Vec<Info>,
     },
-    /// A process wants a job to be started.
+    /// A spawn request.
     Spawn {
         /// Who.
         proc: Proc,
-        /// What is wanted for the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
+        /// Attributes of the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
         infos: Vec<Info>,
         apps: Vec<App>,
     },
-    /// All local participants want to be connected with processes of other jobs or nodes.
+    /// All local participants connect with processes of other jobs or nodes.
     Connect {
         /// All participants, sorted by libpmix.
         procs: Vec<Proc>,
         /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
         infos: Vec<Info>,
     },
-    /// All local participants of a connection want to end it.
+    /// All local participants disconnect.
     Disconnect {
         /// All participants, sorted by libpmix.
         procs: Vec<Proc>,
@@ -196,21 +196,21 @@ pub enum Request {
     PushStdin {
         /// Who.
         source: Proc,
-        /// For whom; empty if the process names nobody.
+        /// The targets; empty if the process names none.
         targets: Vec<Proc>,
         /// `IOF_COMPLETE` and the like.
         infos: Vec<Info>,
         /// The input; none means its end.
         data: Vec<u8>,
     },
-    /// A process wants something that tells others who it is. Munge's credentials never come here.
+    /// A process requests a credential. Munge's credentials never come here.
     GetCredential {
         /// Who.
         proc: Proc,
         /// `CRED_TYPE`, `TIMEOUT`.
         directives: Vec<Info>,
     },
-    /// A process wants to know who made a credential. Munge's never come here.
+    /// A process validates a credential. Munge's never come here.
     ValidateCredential {
         /// Who wants to know.
         proc: Proc,
@@ -218,7 +218,7 @@ pub enum Request {
         /// `CRED_TYPE`, `TIMEOUT`.
         directives: Vec<Info>,
     },
-    /// A process wants more nodes or slots, or less.
+    /// A process requests or releases nodes or slots.
     Allocate {
         /// Who.
         proc: Proc,
@@ -227,7 +227,7 @@ pub enum Request {
         /// `ALLOC_NUM_NODES`, `ALLOC_ID` and the like.
         infos: Vec<Info>,
     },
-    /// A process wants something done with all jobs of a session. From libpmix 6 on.
+    /// A process requests an action on all jobs of a session. From libpmix 6 on.
     SessionControl {
         /// Who.
         proc: Proc,

@@ -92,7 +92,7 @@ fn nspace<'de, D: Deserializer<'de>>(from: D) -> Result<Text, D::Error> {
     short(Text::deserialize(from)?).map_err(Error::custom)
 }
 
-/// Who may see an event or a published value.
+/// Visibility of an event or a published value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct DataRange(pub u8);
 
@@ -127,7 +127,7 @@ impl Channels {
     }
 }
 
-/// How long a published value is kept: numbers of the PMIx standard for [`Value::Persistence`].
+/// Lifetime of a published value: numbers of the PMIx standard for [`Value::Persistence`].
 #[allow(missing_docs, reason = "the PMIx standard's names")]
 pub mod persistence {
     pub const INDEF: u8 = 0;
@@ -137,7 +137,7 @@ pub mod persistence {
     pub const SESSION: u8 = 4;
 }
 
-/// What PMIx tells about one process.
+/// PMIx's data about one process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcInfo {
     pub proc: Proc,

@@ -161,7 +161,7 @@ impl FrameDecoder {
 }
 
 /// Builds one frame: room for the header first, then the fields in order. An empty one by default,
-/// without that room, builds a part to be kept.
+/// without that room, builds a part for storage.
 #[derive(Debug, Default)]
 pub struct Writer(Vec<u8>);
 
@@ -203,12 +203,12 @@ impl Writer {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// What was written, for a part to be kept.
+    /// The written bytes, for a part for storage.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// Fills in the header and hands out the frame's bytes.
+    /// Fills in the header and returns the frame's bytes.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].

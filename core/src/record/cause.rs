@@ -1,4 +1,4 @@
-//! Why a job ended, as the stream tells it.
+//! Why a job ended, in the status stream.
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ pub struct CauseRecord<'a> {
     pub kind: &'static str,
     /// The line for people.
     pub message: String,
-    /// The rank that caused it, and where it lives.
+    /// The rank that caused it, and its node.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub place: Option<Place<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,19 +28,19 @@ pub struct CauseRecord<'a> {
     /// The last it did with its process-management interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
-    /// Who did not come to a fence in time.
+    /// The ranks that did not enter a fence in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<Box<Missing<'a>>>,
 }
 
-/// Who did not come to a fence in time.
+/// The ranks that did not enter a fence in time.
 #[derive(Debug, Serialize)]
 pub struct Missing<'a> {
     /// How many ranks are known to be missing.
     pub count: u32,
     /// The first of them.
     pub ranks: Vec<MissingRank<'a>>,
-    /// Nodes not all of whose ranks have come, where it is not known which; the first of them.
+    /// Nodes with missing ranks that are not known individually; the first of them.
     pub nodes: Vec<&'a str>,
     /// Nodes that did not answer; the first of them.
     pub silent: Vec<&'a str>,

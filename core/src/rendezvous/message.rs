@@ -1,4 +1,4 @@
-//! What a launch and the rendezvous say to each other.
+//! Messages between a launch and the rendezvous.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub enum ToRendezvous {
     Store(ToShared),
     /// For the launch of a job. It waits for a launch of which the rendezvous has not heard yet.
     Relay {
-        /// The jobs of the launch that says it.
+        /// The jobs of the sending launch.
         own: Vec<Nspace>,
         to: Nspace,
         /// What; nothing for the rendezvous.

@@ -1,4 +1,4 @@
-//! Who is reached by the name of which job, and what waits for jobs that nobody has named yet.
+//! The launch of each job name, and messages for jobs that no launch has registered yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 

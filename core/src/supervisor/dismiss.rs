@@ -9,7 +9,7 @@ use crate::job::outcome::Cause;
 use crate::record::kind_of;
 
 impl Supervisor {
-    /// A rank ended as another one wanted, and in which way. Others may wait for it in vain all the same.
+    /// A rank ended at the request of another one, and how. Others may still wait for it.
     pub(super) fn dismissed_ended(
         &mut self,
         gone: Departure<'_>,
@@ -35,7 +35,7 @@ impl Supervisor {
         kind
     }
 
-    /// A rank wants something to be done with ranks of its job.
+    /// A rank requests an action on ranks of its job.
     pub fn demanded(&mut self, demand: Demand, now: Duration, orders: &mut Vec<Order>) {
         if self.phase != Phase::Running {
             return;

@@ -16,7 +16,7 @@ use super::{Entry, HOSTS_MAX, HostsError, Place, Problem, addresses, entries_of,
 
 /// What other launchers call the slots of a host.
 const SLOTS: [&str; 5] = ["slots", "cpu", "cpus", "count", "ncpus"];
-/// What they call the most ranks of a host.
+/// Keywords for the maximum number of ranks on a host.
 const MOST: [&str; 4] = ["max_slots", "max-slots", "cpu_max", "cpus_max"];
 
 /// Reads the text of a file; `path` is its name, for errors.

@@ -1,7 +1,7 @@
 //! From a stream of bytes to frames, with few copies.
 //!
 //! Short frames are read many at a time into one buffer. A long one of which only the beginning has
-//! come gets a buffer of its own, in which the rest is read to its place.
+//! come gets its own buffer, into which the rest is read.
 
 use super::{Frame, FrameError, HEADER, Header};
 
@@ -22,7 +22,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Where to append what is read next: it has room for some bytes, and at most this much should
+    /// The buffer for the next read: it has room for some bytes, and at most this much should
     /// be read.
     pub fn room(&mut self) -> &mut Vec<u8> {
         self.tidy();

@@ -1,4 +1,4 @@
-//! The head node's part of an engine: its store, or what it asks the rendezvous in its place.
+//! The head node's part of an engine: its store, or its requests to the rendezvous.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(super) struct Head {
     pub(super) store: Store<Ticket>,
     /// What the rendezvous was asked, once there is one that keeps the store's place.
     pub(super) abroad: Option<Abroad>,
-    /// Application contexts that values live as long as, with their number of ranks.
+    /// Application contexts that limit the lifetime of values, with their numbers of ranks.
     pub(super) watched: BTreeMap<Program, u32>,
     /// Ranks that were said to have ended, by application context.
     pub(super) ended: BTreeMap<Program, BTreeSet<Proc>>,
@@ -32,7 +32,7 @@ pub(super) struct Head {
 pub(super) struct Abroad {
     /// Requests without an answer.
     pub(super) asked: BTreeSet<Ticket>,
-    /// Answers whose receipt is to come.
+    /// Answers without a receipt yet.
     pub(super) lent: BTreeSet<Ticket>,
 }
 
@@ -65,7 +65,7 @@ impl Head {
         self.say(ask, out);
     }
 
-    /// Gives what is here to the rendezvous.
+    /// Moves the local contents to the rendezvous.
     pub(super) fn hand_over<T>(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
         let Some(abroad) = &mut self.abroad else {
             return;
@@ -99,7 +99,7 @@ impl Head {
             return self.say(ToShared::Receipt { ticket, reached }, out);
         }
         self.store.receipt(&ticket, reached, answers);
-        // What came back too late for the store is for the rendezvous.
+        // A value that came back too late for the store goes to the rendezvous.
         self.hand_over(now, out);
     }
 }

@@ -659,7 +659,7 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
         .boxed()
 }
 
-/// Anything a launcher hears from a node's core.
+/// Any report of a node's core to the launcher.
 pub fn report() -> BoxedStrategy<Report> {
     let variables = || vec((text(), text()), 0..4);
     let local = || any::<u32>().prop_map(NodeRank);

@@ -1,7 +1,7 @@
-//! What members of groups hear of each other: the events that invitations consist of are followed on
-//! every node, and the node of a process that dies tells its groups.
+//! Notifications between members of groups: every node follows the events of invitations, and the
+//! node of a process that dies notifies its groups.
 //!
-//! Rule: libpmix says nothing of these deaths by itself. Where it would (`PMIx_Group_invite`
+//! Rule: libpmix does not report these deaths by itself. Where it would (`PMIx_Group_invite`
 //! listens for `PROC_TERMINATED`), it frees what it needs for the next answer, before version 7: so the
 //! host raises what libpmix would make of it. Source: docs/shim.md#groups.
 
@@ -19,11 +19,11 @@ use crate::node::event::{Action, Notification, PeerMessage};
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, Status, Text, Value, find};
 
-/// First libpmix that ends an invitation when somebody who is invited dies.
+/// First libpmix that ends an invitation when an invited process dies.
 const INVITES_END_SINCE: u32 = 7;
 
 impl NodeCore {
-    /// An operation is done: its group is to be watched, or no longer.
+    /// An operation is complete: starts or stops watching its group.
     pub(super) fn follow(&mut self, key: GroupKey, released: &Released) {
         let watch = &mut self.groups.watch;
         match key.operation {
@@ -35,7 +35,7 @@ impl NodeCore {
         }
     }
 
-    /// A group of this node has ended, of which libpmix only tells.
+    /// A group of this node has ended, which libpmix only reports.
     pub(in super::super) fn local_group_ended(&mut self, name: &Text, procs: &[Proc]) {
         let members = self.members(procs).unwrap_or_default().into_iter();
         let members: BTreeSet<proc::Proc> = members.map(|member| self.name_of(member)).collect();
@@ -43,7 +43,7 @@ impl NodeCore {
         watch.ended(name.as_bytes(), |proc| members.contains(proc));
     }
 
-    /// Whether the members asked to be told of deaths instead of failing for them.
+    /// Whether the members asked to be notified of deaths instead of failing.
     pub(super) fn ends_without_the_dead(&self, key: &GroupKey) -> bool {
         key.operation == Operation::Destruct
             && self
@@ -83,7 +83,7 @@ impl NodeCore {
                 let members: Vec<_> = invited.iter().map(|member| self.name_of(*member)).collect();
                 self.groups.engine.invited(name, &members);
                 self.groups.watch.invited(name.into(), source, members);
-                // Who died before the word came here will not be found dead again.
+                // The death of a process that died before the event arrived is not reported again.
                 for member in invited {
                     let local = self.local(member);
                     if local.is_some_and(|at| self.pmix[at.index()] == PmixState::Died) {
@@ -120,8 +120,8 @@ impl NodeCore {
         self.members(&procs).unwrap_or_default()
     }
 
-    /// A rank of this node died between init and finalize: the members of its groups hear of it,
-    /// where the job goes on.
+    /// A rank of this node died between init and finalize: if the job continues, the members of
+    /// its groups are notified.
     pub(in super::super) fn tell_groups_of_death(
         &mut self,
         process: GlobalRank,

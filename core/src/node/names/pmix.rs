@@ -10,7 +10,7 @@ use crate::pmix::keys;
 use crate::pmix::upcall::{self, Pdata};
 use crate::pmix::value::{DataRange, Info, Proc, Status, Text, Value, find, persistence};
 
-/// Infos of a publish call that say how; all others are what is published.
+/// Infos of a publish call that are directives; all others are published values.
 const DIRECTIVES: [&str; 7] = [
     keys::RANGE,
     keys::PERSISTENCE,
@@ -70,7 +70,7 @@ fn pdata(found: &Found) -> Option<Pdata> {
     })
 }
 
-/// A publish call's values and how they are to be kept.
+/// A publish call's values and directives.
 pub(super) fn publication(infos: Vec<Info>) -> Result<Request, Status> {
     let range = range(&infos)?.unwrap_or(Range::Session);
     let persistence = match find(&infos, keys::PERSISTENCE) {

@@ -101,7 +101,7 @@ impl NodeCore {
     }
 }
 
-/// What is known when a query is answered.
+/// The facts for the answer to a query.
 pub(super) struct View<'a> {
     pub(super) core: &'a NodeCore,
     /// The jobs that nodes were asked about, in that order.
@@ -135,7 +135,7 @@ impl View<'_> {
                         required: false,
                         value,
                     }),
-                    // What is wrong with a query says more than that something is not there.
+                    // An invalid query takes precedence over a missing value.
                     Err(status) => {
                         if missing.is_none_or(|before| before == Status::ERR_NOT_FOUND) {
                             missing = Some(status);
@@ -296,7 +296,7 @@ impl View<'_> {
         }
     }
 
-    /// What a node says of the processes of the job meant.
+    /// A node's data about the processes of the queried job.
     fn of_job<'a>(
         &self,
         part: &'a Part,

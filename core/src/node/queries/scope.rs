@@ -27,7 +27,7 @@ pub(super) struct Scope<'a> {
     pub(super) minmax: bool,
     /// Not the values are wanted, but the qualifiers that go with the keys.
     pub(super) qualifiers_only: bool,
-    /// How long the asker wants to wait.
+    /// The requester's timeout.
     pub(super) timeout: Option<Duration>,
 }
 

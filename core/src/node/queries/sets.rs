@@ -1,6 +1,6 @@
 //! Process sets, as queries see them.
 //!
-//! Rule: a set is known by its name alone, whichever job its members are of, since who asks is not told.
+//! Rule: only the name identifies a set, whichever job its members belong to, since libpmix does not name the client.
 //! So jobs with sets of one name have one in common.
 
 use super::NodeCore;
@@ -12,15 +12,15 @@ use crate::pmix::keys;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::{Array, Proc, Text, Value, find};
 
-/// Whether a set is told of to those who do not know its name. That of the only program is the whole
-/// job, which everybody knows; and Open MPI 5, which has nothing but errors for sets beyond MPI's own,
-/// is asked for each that is listed.
+/// Whether a set is listed. The set of the only program is the whole job, which everybody knows;
+/// and Open MPI 5, which has nothing but errors for sets beyond MPI's own, is asked for each that
+/// is listed.
 fn is_listed(job: &JobContext, name: &str) -> bool {
     name != ProcessSet::of_program(0) || job.appnums.ranks_of(AppNum(0)).end < job.ranks.size()
 }
 
 impl NodeCore {
-    /// The jobs whose sets are meant: that which is named, or all that have not ended.
+    /// The jobs whose sets are queried: the named one, or all that have not ended.
     fn jobs_with_sets<'a>(&'a self, scope: &'a Scope<'a>) -> impl Iterator<Item = &'a JobContext> {
         let named = scope.names_job.then_some(&**scope.job);
         let all = self.running_jobs().map(|(_, job)| &**job);

@@ -1,4 +1,4 @@
-//! What a rank has to do with other jobs: it starts them, and reads what they have put.
+//! Requests of a rank that concern other jobs: spawns, and reads of their keys.
 
 use super::{Server, send};
 use crate::job::ids::{LocalRank, Nspace};
@@ -37,8 +37,7 @@ impl Server {
 
     /// What another job's ranks find under a key.
     ///
-    /// A job whose ranks are all on other nodes has here what its spawner gave it and no more: what
-    /// they put is known where some of them live.
+    /// For a job without local ranks only its spawner's keys are here: its own keys are known on the nodes of its ranks.
     pub fn key(&self, key: &[u8]) -> Option<&[u8]> {
         self.store.find(key)
     }

@@ -17,11 +17,11 @@ use crate::pmi::wire_v1::ProtocolError;
 /// Job attribute of PMI-2 with the universe size.
 const UNIVERSE_SIZE: &[u8] = b"universeSize";
 
-/// Job attribute of PMI-2 that tells whether names can be published.
+/// Job attribute of PMI-2: whether names can be published.
 const HAS_NAME_SERVICE: &[u8] = b"hasNameServ";
 
 impl Server {
-    /// A whole request has come, or one that is to be refused.
+    /// Handles a complete request, or one that must be refused.
     pub(super) fn asked(
         &mut self,
         rank: LocalRank,
@@ -176,7 +176,7 @@ impl Server {
         Ok(())
     }
 
-    /// Rule: who a rank is follows from its connection; a client that states otherwise is refused.
+    /// Rule: the connection identifies the rank; a client that claims another rank is refused.
     /// Source: docs/pmi-wire.md#pmi-2-commands.
     fn full_init(
         &mut self,

@@ -1,6 +1,6 @@
 //! The host's side of the control socket: requests in, replies out.
 //!
-//! The infos of a request stay encoded: only the shim knows how libpmix wants them.
+//! The infos of a request stay encoded: only the shim knows libpmix's structures.
 
 use wireup_shim::wire as c;
 
@@ -31,7 +31,7 @@ pub enum Request<'a> {
     Notify {
         code: Status,
         source: Proc,
-        /// Who shall hear of it.
+        /// The recipients.
         range: DataRange,
         /// For `PMIx_Notify_event`.
         infos: &'a [u8],
@@ -47,7 +47,7 @@ pub enum Request<'a> {
         /// Whose.
         source: Proc,
         channel: Channels,
-        /// What was written; nothing at its end.
+        /// The output; empty at its end.
         data: &'a [u8],
     },
 }

@@ -27,11 +27,11 @@ pub enum Answer {
     Status(Status),
     /// Success, with the collected data.
     Data(Vec<u8>),
-    /// What is known; the status says whether it is all.
+    /// The known infos; the status says whether they are complete.
     Infos(Status, Vec<Info>),
-    /// Success, with a credential and what it is.
+    /// Success, with a credential and its type.
     Credential(Vec<u8>, Vec<Info>),
-    /// What was found; the status says whether it is all.
+    /// The values found; the status says whether they are complete.
     Found(Status, Vec<Pdata>),
     /// Success: the job runs.
     Spawned(Nspace),

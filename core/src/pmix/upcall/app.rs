@@ -1,4 +1,4 @@
-//! One program of a job that a client wants to be started.
+//! One program of a spawn request.
 
 use crate::pmix::upcall::encoding::encode_texts;
 use crate::pmix::value::{Info, Text};

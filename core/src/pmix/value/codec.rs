@@ -71,7 +71,7 @@ impl Value {
         Self::decode_body(tag, from, depth)
     }
 
-    /// The value by itself, for who keeps it without looking into it.
+    /// The encoded value, for storage without parsing.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::default();
         self.encode(&mut out);
@@ -88,7 +88,7 @@ impl Value {
         from.end().map(|()| value)
     }
 
-    /// Whether it can be handed back to libpmix as it was: it and what it holds are of types that
+    /// Whether it can be returned to libpmix unchanged: it and its contents are of types that
     /// the protocol carries.
     pub fn is_complete(&self) -> bool {
         match self {
