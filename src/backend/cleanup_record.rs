@@ -13,11 +13,12 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -39,7 +40,7 @@ const MOST: u64 = 16 * 1024 * 1024;
 /// Of what is in a record. Those of other versions are left alone until they are old.
 const VERSION: u32 = 1;
 
-/// A record without contents is one that is being made, or of a guard that was killed just then.
+/// How old a record that cannot be read must be before it is removed: it may be that of another version, whose launch lives.
 const EMPTY_FOR: Duration = Duration::from_secs(60);
 
 /// A process that looks after the launch.
@@ -119,10 +120,10 @@ fn prefix(uid: u32) -> String {
 }
 
 impl Record {
-    /// Makes it.
+    /// Makes it, unless the launcher or the guard has made it already: then it is that one.
     ///
     /// # Errors
-    /// Where there is no place for it; then nobody will know what the launch has left.
+    /// Where there is no place for it; then no process will know what the launch has left.
     pub(crate) fn make(
         number: u64,
         keepers: Vec<Keeper>,
@@ -140,11 +141,16 @@ impl Record {
                 .as_secs(),
             tmpdir: std::env::temp_dir().into(),
         };
-        let flags = OFlags::CREATE | OFlags::EXCL;
-        let mut record = Self(path(number));
-        record.open(flags)?;
-        record.write(&head)?;
-        Ok(record)
+        let path = path(number);
+        // It gets its name when it is complete: a reader, and a second maker, find all of the head or nothing.
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let mut file = File::from(openat(CWD, PLACE, flags, Mode::RUSR | Mode::WUSR)?);
+        write(&mut file, &head)?;
+        let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match linkat(CWD, &*unnamed, CWD, &path, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) | Err(Errno::EXIST) => Ok(Self(path)),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Adds something.
@@ -152,23 +158,20 @@ impl Record {
     /// # Errors
     /// When there is no memory left for it.
     pub(crate) fn add(&mut self, thing: &Thing) -> io::Result<()> {
-        self.write(thing)
+        // Not kept open: the guard holds nothing but its socket and its leaders.
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        write(
+            &mut File::from(openat(CWD, &self.0, flags, Mode::empty())?),
+            thing,
+        )
     }
+}
 
-    /// Not kept open: the guard holds nothing but its socket and its leaders.
-    fn open(&self, flags: OFlags) -> io::Result<File> {
-        let always = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(CWD, &self.0, flags | always, Mode::RUSR | Mode::WUSR)?;
-        Ok(File::from(file))
-    }
-
-    /// An entry: its length and itself.
-    fn write(&mut self, entry: &impl Serialize) -> io::Result<()> {
-        let bytes = encode(entry);
-        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        self.open(OFlags::empty())?
-            .write_all(&[&length.to_le_bytes(), &bytes[..]].concat())
-    }
+/// Writes an entry: its length and itself.
+fn write(file: &mut File, entry: &impl Serialize) -> io::Result<()> {
+    let bytes = encode(entry);
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    file.write_all(&[&length.to_le_bytes(), &bytes[..]].concat())
 }
 
 /// Removes the record with this number, if there is one.

@@ -34,7 +34,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 
 use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
-use crate::backend::cleanup_record::{self, Keeper, Record};
+use crate::backend::cleanup_record::{self, Keeper, Record, Thing};
 use crate::backend::rendezvous;
 use crate::plan::staging::Identity;
 use crate::stdio::pty::TerminalCharge;
@@ -52,6 +52,9 @@ pub struct Guard {
     pipe: File,
     /// Of the guard's record.
     record: u64,
+    job: Nspace,
+    /// When the job began.
+    since: SystemTime,
 }
 
 impl Guard {
@@ -68,6 +71,7 @@ impl Guard {
         )?;
         let record = cleanup_record::number()?;
         let launcher = rustix::process::getpid();
+        let since = SystemTime::now();
         // A fork whose end raises no signal: such a child is left out of waits for "any child", so
         // the launcher can tell an adopted orphan, and "no child left", from its guard.
         // SAFETY: the process has one thread (the caller's promise), so the child may run any
@@ -76,7 +80,7 @@ impl Guard {
         match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
             0 => {
                 drop(write);
-                watch(read, job, (launcher, record));
+                watch(read, (job, since), (launcher, record));
                 // SAFETY: ends the child without running the launcher's exit handlers.
                 unsafe { libc::_exit(0) }
             }
@@ -90,6 +94,8 @@ impl Guard {
                     pid,
                     pipe: File::from(write),
                     record,
+                    job: job.clone(),
+                    since,
                 })
             }
         }
@@ -113,11 +119,21 @@ impl Guard {
         self.pipe.write_all(&records)
     }
 
+    /// Makes the guard responsible for a directory of the job, before there is one, and notes it in the guard's record:
+    /// the guard may not have made that yet, and both may be killed before it does.
+    pub fn announce_directory(&mut self, path: &Path) {
+        let keepers = keepers(rustix::process::getpid(), self.pid);
+        let record = Record::make(self.record, keepers, self.job.as_str(), self.since);
+        // Where that fails, or the guard is gone, less protects the launch from its own death.
+        let _ = record.and_then(|mut record| record.add(&Thing::Directory(path.to_owned())));
+        let _ = self.add_directory(path);
+    }
+
     /// Makes the guard responsible for a directory of the job.
     ///
     /// # Errors
     /// When the guard is gone.
-    pub fn add_directory(&mut self, path: &Path) -> io::Result<()> {
+    fn add_directory(&mut self, path: &Path) -> io::Result<()> {
         self.add_record(b'D', path.as_os_str().as_bytes())
     }
 
@@ -210,9 +226,14 @@ impl Drop for Leaving {
     }
 }
 
+/// The processes that look after the launch.
+fn keepers(launcher: Pid, guard: Pid) -> Vec<Keeper> {
+    let keepers = [launcher, guard].map(|pid| Keeper::of(pid.as_raw_nonzero().get()));
+    keepers.into_iter().flatten().collect()
+}
+
 /// The guard's whole life.
-fn watch(pipe: OwnedFd, job: &Nspace, (launcher, record): (Pid, u64)) {
-    let started = SystemTime::now();
+fn watch(pipe: OwnedFd, (job, started): (&Nspace, SystemTime), (launcher, record): (Pid, u64)) {
     let _ = rustix::process::setsid();
     // SAFETY: plain system calls in a single-threaded process.
     unsafe {
@@ -232,9 +253,7 @@ fn watch(pipe: OwnedFd, job: &Nspace, (launcher, record): (Pid, u64)) {
         descriptors: RefCell::default(),
     };
     ear.rest();
-    let keepers =
-        [launcher, rustix::process::getpid()].map(|pid| Keeper::of(pid.as_raw_nonzero().get()));
-    let keepers = keepers.into_iter().flatten().collect();
+    let keepers = keepers(launcher, rustix::process::getpid());
     let mut kept = Record::make(record, keepers, job.as_str(), started).ok();
     let start_rendezvous = || {
         for listener in ear.descriptors.borrow_mut().drain(..) {

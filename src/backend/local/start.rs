@@ -41,9 +41,7 @@ pub(super) fn job_directory(
         Part::Whole => directory::of_job(&plan.job.nspace),
         Part::Node(node) => directory::of_step(&plan.job.nspace, node),
     };
-    // Told before there is one, so that no moment is left in which nobody would remove it. A guard
-    // that was killed in the meantime only means less protection against our own death.
-    let _ = guard.add_directory(&path);
+    guard.announce_directory(&path);
     JobDirectory::create(path)
 }
 
