@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::common::{Outcome, Output, Run, Running, eventually, field, process, program};
@@ -207,8 +207,8 @@ fn ranks_that_are_stopped_when_they_shall_end_do_end() {
         .map(|line| line.strip_prefix("ready ").unwrap().parse().unwrap())
         .collect();
     for pid in &pids {
-        let pid = rustix::process::Pid::from_raw(*pid).unwrap();
-        rustix::process::kill_process(pid, Signal::STOP).unwrap();
+        let pid = Pid::from_raw(*pid).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
     }
     for pid in pids {
         eventually("it is stopped", || process(pid).filter(|p| p.state == 'T'));
@@ -293,5 +293,44 @@ fn signals_in_quick_succession_break_nothing() {
     }
     running.wait_for_many(Output::Stdout, "signal=USR2", 4);
     running.signal(Signal::TERM);
+    running.finish().expect(143);
+}
+
+#[test]
+fn a_rank_that_is_stopped_before_it_executes_its_program_is_killed_with_the_others() {
+    // The guard makes a session too, and is stopped as well: it is not needed here.
+    let stopped = "inject=setsid:signal=STOP";
+    let traced = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        "trace=setsid",
+        "-e",
+        stopped,
+    ];
+    // More ranks than the launcher's own thread takes part in starting.
+    let args = [
+        "--oversubscribe",
+        "--grace",
+        "0.2",
+        "-n",
+        "64",
+        "sleep",
+        "1000",
+    ];
+    let running = Run::new(args).under(traced).start();
+    eventually("ranks that are stopped before their program", || {
+        let all = running.processes();
+        let mut all = all.into_iter();
+        all.find(|process| process.name == "start" && matches!(process.state, 'T' | 't'))
+    });
+    let launcher = eventually("the launcher", || {
+        let all = running.processes();
+        all.into_iter().find(|process| process.name == "wireup")
+    });
+    kill_process(Pid::from_raw(launcher.pid).unwrap(), Signal::TERM).unwrap();
     running.finish().expect(143);
 }

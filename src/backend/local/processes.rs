@@ -1,13 +1,14 @@
 //! The ranks' processes from outside: signals to them, a look at what they have loaded, and
 //! processes that lost their parent inside the job.
 
-use rustix::process::kill_process_group;
+use rustix::process::{Signal, kill_process_group};
 
 use crate::backend::local::{LocalBackend, RankSlot, raw};
 use crate::report::running_ranks::find_mpi;
 use crate::report::singleton_detection::Seen;
 use crate::sys::leftovers;
-use crate::sys::procfs::Process;
+use crate::sys::procfs::{self, Process};
+use crate::sys::start_ranks::THREAD;
 use wireup_core::job::ids::GlobalRank;
 
 /// Orphans that are remembered, for what they may have left.
@@ -16,14 +17,14 @@ const ORPHANS: usize = 1024;
 impl LocalBackend {
     /// Sends a signal to the process groups of all ranks here.
     pub(super) fn signal_ranks(&mut self, signal: i32) {
-        if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+        if let Some(signal) = Signal::from_named_raw(signal) {
             let ranks = self.part.processes(&self.jobs);
             self.signal_some(&ranks, signal);
         }
     }
 
     /// Sends a signal to the process group of one rank, if it runs.
-    pub(crate) fn signal_rank(&self, rank: GlobalRank, signal: rustix::process::Signal) {
+    pub(crate) fn signal_rank(&self, rank: GlobalRank, signal: Signal) {
         if let RankSlot::Running { child, .. } = self.slot(rank) {
             // A group that is gone needs no signal.
             let _ = kill_process_group(child.pid, signal);
@@ -33,7 +34,7 @@ impl LocalBackend {
     /// Sends a signal to the process groups of these ranks, as far as they have not ended here. To one
     /// that is being started it goes when the thread that starts it has reported: until then it may
     /// have come far, and others may know it. (What starts while everything ends is ended then.)
-    pub(super) fn signal_some(&mut self, ranks: &[GlobalRank], signal: rustix::process::Signal) {
+    pub(super) fn signal_some(&mut self, ranks: &[GlobalRank], signal: Signal) {
         for &rank in ranks {
             let node = self.jobs.node_of(rank);
             if !node.is_some_and(|node| self.part.holds(node)) {
@@ -52,6 +53,19 @@ impl LocalBackend {
         for signal in self.owed.remove(&rank).into_iter().flatten() {
             self.signal_rank(rank, signal);
         }
+    }
+
+    /// Ends processes that were stopped between clone and exec, whose starting threads wait for them, when everything
+    /// else has been killed. Until then it is the user's choice whether they go on.
+    pub(super) fn kill_stopped_starts(&self) {
+        let own = raw(rustix::process::getpid());
+        let mut stopped = procfs::processes();
+        stopped.retain(|process| {
+            // Until it executes its program, it has the name of the thread that made it.
+            let starts = THREAD.to_str() == Ok(&process.name);
+            process.parent == own && starts && process.is_stopped()
+        });
+        leftovers::signal(&stopped, Signal::KILL);
     }
 
     /// Looks at the processes of these ranks until one is found that has loaded an MPI.

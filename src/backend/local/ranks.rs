@@ -54,6 +54,9 @@ impl LocalBackend {
         self.guard_sessions(sessions);
         self.tell_started()?;
         let starting = self.jobs.jobs().any(|(_, job)| job.starter.is_some());
+        if starting && self.killed {
+            self.kill_stopped_starts();
+        }
         self.look = starting.then(|| self.now() + PACE);
         Ok(())
     }
