@@ -195,6 +195,8 @@ impl Scenario {
             Fault::Kill(Rank) => vec!["rank ".to_owned(), host, "signal 9".to_owned()],
             Fault::Kill(Sidecar) | Fault::Stop(Sidecar) => vec!["PMIx server".to_owned(), host],
             Fault::Stop(Step) | Fault::Kill(Step) => vec!["step".to_owned(), host],
+            // The agent may report the end of its step before it dies itself.
+            Fault::KillBoth(Agent, Step) if self.host == 0 => Vec::new(),
             Fault::Kill(Agent) | Fault::Stop(Agent) | Fault::KillBoth(Agent, _)
                 if self.host == 0 =>
             {
