@@ -11,6 +11,11 @@
 #define PMIX_GROUP_BOOTSTRAP "pmix.grp.btstrp"
 #endif
 
+#ifndef PMIX_QUERY_RESOLVE_PEERS /* these since 5.0 */
+#define PMIX_QUERY_RESOLVE_PEERS "pmix.qry.peers"
+#define PMIX_QUERY_RESOLVE_NODE "pmix.qry.node"
+#endif
+
 #ifndef PMIX_SESSION_CTRL_ID /* these since 5.0 */
 #define PMIX_SESSION_CTRL_ID "pmix.ssnctrl.id"
 #define PMIX_SESSION_PAUSE "pmix.ssn.pause"
@@ -42,6 +47,7 @@ int main(void)
     KEY(NODE_MAP);
     KEY(PROC_MAP);
     KEY(LOCAL_PEERS);
+    KEY(LOCAL_PROCS);
     KEY(LOCAL_SIZE);
     KEY(NODE_SIZE);
     KEY(LOCALLDR);
@@ -163,6 +169,8 @@ int main(void)
     KEY(QUERY_JOB_STATUS);
     KEY(QUERY_PROC_TABLE);
     KEY(QUERY_LOCAL_PROC_TABLE);
+    KEY(QUERY_RESOLVE_PEERS);
+    KEY(QUERY_RESOLVE_NODE);
     KEY(SPAWNED);
     KEY(PARENT_ID);
     KEY(QUERY_SPAWN_SUPPORT);

@@ -12,7 +12,7 @@ use crate::sys::start_ranks::{AppStart, Executed};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::pmix::control::{Client, Control, Init};
 use wireup_core::pmix::job_info::{self, JobInfo};
-use wireup_core::pmix::value::Text;
+use wireup_core::pmix::value::{Proc, Text};
 
 /// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
 pub(crate) fn app_start(
@@ -71,7 +71,7 @@ pub(crate) fn host_requests(
         hostname: plan.node_names[node.index()].as_str().into(),
         tmpdir: text(&directories.server),
     };
-    let register = register_request(plan, node, directories)?;
+    let register = register_request(plan, node, &[], directories)?;
     Ok([Control::Init(init), register])
 }
 
@@ -79,13 +79,14 @@ fn text(path: &Path) -> Text {
     Text::new(path.as_os_str().as_bytes())
 }
 
-/// Makes a job known to a node's sidecar.
+/// Makes a job known to a node's sidecar. `others` are the processes of other jobs that run there.
 ///
 /// # Errors
 /// [`RunFailure`] for a job that PMIx cannot describe.
 pub(crate) fn register_request(
     plan: &Plan,
     node: NodeId,
+    others: &[Proc],
     directories: &NodeDirectories,
 ) -> Result<Control, RunFailure> {
     let (uid, gid) = (
@@ -115,6 +116,7 @@ pub(crate) fn register_request(
         parent: plan.job.parent.as_ref(),
         offset: plan.job.offset,
         before: plan.origin.as_ref().map_or(&[], |origin| &origin.before),
+        others,
         tmpdir: &text(&directories.session),
         nsdir: &text(&directories.nspace),
         uid,

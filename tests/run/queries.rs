@@ -1,5 +1,7 @@
 //! What a PMIx server can be asked about the launch: on one node and on two, with every libpmix.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::common::{Outcome, Pmix, field, pmix};
 use crate::pmix::SERVERS;
 
@@ -100,4 +102,62 @@ fn the_memory_of_servers_and_clients_is_told_for_every_node() {
             assert_eq!((number("servers"), number("clients")), (nodes, nodes));
         }
     });
+}
+
+/// Processes in the text of `pmix_resolve`: a letter for the job before each rank.
+fn procs(text: &str) -> BTreeSet<String> {
+    let starts = text.match_indices(['p', 'c']).map(|(at, _)| at);
+    let ends = starts.clone().skip(1).chain([text.len()]);
+    starts
+        .zip(ends)
+        .map(|(from, to)| text[from..to].to_owned())
+        .collect()
+}
+
+/// Processes by node, as `pmix_resolve` prints them.
+fn map(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let nodes = text.split(',').map(|node| node.split_once(':').unwrap());
+    nodes
+        .map(|(node, text)| (node.to_owned(), procs(text)))
+        .collect()
+}
+
+#[test]
+fn clients_resolve_nodes_and_processes_of_their_job_of_parents_children_and_all() {
+    let same = versions().map(|version| (version.clone(), version));
+    // A client of version 5 has of other jobs what its server tells, and one of 4.2 tells nothing.
+    let older = pmix("pmix5").zip(pmix("pmix4"));
+    for (server, client) in same.chain(older) {
+        for nodes in NODES {
+            let options = [&["--oversubscribe", "--libpmix", server.path()], nodes].concat();
+            let outcome = client.run(4, &options, "pmix_resolve", &[]).run().expect(0);
+            let lines = outcome.sorted_lines();
+            assert_eq!(lines.len(), 4 + 3, "{outcome:?}");
+            let told = |line: &str, key| field(line, key).unwrap().to_owned();
+            let letter = |line: &str| told(line, "job")[..1].to_owned();
+            // Where the processes say that they are.
+            let homes = |job: &str| {
+                let mut homes = BTreeMap::<String, BTreeSet<String>>::new();
+                for line in lines.iter().filter(|line| letter(line).contains(job)) {
+                    let home = homes.entry(told(line, "host")).or_default();
+                    home.insert(letter(line) + &told(line, "rank"));
+                }
+                homes
+            };
+            let (parents, children, all) = (homes("p"), homes("c"), homes(""));
+            assert_eq!(all.len(), nodes.len().max(1), "{outcome:?}");
+            for line in &lines {
+                let seen = |key| map(&told(line, key));
+                let host = told(line, "host");
+                let (own, other, local) = match &*letter(line) {
+                    "p" => (&parents, &children, &parents[&host]),
+                    _ => (&children, &parents, &all[&host]),
+                };
+                assert_eq!(&seen("own"), own, "{line}");
+                assert_eq!(&seen("other"), other, "{line}");
+                assert_eq!(seen("all"), all, "{line}");
+                assert_eq!(&procs(&told(line, "local")), local, "{line}");
+            }
+        }
+    }
 }

@@ -179,6 +179,16 @@ impl NodeCore {
         }
     }
 
+    /// The processes on this node of all jobs that have not ended.
+    pub fn running_here(&self) -> Vec<Proc> {
+        let running = self.running_jobs();
+        let procs = running.flat_map(|(_, job)| {
+            let ranks = job.ranks.ranks_on(self.node);
+            ranks.map(|rank| Proc::new(&job.nspace, rank))
+        });
+        procs.collect()
+    }
+
     /// The name of the launch: that of its first job.
     pub(super) fn launch(&self) -> &Arc<JobContext> {
         &self.jobs.first().context

@@ -8,6 +8,7 @@
 //! `src/common/pmix_query.c` of 4.2.2 and 5.0.11.
 
 mod answers;
+mod places;
 mod scope;
 mod sets;
 #[cfg(test)]
@@ -314,7 +315,7 @@ impl NodeCore {
     }
 
     /// The jobs of the launch that have not ended, in the order of their start.
-    fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
+    pub(super) fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
         let running = self.jobs.jobs().filter(|(_, job)| !job.is_over());
         running.map(|(number, job)| (number, &job.context))
     }

@@ -52,6 +52,8 @@ pub struct JobInfo<'a> {
     pub offset: GlobalRank,
     /// By node: processes of the jobs before it; none where the list ends.
     pub before: &'a [u32],
+    /// Those of other jobs that run on the node that is told.
+    pub others: &'a [value::Proc],
     /// Session directory, existing, owned by the job's user.
     pub tmpdir: &'a Text,
     /// The job's directory in it, existing, owned by the job's user; the agent removes both.
@@ -153,9 +155,14 @@ impl JobInfo<'_> {
         let derived = self.apps.len() == 1 && self.parent.is_none();
         let listed = self.ranks.size() <= LISTED_MAX || !derived;
         if listed {
-            let of_node = |node: &Node<'_>| Value::Infos(node.infos());
-            let nodes = nodes.iter().map(of_node);
-            infos.extend(nodes.map(|infos| Info::new(keys::NODE_INFO_ARRAY, infos)));
+            infos.extend(nodes.iter().map(|node| {
+                let mut infos = node.infos();
+                // Of no other node: which jobs run there is known there.
+                if node.id == self.node {
+                    infos.extend(self.local_procs());
+                }
+                Info::new(keys::NODE_INFO_ARRAY, Value::Infos(infos))
+            }));
         }
         let mut first = 0;
         for (appnum, app) in self.apps.iter().enumerate() {
@@ -234,6 +241,15 @@ impl JobInfo<'_> {
             infos.extend(own.local_infos());
         }
         infos
+    }
+
+    /// The processes of the node that is told.
+    fn local_procs(&self) -> Option<Info> {
+        let own = self.ranks.ranks_on(self.node);
+        let own = own.map(|rank| value::Proc::new(self.nspace, rank));
+        let procs = self.others.iter().cloned().chain(own).map(Value::Proc);
+        let procs = value::Array::new(procs.collect())?;
+        Some(Info::new(keys::LOCAL_PROCS, Value::Array(procs)))
     }
 
     fn procs<'a>(&'a self, nodes: &'a [Node<'a>]) -> impl Iterator<Item = Info> + 'a {

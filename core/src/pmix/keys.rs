@@ -30,6 +30,8 @@ keys! {
     PROC_MAP = "pmix.pmap";
     /// String: ranks of the job on a node, comma separated.
     LOCAL_PEERS = "pmix.lpeers";
+    /// Array of procs: the processes of all jobs on a node.
+    LOCAL_PROCS = "pmix.lprocs";
     /// u32: processes of the job on a node.
     LOCAL_SIZE = "pmix.local.size";
     /// u32: processes of all jobs on a node.
@@ -276,6 +278,10 @@ keys! {
     QUERY_SPAWN_SUPPORT = "pmix.qry.spawn";
     /// String: attributes for debuggers that are honoured, comma separated.
     QUERY_DEBUG_SUPPORT = "pmix.qry.debug";
+    /// Array of procs: those of a job, or of all, on a node. `PMIx_Resolve_peers` of a client asks for it.
+    QUERY_RESOLVE_PEERS = "pmix.qry.peers";
+    /// String: the nodes of a job, or of all, comma separated. `PMIx_Resolve_nodes` asks for it.
+    QUERY_RESOLVE_NODE = "pmix.qry.node";
     /// Infos: memory of servers and clients.
     QUERY_MEMORY_USAGE = "pmix.qry.mem";
     /// Bool: cached values must not be used.

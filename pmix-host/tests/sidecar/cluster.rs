@@ -72,6 +72,7 @@ impl Job {
             parent: None,
             offset: Default::default(),
             before: &[],
+            others: &[],
             tmpdir: &session,
             nsdir: &session,
             uid,

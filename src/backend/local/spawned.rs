@@ -129,7 +129,9 @@ impl LocalBackend {
                 let node = self.part.node_at(index);
                 let made = directory.node(node, &plan.job.nspace);
                 let made = made.map_err(|error| failed(format!("its directories: {error}")))?;
-                requests.push(register_request(&plan, node, &made).map_err(failure)?);
+                let others = self.nodes[index].core.running_here();
+                let request = register_request(&plan, node, &others, &made);
+                requests.push(request.map_err(failure)?);
                 directories.push(made);
             }
         }

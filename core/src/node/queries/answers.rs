@@ -46,6 +46,8 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     (keys::QUERY_MEMORY_USAGE, OF_MEMORY),
     (keys::DAEMON_MEMORY, ""),
     (keys::CLIENT_AVG_MEMORY, OF_JOB),
+    (keys::QUERY_RESOLVE_PEERS, OF_RANKS),
+    (keys::QUERY_RESOLVE_NODE, OF_JOB),
     (keys::QUERY_SPAWN_SUPPORT, ""),
     (keys::QUERY_DEBUG_SUPPORT, ""),
     (keys::QUERY_NUM_PSETS, ""),
@@ -146,6 +148,11 @@ impl View<'_> {
         }
         let silent = || self.heard.values().any(|heard| *heard == Heard::Nothing);
         match missing {
+            // libpmix 5.0 would look itself, for whatever name it finds in memory, and tell the nodes of
+            // all jobs. Without an answer it says that there is none.
+            Some(Status::ERR_NOT_FOUND) if asks_for_nodes(queries) => {
+                Answer::Infos(Status::SUCCESS, Vec::new())
+            }
             Some(status) if infos.is_empty() => Answer::Status(status),
             None if !silent() => Answer::Infos(Status::SUCCESS, infos),
             _ => Answer::Infos(Status::ERR_PARTIAL_SUCCESS, infos),
@@ -156,7 +163,7 @@ impl View<'_> {
         let key_text = std::str::from_utf8(key.as_bytes()).unwrap_or_default();
         let known = KEYS.iter().find(|(known, _)| *known == key_text);
         let Some((_, qualifiers)) = known else {
-            return Err(Status::ERR_NOT_FOUND);
+            return Err(Status::ERR_NOT_SUPPORTED);
         };
         if scope.qualifiers_only {
             return Ok(Value::String((*qualifiers).into()));
@@ -177,6 +184,8 @@ impl View<'_> {
                 let local = key_text == keys::QUERY_LOCAL_PROC_TABLE && scope.node.is_none();
                 self.table(scope, local || scope.local_only)
             }
+            keys::QUERY_RESOLVE_PEERS => self.core.peers(scope),
+            keys::QUERY_RESOLVE_NODE => Ok(self.core.nodes_of(scope)),
             keys::QUERY_MEMORY_USAGE => self.memory(scope),
             keys::DAEMON_MEMORY => {
                 let part = self.part(self.core.node);
@@ -352,6 +361,17 @@ impl View<'_> {
         }
         (!infos.is_empty()).then_some(infos)
     }
+}
+
+/// Whether libpmix asks what a client wants of `PMIx_Resolve_nodes`.
+fn asks_for_nodes(queries: &[Query]) -> bool {
+    let [query] = queries else {
+        return false;
+    };
+    let [key] = &query.keys[..] else {
+        return false;
+    };
+    *key == keys::QUERY_RESOLVE_NODE && query.qualifiers.len() == 1
 }
 
 fn apps(job: &JobContext) -> u32 {

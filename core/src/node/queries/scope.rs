@@ -54,9 +54,7 @@ impl<'a> Scope<'a> {
                     scope.name_job(core, nspace)?;
                 }
                 (keys::PROCID, Value::Proc(proc)) => {
-                    if !proc.nspace.as_bytes().is_empty() {
-                        scope.name_job(core, &proc.nspace)?;
-                    }
+                    scope.name_job(core, &proc.nspace)?;
                     scope.rank = proc.rank.rank();
                 }
                 (keys::RANK, Value::Rank(rank)) => scope.rank = rank.rank(),
@@ -114,6 +112,10 @@ impl<'a> Scope<'a> {
     }
 
     fn name_job(&mut self, core: &'a NodeCore, nspace: &Text) -> Result<(), Status> {
+        // The empty one stands for all.
+        if nspace.as_bytes().is_empty() {
+            return Ok(());
+        }
         // A process named twice may be two different ones.
         if self.names_job && *nspace != *self.job.nspace.as_str() {
             return Err(Status::ERR_BAD_PARAM);

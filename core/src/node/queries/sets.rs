@@ -20,18 +20,11 @@ fn is_listed(job: &JobContext, name: &str) -> bool {
 }
 
 impl NodeCore {
-    /// The jobs whose sets are queried: the named one, or all that have not ended.
-    fn jobs_with_sets<'a>(&'a self, scope: &'a Scope<'a>) -> impl Iterator<Item = &'a JobContext> {
-        let named = scope.names_job.then_some(&**scope.job);
-        let all = self.running_jobs().map(|(_, job)| &**job);
-        named.into_iter().chain(all.filter(|_| !scope.names_job))
-    }
-
     /// The value that answers a query for process sets; `None` for any other key, or if there is no
     /// such set.
     pub(super) fn query_sets(&self, key: &Text, scope: &Scope<'_>, query: &Query) -> Option<Value> {
         let mut names = Vec::<&str>::new();
-        for job in self.jobs_with_sets(scope) {
+        for job in self.jobs_meant(scope) {
             let sets = job.psets.iter().map(ProcessSet::name);
             for name in sets.filter(|name| is_listed(job, name)) {
                 if !names.contains(&name) {
@@ -47,7 +40,7 @@ impl NodeCore {
             let Some(Value::String(name)) = find(&query.qualifiers, keys::PSET_NAME) else {
                 return None;
             };
-            let members = self.jobs_with_sets(scope).flat_map(|job| {
+            let members = self.jobs_meant(scope).flat_map(|job| {
                 let sets = job.psets.iter().filter(|set| *name == set.name());
                 let ranks = sets.flat_map(|set| set.ranks());
                 ranks.map(|rank| Value::Proc(Proc::new(&job.nspace, rank)))

@@ -2,12 +2,12 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::job::appnums::Appnums;
-use crate::job::ids::AppNum;
+use crate::job::ids::{AppNum, GlobalRank};
 use crate::node::event::Event;
 use crate::node::{JobContext, served};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Notice, Parts, Request, Upcall};
-use crate::pmix::value::{Info, Proc, Status, Value, find};
+use crate::pmix::value::{Array, Info, Proc, Status, Value, find};
 
 struct Names;
 
@@ -266,7 +266,7 @@ fn what_cannot_be_answered_says_why() {
     };
     let name = |name: &str| Value::String(name.into());
     for (keys, qualifiers, status) in [
-        (vec!["x"], vec![], Status::ERR_NOT_FOUND),
+        (vec!["x"], vec![], Status::ERR_NOT_SUPPORTED),
         (
             vec![keys::QUERY_NAMESPACES, "x"],
             vec![],
@@ -299,6 +299,53 @@ fn what_cannot_be_answered_says_why() {
         ),
     ] {
         assert_eq!(job.answer(&keys, qualifiers).status, status, "{keys:?}");
+    }
+}
+
+#[test]
+fn nodes_and_processes_of_one_job_or_of_all_are_told() {
+    let mut job = Job::new();
+    let context = JobContext {
+        nspace: Nspace::new("child").unwrap(),
+        offset: GlobalRank(4),
+        ..served::job(&[0, 1])
+    };
+    let context = Arc::new(context);
+    for core in &mut job.cores {
+        let (context, now) = (Arc::clone(&context), Moment::default());
+        core.add_job(context, false, &[], now, &mut Vec::new())
+            .unwrap();
+    }
+    let mut ask = |key: &str, nspace: &str, host: Option<&str>| {
+        let name = |name: &str| Value::String(name.into());
+        let mut qualifiers = vec![Info::new(keys::NSPACE, name(nspace))];
+        qualifiers.extend(host.map(|host| Info::new(keys::HOSTNAME, name(host))));
+        let parts = job.answer(&[key], qualifiers);
+        (parts.status, find(&parts.infos, key).cloned())
+    };
+    for (nspace, nodes) in [("job", "a,b"), ("child", "b"), ("", "a,b")] {
+        let nodes = Some(Value::String(nodes.into()));
+        let told = ask(keys::QUERY_RESOLVE_NODE, nspace, None);
+        assert_eq!(told, (Status::SUCCESS, nodes), "{nspace}");
+    }
+    // Or libpmix 5.0 would tell those of all jobs.
+    let told = ask(keys::QUERY_RESOLVE_NODE, "other", None);
+    assert_eq!(told, (Status::SUCCESS, None));
+    let child = Proc::new(&context.nspace, Rank(0));
+    for (nspace, host, procs) in [
+        ("job", "a", vec![proc(0), proc(1)]),
+        ("job", "b", vec![proc(2), proc(3)]),
+        ("child", "b", vec![child.clone()]),
+        ("", "b", vec![proc(2), proc(3), child]),
+    ] {
+        let procs = procs.into_iter().map(Value::Proc).collect();
+        let procs = Array::new(procs).map(Value::Array);
+        let told = ask(keys::QUERY_RESOLVE_PEERS, nspace, Some(host));
+        assert_eq!(told, (Status::SUCCESS, procs), "{nspace} on {host}");
+    }
+    for (nspace, host) in [("child", "a"), ("other", "a"), ("job", "c")] {
+        let told = ask(keys::QUERY_RESOLVE_PEERS, nspace, Some(host));
+        assert_eq!(told, (Status::ERR_NOT_FOUND, None), "{nspace} on {host}");
     }
 }
 

@@ -24,6 +24,7 @@ fn infos_for(node: u32) -> Vec<Info> {
         parent: None,
         offset: Default::default(),
         before: &[],
+        others: &[],
         tmpdir: &"/run/j".into(),
         nsdir: &"/run/j/n".into(),
         uid: 1000,
@@ -126,6 +127,7 @@ fn procs_are_complete_and_in_rank_order() {
 fn a_spawned_job_counts_on_from_those_before_it_and_names_its_parent() {
     let parent = Proc::new(Nspace::new("job-0").unwrap(), Rank(5));
     let ranks = RankMap::from_runs([(NodeId(1), 2), (NodeId(0), 1)]);
+    let other = value::Proc::new(&parent.nspace, Rank(6));
     let infos = JobInfo {
         nspace: &Nspace::new("job-1").unwrap(),
         ranks: &ranks,
@@ -136,6 +138,7 @@ fn a_spawned_job_counts_on_from_those_before_it_and_names_its_parent() {
         parent: Some(&parent),
         offset: GlobalRank(7),
         before: &[4, 3],
+        others: std::slice::from_ref(&other),
         tmpdir: &"/run/j".into(),
         nsdir: &"/run/j/n".into(),
         uid: 1000,
@@ -147,6 +150,15 @@ fn a_spawned_job_counts_on_from_those_before_it_and_names_its_parent() {
     assert_eq!(at(keys::NPROC_OFFSET), Some(Value::Rank(ProcRank(7))));
     assert_eq!(at(keys::LOCAL_SIZE), Some(Value::Uint32(2)));
     assert_eq!(at(keys::NODE_SIZE), Some(Value::Uint32(5)));
+    let nodes = arrays(&infos, keys::NODE_INFO_ARRAY);
+    let here = nodes
+        .iter()
+        .map(|node| find(node, keys::LOCAL_PROCS).cloned());
+    let here: Vec<_> = here.collect();
+    let own = |rank| value::Proc::new(&Nspace::new("job-1").unwrap(), Rank(rank));
+    let here_are = [other, own(0), own(1)].map(Value::Proc);
+    let here_are = value::Array::new(here_are.to_vec()).map(Value::Array);
+    assert_eq!(here, [None, here_are], "of the node that is told alone");
     let parent = value::Proc::new(&parent.nspace, parent.rank);
     for (proc, (grank, local, on_node)) in
         arrays(&infos, keys::PROC_INFO_ARRAY)
@@ -199,6 +211,7 @@ fn what_would_mislead_or_crash_libpmix_is_refused() {
             parent: None,
             offset: Default::default(),
             before: &[],
+            others: &[],
             tmpdir: &"/t".into(),
             nsdir: &"/t".into(),
             uid: 0,
@@ -246,6 +259,7 @@ fn of_a_large_job_of_one_program_only_the_maps_name_every_rank() {
             parent: None,
             offset: Default::default(),
             before: &[],
+            others: &[],
             tmpdir: &"/run/j".into(),
             nsdir: &"/run/j/n".into(),
             uid: 1000,
