@@ -5,6 +5,7 @@ mod allocations;
 pub(crate) mod events;
 pub(crate) mod finish;
 mod growth;
+mod mpir;
 pub(crate) mod orders;
 mod progress;
 mod pty;

@@ -15,7 +15,7 @@
 //! - [`cli`]: the command line and the exit-code table
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
-// `sys::{namespace, privileges, signals, spawn, time_zone}`, `report::status::target`,
+// `sys::{mpir, namespace, privileges, signals, spawn, time_zone}`, `report::status::target`,
 // `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
 #![deny(unsafe_code)]
 

@@ -10,6 +10,8 @@ pub mod fd_passing;
 pub mod leftovers;
 pub mod limits;
 pub mod local_link;
+#[allow(unsafe_code, reason = "symbols that debuggers look for by name")]
+pub mod mpir;
 #[allow(unsafe_code, reason = "a child between fork and its end")]
 pub mod namespace;
 pub mod out_of_memory;

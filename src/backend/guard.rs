@@ -73,11 +73,12 @@ impl Guard {
         let launcher = rustix::process::getpid();
         let since = SystemTime::now();
         // A fork whose end raises no signal: such a child is left out of waits for "any child", so
-        // the launcher can tell an adopted orphan, and "no child left", from its guard.
+        // the launcher can tell an adopted orphan, and "no child left", from its guard. A debugger would
+        // take it for a thread of the launcher: it does not get to see it.
         // SAFETY: the process has one thread (the caller's promise), so the child may run any
         // code: no lock can be held by a thread that does not exist there. The call is fork with
         // another exit signal; no stack is given, so the child goes on with a copy of ours.
-        match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
+        match unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_UNTRACED, 0, 0, 0, 0) } {
             0 => {
                 drop(write);
                 watch(read, (job, since), (launcher, record));
@@ -293,7 +294,7 @@ fn watch(pipe: OwnedFd, (job, started): (&Nspace, SystemTime), (launcher, record
 fn execute_rendezvous(listener: BorrowedFd<'_>) {
     // SAFETY: as in `Guard::start`: this process has one thread, and the child goes on with a copy of
     // it. Nobody waits for it before our own end.
-    if unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } != 0 {
+    if unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_UNTRACED, 0, 0, 0, 0) } != 0 {
         return;
     }
     let _ = rustix::process::setsid();

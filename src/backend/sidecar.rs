@@ -119,6 +119,7 @@ impl Sidecar {
             namespaces,
             group: spec.group,
             crowded: false,
+            stopped: false,
         })?;
         let token = |source| Token::new(source, node.0);
         poll.add(&child.pidfd, token(Source::SidecarExit))

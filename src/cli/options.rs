@@ -1,5 +1,6 @@
 //! Options of `wireup run`, by what they are about: one file for each group of its help.
 
+mod debug;
 mod ending;
 mod hosts;
 mod interface;
@@ -8,6 +9,7 @@ mod status;
 mod stdio;
 mod surroundings;
 
+pub(super) use debug::DebugArgs;
 pub(super) use ending::{EndingArgs, parse_seconds};
 pub(super) use hosts::{HostsArgs, listed};
 pub(super) use interface::InterfaceArgs;

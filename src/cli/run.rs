@@ -11,7 +11,9 @@ use super::brief::brief;
 use super::config::{self, Defaults};
 use super::line::Own;
 use super::negation::with_negations;
-use super::options::{EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs};
+use super::options::{
+    DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs,
+};
 use super::{allocation, exit};
 use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
@@ -107,6 +109,9 @@ pub(super) struct RunArgs {
 
     #[command(flatten)]
     interface: InterfaceArgs,
+
+    #[command(flatten)]
+    debug: DebugArgs,
 }
 
 /// What a command line asks for.
@@ -194,6 +199,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         ending: args.ending.into(),
         status,
         interface: args.interface.into(),
+        debug: args.debug.into(),
         dry_run: args.dry_run,
         explain: args.explain,
         notes,

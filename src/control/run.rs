@@ -20,6 +20,7 @@ use crate::report::status::{Status, Target};
 use crate::report::{dry_run, explain};
 use crate::stdio::streams::{Show, Streams};
 use crate::stdio::{rank_files, stdin};
+use crate::sys::mpir;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::{Poll, Source, Token};
 use crate::sys::process_state::Surroundings;
@@ -27,7 +28,7 @@ use crate::sys::signals::Signals;
 use crate::sys::start_ranks::StdinPlan;
 use crate::sys::time_zone::local_clock;
 use wireup_core::job::ids::Rank;
-use wireup_core::job::spec::{JobSpec, StdinTarget};
+use wireup_core::job::spec::{FenceLimit, JobSpec, StdinTarget};
 use wireup_core::link::liveness::SILENCE;
 
 mod across;
@@ -41,7 +42,14 @@ pub use beginning::Beginning;
 /// # Errors
 /// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
 /// running or lying about in either case.
-pub fn run(spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
+pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
+    spec.debug.led = mpir::is_debugged();
+    if (spec.debug.led || spec.debug.stop_on_exec.is_some())
+        && spec.ending.fence == FenceLimit::Sensible
+    {
+        // Who stops ranks decides how long the others wait for them.
+        spec.ending.fence = FenceLimit::Unlimited;
+    }
     if spec.dry_run {
         let (surroundings, nspace) = beginning?.unguarded();
         let limit = surroundings.nofile.rlim_max;

@@ -237,6 +237,7 @@ impl Controller {
             let plan = self.jobs.get(job).expect("it was added when it was begun");
             let name = plan.job.nspace.clone();
             self.answer_spawn(birth.asker, birth.by, Ok(name));
+            self.show_to_debuggers(job);
         }
         self.job_may_be_over(job);
     }

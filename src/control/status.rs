@@ -13,7 +13,7 @@ use crate::report::progress::{END_PATIENCE, PATIENCE};
 use crate::report::status::own_failure;
 use crate::sys::out_of_memory::Counter;
 use wireup_core::job::absence::{Absences, NAMED_MAX};
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::record::{
     CauseRecord, EndRecord, Job, JobState, Missing, MissingRank, Outcome, Place, RankChange,
@@ -65,6 +65,7 @@ impl Controller {
                 self.memory = Counter::read();
             }
             self.progress.expect(self.now(), PATIENCE);
+            self.show_to_debuggers(JobNumber(0));
         }
     }
 

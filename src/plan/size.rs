@@ -10,7 +10,7 @@ use crate::plan::slots_of_hosts;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::rank_placement::RANKS_MAX;
-use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
+use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, RankChoice, StatusTarget, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;
@@ -219,6 +219,14 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), R
                 "--pty {rank} needs standard output, where --json writes; name a file for that"
             )));
         }
+    }
+    if let Some(RankChoice::Only(ranks)) = &spec.debug.stop_on_exec
+        && ranks.beyond(&(0..size)).is_some()
+    {
+        let last = size - 1;
+        return Err(wrong(format!(
+            "--stop-on-exec={ranks}: the job has the ranks 0 to {last}"
+        )));
     }
     if let ExitPolicy::Rank(rank) = spec.ending.exit
         && rank.0 >= size

@@ -8,7 +8,8 @@ use crate::inspect::Why;
 use crate::inspect::program::Kind;
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::spec::{
-    AppSpec, EndingSpec, InterfaceSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
+    AppSpec, DebugSpec, EndingSpec, InterfaceSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget,
+    StdioSpec,
 };
 
 /// One program on hosts.
@@ -39,6 +40,7 @@ pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
             shim: None,
             slurm_env: false,
         },
+        debug: DebugSpec::default(),
         dry_run: false,
         explain: false,
         notes: Vec::new(),

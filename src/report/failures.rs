@@ -61,6 +61,12 @@ pub fn start_failure(plan: &Plan, (process, rank): (GlobalRank, Rank), error: St
                 EXIT_WIREUP,
             )
         }
+        StartError::Spawn(Step::Stop, errno) => (
+            format!(
+                "cannot be stopped before main: {errno}; the system or the container does not permit ptrace(2)"
+            ),
+            EXIT_WIREUP,
+        ),
         StartError::Spawn(step, errno) => (
             format!("preparing the process failed ({step:?}): {errno}"),
             EXIT_WIREUP,

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitIdOptions};
 
 mod into_group;
+mod stop;
 
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
 /// run on it since the process has none.
@@ -64,6 +65,8 @@ pub struct Command<'a> {
     /// This process has many descriptors above all that are named here: the new one gets no copies of
     /// these, which it would close one by one when it executes its program.
     pub crowded: bool,
+    /// The program is stopped, as by SIGSTOP, when it has been executed and has not begun.
+    pub stopped: bool,
 }
 
 /// A started process. Its exit must be collected exactly once, by whoever holds this.
@@ -93,6 +96,8 @@ pub enum Step {
     Descriptors,
     /// Taking the terminal.
     Terminal,
+    /// Being stopped when the program has been executed.
+    Stop,
     /// Executing the program.
     Exec,
 }
@@ -129,6 +134,7 @@ struct Shared {
     parent: libc::pid_t,
     /// Of a control group it has to enter by itself; negative if none.
     group: RawFd,
+    stopped: bool,
     failed_step: Step,
     failed_errno: c_int,
 }
@@ -218,6 +224,7 @@ impl Spawner {
             uts_ns: uts_ns.unwrap_or(-1),
             parent: rustix::process::getpid().as_raw_nonzero().get(),
             group: -1,
+            stopped: command.stopped,
             failed_step: Step::Clone,
             failed_errno: 0,
         };
@@ -272,6 +279,9 @@ impl Spawner {
             });
         }
         let pid = Pid::from_raw(pid).expect("clone returned a positive pid");
+        if command.stopped {
+            stop::keep_stopped(pid);
+        }
         Ok(Child { pid, pidfd })
     }
 }
@@ -384,6 +394,9 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         // For when nobody is left to end it: a guard sends the same. The parent may have died before. Behind
         // the namespaces, which would make the system forget it.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+        // Debuggers that this process starts may attach, where the system lets only ancestors. Fails where
+        // every process of the user may.
+        libc::prctl(libc::PR_SET_PTRACER, shared.parent);
         if libc::getppid() != shared.parent {
             libc::kill(libc::getpid(), libc::SIGTERM);
         }
@@ -428,10 +441,14 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         }
         // Last, so that a signal meant for the launcher cannot end the child half prepared with
         // the launcher's disposition.
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        if shared.stopped {
+            stop::ask(&mut mask).map_err(|()| Step::Stop)?;
+        } else {
+            libc::sigemptyset(&mut mask);
+        }
         check(
-            libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()),
+            libc::sigprocmask(libc::SIG_SETMASK, &mask, ptr::null_mut()),
             Step::Session,
         )
     }

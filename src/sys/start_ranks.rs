@@ -112,6 +112,8 @@ pub struct RankPlan {
     pub output: OutputPlan,
     /// Whether it gets a PMI socket.
     pub pmi: bool,
+    /// Whether it is stopped before it begins its program.
+    pub stopped: bool,
 }
 
 /// What all starting threads share.
@@ -343,6 +345,7 @@ fn start_one(
         group: shared.group.as_ref().map(|group| group.as_fd()),
         namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
         crowded: kept_from.is_some(),
+        stopped: plan.stopped,
     };
     let mut tries = 0;
     let child = loop {

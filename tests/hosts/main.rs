@@ -13,6 +13,7 @@ mod agents;
 mod allocations;
 mod bystanders;
 mod cluster;
+mod debuggers;
 mod failures;
 mod groups;
 mod grow;

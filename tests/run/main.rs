@@ -15,6 +15,7 @@ mod config;
 mod control;
 mod credentials;
 mod data_store;
+mod debuggers;
 mod ending;
 mod ends;
 mod endurance;

@@ -16,9 +16,9 @@ use super::limit::{Bound, Limit, Resource};
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
 use super::spec::{
-    AppSpec, Children, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec, LayoutSpec,
-    MapBy, PmiChoice, Preload, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec,
-    WrapSpec,
+    AppSpec, Children, DebugSpec, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec,
+    LayoutSpec, MapBy, PmiChoice, Preload, RankChoice, SpreadSpec, StatusSpec, StatusTarget,
+    StdinTarget, StdioSpec, WrapSpec,
 };
 use crate::job::rank_placement::RankMap;
 
@@ -65,6 +65,13 @@ fn rank_set() -> BoxedStrategy<RankSet> {
             let ranges: Vec<String> = ranges.into_iter().map(range).collect();
             ranges.join(",").parse().unwrap()
         })
+        .boxed()
+}
+
+fn debug() -> BoxedStrategy<DebugSpec> {
+    let choice = prop_oneof![Just(RankChoice::All), rank_set().prop_map(RankChoice::Only),];
+    (of(choice), any::<bool>())
+        .prop_map(|(stop_on_exec, led)| DebugSpec { stop_on_exec, led })
         .boxed()
 }
 
@@ -252,10 +259,21 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
         ending(),
         (of(json), of(3i32..)),
         interface,
+        debug(),
         (any::<(bool, bool, u8)>(), vec("\\PC{0,9}", 0..3)),
     )
         .prop_map(
-            |(apps, layout, psets, stdio, ending, (json, control), interface, (told, notes))| {
+            |(
+                apps,
+                layout,
+                psets,
+                stdio,
+                ending,
+                (json, control),
+                interface,
+                debug,
+                (told, notes),
+            )| {
                 JobSpec {
                     apps,
                     layout,
@@ -264,6 +282,7 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
                     ending,
                     status: StatusSpec { json, control },
                     interface,
+                    debug,
                     dry_run: told.0,
                     explain: told.1,
                     notes,

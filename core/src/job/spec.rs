@@ -340,6 +340,41 @@ pub struct InterfaceSpec {
     pub allocator: Option<PathBuf>,
 }
 
+/// Some ranks of a job, or all.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RankChoice {
+    /// Every rank.
+    All,
+    /// These.
+    Only(RankSet),
+}
+
+/// What is done for debuggers.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DebugSpec {
+    /// Ranks that are stopped when they have executed their program and have not begun it, until a SIGCONT.
+    pub stop_on_exec: Option<RankChoice>,
+    /// A debugger leads the launcher: all ranks are stopped so, and those that the user has not named go
+    /// on when the debugger lets the launcher go on.
+    pub led: bool,
+}
+
+impl DebugSpec {
+    /// Whether a rank is stopped, and the user decides until when.
+    pub fn stays_stopped(&self, rank: Rank) -> bool {
+        match &self.stop_on_exec {
+            None => false,
+            Some(RankChoice::All) => true,
+            Some(RankChoice::Only(ranks)) => ranks.contains(rank),
+        }
+    }
+
+    /// Whether a rank is stopped before it begins its program.
+    pub fn stops(&self, rank: Rank) -> bool {
+        self.led || self.stays_stopped(rank)
+    }
+}
+
 /// One job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobSpec {
@@ -358,6 +393,8 @@ pub struct JobSpec {
     pub status: StatusSpec,
     /// Process-management interfaces.
     pub interface: InterfaceSpec,
+    /// Debuggers.
+    pub debug: DebugSpec,
     /// Only show the plan; start nothing.
     pub dry_run: bool,
     /// Tell every decision with its reasons.

@@ -226,6 +226,7 @@ impl LocalBackend {
                     stdin,
                     output,
                     pmi: plan.offer.pmi,
+                    stopped: plan.spec.debug.stops(rank),
                 }
             })
             .collect()

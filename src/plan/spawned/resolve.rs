@@ -14,7 +14,7 @@ use crate::plan::reasons::CountWhy;
 use crate::plan::{App, Contradiction, Decided, Plan, pattern, size};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
-use wireup_core::job::spec::JobSpec;
+use wireup_core::job::spec::{DebugSpec, JobSpec};
 use wireup_core::node::JobContext;
 
 impl SpawnedJob {
@@ -52,6 +52,7 @@ impl SpawnedJob {
         spec.layout.runs.clear();
         spec.layout.oversubscribe = self.oversubscribe;
         spec.stdio.pty = None;
+        spec.debug = DebugSpec::default();
         spec.stdio.stdin = self.input;
         spec.stdio.output = spec.stdio.output.map(pattern::with_job);
         spec.notes.clear();

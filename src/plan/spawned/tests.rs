@@ -10,8 +10,8 @@ use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::spawn::SpawnInfo;
 use wireup_core::job::spec::{
-    EndingSpec, InterfaceSpec, JobSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget, StdioSpec,
-    WrapSpec,
+    DebugSpec, EndingSpec, InterfaceSpec, JobSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget,
+    StdioSpec, WrapSpec,
 };
 
 /// `/bin/true` on these hosts, or twice on this machine.
@@ -54,6 +54,7 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
             shim: None,
             slurm_env: false,
         },
+        debug: DebugSpec::default(),
         dry_run: false,
         explain: false,
         notes: Vec::new(),

@@ -42,6 +42,7 @@ fn plans(count: u32) -> Vec<RankPlan> {
         stdin: StdinPlan::Empty,
         output: OutputPlan::Pipes,
         pmi: false,
+        stopped: false,
     };
     (0..count).map(plan).collect()
 }

@@ -1,0 +1,68 @@
+//! What is done for debuggers.
+
+use clap::Args;
+
+use wireup_core::job::rank_set::RankSetError;
+use wireup_core::job::spec::{DebugSpec, RankChoice};
+
+/// What is done for debuggers.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Debuggers")]
+pub(crate) struct DebugArgs {
+    /// Stop ranks before `main`, all or those listed (=0,3-5), until a debugger lets them go on or
+    /// `wireup kill -s CONT` does
+    #[arg(long, value_name = "RANKS", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "all", value_parser = parse_choice)]
+    stop_on_exec: Option<RankChoice>,
+}
+
+impl From<DebugArgs> for DebugSpec {
+    fn from(args: DebugArgs) -> Self {
+        Self {
+            stop_on_exec: args.stop_on_exec,
+            led: false,
+        }
+    }
+}
+
+fn parse_choice(text: &str) -> Result<RankChoice, RankSetError> {
+    match text {
+        "all" => Ok(RankChoice::All),
+        ranks => ranks.parse().map(RankChoice::Only),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Whole {
+        #[command(flatten)]
+        debug: DebugArgs,
+        #[arg(trailing_var_arg = true)]
+        program: Vec<String>,
+    }
+
+    #[test]
+    fn ranks_are_given_behind_an_equals_sign_or_not_at_all() {
+        let parsed = |line: &[&str]| {
+            let words = std::iter::once(&"w").chain(line);
+            let whole = Whole::try_parse_from(words).ok()?;
+            Some((
+                DebugSpec::from(whole.debug).stop_on_exec,
+                whole.program.len(),
+            ))
+        };
+        let some = "0,3-5".parse().map(RankChoice::Only).ok();
+        assert_eq!(parsed(&["a"]), Some((None, 1)));
+        assert_eq!(
+            parsed(&["--stop-on-exec", "7"]),
+            Some((Some(RankChoice::All), 1))
+        );
+        assert_eq!(parsed(&["--stop-on-exec=0,3-5", "a", "b"]), Some((some, 2)));
+        assert_eq!(parsed(&["--stop-on-exec=x", "a"]), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! What debuggers see of a launch: the table of its processes.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use super::Controller;
+use crate::backend::message::ToBackend;
+use crate::plan::Plan;
+use crate::plan::jobs::Plans;
+use crate::sys::mpir;
+use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
+use wireup_core::job::rank_set::RankSet;
+
+impl Controller {
+    /// All processes of a job have been started: debuggers see them, and one that leads the launcher is given
+    /// the time to attach.
+    pub(super) fn show_to_debuggers(&mut self, job: JobNumber) {
+        let own = rustix::system::uname();
+        let own = own.nodename().to_string_lossy();
+        let across = self.plan.spec.layout.across_hosts();
+        // Debuggers count processes: those that are not there have a number all the same.
+        let processes: Vec<GlobalRank> = (0..self.jobs.size()).map(GlobalRank).collect();
+        let programs: Vec<PathBuf> = processes
+            .iter()
+            .map(|process| {
+                let (plan, rank) = self.jobs.plan_of(*process);
+                executable(plan, rank)
+            })
+            .collect();
+        let processes = processes.iter().zip(&programs).map(|(process, program)| {
+            let host = match across {
+                true => self.jobs.host_of(*process),
+                false => &own,
+            };
+            let pid = self.lives[process.index()].pid.unwrap_or(0);
+            (host, program.as_os_str().as_bytes(), pid)
+        });
+        mpir::show(processes);
+        mpir::stop_here();
+        if job == JobNumber(0) {
+            self.release();
+        }
+    }
+
+    /// Lets ranks go on that were stopped for the debugger, and says which stay stopped.
+    fn release(&mut self) {
+        let debug = &self.plan.spec.debug;
+        let ranks = (0..self.plan.job.ranks.size()).map(Rank);
+        let (stay, go): (Vec<Rank>, Vec<Rank>) = ranks
+            .filter(|rank| debug.stops(*rank))
+            .partition(|rank| debug.stays_stopped(*rank));
+        if !go.is_empty() {
+            // The first job's ranks are the first processes.
+            let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
+            let signal = libc::SIGCONT;
+            self.backend.order(ToBackend::SignalRanks { signal, ranks });
+        }
+        if let Some(stay) = RankSet::of(&stay) {
+            let pid = std::process::id();
+            let text = format!(
+                "stopped before main: ranks {stay}; `wireup kill -s CONT {pid}` lets them go on"
+            );
+            self.tell(&text);
+        }
+    }
+}
+
+/// What a rank executes, from the root.
+fn executable(plan: &Plan, rank: Rank) -> PathBuf {
+    let app = &plan.apps[plan.app_of(rank)];
+    let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
+    let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
+    let cwd = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
+    cwd.join(program.path())
+}

@@ -1,0 +1,117 @@
+//! Debuggers of launches on several hosts.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::common::{Output, eventually, field, number, repository};
+
+/// What gdb takes to read wireup, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The launcher's number on the first host, where the only job is started from.
+fn launcher(cluster: &Cluster) -> String {
+    let wireup = cluster.wireup().to_str().unwrap();
+    let ps = cluster.command(0, [wireup, "ps", "--json"]).run();
+    let jobs: Value = serde_json::from_str(&ps.expect(0).out()).unwrap();
+    jobs[0]["pid"].to_string()
+}
+
+#[test]
+fn a_debugger_finds_the_ranks_of_both_hosts_and_attaches_to_each() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let script = repository().join("tests/programs/mpir.py");
+    let words = ["gdb", "-nx", "-q", "-batch", "-x", script.to_str().unwrap()];
+    let job = ["run", "--hosts", "node01:1,node02:2", "-n", "3"];
+    let led = cluster
+        .command(0, words)
+        .more(["--args", cluster.wireup().to_str().unwrap()])
+        .more(job)
+        .more(["sh", "-c", "echo began $WIREUP_RANK"]);
+    let outcome = led.deadline(PATIENCE).run().expect(0);
+    let text = outcome.out();
+    let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("process=")).collect();
+    let seen: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            (
+                number(line, "process"),
+                field(line, "host"),
+                field(line, "was"),
+            )
+        })
+        .collect();
+    let (first, second) = (Some("node01"), Some("node02"));
+    let elsewhere = Some("elsewhere");
+    let expected = [
+        (0, first, Some("T")),
+        (1, second, elsewhere),
+        (2, second, elsewhere),
+    ];
+    assert_eq!(seen, expected, "{outcome:?}");
+    assert_eq!(text.matches("began").count(), 3, "{outcome:?}");
+    assert!(text.contains("launcher exited with 0\n"), "{outcome:?}");
+
+    // One that attaches later, and others on the hosts of the ranks.
+    let running = cluster
+        .run(0, &job[1..])
+        .more(["sleep", "1000"])
+        .deadline(PATIENCE)
+        .start();
+    let pid = launcher(&cluster);
+    let table = eventually("the table is there", || {
+        let attached = cluster
+            .command(0, words)
+            .more(["-p", &pid])
+            .deadline(PATIENCE);
+        let text = attached.run().expect(0).out();
+        (text.matches("process=").count() == 3).then_some(text)
+    });
+    for line in table.lines().filter(|line| line.starts_with("process=")) {
+        let host = usize::from(field(line, "host") == second);
+        let gdb = ["gdb", "-nx", "-q", "-batch", "-ex", "info inferiors", "-p"];
+        let attached = cluster
+            .command(host, gdb)
+            .more([field(line, "pid").unwrap()]);
+        let outcome = attached.deadline(PATIENCE).run().expect(0);
+        assert!(outcome.out().contains("sleep"), "{outcome:?}");
+    }
+    running.signal(rustix::process::Signal::TERM);
+    running.finish().expect(143);
+}
+
+#[test]
+fn ranks_on_other_hosts_stop_before_main_too() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let options = [
+        "--hosts",
+        "node01:1,node02:2",
+        "-n",
+        "3",
+        "--stop-on-exec=0,2",
+    ];
+    let program = ["sh", "-c", "echo began $WIREUP_RANK"];
+    let running = cluster.run(0, options).more(program).start();
+    running.wait_for(Output::Stderr, "stopped before main: ranks 0,2");
+    running.wait_for(Output::Stdout, "began 1");
+    let stopped = || {
+        running
+            .processes()
+            .iter()
+            .filter(|one| one.state == 'T')
+            .count()
+    };
+    assert_eq!(stopped(), 2);
+    let wireup = cluster.wireup().to_str().unwrap();
+    let pid = launcher(&cluster);
+    let kill = cluster.command(0, [wireup, "kill", "-s", "CONT", &pid]);
+    kill.run().expect(0);
+    let outcome = running.finish().expect(0);
+    let lines = outcome.sorted_lines();
+    assert_eq!(lines, ["began 0", "began 1", "began 2"], "{outcome:?}");
+}
